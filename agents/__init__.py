@@ -1,0 +1,1 @@
+"""Loops that keep things moving: pools fresh, lost jobs back, old rows gone."""

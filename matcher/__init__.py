@@ -1,0 +1,1 @@
+"""Give a pilot the job that its resource may run, exactly once."""

@@ -1,0 +1,1 @@
+"""Pilotage: a DIRAC-style task queue and pilot matcher."""

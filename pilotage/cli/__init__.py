@@ -1,0 +1,1 @@
+"""The command line, the settings and the wiring of the parts."""

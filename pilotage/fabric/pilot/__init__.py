@@ -1,0 +1,1 @@
+"""The pilot: runs in a batch slot, pulls jobs and executes them. Standard library only, Python 3.9+."""

@@ -1,0 +1,1 @@
+"""The HTTP interface: translates between HTTP and the packages below, decides nothing."""

@@ -1,0 +1,51 @@
+"""The root of the errors that an entry point may show to a person."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from requirements.problem import Problem
+
+
+class PilotageError(Exception):
+    """Something that the caller, not the program, has to put right."""
+
+    #: Stable word for machines, the `error.code` of the HTTP interface.
+    code: ClassVar[str] = "error"
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """Facts for machines beside the message; JSON types only."""
+        return {}
+
+
+class InvalidInput(PilotageError):
+    """What was sent does not say what it should; every problem of it is listed."""
+
+    code = "invalid_request"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        if not problems:
+            raise ValueError("an error without a problem explains nothing")
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The problems one by one, under `problems`."""
+        return {"problems": [problem.as_json() for problem in self.problems]}
+
+
+class InvalidJob(InvalidInput):
+    """The description of a job is wrong; its sender has to mend it."""
+
+    code = "invalid_job"
+
+
+class InvalidResource(InvalidInput):
+    """The description of a resource, as a pilot presents it, is wrong."""
+
+    code = "invalid_resource"
+
+
+class InvalidRequest(InvalidInput):
+    """A request is wrong in another way: an unknown filter, a missing field."""

@@ -1,0 +1,1 @@
+"""The durable heart: jobs, task queues, submit pools, attempts, pilots and blobs in the database."""

@@ -1,0 +1,344 @@
+"""Every table of the task queue, with a sentence for each.
+
+A job that is Waiting has exactly one row in `waiting_jobs`, and no other job has one: whoever
+deletes that row has the job. A job that is handed to a pilot has exactly one open attempt.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+    true,
+)
+
+from cs_config.tables import UtcTime, metadata
+
+#: SQLite numbers rows by itself only in a column of type INTEGER.
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+#: What a user wrote, once for all jobs of one submission that share it (parametric jobs).
+descriptions = Table(
+    "descriptions",
+    metadata,
+    Column("description_id", BigId, primary_key=True),
+    Column("source", Text, nullable=False),  # the text as it came: JDL, YAML or JSON
+    Column("body", Text, nullable=False),  # JSON object: the checked description, keys in our spelling
+    Column("sandbox", String(64)),  # blob of the input sandbox
+    sqlite_autoincrement=True,
+)
+
+#: One grid job a row: where it is and who it belongs to. Wide and cold; the hot row is in `waiting_jobs`.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_id", BigId, primary_key=True),
+    Column("vo", Text, nullable=False),  # lower case
+    Column("owner", Text, nullable=False),
+    Column("owner_group", Text, nullable=False),
+    Column("status", String(16), nullable=False),  # states.JobStatus
+    Column("minor_status", Text, nullable=False, default=""),
+    Column("application_status", Text, nullable=False, default=""),
+    Column("job_name", Text, nullable=False, default=""),
+    Column("job_type", Text, nullable=False, default=""),
+    Column("job_group", Text, nullable=False, default=""),
+    Column("priority", Float, nullable=False, default=1.0),  # the user's, 0 … 10
+    Column("description_id", BigId, ForeignKey("descriptions.description_id"), nullable=False),
+    Column("parameters", Text),  # JSON object: what this member of a parametric job puts for %s, %n, %(name)s
+    Column("step", Text),  # the optimizer that looks at it next; None: from the start
+    Column("due_at", UtcTime),  # when the optimizers may look at it; None: not theirs
+    Column("submit_pool", String(64)),  # submit_pools.pool_id; no foreign key: final jobs outlive their pool
+    Column("task_queue_id", BigId),  # task_queues.task_queue_id, set when Waiting for the first time
+    Column("site", Text, nullable=False, default="ANY"),  # where it is or was; before that what it asks
+    Column("epoch", Integer, nullable=False, default=0),  # number of its latest attempt
+    Column("reschedules", Integer, nullable=False, default=0),
+    Column("submitted_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),  # last change of status
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    Index(
+        "ix_jobs_due_at",
+        "due_at",
+        sqlite_where=text("due_at IS NOT NULL"),
+        postgresql_where=text("due_at IS NOT NULL"),
+    ),
+    Index("ix_jobs_vo_owner_status", "vo", "owner", "status"),
+    Index("ix_jobs_status_updated_at", "status", "updated_at"),
+    # Which pools are in use: asked when a pool may go, never about jobs that are final.
+    Index(
+        "ix_jobs_submit_pool",
+        "submit_pool",
+        "status",
+        sqlite_where=text("submit_pool IS NOT NULL"),
+        postgresql_where=text("submit_pool IS NOT NULL"),
+    ),
+    Index("ix_jobs_description_id", "description_id"),
+    sqlite_autoincrement=True,  # an id is never given out twice
+)
+
+#: Every change of a job's status, in order; written in the transaction of the change.
+job_log = Table(
+    "job_log",
+    metadata,
+    Column("log_id", BigId, primary_key=True),
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("from_status", String(16)),  # None: the job was stored
+    Column("to_status", String(16), nullable=False),
+    Column("minor_status", Text, nullable=False, default=""),
+    Column("application_status", Text, nullable=False, default=""),
+    Column("source", Text, nullable=False),  # who did it: JobManager, an optimizer, Matcher, Pilot, an agent
+    Column("epoch", Integer, nullable=False, default=0),
+    Index("ix_job_log_job_id_log_id", "job_id", "log_id"),
+    sqlite_autoincrement=True,
+)
+
+#: The distinct sets of requirements that matching looks at; immutable, so a copy never goes stale.
+requirement_classes = Table(
+    "requirement_classes",
+    metadata,
+    Column("class_id", BigId, primary_key=True),
+    Column("digest", String(64), nullable=False, unique=True),  # of VO and definition
+    Column("vo", Text, nullable=False),
+    Column("definition", Text, nullable=False),  # JSON object: classes.RequirementClass
+    sqlite_autoincrement=True,
+)
+
+#: Waiting jobs of one owner and group with one requirement class: where shares act.
+task_queues = Table(
+    "task_queues",
+    metadata,
+    Column("task_queue_id", BigId, primary_key=True),
+    Column("class_id", BigId, ForeignKey("requirement_classes.class_id"), nullable=False),
+    Column("vo", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("owner_group", Text, nullable=False),
+    Column("priority", Float, nullable=False, default=1.0),  # weight in the lottery
+    # True whenever the task queue has a waiting job; may stay true for a moment after the last one went.
+    Column("occupied", Boolean, nullable=False, server_default=true()),
+    Column("changed_at", UtcTime, nullable=False),  # when `occupied` changed last
+    UniqueConstraint("class_id", "owner_group", "owner"),
+    Index("ix_task_queues_owner_group_owner", "owner_group", "owner"),
+    sqlite_autoincrement=True,
+)
+
+#: The jobs that a pilot may take, one slim row each. Deleting the row is the claim.
+waiting_jobs = Table(
+    "waiting_jobs",
+    metadata,
+    Column("job_id", BigId, ForeignKey("jobs.job_id"), primary_key=True, autoincrement=False),
+    Column("task_queue_id", BigId, ForeignKey("task_queues.task_queue_id"), nullable=False),
+    Column("priority", Float, nullable=False),
+    # The order of a claim: the user's priority, then first in, first out.
+    Index("ix_waiting_jobs_task_queue_id", "task_queue_id", text("priority DESC"), "job_id"),
+)
+
+#: Requirements of a VO under their hash (RFC #7), with the state of their mapping to queues.
+submit_pools = Table(
+    "submit_pools",
+    metadata,
+    Column("pool_id", String(64), primary_key=True),  # SHA-256 of the canonical form
+    Column("vo", Text, nullable=False),
+    Column("requirements", Text, nullable=False),  # the canonical form, JSON
+    Column("original", Text, nullable=False),  # as first written, JSON: what people are shown
+    Column("created_at", UtcTime, nullable=False),
+    Column("last_used_at", UtcTime, nullable=False),  # touched by every job that passes the optimizers
+    Column("refreshed_at", UtcTime),  # None: not resolved yet
+    Column("config_version", Integer, nullable=False, default=0),  # what the mapping was computed from
+    Index("ix_submit_pools_config_version", "config_version"),
+)
+
+#: Queues with equal effective parameters for a VO, under the digest of those.
+queue_classes = Table(
+    "queue_classes",
+    metadata,
+    Column("queue_class_id", BigId, primary_key=True),
+    Column("vo", Text, nullable=False),
+    Column("digest", String(64), nullable=False),
+    UniqueConstraint("vo", "digest"),
+    sqlite_autoincrement=True,
+)
+
+#: The queues of a queue class. A queue that the VO may not use now has no row.
+queue_class_members = Table(
+    "queue_class_members",
+    metadata,
+    Column("vo", Text, nullable=False),
+    Column("site", Text, nullable=False),
+    Column("ce", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("queue_class_id", BigId, ForeignKey("queue_classes.queue_class_id"), nullable=False),
+    PrimaryKeyConstraint("vo", "site", "ce", "queue"),
+    Index("ix_queue_class_members_queue_class_id", "queue_class_id"),
+)
+
+#: For each VO the configuration version that its queue classes and members were computed from.
+queue_class_versions = Table(
+    "queue_class_versions",
+    metadata,
+    Column("vo", Text, primary_key=True),
+    Column("config_version", Integer, nullable=False),
+)
+
+#: The mapping: the queue classes that are eligible for a pool.
+pool_queue_classes = Table(
+    "pool_queue_classes",
+    metadata,
+    Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), nullable=False),
+    Column("queue_class_id", BigId, ForeignKey("queue_classes.queue_class_id"), nullable=False),
+    PrimaryKeyConstraint("pool_id", "queue_class_id"),
+    Index("ix_pool_queue_classes_queue_class_id", "queue_class_id"),
+)
+
+#: One hand-over of a job to a pilot a row. It is good while `closed_at` is null, and only then.
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("lease", String(64), nullable=False, unique=True),  # the token that the pilot names it by
+    Column("holder", Text, nullable=False),  # token subject of the pilot
+    Column("stamp", Text),  # pilots.stamp
+    Column("vo", Text, nullable=False),
+    Column("site", Text, nullable=False, default=""),
+    Column("ce", Text, nullable=False, default=""),
+    Column("queue", Text, nullable=False, default=""),
+    Column("opened_at", UtcTime, nullable=False),
+    Column("lease_expires_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("heartbeat_at", UtcTime),
+    Column("ending", Boolean, nullable=False, server_default=false()),  # killed; its pilot is being told
+    Column("closed_at", UtcTime),
+    Column("closed_as", Text),  # finished, released, expired, rescheduled, killed
+    Column(
+        "request", Text
+    ),  # JSON of the finish or release that closed it: the same again gets the same answer
+    Column("answer", Text),  # JSON of the answer that was given to it
+    Column("exit_code", Integer),
+    Column("progress", Text, nullable=False, default=""),
+    Column("output_tail", Text, nullable=False, default=""),  # last lines of the payload's output
+    Column("output", String(64)),  # blob of the output archive
+    PrimaryKeyConstraint("job_id", "epoch"),
+    CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
+    # A job is in one pair of hands at a time, whatever the code above does.
+    Index(
+        "uq_attempts_open",
+        "job_id",
+        unique=True,
+        sqlite_where=text("closed_at IS NULL"),
+        postgresql_where=text("closed_at IS NULL"),
+    ),
+    Index(
+        "ix_attempts_lease_expires_at",
+        "lease_expires_at",
+        sqlite_where=text("closed_at IS NULL"),
+        postgresql_where=text("closed_at IS NULL"),
+    ),
+    Index("ix_attempts_stamp", "stamp"),
+)
+
+#: Answers to requests for work by their `request_id`: a lost answer is given again, not made anew.
+match_requests = Table(
+    "match_requests",
+    metadata,
+    Column("subject", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("matches", Text, nullable=False),  # JSON list of [job_id, epoch]
+    PrimaryKeyConstraint("subject", "request_id"),
+    Index("ix_match_requests_at", "at"),
+)
+
+#: Ids given to a submission under its idempotency key.
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("subject", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("body_digest", String(64), nullable=False),
+    Column("job_ids", Text, nullable=False),  # JSON list
+    Column("at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("subject", "key"),
+    Index("ix_idempotency_keys_at", "at"),
+)
+
+#: Pullers in batch slots, by our own id: the batch system's may be given out twice.
+pilots = Table(
+    "pilots",
+    metadata,
+    Column("stamp", Text, primary_key=True),
+    Column("vo", Text, nullable=False),
+    Column("status", String(16), nullable=False),  # states.PilotStatus
+    Column("status_reason", Text, nullable=False, default=""),
+    Column("site", Text, nullable=False, default=""),
+    Column("ce", Text, nullable=False, default=""),
+    Column("queue", Text, nullable=False, default=""),
+    Column("reference", Text),  # the CE's id
+    Column(
+        "submitted_by", Text, nullable=False, default=""
+    ),  # token subject of the director; empty: it came by itself
+    Column("jobs", Integer, nullable=False, default=0),  # how many it was given
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    Column("last_seen_at", UtcTime),  # last request of the pilot itself
+    Index("ix_pilots_status_updated_at", "status", "updated_at"),
+    Index("ix_pilots_vo_site", "vo", "site"),
+)
+
+#: Archives by the digest of their content; the bytes lie in the blob store, not here.
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("digest", String(64), nullable=False),
+    Column("vo", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),  # bytes
+    Column("created_at", UtcTime, nullable=False),
+    Column("last_used_at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("digest", "vo"),  # a VO reads only what it brought itself
+    Index("ix_blobs_vo", "vo"),
+)
+
+#: Which process does an agent's work now; the fence grows with every change of hands.
+agent_leases = Table(
+    "agent_leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Column("last_cycle_at", UtcTime),
+)
+
+#: What a matcher has to look at again: a task queue that appeared, emptied or changed, or a mapping.
+#: Read by `feed`, which knows why a growing number alone is no safe cursor.
+changes = Table(
+    "changes",
+    metadata,
+    Column("change_id", BigId, primary_key=True),
+    Column("xid", BigInteger, nullable=False),  # PostgreSQL: transaction that wrote it; SQLite: 0
+    Column("kind", String(16), nullable=False),  # task_queue, mapping
+    Column("key", Text, nullable=False),  # id of the task queue; VO of the mapping
+    Column("at", UtcTime, nullable=False),
+    Index("ix_changes_xid", "xid"),
+    Index("ix_changes_at", "at"),
+    sqlite_autoincrement=True,
+)
+
+#: Tokens that are not accepted any more although they have not expired.
+revoked_tokens = Table(
+    "revoked_tokens",
+    metadata,
+    Column("jti", Text, primary_key=True),
+    Column("expires_at", UtcTime, nullable=False),
+)
