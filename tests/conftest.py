@@ -1,0 +1,109 @@
+"""What all tests share: the servers, a fresh database a test, a fixed time, the example grid."""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from cs_config import validate
+from cs_config.configuration import Configuration
+from taskqueue import database
+from tests.postgres import Postgres
+from tests.redis_server import RedisServer
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def now() -> datetime:
+    return datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def osg() -> Configuration:
+    return validate.load_file(ROOT / "examples" / "osg" / "resources.yaml")
+
+
+@pytest.fixture(scope="session")
+def short_directory() -> Iterator[Path]:
+    """A directory whose path is short enough for unix sockets (107 bytes)."""
+    directory = Path(tempfile.mkdtemp(prefix="pilotage-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres(short_directory: Path) -> Iterator[Postgres]:
+    directory = short_directory / "pg"
+    directory.mkdir()
+    server = Postgres(directory)
+    server.start()
+    server.execute("CREATE DATABASE template_of_tests")
+    database.upgrade(server.url("template_of_tests"))
+    yield server
+    server.stop()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    name = f"test_{next(_numbers)}"
+    postgres.execute(f"CREATE DATABASE {name} TEMPLATE template_of_tests")
+    yield postgres.url(name)
+    postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    database.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    path = tmp_path / "test.db"
+    shutil.copy(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A fresh, migrated database: the same suite runs on both."""
+    fixture = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    url: str = request.getfixturevalue(fixture)
+    return url
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = database.connect(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def _redis(short_directory: Path) -> Iterator[RedisServer]:
+    directory = short_directory / "redis"
+    directory.mkdir()
+    server = RedisServer(directory)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_server(_redis: RedisServer) -> Iterator[RedisServer]:
+    """An empty Redis that runs; a test may kill it, the next one finds it started again."""
+    _redis.flush()
+    yield _redis
+    _redis.stop()
+    _redis.start()

