@@ -26,12 +26,12 @@ class Postgres:
         self._data = directory / "data"
         self._server: subprocess.Popen[bytes] | None = None
         self._user: dict[str, int] = {}
-        self._bin = _PACKAGE / "pginstall" / "bin"
+        self._bin = _PACKAGE / "pginstall18" / "bin"
         if os.geteuid() == 0:
             # PostgreSQL refuses root, and another user may not reach this environment: give it a copy.
             for part in (_PACKAGE, _PACKAGE.with_name(f"{_PACKAGE.name}.libs")):
                 shutil.copytree(part, directory / part.name, symlinks=True)
-            self._bin = directory / _PACKAGE.name / "pginstall" / "bin"
+            self._bin = directory / _PACKAGE.name / "pginstall18" / "bin"
             self._user = {"user": _NOBODY, "group": _NOBODY}
             os.chown(directory, _NOBODY, _NOBODY)
         self._run(
