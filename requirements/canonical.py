@@ -1,0 +1,54 @@
+"""The canonical form of requirements, and their identity: the SubmitPool id (RFC #7).
+
+Source: RFC #7, RFC 8785.
+"""
+
+import hashlib
+import json
+import unicodedata
+
+import rfc8785
+
+from requirements.expression import Expression
+from requirements.record import Record
+from requirements.values import Value, fold, normal
+
+Requirements = Record | Expression
+
+
+def canonical(requirements: Requirements, vo: str) -> bytes:
+    """The same bytes for equal requirements of a VO, from any process, machine or release."""
+    if isinstance(requirements, Record):
+        asked: object = {fold(name): _as_json(normal(value)) for name, value in requirements.values}
+    else:
+        asked = unicodedata.normalize("NFC", requirements.text)
+    return rfc8785.dumps({"requirements": asked, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
+
+
+def _as_json(value: Value) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def pool_id(requirements: Requirements, vo: str) -> str:
+    """Identity of the SubmitPool: SHA-256 of the canonical form, 64 lower-case hexadecimal digits."""
+    return hashlib.sha256(canonical(requirements, vo)).hexdigest()
+
+
+def to_json(requirements: Requirements) -> str:
+    """The requirements in their original spelling, for storing."""
+    if isinstance(requirements, Expression):
+        return json.dumps({"expression": requirements.text}, ensure_ascii=False)
+    return json.dumps({"record": dict(requirements.values)}, ensure_ascii=False)
+
+
+def from_json(text: str) -> Requirements:
+    """What `to_json` wrote."""
+    stored = json.loads(text)
+    if "expression" in stored:
+        return Expression(text=stored["expression"])
+    return Record(
+        values=tuple(
+            (name, tuple(value) if isinstance(value, list) else value)
+            for name, value in stored["record"].items()
+        )
+    )
