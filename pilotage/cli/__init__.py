@@ -1,1 +1,5 @@
-"""The command line, the settings and the wiring of the parts."""
+"""Command line, settings, the wiring of the parts, and the embedded mode."""
+
+from pilotage.cli.application import main
+
+__all__ = ["main"]

@@ -1,0 +1,75 @@
+"""The command `pilotage`: which commands there are, and what its exit status means."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from pilotage import __version__
+from pilotage.cli import failures
+
+#: Each command and the module that registers it. Only the module that is asked for is imported:
+#: a client command must not wait until a database and a web server are loaded.
+COMMANDS: Mapping[str, str] = {
+    "up": "pilotage.cli.up",
+    "job": "pilotage.cli.job",
+    "pool": "pilotage.cli.pool",
+    "queue": "pilotage.cli.queue",
+    "config": "pilotage.cli.config",
+    "pilot": "pilotage.cli.pilot",
+    "serve": "pilotage.cli.serve",
+    "worker": "pilotage.cli.worker",
+    "agent": "pilotage.cli.agent",
+    "token": "pilotage.cli.token",
+    "db": "pilotage.cli.db",
+    "doctor": "pilotage.cli.doctor",
+}
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag alone
+    if wanted:
+        typer.echo(f"pilotage {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """A task queue and pilot matcher: jobs state what they need, pilots at the sites pull them.
+
+    Start with `pilotage up`, then `pilotage job submit FILE`.
+    """
+
+
+def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The program with the commands `names`."""
+    app = typer.Typer(name="pilotage", add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_root)
+    for name in names:
+        import_module(COMMANDS[name]).register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0 done, 1 refused or not found, 2 wrong usage or configuration."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    names = [words[0]] if words[0] in COMMANDS else COMMANDS
+    try:
+        status = application(names)(words, prog_name="pilotage", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. Without this, Python complains once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = failures.REFUSED
+    except KeyboardInterrupt:
+        status = failures.INTERRUPTED
+    except (*failures.SHOWN, TyperException, typer.Abort) as error:
+        status = failures.show(error, as_json="--json" in words)
+    sys.exit(status or 0)

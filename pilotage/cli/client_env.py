@@ -1,0 +1,29 @@
+"""`client.env` in the home directory: how commands on this machine reach the service of `pilotage up`."""
+
+import os
+import shlex
+from pathlib import Path
+
+FILE = "client.env"
+
+
+def write(home: Path, *, url: str, token: str) -> Path:
+    """Write URL and token, readable by their owner alone; a shell may source the file."""
+    path = home / FILE
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(f"PILOTAGE_URL={shlex.quote(url)}\nPILOTAGE_TOKEN={shlex.quote(token)}\n")
+    aside.replace(path)
+    return path
+
+
+def read(home: Path) -> dict[str, str]:
+    """The variables of the file; empty if there is none."""
+    try:
+        text = (home / FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    pairs = (line.partition("=") for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    return {name.strip(): "".join(shlex.split(value)) for name, _, value in pairs}

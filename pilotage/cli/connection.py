@@ -1,0 +1,30 @@
+"""From settings to a client of the service."""
+
+from pathlib import Path
+
+from pilotage.cli import client_env, settings
+from pilotage.cli.failures import WrongUsage
+from pilotage.fabric.client import Client
+
+
+def connect(*, home: Path | None, url: str | None) -> Client:
+    """A client of the service that flags, environment or `client.env` name.
+
+    The token in `client.env` is sent to the URL in `client.env` only: it must not
+    reach a service that somebody else names.
+
+    Raises:
+        WrongUsage: Nothing says where the service is, or who we are.
+    """
+    chosen = settings.load({"home": home, "url": url})
+    written = client_env.read(chosen.home)
+    address = chosen.url or written.get("PILOTAGE_URL")
+    if address is None:
+        raise WrongUsage(
+            f"no service known: start `pilotage up` (it writes {chosen.home / client_env.FILE}) or set PILOTAGE_URL"
+        )
+    own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
+    token = chosen.token or own
+    if token is None:
+        raise WrongUsage(f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)")
+    return Client(address, token)

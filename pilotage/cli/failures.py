@@ -1,0 +1,72 @@
+"""What a command says when it cannot do what it was asked, and its exit status."""
+
+import json
+import sys
+
+from typer.exceptions import TyperException
+
+from requirements.errors import InvalidInput, PilotageError
+from requirements.problem import Problem
+
+REFUSED = 1  #: refused or not found
+WRONG = 2  #: wrong usage or configuration
+INTERRUPTED = 130  #: Ctrl-C, as shells count it
+
+#: Errors that the user can do something about; anything else is a bug and keeps its traceback.
+SHOWN: tuple[type[Exception], ...] = (PilotageError, OSError)
+
+
+class Refused(PilotageError):
+    """The command cannot be carried out; the message says why."""
+
+    code = "refused"
+
+
+class WrongUsage(PilotageError):
+    """The command line or the settings make no sense."""
+
+    code = "wrong_usage"
+
+
+def show(error: Exception, *, as_json: bool) -> int:
+    """Tell `error` on standard error, a line for each problem, and return the exit status."""
+    if as_json:
+        lines = [json.dumps({"error": _as_json(error)}, default=str)]
+    else:
+        lines = [f"pilotage: {line}" for line in _lines(error)]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    return status_of(error)
+
+
+def status_of(error: Exception) -> int:
+    """The exit status for `error`."""
+    if isinstance(error, TyperException):
+        return error.exit_code
+    if isinstance(error, InvalidInput | WrongUsage):
+        return WRONG
+    http_status = getattr(error, "status", None)
+    return WRONG if http_status in (400, 413, 422) else REFUSED
+
+
+def _lines(error: Exception) -> list[str]:
+    if isinstance(error, TyperException):
+        return [_one_line(error.format_message())]
+    if isinstance(error, InvalidInput):
+        return [_problem_line(problem) for problem in error.problems]
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename}: {error.strerror}"]
+    return [_one_line(str(error) or type(error).__name__)]
+
+
+def _problem_line(problem: Problem) -> str:
+    return _one_line(str(problem))
+
+
+def _one_line(text: str) -> str:
+    return "  ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _as_json(error: Exception) -> dict[str, object]:
+    if isinstance(error, PilotageError):
+        return {"code": error.code, "message": str(error), "details": dict(error.details)}
+    return {"code": "wrong_usage" if isinstance(error, TyperException) else "error", "message": _lines(error)[0]}

@@ -1,0 +1,44 @@
+"""Options that many commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Home directory of the installation (else PILOTAGE_HOME, else $XDG_DATA_HOME/pilotage).",
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The service (else PILOTAGE_URL, else client.env in the home directory). "
+        "The token comes from PILOTAGE_TOKEN, else client.env.",
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="Database (else PILOTAGE_DATABASE_URL, else SQLite in the home directory)."
+    ),
+]
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Redis (else PILOTAGE_REDIS_URL); none: optimizers run in the service."),
+]
+LogLevel = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning (default) or error.")
+]
+JobIds = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help="Job ids, also ranges such as 12-40.", show_default=False)
+]
+StatusFilter = Annotated[str | None, typer.Option("--status", metavar="S1,S2", help="Only jobs with this status.")]
+VoFilter = Annotated[str | None, typer.Option("--vo", metavar="VO", help="Only jobs of this VO.")]
+OwnerFilter = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only jobs of this owner.")]
+SiteFilter = Annotated[str | None, typer.Option("--site", metavar="SITE", help="Only jobs at this site.")]
+PoolFilter = Annotated[str | None, typer.Option("--pool", metavar="ID", help="Only jobs of this SubmitPool.")]

@@ -1,0 +1,141 @@
+"""Settings: flags, else PILOTAGE_* variables, else pilotage.yaml in the home directory."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from requirements.errors import InvalidInput
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+
+PREFIX = "PILOTAGE_"
+FILE = "pilotage.yaml"
+
+
+class InvalidSettings(InvalidInput):
+    """A setting has a value that cannot be, or a name that is none."""
+
+    code = "config_error"
+
+
+class Settings(BaseModel):
+    """What an installation is told from outside; the same name as flag, variable and in the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path
+    database_url: str
+    redis_url: str | None = None  #: none: the optimizers run inside the service
+    host: str = "127.0.0.1"  #: address that the service listens at
+    port: int = Field(default=8750, ge=0, le=65535)  #: 0: any free one
+    workers: int = Field(default=1, ge=1, le=256)  #: processes of `pilotage serve`
+    resources: Path | None = None  #: configuration file that is imported at start
+    blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
+    site: str | None = None  #: `up` keeps local pilots for its queues
+    pilots: int = Field(default=2, ge=0, le=1000)  #: how many
+    vo: str | None = None  #: VO of the token that `up` writes for this machine's user
+    log_level: str = Field(default="warning", pattern="^(debug|info|warning|error)$")
+    url: str | None = None  #: for clients: where the service is
+    token: str | None = Field(default=None, repr=False)  #: for clients: who they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """One place that settings come from."""
+
+    values: Mapping[str, object]
+    #: How the place calls the setting `name`.
+    called: str
+
+
+def default_home(environment: Mapping[str, str]) -> Path:
+    """`$XDG_DATA_HOME/pilotage`, where the XDG default stands in for an unset variable."""
+    data = environment.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "pilotage"
+
+
+def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of this process.
+
+    Args:
+        flags: Settings given on the command line by their name; None means not given.
+        environment: The process environment.
+
+    Raises:
+        InvalidSettings: with every problem, named as it was written (flag, variable, line of the file).
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    variables = _variables(environment)
+    home = Path(str(given.get("home") or variables.get("home") or default_home(environment)))
+    home = home.expanduser().absolute()
+    file = home / FILE
+    layers = (
+        _Layer(values=_defaults(home), called="default {name}"),
+        _Layer(values=_read(file), called=f"{file}: {{name}}"),
+        _Layer(values=variables, called=PREFIX + "{upper}"),
+        _Layer(values=given, called="--{dashed}"),
+        _Layer(values={"home": home}, called="--home"),
+    )
+    merged = {name: value for layer in layers for name, value in layer.values.items()}
+    origin = {name: layer.called for layer in layers for name in layer.values}
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise InvalidSettings([_problem(each, origin) for each in error.errors()]) from None
+
+
+def _defaults(home: Path) -> dict[str, object]:
+    return {"database_url": f"sqlite:///{home / 'pilotage.db'}", "blobs": home / "blobs"}
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, object]:
+    """Variables with a setting's name; others with our prefix belong to others (a pilot's secret)."""
+    names = {PREFIX + name.upper(): name for name in Settings.model_fields}
+    return {names[key]: value for key, value in environment.items() if key in names and value != ""}
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError as error:
+        raise InvalidSettings([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else None
+        what = getattr(error, "problem", None) or "is not YAML"
+        raise InvalidSettings([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InvalidSettings(
+            [Problem(path=str(file), message=f"holds settings by name, not {content!r:.60}")]
+        )
+    return _checked_names(content, file)
+
+
+def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, object]:
+    known = sorted(set(Settings.model_fields) - {"home"})
+    wrong = [str(name) for name in content if name not in known]
+    if wrong:
+        raise InvalidSettings(
+            [
+                Problem(path=name, message="unknown setting", suggestion=did_you_mean(name, known), file=str(file))
+                for name in wrong
+            ]
+        )
+    return {str(name): value for name, value in content.items() if value is not None}
+
+
+def _problem(error: Mapping[str, object], origin: Mapping[str, str]) -> Problem:
+    location = error["loc"]
+    name = str(location[0]) if isinstance(location, tuple) and location else "settings"
+    called = origin.get(name, name).format(name=name, upper=name.upper(), dashed=name.replace("_", "-"))
+    return Problem(path=called, message=f"{error['msg']}, not {error['input']!r}")
