@@ -1,0 +1,147 @@
+"""Connections to the database, transactions on it, and its schema; one code for both databases.
+
+Every transaction begins here, in `writing` or `reading`; the functions of the other modules take its
+`Connection`. Engines are made after a fork: a connection that two processes share serves neither.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, event, make_url, text
+from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from taskqueue import postgresql, sqlite
+
+#: What is raised when the database is away or too busy: nobody's fault, try again later.
+UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeout)
+
+#: Any number that no one else takes: whoever holds this lock migrates, the others wait.
+_MIGRATION_LOCK = 0x50494C4F54
+
+
+def connect(
+    url: str,
+    *,
+    pool_size: int = 10,
+    pool_timeout: float = 30.0,
+    busy_timeout: float = sqlite.BUSY_TIMEOUT,
+) -> Engine:
+    """Make an engine; the first connection is opened when it is needed.
+
+    Args:
+        url: `sqlite:///<file>` or `postgresql://…`.
+        pool_size: Connections at most; as many as there are threads that use them.
+        pool_timeout: Seconds to wait for a free connection.
+        busy_timeout: Seconds to wait for the turn to write, on SQLite.
+
+    Raises:
+        ValueError: Another database, or SQLite without a file.
+    """
+    address = make_url(url)
+    match address.get_backend_name():
+        case "sqlite":
+            engine = sqlite.make_engine(
+                address, pool_size=pool_size, pool_timeout=pool_timeout, busy_timeout=busy_timeout
+            )
+        case "postgresql" | "postgres":
+            engine = postgresql.make_engine(address, pool_size=pool_size, pool_timeout=pool_timeout)
+        case other:
+            raise ValueError(f"{other}: not one of our databases; sqlite:///<file> and postgresql://… are")
+    event.listen(engine, "connect", _note_process)
+    event.listen(engine, "checkout", _refuse_after_fork)
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that changes something; rolled back when anything is raised in it.
+
+    READ COMMITTED on PostgreSQL; on SQLite the only writer (`BEGIN IMMEDIATE`).
+    """
+    if engine.dialect.name == "sqlite":
+        with sqlite.turn_to_write(engine), engine.begin() as conn:
+            yield conn
+    else:
+        with engine.begin() as conn:
+            yield conn
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """One transaction that changes nothing; it hinders no writer."""
+    with engine.connect() as conn:
+        conn = conn.execution_options(postgresql_readonly=True, deferred=True)
+        with conn.begin():
+            yield conn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaState:
+    """Which revision a database has, and which one this program would give it."""
+
+    current: str | None  #: None: the database is empty
+    head: str
+
+    @property
+    def is_current(self) -> bool:
+        """Whether there is nothing to upgrade."""
+        return self.current == self.head
+
+
+def upgrade(url: str) -> None:
+    """Bring the schema to this program's revision, whole or not at all; any number may try at once.
+
+    Migrations expand first and contract a release later: release n runs on the schema of n and n+1.
+    """
+    engine = connect(url, pool_size=1, busy_timeout=600)
+    try:
+        with writing(engine) as conn:
+            _wait_for_other_upgrades(conn)
+            command.upgrade(_alembic(conn), "head")
+    finally:
+        engine.dispose()
+
+
+def schema_state(engine: Engine) -> SchemaState:
+    """Compare the database's revision with the program's."""
+    head = ScriptDirectory.from_config(_alembic()).as_revision_number("head")
+    with reading(engine) as conn:
+        current = MigrationContext.configure(conn).get_current_revision()
+    return SchemaState(current=current, head=str(head))
+
+
+def _wait_for_other_upgrades(conn: Connection) -> None:
+    if conn.dialect.name == "sqlite":
+        return  # the transaction itself is the lock
+    conn.execute(text("SET LOCAL statement_timeout = 0"))
+    conn.execute(text("SET LOCAL lock_timeout = 0"))
+    conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    # From here on rather give up than let everybody queue up behind us.
+    conn.execute(text("SET LOCAL lock_timeout = '10s'"))
+
+
+def _alembic(conn: Connection | None = None) -> Config:
+    config = Config(attributes={"connection": conn})
+    config.set_main_option("script_location", "taskqueue:migrations")
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _note_process(_connection: Any, entry: ConnectionPoolEntry) -> None:
+    entry.info["pid"] = os.getpid()
+
+
+def _refuse_after_fork(_connection: Any, entry: Any, proxy: Any) -> None:
+    # The parent still speaks over this connection: leave it alone and open one of our own.
+    if entry.info["pid"] != os.getpid():
+        entry.dbapi_connection = proxy.dbapi_connection = None
+        raise DisconnectionError("this connection belongs to the process that this one was forked from")

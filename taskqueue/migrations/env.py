@@ -1,0 +1,9 @@
+"""What Alembic runs: the migrations, in the transaction that `taskqueue.schema` opened."""
+
+from alembic import context
+
+from cs_config.tables import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+with context.begin_transaction():
+    context.run_migrations()
