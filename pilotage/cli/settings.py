@@ -35,6 +35,7 @@ class Settings(BaseModel):
     workers: int = Field(default=1, ge=1, le=256)  #: processes of `pilotage serve`
     resources: Path | None = None  #: configuration file that is imported at start
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
+    key: Path  #: the private key that signs tokens; the same on all hosts
     site: str | None = None  #: `up` keeps local pilots for its queues
     pilots: int = Field(default=2, ge=0, le=1000)  #: how many
     vo: str | None = None  #: VO of the token that `up` writes for this machine's user
@@ -89,7 +90,7 @@ def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.e
 
 
 def _defaults(home: Path) -> dict[str, object]:
-    return {"database_url": f"sqlite:///{home / 'pilotage.db'}", "blobs": home / "blobs"}
+    return {"database_url": f"sqlite:///{home / 'pilotage.db'}", "blobs": home / "blobs", "key": home / "key.pem"}
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, object]:

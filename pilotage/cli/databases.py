@@ -1,0 +1,59 @@
+"""Opening the database that the settings name, and saying in one line when it is away."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from pilotage.cli.failures import Refused
+from pilotage.cli.settings import InvalidSettings
+from requirements.problem import Problem
+from taskqueue import database
+
+
+@contextmanager
+def opened(url: str, *, pool_size: int = 5) -> Iterator[Engine]:
+    """An engine for a command that does one thing.
+
+    Raises:
+        InvalidSettings: The URL names no database of ours.
+        Refused: The database is away.
+    """
+    engine = connect(url, pool_size=pool_size)
+    try:
+        with away_in_one_line(url):
+            yield engine
+    finally:
+        engine.dispose()
+
+
+def connect(url: str, *, pool_size: int) -> Engine:
+    """An engine; the caller disposes of it.
+
+    Raises:
+        InvalidSettings: The URL names no database of ours.
+    """
+    try:
+        return database.connect(url, pool_size=pool_size)
+    except (ValueError, ArgumentError, NoSuchModuleError) as error:
+        raise InvalidSettings([Problem(path="database_url", message=str(error))]) from None
+
+
+@contextmanager
+def away_in_one_line(url: str) -> Iterator[None]:
+    """Turn the driver's account of an unreachable database into a message for people.
+
+    Raises:
+        Refused: The database is away.
+    """
+    try:
+        yield
+    except database.UNAVAILABLE as error:
+        cause = getattr(error, "orig", None) or error
+        raise Refused(f"the database {shown(url)} cannot be used: {cause}") from None
+
+
+def shown(url: str) -> str:
+    """The URL without its password."""
+    return make_url(url).render_as_string(hide_password=True)

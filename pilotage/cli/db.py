@@ -1,0 +1,48 @@
+"""`pilotage db`: the schema of the database."""
+
+import typer
+
+from pilotage.cli import databases, options, output, settings
+from pilotage.cli.failures import REFUSED
+from pilotage.cli.settings import Settings
+from taskqueue import database
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    commands = typer.Typer(help="The database: make or renew its tables, see whether they are right.")
+    commands.command("upgrade")(upgrade)
+    commands.command("check")(check)
+    app.add_typer(commands, name="db")
+
+
+def upgrade(
+    *, database_url: options.DatabaseUrl = None, as_json: options.AsJson = False, home: options.Home = None
+) -> None:
+    """Make the tables, or bring them to what this release needs; nothing happens if they are."""
+    chosen = settings.load({"home": home, "database_url": database_url})
+    chosen.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    databases.connect(chosen.database_url, pool_size=1).dispose()  # a wrong URL is told as such
+    with databases.away_in_one_line(chosen.database_url):
+        database.upgrade(chosen.database_url)
+    _report(chosen, as_json=as_json)
+
+
+def check(
+    *, database_url: options.DatabaseUrl = None, as_json: options.AsJson = False, home: options.Home = None
+) -> None:
+    """Say whether the tables are what this release needs; status 1 if not."""
+    chosen = settings.load({"home": home, "database_url": database_url})
+    if not _report(chosen, as_json=as_json):
+        raise typer.Exit(REFUSED)
+
+
+def _report(chosen: Settings, *, as_json: bool) -> bool:
+    with databases.opened(chosen.database_url) as engine:
+        state = database.schema_state(engine)
+    url = databases.shown(chosen.database_url)
+    said = "is up to date" if state.is_current else "needs `pilotage db upgrade`"
+    data = {"database": url, "revision": state.current, "wanted": state.head, "current": state.is_current}
+    line = f"{url}: revision {state.current or 'none'}, {said}"
+    output.emit(data, as_json=as_json, render=lambda: output.escape(line))
+    return state.is_current

@@ -1,0 +1,48 @@
+"""`pilotage job output`."""
+
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pilotage.cli import job_ids, options, output
+from pilotage.cli.connection import connect
+from pilotage.cli.failures import Refused, WrongUsage
+from pilotage.fabric.client import Client
+
+
+def fetch(
+    ids: options.JobIds = None,
+    *,
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", metavar="DIR", help="A subdirectory for each job is made here.")
+    ] = Path(),
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Fetch the output files of jobs, each job's into a directory with its id as name."""
+    wanted = job_ids.parse(ids)
+    if not wanted:
+        raise WrongUsage("name at least one job id")
+    with connect(home=home, url=url) as client:
+        found = {job_id: _unpack(client, job_id, directory / str(job_id)) for job_id in wanted}
+    shown = {str(job_id): [str(file) for file in files] for job_id, files in found.items()}
+    lines = [str(file) for files in found.values() for file in files]
+    output.emit({"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files")
+
+
+def _unpack(client: Client, job_id: int, target: Path) -> list[Path]:
+    """Fetch one archive and unpack it; nothing of it can land outside of `target`."""
+    with tempfile.TemporaryFile() as stream:
+        client.output(job_id, stream)
+        stream.seek(0)
+        try:
+            with tarfile.open(fileobj=stream, mode="r:*") as archive:
+                target.mkdir(parents=True, exist_ok=True)
+                archive.extractall(target, filter="data")
+                return [target / member.name for member in archive.getmembers() if member.isfile()]
+        except tarfile.TarError as error:
+            raise Refused(f"job {job_id}: its output is no readable archive: {error}") from None

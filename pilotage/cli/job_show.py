@@ -1,0 +1,143 @@
+"""`pilotage job list`, `show`, `log` and `explain`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from pilotage.cli import explanation, job_ids, options, output
+from pilotage.cli.connection import connect
+from pilotage.fabric.client import Client
+
+#: Jobs in one answer of the service.
+PAGE = 1000
+
+Job = Mapping[str, Any]
+
+
+def list_jobs(
+    ids: options.JobIds = None,
+    *,
+    status: options.StatusFilter = None,
+    vo: options.VoFilter = None,
+    owner: options.OwnerFilter = None,
+    site: options.SiteFilter = None,
+    pool: options.PoolFilter = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    by: Annotated[
+        str | None, typer.Option(metavar="FIELD,…", help="Count instead, by status, site, vo, owner, minor_status …")
+    ] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """List jobs, the newest first, or count them by some of their fields."""
+    wanted = job_ids.parse(ids)
+    filters = job_ids.filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
+    with connect(home=home, url=url) as client:
+        if by is not None:
+            _summary(client, by, filters, as_json=as_json)
+            return
+        found = list(by_id(client, wanted)) if wanted else first(client, filters, limit)
+    output.emit({"jobs": found}, as_json=as_json, render=lambda: _job_table(found))
+
+
+def by_id(client: Client, ids: Sequence[int]) -> Iterator[Job]:
+    """The jobs with these ids that there are."""
+    for start in range(0, len(ids), PAGE):
+        named = ",".join(map(str, ids[start : start + PAGE]))
+        yield from client.jobs({"id": named}, limit=PAGE)["jobs"]
+
+
+def first(client: Client, filters: Mapping[str, str], limit: int) -> list[Job]:
+    """The first `limit` jobs that pass the filters, page after page."""
+    found: list[Job] = []
+    after = None
+    while len(found) < limit:
+        page = client.jobs(filters, limit=min(PAGE, limit - len(found)), after=after)
+        found += page["jobs"]
+        after = page["next"]
+        if after is None:
+            break
+    return found
+
+
+def show(
+    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show all that is known about one job."""
+    with connect(home=home, url=url) as client:
+        found = client.job(job_id)
+    output.emit(found, as_json=as_json, render=lambda: _details(found))
+
+
+def log(
+    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show every change of a job's status, in order."""
+    with connect(home=home, url=url) as client:
+        entries = client.job_log(job_id)
+    output.emit({"job_id": job_id, "log": entries}, as_json=as_json, render=lambda: log_table(entries))
+
+
+def explain(
+    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Say why a job does not run: every requirement that excludes queues, and what would help."""
+    with connect(home=home, url=url) as client:
+        found = client.explain(job_id)
+    output.emit(found, as_json=as_json, render=lambda: explanation.of_job(found))
+
+
+def log_table(entries: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The log of a job."""
+    rows = (
+        (output.local_time(e["at"]), e["from"], e["to"], e["minor"], e["source"], e["epoch"] or None) for e in entries
+    )
+    return output.table(("When", "From", "To", "Why", "Source", "#Epoch"), rows)
+
+
+def _summary(client: Client, by: str, filters: Mapping[str, str], *, as_json: bool) -> None:
+    fields = [field.strip() for field in by.split(",")]
+    rows = client.summary(by=fields, filters=filters)
+    headings = (*(field.replace("_", " ").capitalize() for field in fields), "#Jobs")
+    cells = [(*(row[field] for field in fields), row["count"]) for row in rows]
+    output.emit({"summary": rows}, as_json=as_json, render=lambda: output.table(headings, cells))
+
+
+def _job_table(jobs: Sequence[Job]) -> RenderableType:
+    rows = (
+        (
+            job["job_id"],
+            job["status"],
+            job["minor_status"],
+            job["vo"],
+            job["owner"],
+            job["site"],
+            (job["submit_pool"] or "")[:12],
+            output.ago(job["submitted_at"]),
+        )
+        for job in jobs
+    )
+    return output.table(("#ID", "Status", "Minor status", "VO", "Owner", "Site", "Pool", "#Age"), rows)
+
+
+def _details(job: Job) -> RenderableType:
+    facts = {name: value for name, value in job.items() if name != "description"}
+    return Group(
+        output.table(("Job", str(job["job_id"])), facts.items()),
+        output.table(("Description", ""), (job.get("description") or {}).items()),
+    )

@@ -1,0 +1,94 @@
+"""`pilotage pool`: SubmitPools, the Requirements of jobs with the queues eligible for them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from pilotage.cli import options, output
+from pilotage.cli.connection import connect
+from pilotage.cli.failures import Refused
+
+#: Pools in one answer of the service.
+_PAGE = 1000
+#: Digits of an id that tables show; enough to name the pool by.
+SHORT = 12
+
+Pool = Mapping[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    pools = typer.Typer(help="SubmitPools: Requirements of jobs with the queues eligible for them.")
+    pools.command("list")(list_pools)
+    pools.command("show")(show)
+    app.add_typer(pools, name="pool")
+
+
+def list_pools(
+    *,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pools of this VO.")] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """List the pools with their queues and jobs."""
+    with connect(home=home, url=url) as client:
+        pools = client.pools({"vo": vo} if vo else {}, limit=_PAGE)["pools"]
+    output.emit({"pools": pools}, as_json=as_json, render=lambda: pool_table(pools))
+
+
+def show(
+    pool_id: Annotated[str, typer.Argument(metavar="ID", help="The id, or enough of its first digits.")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show one pool with all its queues."""
+    with connect(home=home, url=url) as client:
+        whole = pool_id if len(pool_id) == 64 else _complete(pool_id, client.pools({}, limit=_PAGE)["pools"])
+        pool = client.pool(whole)
+    output.emit(pool, as_json=as_json, render=lambda: _details(pool))
+
+
+def pool_table(pools: Sequence[Pool]) -> RenderableType:
+    """Pools, one a line."""
+    rows = (
+        (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p["jobs"])) for p in pools
+    )
+    return output.table(("ID", "VO", "Requirements", "#Queues", "Jobs"), rows)
+
+
+def requirements_text(pool: Pool) -> str:
+    """The Requirements as they were written, on one line."""
+    requirements = pool["requirements"]
+    if isinstance(requirements, Mapping):
+        return "; ".join(f"{name} = {_value(value)}" for name, value in requirements.items())
+    return str(requirements)
+
+
+def _value(value: object) -> str:
+    return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
+
+
+def _counts(jobs: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in jobs.items())
+
+
+def _complete(start: str, pools: Sequence[Pool]) -> str:
+    found = [pool["pool_id"] for pool in pools if pool["pool_id"].startswith(start.lower())]
+    if len(found) != 1:
+        raise Refused(f"no pool {start}" if not found else f"{len(found)} pools begin with {start}")
+    return str(found[0])
+
+
+def _details(pool: Pool) -> RenderableType:
+    facts = {name: value for name, value in pool.items() if name not in {"queues", "requirements", "jobs"}}
+    facts["requirements"] = requirements_text(pool)
+    facts["jobs"] = _counts(pool["jobs"])
+    return Group(
+        output.table(("Pool", ""), facts.items()),
+        output.table((f"{len(pool['queues'])} eligible queues",), ([queue] for queue in pool["queues"])),
+    )
