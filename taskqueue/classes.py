@@ -50,7 +50,7 @@ class RequirementClass:
 
     @classmethod
     def from_json(cls, text: str) -> "RequirementClass":
-        """Read a definition back; one with a field that this release does not know is an error, not ignored."""
+        """Read a definition back; a field unknown to this release is an error: it would be ignored else."""
         written = json.loads(text)
         asked: dict[str, Any] = {
             name: frozenset(value) if isinstance(value, list) else value for name, value in written.items()

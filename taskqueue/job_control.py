@@ -1,0 +1,129 @@
+"""What people do to jobs: kill, reschedule, delete, and force a status.
+
+A job that leaves Waiting loses its waiting row here, and one that leaves a pilot's hands its attempt.
+"""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from taskqueue import attempts, jobs, task_queues, transitions
+from taskqueue.errors import IllegalTransition, RescheduleLimit
+from taskqueue.states import HELD, JobStatus, may_come_from
+from taskqueue.transitions import Moved
+
+KILL_REQUESTED = "Marked for termination"
+RESCHEDULED = "Job Rescheduled"
+
+
+def set_status(
+    conn: Connection,
+    job_id: int,
+    wanted: JobStatus,
+    *,
+    minor: str,
+    application: str | None = None,
+    source: str,
+    now: datetime,
+) -> None:
+    """Give a job another status, or the same one with another minor status.
+
+    Not for Waiting and Matched, which belong to `task_queues.enqueue` and `claims`.
+
+    Raises:
+        IllegalTransition: Its status does not allow it.
+        JobNotFound: There is no such job.
+    """
+    if wanted in {JobStatus.WAITING, JobStatus.MATCHED}:
+        raise ValueError(f"{wanted} is more than a status: a job is put into a task queue, or claimed")
+    transitions.lock(conn, [job_id])
+    from_states = may_come_from(wanted) | {wanted}
+    moved = transitions.move(
+        conn,
+        [job_id],
+        wanted,
+        minor=minor,
+        application=application,
+        source=source,
+        now=now,
+        from_states=from_states,
+    )
+    if not moved:
+        raise IllegalTransition(job_id, current=jobs.get(conn, job_id).status, wanted=wanted)
+    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
+    if wanted not in HELD:
+        attempts.close(conn, _ids(moved, HELD), closed_as=wanted.lower(), now=now)
+
+
+def kill(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
+    """Kill a job; a killed one stays killed.
+
+    Raises:
+        IllegalTransition: It has ended otherwise.
+        JobNotFound: There is no such job.
+    """
+    if not kill_all(conn, [job_id], source=source, now=now):
+        current = jobs.get(conn, job_id).status
+        if current is not JobStatus.KILLED:
+            raise IllegalTransition(job_id, current=current, wanted=JobStatus.KILLED)
+
+
+def kill_all(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
+    """Kill those of the jobs that have not ended; their ids.
+
+    A job that is in a pilot's hands is Killed at once; its attempt stays open, `ending`, until the pilot
+    has delivered what there is.
+    """
+    transitions.lock(conn, job_ids)
+    moved = transitions.move(conn, job_ids, JobStatus.KILLED, minor=KILL_REQUESTED, source=source, now=now)
+    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
+    attempts.end_for_kill(conn, _ids(moved, HELD))
+    return _ids(moved)
+
+
+def reschedule(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
+    """Take a job back and send it through the optimizers again.
+
+    Raises:
+        IllegalTransition: Its status does not allow it.
+        RescheduleLimit: It was rescheduled `maximum` times.
+        JobNotFound: There is no such job.
+    """
+    if reschedule_all(conn, [job_id], source=source, now=now, maximum=maximum):
+        return
+    job = jobs.get(conn, job_id)
+    if job.status not in may_come_from(JobStatus.RESCHEDULED):
+        raise IllegalTransition(job_id, current=job.status, wanted=JobStatus.RESCHEDULED)
+    raise RescheduleLimit(job_id, maximum=maximum)
+
+
+def reschedule_all(
+    conn: Connection, job_ids: Collection[int], *, source: str, now: datetime, maximum: int
+) -> list[int]:
+    """Take back those of the jobs that allow it and have not used up their reschedules; their ids."""
+    transitions.lock(conn, job_ids)
+    moved = transitions.move(
+        conn,
+        job_ids,
+        JobStatus.RESCHEDULED,
+        minor=RESCHEDULED,
+        source=source,
+        now=now,
+        reschedules_below=maximum,
+    )
+    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
+    attempts.close(conn, _ids(moved, HELD), closed_as="rescheduled", now=now)
+    return _ids(moved)
+
+
+def delete_all(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
+    """Mark those of the jobs that allow it as Deleted; retention removes their rows later."""
+    transitions.lock(conn, job_ids)
+    moved = transitions.move(conn, job_ids, JobStatus.DELETED, minor="", source=source, now=now)
+    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
+    return _ids(moved)
+
+
+def _ids(moved: Iterable[Moved], states: Collection[JobStatus] | None = None) -> list[int]:
+    return [each.job_id for each in moved if states is None or each.from_status in states]

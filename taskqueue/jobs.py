@@ -1,0 +1,146 @@
+"""Jobs: storing them and reading one back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, insert, select
+
+from taskqueue import descriptions, log
+from taskqueue.descriptions import NewDescription
+from taskqueue.errors import JobNotFound
+from taskqueue.states import JobStatus
+from taskqueue.tables import jobs as table
+
+ACCEPTED = "Job accepted"
+
+#: All but what only the optimizers look at.
+COLUMNS = [column for column in table.c if column.name not in {"parameters", "step"}]
+
+GET = select(*COLUMNS).where(table.c.job_id == bindparam("job_id"))
+
+STORE = insert(table).returning(table.c.job_id, sort_by_parameter_order=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as it stands."""
+
+    job_id: int
+    vo: str
+    owner: str
+    owner_group: str
+    status: JobStatus
+    minor_status: str
+    application_status: str
+    job_name: str
+    job_type: str
+    job_group: str
+    priority: float  #: the user's, 0 … 10
+    description_id: int
+    due_at: datetime | None  #: when the optimizers may look at it; None: not theirs
+    submit_pool: str | None
+    task_queue_id: int | None
+    site: str  #: where it is or was; before that what it asks
+    epoch: int  #: number of its latest attempt
+    reschedules: int
+    submitted_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to be stored."""
+
+    vo: str  #: lower case
+    owner: str
+    owner_group: str
+    job_name: str = ""
+    job_type: str = ""
+    job_group: str = ""
+    priority: float = 1.0
+    parameters: Mapping[str, str] | None = None  #: for the placeholders of its description
+    site: str = "ANY"  #: what it asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Jobs that share a description."""
+
+    description: NewDescription
+    jobs: Sequence[NewJob]
+
+
+def from_row(row: Mapping[str, object]) -> Job:
+    """A row of the table as a value."""
+    values: dict[str, object] = {**row, "status": JobStatus(str(row["status"]))}
+    return Job(**values)  # type: ignore[arg-type]  # columns and fields are the same
+
+
+def get(conn: Connection, job_id: int) -> Job:
+    """One job.
+
+    Raises:
+        JobNotFound: There is no such job.
+    """
+    row = conn.execute(GET, {"job_id": job_id}).mappings().one_or_none()
+    if row is None:
+        raise JobNotFound(job_id)
+    return from_row(dict(row))
+
+
+def submit(
+    conn: Connection, *, description: NewDescription, jobs: Sequence[NewJob], now: datetime
+) -> list[int]:
+    """Store jobs that share a description; their ids in the same order."""
+    return submit_all(conn, [Bundle(description=description, jobs=jobs)], now=now)
+
+
+def submit_all(conn: Connection, bundles: Sequence[Bundle], *, now: datetime) -> list[int]:
+    """Store jobs, Received and due for the optimizers; their ids in the order of the bundles."""
+    bundles = [bundle for bundle in bundles if bundle.jobs]
+    if not bundles:
+        return []
+    description_ids = descriptions.store(conn, [bundle.description for bundle in bundles])
+    rows = [
+        _row(job, description_id, now)
+        for bundle, description_id in zip(bundles, description_ids, strict=True)
+        for job in bundle.jobs
+    ]
+    job_ids = list(conn.execute(STORE, rows).scalars())
+    log.append(conn, (_stored(job_id, now) for job_id in job_ids))
+    return job_ids
+
+
+def _row(job: NewJob, description_id: int, now: datetime) -> dict[str, object]:
+    return {
+        "vo": job.vo,
+        "owner": job.owner,
+        "owner_group": job.owner_group,
+        "status": JobStatus.RECEIVED.value,
+        "minor_status": ACCEPTED,
+        "job_name": job.job_name,
+        "job_type": job.job_type,
+        "job_group": job.job_group,
+        "priority": job.priority,
+        "description_id": description_id,
+        "parameters": None if job.parameters is None else json.dumps(job.parameters),
+        "site": job.site,
+        "due_at": now,
+        "submitted_at": now,
+        "updated_at": now,
+    }
+
+
+def _stored(job_id: int, now: datetime) -> log.LogEntry:
+    return log.LogEntry(
+        job_id=job_id,
+        at=now,
+        from_status=None,
+        to_status=JobStatus.RECEIVED,
+        minor_status=ACCEPTED,
+        source="JobManager",
+    )

@@ -1,0 +1,161 @@
+"""Changing the status of jobs, many at once: the old status in the WHERE, the log beside it.
+
+Locks are taken in one order everywhere, so that no two transactions wait for each other: waiting rows,
+attempts, jobs; within each by job id.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Select, bindparam, func, select, update
+
+from taskqueue import log
+from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
+from taskqueue.tables import attempts, jobs, waiting_jobs
+
+#: Ids in one statement; SQLite takes no more than 32,766 values.
+BATCH = 1000
+_NO_LIMIT = 2**31 - 1
+
+_IDS = bindparam("job_ids", expanding=True)
+
+LOCK_WAITING = (
+    select(waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.job_id.in_(_IDS))
+    .order_by(waiting_jobs.c.job_id)
+    .with_for_update()
+)
+LOCK_ATTEMPTS = (
+    select(attempts.c.job_id)
+    .where(attempts.c.job_id.in_(_IDS), attempts.c.closed_at.is_(None))
+    .order_by(attempts.c.job_id)
+    .with_for_update()
+)
+LOCK_JOBS = (
+    select(jobs.c.job_id, jobs.c.status, jobs.c.epoch, jobs.c.application_status)
+    .where(jobs.c.job_id.in_(_IDS))
+    .order_by(jobs.c.job_id)
+    .with_for_update()
+)
+
+MOVE = (
+    update(jobs)
+    .where(
+        jobs.c.job_id.in_(_IDS),
+        jobs.c.status.in_(bindparam("from_states", expanding=True)),
+        jobs.c.reschedules < bindparam("reschedules_below"),
+    )
+    .values(
+        status=bindparam("wanted"),
+        minor_status=bindparam("minor"),
+        application_status=func.coalesce(bindparam("application"), jobs.c.application_status),
+        updated_at=bindparam("now"),
+        started_at=func.coalesce(bindparam("started"), jobs.c.started_at),
+        ended_at=bindparam("ended"),
+        due_at=bindparam("due"),
+        step=None,
+        reschedules=jobs.c.reschedules + bindparam("again"),
+    )
+    .returning(jobs.c.job_id)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A job whose status was changed."""
+
+    job_id: int
+    from_status: JobStatus
+    epoch: int
+
+
+def lock(conn: Connection, job_ids: Collection[int]) -> None:
+    """Lock what belongs to the jobs, in the order that all keep; on SQLite the transaction is the lock."""
+    if conn.dialect.name == "sqlite":
+        return
+    for statement in (LOCK_WAITING, LOCK_ATTEMPTS, LOCK_JOBS):
+        _execute_in_batches(conn, statement, job_ids)
+
+
+def move(
+    conn: Connection,
+    job_ids: Collection[int],
+    wanted: JobStatus,
+    *,
+    minor: str,
+    source: str,
+    now: datetime,
+    application: str | None = None,
+    from_states: Collection[JobStatus] | None = None,
+    reschedules_below: int = _NO_LIMIT,
+) -> list[Moved]:
+    """Give `wanted` to those of the jobs that may have it now; the others stay as they are.
+
+    What else belongs to the step is the caller's: the waiting row, the attempt.
+
+    Args:
+        conn: In a writing transaction.
+        job_ids: Any; unknown ones are passed over.
+        wanted: The status to give.
+        minor: Its minor status.
+        source: Who does it, for the log.
+        now: The time of the change.
+        application: Application status; None leaves it.
+        from_states: Where the jobs may come from; None: wherever the table of steps allows.
+        reschedules_below: Leave jobs that were rescheduled this often or more.
+    """
+    allowed = may_come_from(wanted) if from_states is None else from_states
+    values = {
+        **_consequences(wanted, now),
+        "from_states": sorted(status.value for status in allowed),
+        "reschedules_below": reschedules_below,
+        "minor": minor,
+        "application": application,
+        "now": now,
+    }
+    moved: list[Moved] = []
+    for ids in _batches(job_ids):
+        before = {row.job_id: row for row in conn.execute(LOCK_JOBS, {"job_ids": ids})}
+        changed = set(conn.execute(MOVE, {**values, "job_ids": ids}).scalars())
+        rows = [row for job_id, row in before.items() if job_id in changed]
+        entries = [
+            log.LogEntry(
+                job_id=row.job_id,
+                at=now,
+                from_status=JobStatus(row.status),
+                to_status=wanted,
+                minor_status=minor,
+                application_status=row.application_status if application is None else application,
+                source=source,
+                epoch=row.epoch,
+            )
+            for row in rows
+        ]
+        log.append(conn, entries)
+        moved += [
+            Moved(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch) for row in rows
+        ]
+    return moved
+
+
+def _consequences(wanted: JobStatus, now: datetime) -> dict[str, object]:
+    prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING
+    return {
+        "wanted": wanted.value,
+        "started": now if wanted is JobStatus.RUNNING else None,
+        "ended": now if wanted in FINAL else None,
+        "due": now if prepares else None,
+        "again": int(wanted is JobStatus.RESCHEDULED),
+    }
+
+
+def _batches(job_ids: Collection[int]) -> Iterator[Sequence[int]]:
+    ordered = sorted(set(job_ids))
+    for start in range(0, len(ordered), BATCH):
+        yield ordered[start : start + BATCH]
+
+
+def _execute_in_batches(conn: Connection, statement: Select[int], job_ids: Collection[int]) -> None:
+    for ids in _batches(job_ids):
+        conn.execute(statement, {"job_ids": ids}).all()
