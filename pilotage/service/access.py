@@ -1,0 +1,75 @@
+"""Who may use a route: roles are stated at each, and a route without them does not start."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from pilotage.service import audit
+from pilotage.service.callers import Caller, Role
+from pilotage.service.parts import Parts
+from pilotage.service.refusals import NotAllowed, NotAuthenticated
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+_ATTRIBUTE = "allowed_roles"
+
+#: Every role that has to do with jobs and resources.
+EVERY_ROLE = frozenset(Role) - {Role.MONITOR}
+
+
+def allow(*roles: Role) -> Callable[[_Endpoint], _Endpoint]:
+    """State the roles that may use the route; operators always may."""
+
+    def mark(endpoint: _Endpoint) -> _Endpoint:
+        setattr(endpoint, _ATTRIBUTE, frozenset(roles) | {Role.OPERATOR})
+        return endpoint
+
+    return mark
+
+
+def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
+    """The roles stated at `endpoint`.
+
+    Raises:
+        TypeError: There are none: nobody decided who may use it.
+    """
+    roles = getattr(endpoint, _ATTRIBUTE, None)
+    if not isinstance(roles, frozenset):
+        raise TypeError(f"{endpoint.__name__} does not say who may use it: @allow is missing")
+    return roles
+
+
+def admit(request: Request, parts: Parts, roles: frozenset[Role]) -> Caller:
+    """Who asks, if it may.
+
+    Raises:
+        NotAuthenticated: There is no good token.
+        NotAllowed: Its role may not use this route.
+        TooManyRequests: It asked too often.
+    """
+    now = parts.clock()
+    token = parts.tokens.verify(_bearer(request), now=now)
+    if token.token_id in parts.revoked:
+        raise NotAuthenticated("the token was revoked")
+    caller = token.caller
+    parts.rates.take(caller.subject, parts.limits.rate, now=now.timestamp())
+    if caller.role not in roles:
+        refuse(request, caller, f"the role {caller.role} may not {request.method} {request.url.path}")
+    return caller
+
+
+def refuse(request: Request, caller: Caller, reason: str) -> None:
+    """Turn the caller away, and write it down.
+
+    Raises:
+        NotAllowed: always.
+    """
+    audit.refused(caller, method=request.method, path=request.url.path, reason=reason)
+    raise NotAllowed(reason)
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise NotAuthenticated("this needs a token: Authorization: Bearer <token>")
+    return token.strip()

@@ -1,0 +1,96 @@
+"""What every route does before its handler: who asks, may it, is the body JSON that we can use."""
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+
+from pilotage.service import access, strict_json
+from pilotage.service.callers import Caller
+from pilotage.service.parts import Parts
+from pilotage.service.refusals import BodyTooLarge
+
+_Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class StrictRequest(Request):
+    """A request whose JSON was read by our own rules."""
+
+    content: object = None
+
+    async def load(self, limit: int) -> None:
+        """Read the whole body and parse it.
+
+        Raises:
+            BodyTooLarge: It has more than `limit` bytes.
+            InvalidRequest: It is not JSON that we can use.
+        """
+        refuse_by_length(self, limit)
+        body = bytearray()
+        async for chunk in self.stream():
+            body += chunk
+            if len(body) > limit:
+                raise BodyTooLarge(limit)
+        self._body = bytes(body)
+        if body:
+            self.content = strict_json.parse(self._body)
+
+    async def json(self) -> Any:
+        """What `load` found."""
+        return self.content
+
+
+class ApiRoute(APIRoute):
+    """A route of `/api/v1`: authenticates and admits before anything of the body is read."""
+
+    def get_route_handler(self) -> _Handler:
+        """The handler behind the door."""
+        handle = super().get_route_handler()
+        roles = access.allowed_roles(self.endpoint)
+        takes_json = self.body_field is not None
+
+        async def guarded(request: Request) -> Response:
+            request = StrictRequest(request.scope, request.receive)
+            parts: Parts = request.app.state.parts
+            request.state.caller = access.admit(request, parts, roles)
+            _check_texts(request)
+            if takes_json:
+                await request.load(parts.limits.json_bytes)
+            return await handle(request)
+
+        return guarded
+
+
+def refuse_by_length(request: Request, limit: int) -> None:
+    """Refuse a body that says itself that it is too large.
+
+    Raises:
+        BodyTooLarge: It says so.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
+        raise BodyTooLarge(limit)
+
+
+def _check_texts(request: Request) -> None:
+    for name, value in request.path_params.items():
+        strict_json.check_text(name, str(value))
+    for name, value in request.query_params.multi_items():
+        strict_json.check_text("query", name)
+        strict_json.check_text(name, value)
+
+
+async def _parts(request: Request) -> Parts:
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+async def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+#: What handlers ask for; both are there before the handler runs.
+PartsOf = Annotated[Parts, Depends(_parts)]
+CallerOf = Annotated[Caller, Depends(_caller)]

@@ -1,0 +1,55 @@
+"""The HTTP service as one application."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import APIRouter, FastAPI
+
+from pilotage.service import errors
+from pilotage.service.api_route import ApiRoute
+from pilotage.service.measured import Measured
+from pilotage.service.parts import Parts
+from pilotage.service.routes import ROUTERS, health
+
+#: Seconds until a token that another process revoked is refused here.
+_REVOKED_WITHIN = 2.0
+
+
+def create_app(parts: Parts) -> FastAPI:
+    """The application, ready to be served; it starts and stops none of its parts."""
+    app = FastAPI(
+        title="Pilotage",
+        summary="Task queue and pilot matcher.",
+        version="1",
+        lifespan=_lifespan,
+        strict_content_type=False,
+        redirect_slashes=False,
+    )
+    app.state.parts = parts
+    api = APIRouter(prefix="/api/v1", route_class=ApiRoute)
+    for router in ROUTERS:
+        api.include_router(router)
+    app.include_router(api)
+    app.include_router(health.router)
+    app.add_middleware(Measured, metrics=parts.metrics)
+    errors.install(app)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    parts: Parts = app.state.parts
+    watching = asyncio.create_task(_watch_revoked(parts))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+async def _watch_revoked(parts: Parts) -> None:
+    while True:
+        await asyncio.to_thread(parts.revoked.refresh)
+        await asyncio.sleep(_REVOKED_WITHIN)

@@ -1,0 +1,131 @@
+"""Errors as HTTP: one table from types to statuses, one shape of body."""
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from cs_config import errors as config_errors
+from matcher import errors as matcher_errors
+from pilotage.service import refusals
+from pilotage.service.parts import Parts
+from requirements.errors import InvalidInput, InvalidRequest, PilotageError
+from requirements.problem import Problem
+from taskqueue import database
+from taskqueue import errors as taskqueue_errors
+
+_log = logging.getLogger(__name__)
+
+#: The status for each type of error; the nearest of its parents where it has no line itself.
+STATUS: dict[type[Exception], int] = {
+    InvalidInput: 400,
+    config_errors.ConfigError: 422,
+    config_errors.VersionConflict: 409,
+    config_errors.QueueNotFound: 404,
+    config_errors.PathNotFound: 404,
+    config_errors.VersionNotFound: 404,
+    taskqueue_errors.NotFound: 404,
+    taskqueue_errors.IllegalTransition: 409,
+    taskqueue_errors.StaleLease: 409,
+    taskqueue_errors.RescheduleLimit: 409,
+    taskqueue_errors.IdempotencyConflict: 409,
+    taskqueue_errors.QuotaExceeded: 429,
+    taskqueue_errors.TooLarge: 413,
+    taskqueue_errors.StorageFull: 503,
+    matcher_errors.Busy: 503,
+    refusals.NotAuthenticated: 401,
+    refusals.NotAllowed: 403,
+    refusals.NotHere: 404,
+    refusals.BodyTooLarge: 413,
+    refusals.PreconditionRequired: 428,
+    refusals.TooManyRequests: 429,
+    refusals.NotInTime: 503,
+}
+
+#: Seconds after which another try makes sense, where the error does not say.
+_RETRY_AFTER = {429: 30, 503: 5}
+#: Words for what the framework itself refuses.
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
+#: Characters of a value that a message repeats.
+_SHOWN = 200
+
+
+def install(app: FastAPI) -> None:
+    """Answer each error of the table, and those of the framework, in the one shape."""
+    app.add_exception_handler(PilotageError, _ours)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(Exception, _bug)
+    for unavailable in database.UNAVAILABLE:
+        app.add_exception_handler(unavailable, _away)
+
+
+def status_of(error: Exception) -> int:
+    """The status of the nearest type in the table; 500 if none is there."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def answer(
+    status: int, code: str, message: str, details: object = None, headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """An error in the one shape."""
+    body = {"error": {"code": code, "message": message, "details": details or {}}}
+    return JSONResponse(body, status, headers=headers)
+
+
+async def _ours(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, PilotageError):
+        raise TypeError(f"{type(error).__name__} is not one of ours")
+    status = status_of(error)
+    if status == 500:
+        _log.error("%s has no line in the table of errors", type(error).__name__, exc_info=error)
+        return await _bug(request, error)
+    parts: Parts = request.app.state.parts
+    parts.metrics.refused(error.code)
+    return answer(status, error.code, str(error), dict(error.details), _headers(status, error))
+
+
+async def _validation(request: Request, error: Exception) -> JSONResponse:
+    """What pydantic refused, as any other invalid request."""
+    if not isinstance(error, RequestValidationError):
+        raise TypeError(f"{type(error).__name__} is not about validation")
+    problems = [
+        Problem(path=_path(each["loc"]), message=f"{each['msg']}, not {each.get('input')!r:.{_SHOWN}}")
+        for each in error.errors()
+    ]
+    return await _ours(request, InvalidRequest(problems))
+
+
+async def _framework(_request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        raise TypeError(f"{type(error).__name__} is not about HTTP")
+    code = _CODES.get(error.status_code, "error")
+    return answer(error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
+
+
+async def _away(_request: Request, error: Exception) -> JSONResponse:
+    _log.warning("the database is away or too busy: %s", error)
+    message = "the database does not answer, try again later"
+    return answer(503, "unavailable", message, headers={"Retry-After": str(_RETRY_AFTER[503])})
+
+
+async def _bug(_request: Request, _error: Exception) -> JSONResponse:
+    """Say nothing of what happened; the server writes the traceback to its log."""
+    return answer(500, "internal_error", "an error of the service; it is in its log")
+
+
+def _headers(status: int, error: PilotageError) -> dict[str, str]:
+    if status == 401:
+        return {"WWW-Authenticate": "Bearer"}
+    if status in _RETRY_AFTER:
+        return {"Retry-After": str(getattr(error, "retry_after", _RETRY_AFTER[status]))}
+    return {}
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    inner = (
+        location[1:] if len(location) > 1 and location[0] in ("body", "query", "path", "header") else location
+    )
+    return "/".join(str(part) for part in inner)

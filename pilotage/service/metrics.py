@@ -1,0 +1,105 @@
+"""What Prometheus is told: counted as it happens in this process, and read from the database when asked."""
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class Metrics:
+    """The metrics of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "pilotage_http_requests_total",
+            "Requests by route and status.",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "pilotage_http_request_seconds",
+            "Seconds until the whole answer was sent.",
+            ["method", "route"],
+            registry=self.registry,
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+        )
+        self._refusals = Counter(
+            "pilotage_http_refusals_total", "Refused requests by code.", ["code"], registry=self.registry
+        )
+        self._matches = Counter(
+            "pilotage_matches_total", "Jobs given to pilots.", ["vo", "site"], registry=self.registry
+        )
+        self._without_match = Counter(
+            "pilotage_match_refusals_total",
+            "Requests for work that got none, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._outcomes = Counter(
+            "pilotage_optimizer_outcomes_total",
+            "What the steps of the optimizer chain said.",
+            ["step", "outcome"],
+            registry=self.registry,
+        )
+        self._jobs = Gauge("pilotage_jobs", "Jobs by status.", ["vo", "status"], registry=self.registry)
+        self._unmatchable = Gauge(
+            "pilotage_pools_without_queues",
+            "SubmitPools for which no queue is eligible.",
+            ["vo"],
+            registry=self.registry,
+        )
+        self._cycles = Gauge(
+            "pilotage_agent_last_cycle_timestamp_seconds",
+            "When an agent last did its work.",
+            ["agent"],
+            registry=self.registry,
+        )
+        self._reading = threading.Lock()
+
+    def served(self, *, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def refused(self, code: str) -> None:
+        """A request was refused."""
+        self._refusals.labels(code).inc()
+
+    def matched(self, *, vo: str, site: str, jobs: int) -> None:
+        """A pilot was given jobs."""
+        self._matches.labels(vo, site).inc(jobs)
+
+    def not_matched(self, reason: str) -> None:
+        """A pilot was told that there is nothing for it."""
+        self._without_match.labels(reason).inc()
+
+    def optimized(self, outcomes: Mapping[tuple[str, str], int]) -> None:
+        """Steps of the optimizer chain had these outcomes, counted by step and outcome."""
+        for (step, outcome), count in outcomes.items():
+            self._outcomes.labels(step, outcome).inc(count)
+
+    def render(
+        self,
+        *,
+        jobs: Iterable[tuple[str, str, int]],
+        unmatchable: Mapping[str, int],
+        cycles: Mapping[str, float],
+    ) -> bytes:
+        """Everything in Prometheus' text format.
+
+        Args:
+            jobs: VO, status, number.
+            unmatchable: By VO the number of pools without an eligible queue.
+            cycles: By agent the time of its last cycle, in seconds since 1970.
+        """
+        with self._reading:
+            for gauge in (self._jobs, self._unmatchable, self._cycles):
+                gauge.clear()
+            for vo, status, count in jobs:
+                self._jobs.labels(vo, status).set(count)
+            for vo, count in unmatchable.items():
+                self._unmatchable.labels(vo).set(count)
+            for agent, when in cycles.items():
+                self._cycles.labels(agent).set(when)
+            return generate_latest(self.registry)

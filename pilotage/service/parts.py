@@ -1,0 +1,55 @@
+"""What the service is made of; the composition root puts it together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from cs_config.live import LiveConfiguration
+from matcher.claimer import Claimer
+from matcher.matcher import Matcher
+from pilotage.service.limits import Rate, RateLimiter
+from pilotage.service.metrics import Metrics
+from pilotage.service.revoked import RevokedTokens
+from pilotage.service.tokens import Tokens
+from taskqueue.blobs import BlobStore
+
+
+def utc_now() -> datetime:
+    """The time of this machine."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """What the door lets in at most."""
+
+    json_bytes: int = 32 << 20  #: of a body other than an archive
+    archive_bytes: int = 10 << 30  #: of a sandbox or an output; the configuration may say less
+    request_timeout: float = 10.0  #: seconds that a pilot waits for an answer unless it says otherwise
+    longest_request_timeout: float = 60.0  #: seconds
+    rate: Rate = field(default_factory=lambda: Rate(per_second=500, burst=2000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """All that the routes use; made anew in each process, after the fork."""
+
+    engine: Engine
+    live: LiveConfiguration
+    matcher: Matcher
+    claimer: Claimer
+    blobs: BlobStore
+    tokens: Tokens
+    ring: Callable[[Sequence[int]], None]  #: tells the optimizers of new jobs, after the commit
+    clock: Callable[[], datetime] = utc_now
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
+    spool: Path | None = None  #: directory of archives on their way; None: the system's for temporary files
+    metrics: Metrics = field(default_factory=Metrics)
+    rates: RateLimiter = field(default_factory=RateLimiter)
+    revoked: RevokedTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))

@@ -1,0 +1,65 @@
+"""Why the door itself turns a request away, before anything below it is asked."""
+
+from collections.abc import Mapping
+
+from requirements.errors import PilotageError
+
+
+class NotAuthenticated(PilotageError):  # noqa: N818  (the name that the error table of the interface uses)
+    """There is no token, or it is not good."""
+
+    code = "not_authenticated"
+
+
+class NotAllowed(PilotageError):  # noqa: N818
+    """The token is good, but not for this."""
+
+    code = "not_allowed"
+
+
+class NotHere(PilotageError):  # noqa: N818
+    """There is nothing of this kind for the caller to see."""
+
+    code = "not_found"
+
+
+class TooManyRequests(PilotageError):  # noqa: N818
+    """The caller has used up its share of requests for now."""
+
+    code = "too_many_requests"
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"too many requests, try again in {retry_after} s")
+        self.retry_after = retry_after
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """When to try again."""
+        return {"retry_after": self.retry_after}
+
+
+class BodyTooLarge(PilotageError):  # noqa: N818
+    """The body has more bytes than the request may have."""
+
+    code = "body_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body is larger than {limit} bytes")
+        self.limit = limit
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """How much is allowed."""
+        return {"limit_bytes": self.limit}
+
+
+class PreconditionRequired(PilotageError):  # noqa: N818
+    """A change must say which version it starts from."""
+
+    code = "precondition_required"
+
+
+class NotInTime(PilotageError):  # noqa: N818
+    """The answer was not ready within the time that the client waits."""
+
+    code = "not_in_time"

@@ -1,0 +1,92 @@
+"""Reading JSON so that nothing comes in that some part below could not store or compare."""
+
+import json
+import math
+from collections.abc import Iterator
+
+from requirements.errors import InvalidRequest
+from requirements.problem import Problem
+from requirements.values import text_fault
+
+#: Levels of lists and objects in each other; nothing that we read has more than a few.
+_DEEPEST = 64
+#: The largest integer of the databases.
+_MAX_INTEGER = 2**63 - 1
+#: Problems that one answer tells; a body full of them would make an answer as large.
+_MOST_PROBLEMS = 50
+
+
+def parse(body: bytes) -> object:
+    """The value that the body holds.
+
+    Raises:
+        InvalidRequest: It is not JSON in UTF-8, a name stands twice in one object, a number is not
+            finite or beyond 64 bit, or a text holds NUL or half a surrogate pair.
+    """
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise _invalid(f"is not UTF-8: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise _invalid(f"is not JSON: {error.msg}", line=error.lineno, column=error.colno) from None
+    except RecursionError:
+        raise _invalid("is nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise _invalid(str(error)) from None
+    if problems := [
+        problem for problem, _ in zip(_problems(value, "", 0), range(_MOST_PROBLEMS), strict=False)
+    ]:
+        raise InvalidRequest(problems)
+    return value
+
+
+def check_text(path: str, text: str) -> None:
+    """Refuse text of a path, a query or a header that could not be stored.
+
+    Raises:
+        InvalidRequest: It holds NUL or half a surrogate pair.
+    """
+    if fault := text_fault(text):
+        raise InvalidRequest([Problem(path=path, message=fault)])
+
+
+def _problems(value: object, path: str, depth: int) -> Iterator[Problem]:
+    if depth > _DEEPEST:
+        yield Problem(path=path or "body", message=f"is nested more than {_DEEPEST} levels deep")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _text_problem(name, f"{path}/{name!r:.80}")
+            yield from _problems(item, f"{path}/{name}" if path else name, depth + 1)
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            yield from _problems(item, f"{path}[{position}]", depth + 1)
+    elif isinstance(value, str):
+        yield from _text_problem(value, path)
+    elif isinstance(value, int) and abs(value) > _MAX_INTEGER:
+        yield Problem(path=path or "body", message="is an integer beyond 64 bit")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path=path or "body", message="is a number too large for any program")
+
+
+def _text_problem(text: str, path: str) -> Iterator[Problem]:
+    if fault := text_fault(text):
+        # The path itself may be what is wrong: it has to be fit for an answer.
+        shown = path.encode(errors="backslashreplace").decode().replace("\0", "\\0")
+        yield Problem(path=shown or "body", message=fault[:400])
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _invalid(f"has the name {twice!r:.80} twice in one object")
+    return found
+
+
+def _no_constant(word: str) -> float:
+    raise _invalid(f"holds {word}, which is not JSON")
+
+
+def _invalid(message: str, **where: int) -> InvalidRequest:
+    return InvalidRequest([Problem(path="body", message=message, **where)])  # type: ignore[arg-type]

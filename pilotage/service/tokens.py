@@ -1,0 +1,137 @@
+"""Tokens: signed JWTs that say who their bearer is, minted and verified with the installation's own key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from secrets import token_hex
+
+import jwt
+
+from cs_config.address import QueueAddress
+from pilotage.service import keys
+from pilotage.service.callers import Caller, Role
+from pilotage.service.grants import Grant
+from pilotage.service.keys import SigningKey
+from pilotage.service.refusals import NotAuthenticated
+
+ISSUER = "pilotage"
+#: Bytes of a token; nothing that we mint comes near.
+_LONGEST = 8192
+#: Tokens whose signature need not be checked again.
+_REMEMBERED = 8192
+#: Clocks of other hosts that verify our tokens may be behind by this much.
+_LEEWAY = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What a token says."""
+
+    token_id: str  #: `jti`, by which it is revoked
+    caller: Caller
+    issued_at: datetime
+    expires_at: datetime
+    incarnation: int  #: of the installation that minted it; grows when commits were lost
+
+
+class Tokens:
+    """Mints and verifies the tokens of one installation."""
+
+    def __init__(self, key: SigningKey, *, incarnation: int = 1) -> None:
+        self._key = key
+        self._incarnation = incarnation
+        self._read_once = lru_cache(maxsize=_REMEMBERED)(self._read)
+
+    def mint(self, grant: Grant, *, now: datetime) -> tuple[str, datetime]:
+        """A token for the grant, and when it expires."""
+        expires_at = now.replace(microsecond=0) + grant.ttl
+        claims = _claims(grant.caller) | {
+            "iss": ISSUER,
+            "jti": token_hex(16),
+            "iat": int(now.timestamp()),
+            "exp": int(expires_at.timestamp()),
+            "incarnation": self._incarnation,
+        }
+        headers = {"kid": self._key.key_id}
+        return jwt.encode(claims, self._key.private, algorithm=keys.ALGORITHM, headers=headers), expires_at
+
+    def verify(self, text: str, *, now: datetime) -> Token:
+        """What the token says, if it is ours and good now.
+
+        Raises:
+            NotAuthenticated: It is not; the message does not say more than its bearer may know.
+        """
+        if len(text) > _LONGEST:
+            raise NotAuthenticated("the token is too long to be one of ours")
+        token = self._read_once(text)
+        if token.expires_at <= now:
+            raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
+        if token.issued_at > now + _LEEWAY:
+            raise NotAuthenticated("the token is from the future: compare the clocks")
+        return token
+
+    def _read(self, text: str) -> Token:
+        try:
+            # Times are checked by `verify`, against the clock that it is given.
+            unchecked = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
+            required = ["iss", "sub", "jti", "iat", "exp"]
+            payload = jwt.decode(
+                text,
+                self._key.public,
+                algorithms=[keys.ALGORITHM],
+                issuer=ISSUER,
+                options={**unchecked, "require": required},  # type: ignore[typeddict-item]
+            )
+            return _token(payload)
+        except (jwt.InvalidTokenError, KeyError, TypeError, ValueError, OverflowError):
+            raise NotAuthenticated("the token is not one of ours, or it was changed") from None
+
+
+def _claims(caller: Caller) -> dict[str, object]:
+    claims = {
+        "sub": caller.subject,
+        "role": caller.role.value,
+        "vos": sorted(caller.vos),
+        "user": caller.user,
+        "group": caller.group,
+        "sites": sorted(caller.sites),
+        "queue": str(caller.queue) if caller.queue else None,
+        "stamp": caller.stamp,
+    }
+    return {name: value for name, value in claims.items() if value}
+
+
+def _token(payload: Mapping[str, object]) -> Token:
+    return Token(
+        token_id=str(payload["jti"]),
+        caller=_caller(payload),
+        issued_at=_time(payload["iat"]),
+        expires_at=_time(payload["exp"]),
+        incarnation=int(str(payload.get("incarnation", 1))),
+    )
+
+
+def _caller(payload: Mapping[str, object]) -> Caller:
+    queue = payload.get("queue")
+    stamp = payload.get("stamp")
+    return Caller(
+        role=Role(payload["role"]),
+        subject=str(payload["sub"]),
+        vos=_names(payload.get("vos", [])),
+        user=str(payload.get("user", "")),
+        group=str(payload.get("group", "")),
+        sites=_names(payload.get("sites", [])),
+        queue=QueueAddress.parse(str(queue)) if queue else None,
+        stamp=str(stamp) if stamp else None,
+    )
+
+
+def _names(claim: object) -> frozenset[str]:
+    if not isinstance(claim, list):
+        raise TypeError(f"{claim!r} is no list of names")
+    return frozenset(str(name) for name in claim)
+
+
+def _time(claim: object) -> datetime:
+    return datetime.fromtimestamp(int(str(claim)), UTC)
