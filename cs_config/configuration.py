@@ -1,0 +1,120 @@
+"""The configuration as a value: one version, immutable, loaded whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+from cs_config import inheritance
+from cs_config.address import QueueAddress
+from cs_config.groups import Registry
+from cs_config.levels import Level, Parameter
+from cs_config.options import Operations
+from cs_config.sections import Section, Tree, plain
+from requirements.errors import InvalidRequest
+from requirements.suggestion import did_you_mean
+from requirements.values import Value, fold
+
+__all__ = ["Configuration", "Parameter", "QueueAddress"]
+
+Levels = tuple[Level, Level, Level]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Configuration:
+    """A version of the configuration with everything that follows from it.
+
+    VOs are given in any case of letters. What is computed once is kept.
+    """
+
+    version: int  #: 0: not from the database
+    source: str  #: the text as it was written
+    file: str  #: what the origins of parameters name
+    author: str = ""  #: who stored this version
+    root: Section  #: the text as sections
+    levels: Mapping[QueueAddress, Levels]  #: of every queue, from the site down
+    vos: frozenset[str]  #: every VO named anywhere, lower case
+    default_operations: Operations  #: for those who have no VO
+    vo_operations: Mapping[str, Operations]  #: of the VOs that have options of their own
+    registry: Registry
+    os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → what else its nodes can run
+    _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
+        default_factory=dict, repr=False
+    )
+    _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict, repr=False)
+    #: What other modules of this package compute from it once; the key begins with their name.
+    derived: dict[tuple[str, str], object] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The text as dicts, lists and scalars."""
+        tree = plain(self.root)
+        return tree if isinstance(tree, dict) else {}
+
+    @cached_property
+    def addresses(self) -> tuple[QueueAddress, ...]:
+        """All queues, sorted."""
+        return tuple(sorted(self.levels))
+
+    @cached_property
+    def sites(self) -> frozenset[str]:
+        """The sites of the tree, also those without a queue."""
+        return frozenset(self.root.section("Resources").section("Sites").entries)
+
+    def knows(self, address: QueueAddress) -> bool:
+        """Whether there is such a queue, usable or not."""
+        return address in self.levels
+
+    def suggest(self, address: str) -> str | None:
+        """The queue that was probably meant by an address that does not exist."""
+        if found := self._by_fold.get(fold(address)):
+            return found
+        try:
+            site = QueueAddress.parse(address).site
+        except InvalidRequest:
+            site = ""
+        at_site = [str(known) for known in self.addresses if fold(known.site) == fold(site)]
+        return did_you_mean(address, at_site or self._by_fold.values())
+
+    @cached_property
+    def _by_fold(self) -> Mapping[str, str]:
+        return {fold(str(address)): str(address) for address in self.addresses}
+
+    def parameters(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
+        """The effective parameters of a queue for a VO, each with its origin.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        key = self._key(address, vo)
+        if (found := self._parameters.get(key)) is None:
+            found = MappingProxyType(inheritance.effective(self.levels[address], key[1]))
+            self._parameters[key] = found
+        return found
+
+    def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
+        """The effective parameters of a queue for a VO: name to value.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        key = self._key(address, vo)
+        if (found := self._values.get(key)) is None:
+            parameters = self.parameters(address, vo)
+            found = MappingProxyType({name: parameter.value for name, parameter in parameters.items()})
+            self._values[key] = found
+        return found
+
+    def usable(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the VO may use the queue now: enabled, and named by the nearest VO list.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.usable(self.levels[address], fold(vo))
+
+    def _key(self, address: QueueAddress, vo: str) -> tuple[QueueAddress, str]:
+        """VOs without values of their own on the way to a queue share an answer."""
+        folded = fold(vo)
+        own = any(folded in level.by_vo for level in self.levels[address])
+        return address, folded if own else ""

@@ -1,0 +1,70 @@
+"""What can be wrong with the configuration, or with a question about it."""
+
+from collections.abc import Mapping
+
+from requirements.errors import InvalidInput, PilotageError
+from requirements.problem import Problem
+
+
+class ConfigError(InvalidInput):
+    """A version of the configuration is wrong; the one who edits it has to mend it."""
+
+    code = "config_error"
+
+
+class VersionConflict(PilotageError):
+    """Someone else stored a version meanwhile: read again, decide again."""
+
+    code = "version_conflict"
+
+    def __init__(self, *, expected: int, current: int) -> None:
+        super().__init__(f"the configuration is at version {current}, not at {expected}: read it again")
+        self.expected = expected
+        self.current = current
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The version that was expected and the one that was found."""
+        return {"expected": self.expected, "current": self.current}
+
+
+class _NotFoundError(PilotageError):
+    """Something named by the caller does not exist; the suggestion is what was probably meant."""
+
+    def __init__(self, name: str, suggestion: str | None = None) -> None:
+        meant = f", did you mean {suggestion}?" if suggestion else ""
+        super().__init__(f"{name}: {self.what}{meant}")
+        self.name = name
+        self.suggestion = suggestion
+
+    what = "not in the configuration"
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The name, and what was probably meant."""
+        return {"name": self.name} | ({"did_you_mean": self.suggestion} if self.suggestion else {})
+
+
+class QueueNotFound(_NotFoundError):
+    """The configuration has no queue of this address."""
+
+    code = "queue_not_found"
+    what = "no such queue in the configuration"
+
+
+class PathNotFound(_NotFoundError):
+    """The configuration has nothing at this path."""
+
+    code = "path_not_found"
+
+
+class VersionNotFound(_NotFoundError):
+    """No version of this number was ever stored."""
+
+    code = "version_not_found"
+    what = "no such version of the configuration"
+
+
+def one_problem(path: str, message: str, **where: str | int | None) -> ConfigError:
+    """The error that has this one problem."""
+    return ConfigError([Problem(path=path, message=message, **where)])  # type: ignore[arg-type]

@@ -1,0 +1,69 @@
+"""How the levels of the tree make up what a queue is for a VO.
+
+Source: RFC #7 (a queue inherits from its CE and its site), RFC #5 (values of a VO).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from cs_config.levels import Level, Parameter
+from requirements.values import Scalar, Value, fold, key
+
+#: Sets: their levels unite instead of overriding each other.
+UNITED = frozenset({"tag", "requiredtag"})
+
+
+def effective(levels: Sequence[Level], vo: str) -> dict[str, Parameter]:
+    """The parameters that hold below all of `levels` for a VO, under their names.
+
+    Args:
+        levels: From the site down.
+        vo: In lower case.
+    """
+    found: dict[str, Parameter] = {}
+    for level in levels:
+        for name, parameter in level.settings(vo).items():
+            if parameter is None:
+                found.pop(name, None)
+            elif name in UNITED:
+                found[name] = _united(found.get(name), parameter)
+            else:
+                found[name] = parameter
+    return {parameter.name: parameter for parameter in found.values()}
+
+
+def _united(above: Parameter | None, here: Parameter) -> Parameter:
+    if above is None:
+        return replace(here, value=_unique(as_tuple(here.value)))
+    value = _unique((*as_tuple(above.value), *as_tuple(here.value)))
+    return replace(here, value=value, parts=(*(above.parts or (above,)), here))
+
+
+def _unique(values: Iterable[Scalar]) -> tuple[Scalar, ...]:
+    """Each value once, as it was written first."""
+    first: dict[tuple[int, float, str], Scalar] = {}
+    for value in values:
+        first.setdefault(key(value), value)
+    return tuple(first.values())
+
+
+def as_tuple(value: Value) -> tuple[Scalar, ...]:
+    """A list as it is, anything else as a list of one."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def usable(levels: Sequence[Level], vo: str) -> bool:
+    """Whether the VO may use what is below all of `levels`.
+
+    `Enabled: false` at any of them takes everything below out. Of the `VO` lists the nearest decides: an
+    empty one is nobody, none at all is everybody.
+    """
+    allowed: Parameter | None = None
+    for level in levels:
+        settings = level.settings(vo)
+        enabled = settings.get("enabled")
+        if enabled is not None and enabled.value is False:
+            return False
+        if "vo" in settings:
+            allowed = settings["vo"]
+    return allowed is None or vo in {fold(str(name)) for name in as_tuple(allowed.value)}

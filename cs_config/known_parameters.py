@@ -1,0 +1,179 @@
+"""The parameters of a resource that the system itself reads, and what they may be.
+
+Any other name is a site's own business; one that is almost a known name is a slip of the pen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cs_config.names import NAME, is_slip
+from requirements.suggestion import did_you_mean
+from requirements.values import Value, fold, shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownParameter:
+    """A parameter that has a meaning of its own."""
+
+    name: str
+    allowed: str  #: for the message
+    fits: Callable[[Value], bool]
+    meaning: str
+
+
+def _is_amount(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_count(value: Value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: Value) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Value) -> bool:
+    items = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(item, str) and item.strip() for item in items)
+
+
+def _are_words(value: Value) -> bool:
+    """Names without commas: `a, b` would be one name that nobody has."""
+    return _are_texts(value) and not any("," in str(item) for item in _items(value))
+
+
+def _are_names(value: Value) -> bool:
+    return all(isinstance(item, str) and NAME.fullmatch(item) for item in _items(value))
+
+
+def _items(value: Value) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _count_or_range(value: Value) -> bool:
+    if not isinstance(value, str):
+        return _is_count(value)
+    low, _, high = value.partition("-")
+    return low.isdecimal() and (high.isdecimal() or "-" not in value)
+
+
+def _amounts(unit: str, **meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = f"a number of {unit}, 0 or more"
+    return tuple(
+        KnownParameter(name=n, allowed=allowed, fits=_is_amount, meaning=m) for n, m in meanings.items()
+    )
+
+
+def _counts(**meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = "a whole number, 0 or more"
+    return tuple(
+        KnownParameter(name=n, allowed=allowed, fits=_is_count, meaning=m) for n, m in meanings.items()
+    )
+
+
+def _flags(**meanings: str) -> tuple[KnownParameter, ...]:
+    return tuple(
+        KnownParameter(name=n, allowed="true or false", fits=lambda value: isinstance(value, bool), meaning=m)
+        for n, m in meanings.items()
+    )
+
+
+def _texts(**meanings: str) -> tuple[KnownParameter, ...]:
+    return tuple(
+        KnownParameter(name=n, allowed="a text", fits=_is_text, meaning=m) for n, m in meanings.items()
+    )
+
+
+def _words(**meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = "a text or a list of texts: [one, two]"
+    return tuple(
+        KnownParameter(name=n, allowed=allowed, fits=_are_words, meaning=m) for n, m in meanings.items()
+    )
+
+
+KNOWN = (
+    *_amounts(
+        "MB",
+        MaxRAM="memory that a job may use",
+        MaxRAMPerCore="memory that a job may use for each of its processors",
+        MaxScratch="local disk that a job may use",
+    ),
+    *_amounts(
+        "seconds",
+        CPUTime="CPU time that a job may use; over maxCPUTime",
+        maxWallClockTime="time that a job may take",
+    ),
+    *_amounts("minutes", maxCPUTime="CPU time limit of the batch queue"),
+    *_amounts("old benchmark units", SI00="speed of its processors; 250 is the reference"),
+    *_counts(
+        NumberOfProcessors="processors that a job may use",
+        NumberOfGPUs="GPUs that a job may use",
+        GPUs="GPUs that a job may use",
+        MaxTotalJobs="pilots there, waiting and running",
+        MaxWaitingJobs="pilots there that wait",
+        MoUTierLevel="tier of the site in its grid",
+    ),
+    KnownParameter(
+        name="NumberOfNodes",
+        allowed="a number or a range: 4 or 1-4",
+        fits=_count_or_range,
+        meaning="nodes of a job",
+    ),
+    *_flags(Enabled="false takes it and all below out", WholeNode="a pilot has its node for itself"),
+    *_texts(
+        Name="for people",
+        Country="for people",
+        Description="for people",
+        CEType="kind of the CE",
+        LocalCEType="kind of the CE that pilots use inside",
+        SubmissionMode="how pilots are sent",
+        Architecture="of its processors",
+        CEQueueName="name of the queue in the batch system, if it is another",
+        BatchQueue="name of the queue in the batch system, if it is another",
+        SharedArea="directory that all nodes see",
+        SubmitOptions="added to the submit command",
+        OutputURL="where pilots leave their output",
+    ),
+    *_words(
+        Platform="platforms that its nodes run",
+        OS="operating systems of its nodes",
+        Tag="what it offers; a job may ask for it",
+        RequiredTag="what a job must ask for to come here",
+        CloseSE="storage elements next to it",
+        Mail="whom to ask",
+    ),
+    KnownParameter(
+        name="VO",
+        allowed="names of VOs: [atlas, cms]; an empty list is nobody",
+        fits=_are_names,
+        meaning="who may use it",
+    ),
+)
+
+_BY_FOLD = {fold(known.name): known for known in KNOWN}
+_NAMES = tuple(known.name for known in KNOWN)
+
+
+def fault(folded: str, value: Value) -> str | None:
+    """What is wrong with the value of a known parameter; None if nothing is, or the name is not known."""
+    known = _BY_FOLD.get(folded)
+    if known is None or known.fits(value):
+        return None
+    return f"{shown(value) or 'an empty list'!r} is not allowed here, allowed is {known.allowed}"
+
+
+def is_known(folded: str) -> bool:
+    """Whether the system reads a parameter of this name."""
+    return folded in _BY_FOLD
+
+
+@lru_cache(maxsize=65536)
+def meant(name: str) -> tuple[str, bool] | None:
+    """The known parameter that an unknown name resembles, and whether it can hardly be anything else."""
+    slip = next((known for known in _NAMES if is_slip(name, known)), None)
+    if slip is not None:
+        return slip, True
+    close = did_you_mean(name, _NAMES)
+    return None if close is None else (close, False)

@@ -1,0 +1,37 @@
+"""One level of the resource tree: what a site, a CE or a queue itself says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from requirements.values import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One value of a resource with the place it comes from."""
+
+    name: str  #: as it is spelled there
+    value: Value
+    level: str  #: `Site`, `CE` or `Queue`; `CE VOs/cms` for the value of a VO
+    path: str  #: `Resources/Sites/…/MaxRAM`
+    file: str
+    line: int
+    parts: "tuple[Parameter, ...]" = ()  #: of a set that unites several levels, from the site down
+
+
+#: Folded name to parameter; None takes away what the levels above say.
+Settings = Mapping[str, Parameter | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What one node of the tree says for everybody, and for single VOs."""
+
+    path: str
+    plain: Settings
+    by_vo: Mapping[str, Settings]  #: VO in lower case
+
+    def settings(self, vo: str) -> Settings:
+        """What holds here for a VO: its own values over the plain ones."""
+        own = self.by_vo.get(vo)
+        return {**self.plain, **own} if own else self.plain

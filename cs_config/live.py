@@ -1,0 +1,67 @@
+"""The configuration that a process runs with, kept up to date."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from cs_config import validate, versions
+from cs_config.configuration import Configuration
+from cs_config.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+#: What holds before anybody configured anything.
+NOTHING = validate.parse("Resources: {}", "nothing")
+
+
+class LiveConfiguration:
+    """The current version of the configuration; one that cannot be read leaves the running one in place.
+
+    Safe to use from several threads; readers never wait.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Connection, int], Configuration] = versions.load,
+        first: Configuration = NOTHING,
+    ) -> None:
+        self._load = load
+        self._running = first
+        self._broken: int | None = None
+        self._problem: str | None = None
+        self._refreshing = threading.Lock()
+
+    @property
+    def current(self) -> Configuration:
+        """What holds now. Take it once for what belongs together."""
+        return self._running
+
+    @property
+    def problem(self) -> str | None:
+        """Why a newer version is not the running one; None if the newest is."""
+        return self._problem
+
+    def refresh(self, conn: Connection) -> bool:
+        """Look whether there is another version, and take it.
+
+        Costs one small statement while there is none.
+
+        Returns:
+            Whether `current` changed.
+        """
+        with self._refreshing:
+            newest = versions.current_version(conn)
+            if newest in (self._running.version, self._broken):
+                return False
+            try:
+                self._running = self._load(conn, newest)
+            except ConfigError as error:
+                self._broken, self._problem = newest, str(error)
+                log.warning(
+                    "configuration %d cannot be read, %d stays: %s", newest, self.current.version, error
+                )
+                return False
+            self._broken = self._problem = None
+            return True

@@ -1,0 +1,99 @@
+"""Reading `Operations`: the options of each VO over those of everybody."""
+
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from cs_config import problems_of_models
+from cs_config.configuration import Configuration
+from cs_config.names import NAME, NAME_ALLOWED, is_slip
+from cs_config.options import Operations as Operations
+from cs_config.sections import Leaf, LeafValue, Section, merged
+from requirements.errors import InvalidInput
+from requirements.problem import Problem
+from requirements.values import fold
+
+#: The options for everybody.
+DEFAULTS = "Defaults"
+
+
+def operations(config: Configuration, vo: str | None) -> Operations:
+    """The options as they hold for a VO; for None, and for a VO without its own, those for everybody."""
+    if vo is None:
+        return config.default_operations
+    return config.vo_operations.get(fold(vo), config.default_operations)
+
+
+def read(section: Section, file: str) -> tuple[dict[str, Operations], list[Problem]]:
+    """The options under each name in lower case, with what is wrong; `""` stands for everybody."""
+    problems = list(_misplaced(section, file))
+    defaults = section.section(DEFAULTS)
+    found = {"": _validated(defaults, f"Operations/{DEFAULTS}", file, problems)}
+    wrong_already = {(problem.line, problem.message) for problem in problems}
+    for vo, own in section.sections():
+        if vo == DEFAULTS:
+            continue
+        new: list[Problem] = []
+        found[fold(vo)] = _validated(merged(own, defaults), f"Operations/{vo}", file, new)
+        # What the VO only inherits has been said already.
+        problems += (problem for problem in new if (problem.line, problem.message) not in wrong_already)
+    return found, problems
+
+
+def _misplaced(section: Section, file: str) -> Iterator[Problem]:
+    for name, entry in section.entries.items():
+        path = f"Operations/{name}"
+        if isinstance(entry, Leaf) and entry.value is not None:
+            message = "options stand in a section Defaults or in one named after a VO"
+            yield Problem(path=path, message=message, file=file, line=entry.line)
+        elif not NAME.fullmatch(name):
+            message = f"{name!r} is no name of a VO, allowed are {NAME_ALLOWED}"
+            yield Problem(path=path, message=message, file=file, line=entry.line)
+        elif is_slip(name, DEFAULTS) or (fold(name) == fold(DEFAULTS) and name != DEFAULTS):
+            yield Problem(path=path, message="unknown level", suggestion=DEFAULTS, file=file, line=entry.line)
+
+
+def _validated(section: Section, path: str, file: str, problems: list[Problem]) -> Operations:
+    try:
+        options = Operations.model_validate(_model_input(section))
+        _ = options.job_description.declarations
+    except ValidationError as error:
+        problems += problems_of_models.problems(
+            error, Operations, section, path=path, file=file, place=_place_in_section
+        )
+    except InvalidInput as error:
+        problems += error.problems
+    else:
+        return options
+    return Operations()
+
+
+def _model_input(section: Section) -> dict[str, object]:
+    """The section as the model reads it: declared names apart from options, lists as tuples."""
+    described = section.section("JobDescription")
+    tree = as_input(section)
+    if isinstance(section.entries.get("JobDescription"), Section):
+        options: dict[str, object] = {name: value(leaf.value) for name, leaf in described.leaves()}
+        options["Declared"] = {name: as_input(below) for name, below in described.sections()}
+        tree["JobDescription"] = options
+    return tree
+
+
+def as_input(section: Section) -> dict[str, object]:
+    """A section for a model: an empty name is an option that is not given."""
+    return {
+        name: value(entry.value) if isinstance(entry, Leaf) else as_input(entry)
+        for name, entry in section.entries.items()
+        if not (isinstance(entry, Leaf) and entry.value is None)
+    }
+
+
+def value(leaf: LeafValue) -> object:
+    """A value for a model: its lists are tuples."""
+    return tuple(leaf) if isinstance(leaf, list) else leaf
+
+
+def _place_in_section(location: tuple[str, ...]) -> tuple[str, ...]:
+    if location[:2] == ("JobDescription", "Declared"):
+        return "JobDescription", *location[2:]
+    return location

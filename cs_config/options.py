@@ -1,0 +1,233 @@
+"""The options of the operations: names as in the configuration, defaults, bounds.
+
+Source: DIRAC's `Operations` section, where it has the option.
+"""
+
+import itertools
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_pascal
+
+from requirements.declarations import Declaration, Declarations, Kind, MatchRule
+from requirements.values import fold
+
+Seconds = Annotated[float, Field(ge=0)]
+Days = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+Texts = tuple[str, ...]
+
+#: Seconds of CPU time that task queues are cut into (DIRAC).
+CPU_SEGMENTS = (
+    *(360, 1_800, 3_600, 21_600, 43_200, 86_400, 172_800, 259_200),
+    *(345_600, 518_400, 691_200, 864_000, 1_080_000),
+)
+
+
+class Options(BaseModel):
+    """One section of options: strict about types, and nothing that is not known."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_pascal,
+        populate_by_name=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class DeclaredName(Options):
+    """`JobDescription/<Name>`: what a name means in `Requirements`; of a keyword its default and bounds."""
+
+    type: Annotated[Kind | None, Field(alias="type", strict=False)] = None
+    """number, string, boolean or list; without it the kind follows from the values."""
+    match: Annotated[MatchRule, Field(alias="match", strict=False)] = MatchRule.ANY
+    """any or all: how many values of a list the resource must have."""
+    unit: Annotated[str | None, Field(alias="unit")] = None
+    """For people; values are not converted."""
+    resource: Annotated[str | None, Field(alias="resource", min_length=1)] = None
+    """The parameter of the resource that it is compared with, if named otherwise."""
+    min: Annotated[int | float | None, Field(alias="min")] = None
+    """Smallest value that may be asked for."""
+    max: Annotated[int | float | None, Field(alias="max")] = None
+    """Largest value that may be asked for."""
+    default: Annotated[int | float | bool | str | None, Field(alias="default")] = None
+    """Of a keyword that a description leaves out."""
+
+    @model_validator(mode="after")
+    def _bounds_make_sense(self) -> "DeclaredName":
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        bounded = self.min is not None or self.max is not None
+        if bounded and self.type not in (None, Kind.NUMBER, Kind.LIST):
+            raise ValueError(f"min and max are for numbers, not for type {self.type}")
+        return self
+
+
+class Bounds(BaseModel):
+    """Default and limits of a keyword; None: none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    default: int | float | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+
+
+_BUILT_IN = {
+    "cputime": Bounds(default=86_400, minimum=100, maximum=500_000),
+    "priority": Bounds(default=1, minimum=0, maximum=10),
+}
+
+
+class JobDescription(Options):
+    """What job descriptions may say."""
+
+    extra: Texts = ()
+    """Further top-level keywords that are kept as they are."""
+    allowed_job_types: Texts = ()
+    """If given, no other job types."""
+    max_input_data: Annotated[int, Field(gt=0)] = 100_000
+    """Files that one job may name."""
+    max_parametric_jobs: Annotated[int, Field(gt=0)] = 10_000
+    """Jobs that one parametric description may make."""
+    declared: Annotated[Mapping[str, DeclaredName], Field(default_factory=dict)]
+    """The sections `JobDescription/<Name>`."""
+
+    @cached_property
+    def declarations(self) -> Declarations:
+        """What the names in `Requirements` mean."""
+        return Declarations.of(
+            Declaration(
+                name=name,
+                kind=said.type,
+                match=said.match,
+                unit=said.unit,
+                resource=said.resource,
+                minimum=said.min,
+                maximum=said.max,
+            )
+            for name, said in self.declared.items()
+        )
+
+    @cached_property
+    def bounds(self) -> Mapping[str, Bounds]:
+        """Default and limits by folded name, for names that have some."""
+        bounds = dict(_BUILT_IN)
+        for name, said in self.declared.items():
+            built_in = bounds.get(fold(name), Bounds())
+            default = said.default if isinstance(said.default, int | float) else None
+            bounds[fold(name)] = Bounds(
+                default=built_in.default if default is None else default,
+                minimum=built_in.minimum if said.min is None else said.min,
+                maximum=built_in.maximum if said.max is None else said.max,
+            )
+        return bounds
+
+    @property
+    def cpu_time(self) -> Bounds:
+        """Of `CPUTime`, in seconds."""
+        return self.bounds["cputime"]
+
+    @property
+    def priority(self) -> Bounds:
+        """Of `Priority`."""
+        return self.bounds["priority"]
+
+
+class JobPath(Options):
+    """The way of a job through the optimizers."""
+
+    chain: Texts = ("JobSanity", "InputData", "Requirements", "JobScheduling")
+    """Names of the steps after JobPath, in order."""
+
+
+class JobScheduling(Options):
+    """How jobs get ready to wait, and back when they were lost."""
+
+    cpu_segments: Annotated[tuple[int, ...], Field(alias="taskQueueCPUTimeIntervals")] = CPU_SEGMENTS
+    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
+    narrow_sites: bool = False
+    """Put the sites that own an eligible queue into the job's `Site` list."""
+    reject_unmatchable: bool = False
+    """Fail a job without eligible queue instead of letting it wait."""
+    allow_invalid_sites: bool = True
+    """Accept sites that the configuration does not know."""
+    max_rescheduling: Count = 3
+    """Times that a job is taken back before it fails."""
+    reschedule_delays: tuple[Seconds, ...] = (60, 180, 300, 600)
+    """Seconds before the n-th try; the last holds for all further ones."""
+    hold_time: Seconds = 300
+    """Seconds before a held job is looked at again."""
+    input_data_catalogue: str | None = None
+    """File with the replicas of input data."""
+
+    @model_validator(mode="after")
+    def _segments_increase(self) -> "JobScheduling":
+        increasing = all(low < high for low, high in itertools.pairwise((0, *self.cpu_segments)))
+        if not self.cpu_segments or not increasing:
+            raise ValueError("taskQueueCPUTimeIntervals must be positive and strictly increasing")
+        return self
+
+
+class Pools(Options):
+    """SubmitPools and their mapping to queues."""
+
+    refresh_interval: Annotated[float, Field(gt=0)] = 900
+    """Seconds between refreshes without a change of the configuration."""
+    grace_time: Seconds = 3_600
+    """Seconds that a pool stays after its last job."""
+
+
+class Leases(Options):
+    """How long a job is held for a pilot."""
+
+    time: Annotated[float, Field(gt=0)] = 300
+    """Seconds from the match to the start."""
+    stalled_time: Annotated[float, Field(gt=0)] = 1_800
+    """Seconds without a heartbeat until a running job is Stalled."""
+    stalled_grace: Seconds = 1_800
+    """Seconds that a stalled job may come back before it is rescheduled."""
+
+
+class Retention(Options):
+    """Days that things are kept after the end of their job."""
+
+    jobs: Days = 30
+    """Final jobs with their log."""
+    outputs: Days = 14
+    """Output archives."""
+    sandboxes: Days = 14
+    """Input sandboxes that no job needs."""
+    logs: Days = 90
+    """What the system logs in the database: feed, requests, idempotency keys."""
+
+
+class Limits(Options):
+    """What one may put on the system."""
+
+    waiting_jobs_per_owner: Count = 100_000
+    """Jobs of one owner that are not final."""
+    waiting_jobs_per_vo: Annotated[Count, Field(alias="WaitingJobsPerVO")] = 10_000_000
+    """Jobs of the VO that are not final."""
+    sandbox_bytes: Count = 100 * 2**20
+    """Size of one input sandbox."""
+    sandbox_quota: Count = 100 * 2**30
+    """Bytes of all archives of the VO."""
+    requests_per_second: Annotated[float, Field(gt=0)] = 200
+    """Of one token subject."""
+
+
+class Operations(Options):
+    """All options as they hold for one VO, or for nobody in particular."""
+
+    job_description: JobDescription = JobDescription.model_validate({})
+    job_path: JobPath = JobPath()
+    job_scheduling: JobScheduling = JobScheduling()
+    pools: Pools = Pools()
+    leases: Leases = Leases()
+    retention: Retention = Retention()
+    limits: Limits = Limits()

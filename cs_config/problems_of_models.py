@@ -1,0 +1,83 @@
+"""What pydantic says about a section, told as problems with path, line and suggestion."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from cs_config.sections import Section, line_of
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+
+Location = tuple[str, ...]
+
+
+def problems(
+    error: ValidationError,
+    model: type[BaseModel],
+    section: Section,
+    *,
+    path: str,
+    file: str,
+    place: Callable[[Location], Location] = lambda location: location,
+) -> Iterator[Problem]:
+    """Each fault that the model found in the section.
+
+    Args:
+        error: What validation raised.
+        model: What was validated.
+        section: Where it was read from.
+        path: Path of the section.
+        file: File of the section.
+        place: Turns a location in the model into one in the section, where they differ.
+    """
+    for fault in error.errors(include_url=False, include_context=False):
+        inside = tuple(str(part) for part in fault["loc"])
+        location = place(inside)
+        yield Problem(
+            path="/".join((path, *location)),
+            message=_message(fault),
+            suggestion=_suggestion(fault["type"], inside, model),
+            file=file,
+            line=line_of(section, location),
+        )
+
+
+def _message(fault: Any) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "unknown option"
+    said = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return said
+    return f"{_seen(fault['input'])}: {said[0].lower()}{said[1:]}"
+
+
+def _seen(raw: object) -> str:
+    if isinstance(raw, dict):
+        return "a section"
+    if isinstance(raw, tuple):
+        return f"[{', '.join(str(item) for item in raw)}]"[:80]
+    return repr(raw)[:80]
+
+
+def _suggestion(kind: str, location: Location, model: type[BaseModel]) -> str | None:
+    if kind != "extra_forbidden":
+        return None
+    here: type[BaseModel] | None = model
+    for name in location[:-1]:
+        here = _below(here, name)
+    names = (field.alias or name for name, field in here.model_fields.items()) if here else ()
+    return did_you_mean(location[-1], names)
+
+
+def _below(model: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
+    """The model of the section `name`; the same one where names are the data."""
+    if model is None:
+        return None
+    for field in model.model_fields.values():
+        if field.alias == name:
+            annotation = field.annotation
+            arguments = getattr(annotation, "__args__", ())
+            kind = arguments[-1] if arguments else annotation
+            return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return model

@@ -1,0 +1,103 @@
+"""Reading `Registry`, and asking it: VOs, groups of owners."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from cs_config import problems_of_models
+from cs_config.configuration import Configuration
+from cs_config.groups import DEFAULT_SHARE, Group, Registry
+from cs_config.names import NAME, NAME_ALLOWED
+from cs_config.operations import as_input
+from cs_config.options import Options, Texts
+from cs_config.sections import Section
+from requirements.problem import Problem
+from requirements.values import fold
+
+
+class _VO(Options):
+    """`Registry/VO/<vo>`."""
+
+    description: str = ""
+    """For people."""
+    default_group: str | None = None
+    """Of those who do not say their group."""
+
+
+class _Group(Options):
+    """`Registry/Groups/<group>`."""
+
+    vo: Annotated[str | None, Field(alias="VO", pattern=NAME.pattern)] = None
+    """The VO that the group belongs to; without it the VO of the token."""
+    users: Texts = ()
+    """Its members."""
+    job_share: Annotated[float, Field(ge=0)] = DEFAULT_SHARE
+    """Its weight among the groups."""
+    properties: Texts = ()
+    """NormalUser, JobSharing, GenericPilot, JobAdministrator and the like."""
+    allow_background_tqs: Annotated[bool, Field(alias="AllowBackgroundTQs")] = False
+    """Jobs of the lowest priority do not count when its share is split."""
+
+
+class _Registry(Options):
+    """The whole section."""
+
+    vo: Annotated[Mapping[str, _VO], Field(alias="VO", default_factory=dict)]
+    """The VOs."""
+    groups: Annotated[Mapping[str, _Group], Field(default_factory=dict)]
+    """The groups."""
+
+
+def read(section: Section, file: str) -> tuple[Registry, list[Problem]]:
+    """Who is who, and what is wrong with the section."""
+    problems = [
+        Problem(path=f"Registry/VO/{vo}", message=_not_a_name(vo), file=file, line=entry.line)
+        for vo, entry in section.section("VO").entries.items()
+        if not NAME.fullmatch(vo)
+    ]
+    try:
+        said = _Registry.model_validate(_model_input(section))
+    except ValidationError as error:
+        problems += problems_of_models.problems(error, _Registry, section, path="Registry", file=file)
+        said = _Registry.model_validate({})
+    groups = {name: _group(name, group) for name, group in said.groups.items()}
+    return Registry(vos=frozenset(fold(vo) for vo in said.vo), groups=groups), problems
+
+
+def _not_a_name(vo: str) -> str:
+    return f"{vo!r} is no name of a VO, allowed are {NAME_ALLOWED}"
+
+
+def _model_input(section: Section) -> dict[str, object]:
+    """A VO or group without anything is one with the defaults."""
+    tree: dict[str, object] = {}
+    for name, below in section.sections():
+        tree[name] = {each: {} for each in below.entries} | as_input(below)
+    return tree
+
+
+def _group(name: str, said: _Group) -> Group:
+    return Group(
+        name=name,
+        vo=None if said.vo is None else fold(said.vo),
+        users=frozenset(said.users),
+        job_share=said.job_share,
+        properties=frozenset(said.properties),
+        allow_background_tqs=said.allow_background_tqs,
+    )
+
+
+def group(config: Configuration, name: str, vo: str) -> Group:
+    """A group of owners; one that nobody configured has the defaults and the given VO."""
+    known = config.registry.groups.get(name)
+    if known is None:
+        return Group(name=name, vo=fold(vo))
+    return known if known.vo is not None else replace(known, vo=fold(vo))
+
+
+def groups_of_vo(config: Configuration, vo: str) -> tuple[Group, ...]:
+    """The configured groups of a VO, by name."""
+    of_vo = (group for group in config.registry.groups.values() if group.vo == fold(vo))
+    return tuple(sorted(of_vo, key=lambda group: group.name))

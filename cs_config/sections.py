@@ -1,0 +1,77 @@
+"""The configuration as it was read: sections and leaves that know their lines."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from requirements.values import Scalar
+
+#: What stands at a name that has no section below it.
+LeafValue = Scalar | None | list[Scalar | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value with the line of its name."""
+
+    value: LeafValue
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Names, each with a leaf or a section; `line` is the one of the section's own name."""
+
+    line: int
+    entries: "dict[str, Leaf | Section]" = field(default_factory=dict)
+
+    def section(self, name: str) -> "Section":
+        """The section below `name`; an empty one if there is none."""
+        entry = self.entries.get(name)
+        return entry if isinstance(entry, Section) else Section(self.line)
+
+    def leaves(self) -> Iterator[tuple[str, Leaf]]:
+        """The entries that are values."""
+        return ((name, entry) for name, entry in self.entries.items() if isinstance(entry, Leaf))
+
+    def sections(self) -> "Iterator[tuple[str, Section]]":
+        """The entries that are sections."""
+        return ((name, entry) for name, entry in self.entries.items() if isinstance(entry, Section))
+
+
+def plain(entry: Leaf | Section) -> object:
+    """The same without lines: dicts, lists and scalars."""
+    if isinstance(entry, Leaf):
+        return entry.value
+    return {name: plain(below) for name, below in entry.entries.items()}
+
+
+def merged(over: Section, under: Section) -> Section:
+    """Both in one: `over` wins name by name; sections merge; an empty value takes away what is under it."""
+    entries = dict(under.entries)
+    for name, entry in over.entries.items():
+        below = entries.get(name)
+        both = isinstance(entry, Section) and isinstance(below, Section)
+        entries[name] = merged(entry, below) if both else entry  # type: ignore[arg-type]
+    kept = {
+        name: entry
+        for name, entry in entries.items()
+        if not (isinstance(entry, Leaf) and entry.value is None)
+    }
+    return Section(over.line, kept)
+
+
+def line_of(root: Section, path: tuple[str, ...]) -> int:
+    """The line of the deepest name on the path that exists."""
+    here = root
+    for name in path:
+        entry = here.entries.get(name)
+        if entry is None:
+            break
+        if isinstance(entry, Leaf):
+            return entry.line
+        here = entry
+    return here.line
+
+
+#: Nobody may have to guess what a mapping is for.
+Tree = Mapping[str, object]

@@ -1,0 +1,121 @@
+"""From a text to a configuration, or to everything that is wrong with it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cs_config import operations, platforms, registry, resources, source
+from cs_config.configuration import Configuration
+from cs_config.errors import ConfigError, one_problem
+from cs_config.options import Operations
+from cs_config.sections import Leaf, Section
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+from requirements.values import fold
+
+_TOP = ("Resources", "Operations", "Registry")
+_RESOURCES = ("Sites", "Computing")
+_COMPUTING = ("OSCompatibility",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a look at a text brought to light."""
+
+    errors: tuple[Problem, ...]  #: as long as there is one, the text cannot become a version
+    warnings: tuple[Problem, ...]  #: probably not what was meant, but allowed
+    configuration: Configuration | None  #: None if there are errors
+
+
+def parse(text: str | bytes, file: str = "config", version: int = 0, author: str = "") -> Configuration:
+    """The configuration that a text says.
+
+    Raises:
+        ConfigError: With every problem of the text.
+    """
+    found = report(text, file, version, author)
+    if found.configuration is None:
+        raise ConfigError(found.errors)
+    return found.configuration
+
+
+def check(text: str | bytes, file: str) -> tuple[Problem, ...]:
+    """Everything that keeps the text from becoming a version; see `report` for the warnings too."""
+    return report(text, file).errors
+
+
+def load_file(path: Path) -> Configuration:
+    """The configuration in a file.
+
+    Raises:
+        ConfigError: It cannot be read, or is wrong.
+    """
+    return parse(read_bytes(path), path.name)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a configuration file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return stream.read(source.MAX_BYTES + 1)
+    except OSError as error:
+        raise one_problem(str(path), f"cannot be read: {error.strerror or error}") from error
+
+
+def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> Report:
+    """All errors and warnings of a text, and the configuration if there are no errors."""
+    reading = source.read(text, file)
+    root = reading.root
+    options, wrong_options = operations.read(root.section("Operations"), file)
+    people, wrong_people = registry.read(root.section("Registry"), file)
+    compatibility, wrong_platforms = platforms.read(root, file)
+    tree = resources.read(root, file, declared=_declared(options))
+    wrong_levels = _unknown_levels(root, file)
+    errors = [*reading.problems, *wrong_levels, *wrong_options, *wrong_people, *wrong_platforms, *tree.errors]
+    if errors:
+        errors.sort(key=lambda problem: problem.line or 0)
+        return Report(errors=tuple(errors), warnings=tuple(tree.warnings), configuration=None)
+    configuration = Configuration(
+        version=version,
+        source=reading.text,
+        file=file,
+        author=author,
+        root=root,
+        levels=tree.queues,
+        vos=frozenset({*tree.vos, *people.all_vos(), *options}) - {""},
+        default_operations=options[""],
+        vo_operations={vo: each for vo, each in options.items() if vo},
+        registry=people,
+        os_compatibility=compatibility,
+    )
+    return Report(errors=(), warnings=tuple(tree.warnings), configuration=configuration)
+
+
+def _declared(options: Mapping[str, Operations]) -> frozenset[str]:
+    """Folded names that requirements or their resources are declared to have."""
+    declarations = (each.job_description.declarations.declared for each in options.values())
+    names = ((said.name, said.resource) for declared in declarations for said in declared)
+    return frozenset(fold(name) for pair in names for name in pair if name)
+
+
+def _unknown_levels(root: Section, file: str) -> Iterator[Problem]:
+    """Sections at the top that mean nothing, and values where sections have to be."""
+    resources_section = root.section("Resources")
+    yield from _levels(root, "", _TOP, file)
+    yield from _levels(resources_section, "Resources/", _RESOURCES, file)
+    yield from _levels(resources_section.section("Computing"), "Resources/Computing/", _COMPUTING, file)
+    yield from _levels(root.section("Registry"), "Registry/", ("VO", "Groups"), file)
+
+
+def _levels(section: Section, path: str, allowed: tuple[str, ...], file: str) -> Iterator[Problem]:
+    for name, entry in section.entries.items():
+        where = Problem(path=f"{path}{name}", message="", file=file, line=entry.line)
+        if name not in allowed:
+            message = f"unknown level, allowed here are {', '.join(allowed)}"
+            yield replace(where, message=message, suggestion=did_you_mean(name, allowed))
+        elif isinstance(entry, Leaf) and entry.value is not None:
+            yield replace(where, message=f"{entry.value!r:.60} is a value, a section is needed here")

@@ -1,0 +1,182 @@
+"""The versions of the configuration in the database: immutable, gapless, the highest is the current one.
+
+The caller owns the transaction. Of two who store the same number the primary key lets one through.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+
+from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from cs_config import validate
+from cs_config.configuration import Configuration
+from cs_config.errors import VersionConflict, VersionNotFound
+from cs_config.tables import config_imports, config_versions
+
+#: Tries of an import while others store versions too.
+_TRIES = 10
+
+_ABOUT = (
+    config_versions.c.version,
+    config_versions.c.digest,
+    config_versions.c.source,
+    config_versions.c.author,
+    config_versions.c.message,
+    config_versions.c.created_at,
+)
+CURRENT_VERSION = select(func.coalesce(func.max(config_versions.c.version), 0))
+ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.version == bindparam("wanted"))
+HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
+STORE = insert(config_versions)
+LAST_IMPORT = select(config_imports.c.digest).where(config_imports.c.file == bindparam("of_file"))
+RENEW_IMPORT = (
+    update(config_imports)
+    .where(config_imports.c.file == bindparam("of_file"))
+    .values(digest=bindparam("new_digest"), version=bindparam("new_version"))
+)
+ADD_IMPORT = insert(config_imports)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """What is known about a version, without its text."""
+
+    version: int
+    digest: str  #: SHA-256 of the text
+    source: str  #: name of the file, or `api`
+    author: str
+    message: str
+    created_at: datetime
+
+
+def current_version(conn: Connection) -> int:
+    """The number of the current version; 0 if there is none yet."""
+    return int(conn.execute(CURRENT_VERSION).scalar_one())
+
+
+def load(conn: Connection, version: int | None = None) -> Configuration:
+    """A version as a value; the current one if no number is given.
+
+    Raises:
+        VersionNotFound: There is no such version.
+        ConfigError: Its text cannot be read by this release.
+    """
+    row = _row(conn, current_version(conn) if version is None else version)
+    return validate.parse(row["text"], row["source"], row["version"], row["author"])
+
+
+def text_of(conn: Connection, version: int) -> str:
+    """The text of a version as it was written.
+
+    Raises:
+        VersionNotFound: There is no such version.
+    """
+    return str(_row(conn, version)["text"])
+
+
+def _row(conn: Connection, version: int) -> RowMapping:
+    row = conn.execute(ONE_VERSION, {"wanted": version}).mappings().one_or_none()
+    if row is None:
+        raise VersionNotFound(str(version))
+    return row
+
+
+def store(
+    conn: Connection,
+    text: str,
+    *,
+    author: str,
+    message: str,
+    source: str,
+    expected: int | None,
+    now: datetime,
+) -> int:
+    """Make a text the current version.
+
+    Args:
+        conn: In a transaction of the caller.
+        text: The source, as it will be kept.
+        author: Who wants it.
+        message: Why.
+        source: Name of the file, or `api`.
+        expected: The version that the text was made from; None: whichever is current.
+        now: Aware time.
+
+    Returns:
+        The number of the new version.
+
+    Raises:
+        ConfigError: The text is wrong; nothing is stored.
+        VersionConflict: Another version came first; nothing is stored.
+    """
+    validate.parse(text, source)
+    current = current_version(conn)
+    if expected is not None and expected != current:
+        raise VersionConflict(expected=expected, current=current)
+    row = {
+        "version": current + 1,
+        "text": text,
+        "digest": digest(text),
+        "source": source,
+        "author": author,
+        "message": message,
+        "created_at": now,
+    }
+    try:
+        with conn.begin_nested():
+            conn.execute(STORE, row)
+    except IntegrityError as error:
+        raise VersionConflict(expected=current, current=current_version(conn)) from error
+    return current + 1
+
+
+def import_file(conn: Connection, path: Path, *, author: str, now: datetime) -> int | None:
+    """Make a file the current version, unless it is what was imported from there last.
+
+    So later edits over HTTP are not undone by a restart.
+
+    Returns:
+        The number of the new version; None if the file did not change.
+
+    Raises:
+        ConfigError: The file cannot be read or is wrong; nothing is stored.
+        VersionConflict: Others store version after version.
+    """
+    text = validate.parse(validate.read_bytes(path), path.name).source
+    for left in reversed(range(_TRIES)):
+        try:
+            return _import(conn, path, text, author=author, now=now)
+        except VersionConflict:
+            if not left:
+                raise
+    raise AssertionError("not reached")
+
+
+def _import(conn: Connection, path: Path, text: str, *, author: str, now: datetime) -> int | None:
+    # The version is read first: whoever imports the same file after that has made a new one.
+    current = current_version(conn)
+    file = str(path.resolve())
+    new_digest = digest(text)
+    last = conn.execute(LAST_IMPORT, {"of_file": file}).scalar_one_or_none()
+    if last == new_digest:
+        return None
+    message = f"imported from {path.name}"
+    version = store(conn, text, author=author, message=message, source=path.name, expected=current, now=now)
+    values = {"of_file": file, "new_digest": new_digest, "new_version": version}
+    if conn.execute(RENEW_IMPORT, values).rowcount == 0:
+        conn.execute(ADD_IMPORT, {"file": file, "digest": new_digest, "version": version})
+    return version
+
+
+def history(conn: Connection, limit: int = 100) -> list[Version]:
+    """The latest versions, newest first."""
+    rows = conn.execute(HISTORY, {"most": limit}).mappings()
+    return [Version(**row) for row in rows]
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a text."""
+    return sha256(text.encode()).hexdigest()

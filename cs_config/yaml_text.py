@@ -1,0 +1,22 @@
+"""Writing a tree as YAML that `source` reads back as the same tree."""
+
+from collections.abc import Mapping
+
+import yaml
+
+from cs_config.scalars import looks_special
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Quotes every text that our own reading would take for something else."""
+
+
+# PyYAML quotes texts that a resolver claims. These are the words that only we (YAML 1.2) claim.
+_Dumper.add_implicit_resolver("!special", looks_special, list("-+.0123456789"))
+
+
+def to_yaml(tree: Mapping[str, object]) -> str:
+    """The text of a configuration that was sent as a tree."""
+    return yaml.dump(
+        dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
+    )
