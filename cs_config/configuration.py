@@ -33,6 +33,7 @@ class Configuration:
     author: str = ""  #: who stored this version
     root: Section  #: the text as sections
     levels: Mapping[QueueAddress, Levels]  #: of every queue, from the site down
+    nodes: Mapping[str, Level]  #: every site, CE and queue by its path, `Resources/Sites/…`
     vos: frozenset[str]  #: every VO named anywhere, lower case
     default_operations: Operations  #: for those who have no VO
     vo_operations: Mapping[str, Operations]  #: of the VOs that have options of their own

@@ -1,6 +1,7 @@
 """Reading `Operations`: the options of each VO over those of everybody."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -58,14 +59,23 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
         options = Operations.model_validate(_model_input(section))
         _ = options.job_description.declarations
     except ValidationError as error:
-        problems += problems_of_models.problems(
+        found = problems_of_models.problems(
             error, Operations, section, path=path, file=file, place=_place_in_section
         )
-    except InvalidInput as error:
-        problems += error.problems
+        problems += (_explained(problem, f"{path}/JobDescription") for problem in found)
+    except InvalidInput:
+        pass  # names that differ in case only: said already by the reading
     else:
         return options
     return Operations()
+
+
+def _explained(problem: Problem, described: str) -> Problem:
+    """A name that is declared by a mere value gets a word about how to do it."""
+    if problem.message != "unknown option" or problem.path.rpartition("/")[0] != described:
+        return problem
+    message = "unknown option; to declare a name, make it a section: {type: number, unit: MB}"
+    return replace(problem, message=message)
 
 
 def _model_input(section: Section) -> dict[str, object]:
@@ -73,7 +83,7 @@ def _model_input(section: Section) -> dict[str, object]:
     described = section.section("JobDescription")
     tree = as_input(section)
     if isinstance(section.entries.get("JobDescription"), Section):
-        options: dict[str, object] = {name: value(leaf.value) for name, leaf in described.leaves()}
+        options = as_input(Section(described.line, dict(described.leaves())))
         options["Declared"] = {name: as_input(below) for name, below in described.sections()}
         tree["JobDescription"] = options
     return tree

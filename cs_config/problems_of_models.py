@@ -12,6 +12,20 @@ from requirements.suggestion import did_you_mean
 Location = tuple[str, ...]
 
 
+#: In our words, by pydantic's type of fault; the others have good words of their own.
+_ALLOWED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "tuple_type": "a list: [one, two]",
+    "mapping_type": "a section",
+    "model_type": "a section",
+    "dict_type": "a section",
+    "model_attributes_type": "a section",
+}
+
+
 def problems(
     error: ValidationError,
     model: type[BaseModel],
@@ -49,7 +63,8 @@ def _message(fault: Any) -> str:
     said = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return said
-    return f"{_seen(fault['input'])}: {said[0].lower()}{said[1:]}"
+    allowed = _ALLOWED.get(fault["type"]) or said.removeprefix("Input should be ")
+    return f"{_seen(fault['input'])} is not allowed here, allowed is {allowed}"
 
 
 def _seen(raw: object) -> str:

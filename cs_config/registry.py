@@ -16,6 +16,9 @@ from cs_config.sections import Section
 from requirements.problem import Problem
 from requirements.values import fold
 
+#: The sections that it may have.
+LEVELS = ("VO", "Groups")
+
 
 class _VO(Options):
     """`Registry/VO/<vo>`."""
@@ -73,7 +76,8 @@ def _not_a_name(vo: str) -> str:
 def _model_input(section: Section) -> dict[str, object]:
     """A VO or group without anything is one with the defaults."""
     tree: dict[str, object] = {}
-    for name, below in section.sections():
+    for name in LEVELS:
+        below = section.section(name)
         tree[name] = {each: {} for each in below.entries} | as_input(below)
     return tree
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from requirements.values import Scalar
+from requirements.values import Scalar, fold
 
 #: What stands at a name that has no section below it.
 LeafValue = Scalar | None | list[Scalar | None]
@@ -46,18 +46,20 @@ def plain(entry: Leaf | Section) -> object:
 
 
 def merged(over: Section, under: Section) -> Section:
-    """Both in one: `over` wins name by name; sections merge; an empty value takes away what is under it."""
-    entries = dict(under.entries)
+    """Both in one: `over` wins name by name, in any case of letters; sections merge.
+
+    An empty value takes away what is under it.
+    """
+    spelled = {fold(name): name for name in over.entries}
+    entries = {name: entry for name, entry in under.entries.items() if fold(name) not in spelled}
+    below = {spelled[fold(name)]: entry for name, entry in under.entries.items() if fold(name) in spelled}
     for name, entry in over.entries.items():
-        below = entries.get(name)
-        both = isinstance(entry, Section) and isinstance(below, Section)
-        entries[name] = merged(entry, below) if both else entry  # type: ignore[arg-type]
-    kept = {
-        name: entry
-        for name, entry in entries.items()
-        if not (isinstance(entry, Leaf) and entry.value is None)
-    }
-    return Section(over.line, kept)
+        other = below.get(name)
+        if isinstance(entry, Section) and isinstance(other, Section):
+            entries[name] = merged(entry, other)
+        elif isinstance(entry, Section) or entry.value is not None:
+            entries[name] = entry
+    return Section(over.line, entries)
 
 
 def line_of(root: Section, path: tuple[str, ...]) -> int:

@@ -75,10 +75,11 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
     compatibility, wrong_platforms = platforms.read(root, file)
     tree = resources.read(root, file, declared=_declared(options))
     wrong_levels = _unknown_levels(root, file)
+    warnings = (*tree.warnings, *_strange_vos(root, tree.vos | people.all_vos(), file))
     errors = [*reading.problems, *wrong_levels, *wrong_options, *wrong_people, *wrong_platforms, *tree.errors]
     if errors:
         errors.sort(key=lambda problem: problem.line or 0)
-        return Report(errors=tuple(errors), warnings=tuple(tree.warnings), configuration=None)
+        return Report(errors=tuple(errors), warnings=warnings, configuration=None)
     configuration = Configuration(
         version=version,
         source=reading.text,
@@ -86,13 +87,14 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
         author=author,
         root=root,
         levels=tree.queues,
+        nodes=tree.nodes,
         vos=frozenset({*tree.vos, *people.all_vos(), *options}) - {""},
         default_operations=options[""],
         vo_operations={vo: each for vo, each in options.items() if vo},
         registry=people,
         os_compatibility=compatibility,
     )
-    return Report(errors=(), warnings=tuple(tree.warnings), configuration=configuration)
+    return Report(errors=(), warnings=warnings, configuration=configuration)
 
 
 def _declared(options: Mapping[str, Operations]) -> frozenset[str]:
@@ -102,13 +104,23 @@ def _declared(options: Mapping[str, Operations]) -> frozenset[str]:
     return frozenset(fold(name) for pair in names for name in pair if name)
 
 
+def _strange_vos(root: Section, named: frozenset[str], file: str) -> Iterator[Problem]:
+    """VOs that have options, and a name almost like the one of a VO that has resources or groups."""
+    for vo, section in root.section("Operations").sections():
+        suggestion = None if fold(vo) in named or vo == operations.DEFAULTS else did_you_mean(vo, named)
+        if suggestion:
+            message = "no resource and no group names this VO"
+            path = f"Operations/{vo}"
+            yield Problem(path=path, message=message, suggestion=suggestion, file=file, line=section.line)
+
+
 def _unknown_levels(root: Section, file: str) -> Iterator[Problem]:
     """Sections at the top that mean nothing, and values where sections have to be."""
     resources_section = root.section("Resources")
     yield from _levels(root, "", _TOP, file)
     yield from _levels(resources_section, "Resources/", _RESOURCES, file)
     yield from _levels(resources_section.section("Computing"), "Resources/Computing/", _COMPUTING, file)
-    yield from _levels(root.section("Registry"), "Registry/", ("VO", "Groups"), file)
+    yield from _levels(root.section("Registry"), "Registry/", registry.LEVELS, file)
 
 
 def _levels(section: Section, path: str, allowed: tuple[str, ...], file: str) -> Iterator[Problem]:

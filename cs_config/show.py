@@ -1,0 +1,124 @@
+"""What `config show` tells: the tree below a path, or what holds there for a VO, with where it comes from."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cs_config import inheritance
+from cs_config.configuration import Configuration
+from cs_config.errors import PathNotFound
+from cs_config.levels import Level, Parameter
+from cs_config.operations import DEFAULTS
+from cs_config.sections import Leaf, LeafValue, Section, merged
+from requirements.suggestion import did_you_mean
+from requirements.values import Value, fold
+
+_SITES = ("Resources", "Sites")
+#: Length of the path of a site, a CE, a queue.
+_DEPTHS = (3, 5, 7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One value to be shown."""
+
+    path: str  #: below the path that was asked for
+    value: Value | LeafValue
+    origin: str  #: level and place: `CE VOs/cms, resources.yaml:41`
+
+    def __str__(self) -> str:
+        return f"{self.path} = {written(self.value)}"
+
+    def as_json(self) -> Mapping[str, object]:
+        """The same for machines."""
+        value = list(self.value) if isinstance(self.value, tuple) else self.value
+        return {"path": self.path, "value": value, "origin": self.origin}
+
+
+def written(value: Value | LeafValue) -> str:
+    """A value as a person would write it in the file."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(written(item) for item in value)}]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def show(config: Configuration, path: str = "", vo: str | None = None) -> tuple[Line, ...]:
+    """The values at and below a path.
+
+    Args:
+        config: Where to look.
+        path: From the top, as in `Resources/Sites/LCG.CERN.ch`, or the address of a queue, `Site/CE/Queue`.
+        vo: With it, what holds for this VO: the effective parameters of a site, CE or queue; the options
+            of the VO over those for everybody under `Operations`.
+
+    Raises:
+        PathNotFound: There is nothing.
+    """
+    names = _names(config, path)
+    if vo is not None:
+        if names[:2] == _SITES and len(names) in _DEPTHS:
+            return tuple(_effective(config, names, vo))
+        if names[:1] == ("Operations",):
+            return tuple(_options(config, names, vo))
+    return tuple(_below(_entry(config.root, names), "", config))
+
+
+def _names(config: Configuration, path: str) -> tuple[str, ...]:
+    names = tuple(name for name in path.split("/") if name)
+    if len(names) == 3 and names[0] not in config.root.entries and names[0] in config.sites:
+        return (*_SITES, names[0], "CEs", names[1], "Queues", names[2])
+    return names
+
+
+def _entry(root: Section, names: tuple[str, ...]) -> Leaf | Section:
+    here: Leaf | Section = root
+    for depth, name in enumerate(names):
+        known = here.entries if isinstance(here, Section) else {}
+        if name not in known:
+            suggestion = did_you_mean(name, known)
+            raise PathNotFound(
+                "/".join(names), "/".join((*names[:depth], suggestion)) if suggestion else None
+            )
+        here = known[name]
+    return here
+
+
+def _below(entry: Leaf | Section, path: str, config: Configuration) -> Iterator[Line]:
+    if isinstance(entry, Leaf):
+        yield Line(path=path, value=entry.value, origin=f"{config.file}:{entry.line}")
+        return
+    for name, each in entry.entries.items():
+        yield from _below(each, f"{path}/{name}" if path else name, config)
+
+
+def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator[Line]:
+    if "/".join(names) not in config.nodes:
+        _entry(config.root, names)
+        raise PathNotFound("/".join(names))
+    levels = _levels_of(config, names)
+    parameters = inheritance.effective(levels, fold(vo))
+    for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
+        yield Line(path=name, value=parameter.value, origin=origin(parameter))
+    if not inheritance.usable(levels, fold(vo)):
+        yield Line(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
+
+
+def _levels_of(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
+    """The levels from the site to the named node."""
+    return tuple(config.nodes["/".join(names[:depth])] for depth in _DEPTHS if depth <= len(names))
+
+
+def origin(parameter: Parameter) -> str:
+    """Where a parameter comes from; of a united set, every place."""
+    parts = parameter.parts or (parameter,)
+    return "; ".join(f"{part.level}, {part.file}:{part.line}" for part in parts)
+
+
+def _options(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator[Line]:
+    section = config.root.section("Operations")
+    own = next((below for name, below in section.sections() if fold(name) == fold(vo)), Section(section.line))
+    inside = names[2:] if len(names) > 1 and fold(names[1]) in (fold(vo), fold(DEFAULTS)) else names[1:]
+    yield from _below(_entry(merged(own, section.section(DEFAULTS)), inside), "", config)
