@@ -3,13 +3,11 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Annotated
 
 import typer
-from typer.exceptions import TyperException
 
-from pilotage import __version__
 from pilotage.cli import failures
 
 #: Each command and the module that registers it. Only the module that is asked for is imported:
@@ -32,7 +30,7 @@ COMMANDS: Mapping[str, str] = {
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag alone
     if wanted:
-        typer.echo(f"pilotage {__version__}")
+        typer.echo(f"pilotage {metadata.version('pilotage')}")
         raise typer.Exit
 
 
@@ -70,6 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = failures.REFUSED
     except KeyboardInterrupt:
         status = failures.INTERRUPTED
-    except (*failures.SHOWN, TyperException, typer.Abort) as error:
+    except failures.SHOWN as error:
         status = failures.show(error, as_json="--json" in words)
     sys.exit(status or 0)

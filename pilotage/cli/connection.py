@@ -21,10 +21,13 @@ def connect(*, home: Path | None, url: str | None) -> Client:
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:
         raise WrongUsage(
-            f"no service known: start `pilotage up` (it writes {chosen.home / client_env.FILE}) or set PILOTAGE_URL"
+            f"no service known: set PILOTAGE_URL, or start `pilotage up`, "
+            f"which writes {chosen.home / client_env.FILE}"
         )
     own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
     token = chosen.token or own
     if token is None:
-        raise WrongUsage(f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)")
+        raise WrongUsage(
+            f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)"
+        )
     return Client(address, token)

@@ -11,9 +11,9 @@ from pilotage.cli import output
 def of_job(found: Mapping[str, Any]) -> RenderableType:
     """The answer of `GET /jobs/{id}/explain`."""
     eligible, candidates = found["eligible_queues"], found["candidate_queues"]
+    status = output.cell(found["status"])
     parts: list[RenderableType] = [
-        f"Job {found['job_id']} is {output.cell(found['status'])}: "
-        f"{eligible} of {candidates} queues are eligible."
+        f"Job {found['job_id']} is {status}: {eligible} of {candidates} queues are eligible."
     ]
     if found["reasons"]:
         parts.append(_reasons(found["reasons"]))
@@ -26,7 +26,8 @@ def of_job(found: Mapping[str, Any]) -> RenderableType:
 
 def _reasons(reasons: list[Mapping[str, Any]]) -> RenderableType:
     rows = (
-        (r["requirement"], r["wanted"], r["excluded"], r["only_this"], *_example(r.get("example"))) for r in reasons
+        (r["requirement"], r["wanted"], r["excluded"], r["only_this"], *_example(r.get("example")))
+        for r in reasons
     )
     headings = ("Requirement", "Wanted", "#Excludes", "#Only this", "Such as", "It has")
     return output.table(headings, rows)

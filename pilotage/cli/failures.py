@@ -6,14 +6,13 @@ import sys
 from typer.exceptions import TyperException
 
 from requirements.errors import InvalidInput, PilotageError
-from requirements.problem import Problem
 
 REFUSED = 1  #: refused or not found
 WRONG = 2  #: wrong usage or configuration
 INTERRUPTED = 130  #: Ctrl-C, as shells count it
 
 #: Errors that the user can do something about; anything else is a bug and keeps its traceback.
-SHOWN: tuple[type[Exception], ...] = (PilotageError, OSError)
+SHOWN: tuple[type[Exception], ...] = (PilotageError, TyperException, OSError)
 
 
 class Refused(PilotageError):
@@ -50,23 +49,34 @@ def status_of(error: Exception) -> int:
 
 def _lines(error: Exception) -> list[str]:
     if isinstance(error, TyperException):
-        return [_one_line(error.format_message())]
+        return [one_line(error.format_message())]
     if isinstance(error, InvalidInput):
-        return [_problem_line(problem) for problem in error.problems]
+        return [one_line(str(problem)) for problem in error.problems]
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{error.filename}: {error.strerror}"]
-    return [_one_line(str(error) or type(error).__name__)]
+    return _joined(str(error)) or [type(error).__name__]
 
 
-def _problem_line(problem: Problem) -> str:
-    return _one_line(str(problem))
+def _joined(text: str) -> list[str]:
+    """The lines of a message; an indented one is an excerpt and belongs to the one before it."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if lines and line.startswith(" "):
+            lines[-1] += f"  {line.strip()}"
+        elif line.strip():
+            lines.append(line.strip())
+    return lines
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """`text` with its lines joined."""
     return "  ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _as_json(error: Exception) -> dict[str, object]:
     if isinstance(error, PilotageError):
         return {"code": error.code, "message": str(error), "details": dict(error.details)}
-    return {"code": "wrong_usage" if isinstance(error, TyperException) else "error", "message": _lines(error)[0]}
+    return {
+        "code": "wrong_usage" if isinstance(error, TyperException) else "error",
+        "message": _lines(error)[0],
+    }

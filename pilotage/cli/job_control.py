@@ -45,7 +45,9 @@ def reschedule(
     """Send jobs through the optimizers again, by their ids or all that pass the filters."""
     filters = job_ids.filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
     with connect(home=home, url=url) as client:
-        result = _change(client, job_ids.parse(ids), filters, one=Client.reschedule, many=Client.reschedule_all)
+        result = _change(
+            client, job_ids.parse(ids), filters, one=Client.reschedule, many=Client.reschedule_all
+        )
     _report("Rescheduled", result, as_json=as_json)
 
 
@@ -78,7 +80,9 @@ def _change(
 
 def _report(done: str, result: Mapping[str, list[Any]], *, as_json: bool) -> None:
     changed, refused = result["job_ids"], result["refused"]
-    output.emit(result, as_json=as_json, render=lambda: f"{done} {len(changed)}: {job_ids.shown(changed) or 'none'}")
+    output.emit(
+        result, as_json=as_json, render=lambda: f"{done} {len(changed)}: {job_ids.shown(changed) or 'none'}"
+    )
     for each in refused:
         typer.echo(f"pilotage: job {each['job_id']}: {each['reason']}", err=True)
     if refused:

@@ -17,7 +17,8 @@ def fetch(
     ids: options.JobIds = None,
     *,
     directory: Annotated[
-        Path, typer.Option("--directory", "-d", metavar="DIR", help="A subdirectory for each job is made here.")
+        Path,
+        typer.Option("--directory", "-d", metavar="DIR", help="A subdirectory for each job is made here."),
     ] = Path(),
     as_json: options.AsJson = False,
     home: options.Home = None,
@@ -31,7 +32,9 @@ def fetch(
         found = {job_id: _unpack(client, job_id, directory / str(job_id)) for job_id in wanted}
     shown = {str(job_id): [str(file) for file in files] for job_id, files in found.items()}
     lines = [str(file) for files in found.values() for file in files]
-    output.emit({"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files")
+    output.emit(
+        {"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files"
+    )
 
 
 def _unpack(client: Client, job_id: int, target: Path) -> list[Path]:

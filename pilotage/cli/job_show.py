@@ -26,7 +26,8 @@ def list_jobs(
     pool: options.PoolFilter = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
     by: Annotated[
-        str | None, typer.Option(metavar="FIELD,…", help="Count instead, by status, site, vo, owner, minor_status …")
+        str | None,
+        typer.Option(metavar="FIELD,…", help="Count instead, by status, site, vo, owner, minor_status …"),
     ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
@@ -105,7 +106,8 @@ def explain(
 def log_table(entries: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The log of a job."""
     rows = (
-        (output.local_time(e["at"]), e["from"], e["to"], e["minor"], e["source"], e["epoch"] or None) for e in entries
+        (output.local_time(e["at"]), e["from"], e["to"], e["minor"], e["source"], e["epoch"] or None)
+        for e in entries
     )
     return output.table(("When", "From", "To", "Why", "Source", "#Epoch"), rows)
 

@@ -28,7 +28,10 @@ def submit(
     ] = 1,
     param: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=V1,V2…", help="A job for each value, put for %(NAME)s; with several: each combination."),
+        typer.Option(
+            metavar="NAME=V1,V2…",
+            help="A job for each value, put for %(NAME)s; with several: each combination.",
+        ),
     ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,

@@ -35,9 +35,12 @@ LogLevel = Annotated[
     str | None, typer.Option(metavar="LEVEL", help="debug, info, warning (default) or error.")
 ]
 JobIds = Annotated[
-    list[str] | None, typer.Argument(metavar="ID…", help="Job ids, also ranges such as 12-40.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="ID…", help="Job ids, also ranges such as 12-40.", show_default=False),
 ]
-StatusFilter = Annotated[str | None, typer.Option("--status", metavar="S1,S2", help="Only jobs with this status.")]
+StatusFilter = Annotated[
+    str | None, typer.Option("--status", metavar="S1,S2", help="Only jobs with this status.")
+]
 VoFilter = Annotated[str | None, typer.Option("--vo", metavar="VO", help="Only jobs of this VO.")]
 OwnerFilter = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only jobs of this owner.")]
 SiteFilter = Annotated[str | None, typer.Option("--site", metavar="SITE", help="Only jobs at this site.")]

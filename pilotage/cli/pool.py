@@ -56,7 +56,8 @@ def show(
 def pool_table(pools: Sequence[Pool]) -> RenderableType:
     """Pools, one a line."""
     rows = (
-        (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p["jobs"])) for p in pools
+        (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p["jobs"]))
+        for p in pools
     )
     return output.table(("ID", "VO", "Requirements", "#Queues", "Jobs"), rows)
 

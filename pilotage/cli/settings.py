@@ -90,7 +90,11 @@ def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.e
 
 
 def _defaults(home: Path) -> dict[str, object]:
-    return {"database_url": f"sqlite:///{home / 'pilotage.db'}", "blobs": home / "blobs", "key": home / "key.pem"}
+    return {
+        "database_url": f"sqlite:///{home / 'pilotage.db'}",
+        "blobs": home / "blobs",
+        "key": home / "key.pem",
+    }
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, object]:
@@ -128,7 +132,9 @@ def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, ob
     if wrong:
         raise InvalidSettings(
             [
-                Problem(path=name, message="unknown setting", suggestion=did_you_mean(name, known), file=str(file))
+                Problem(
+                    path=name, message="unknown setting", suggestion=did_you_mean(name, known), file=str(file)
+                )
                 for name in wrong
             ]
         )

@@ -131,7 +131,9 @@ def _sandbox_files(content: Mapping[str, object], directory: Path) -> tuple[Path
         raise WrongUsage(f"InputSandbox: {', '.join(missing)}: no such file")
     names = [file.name for file in files]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise WrongUsage(f"InputSandbox: several files are called {', '.join(twice)}; a job has one directory")
+        raise WrongUsage(
+            f"InputSandbox: several files are called {', '.join(twice)}; a job has one directory"
+        )
     return files
 
 

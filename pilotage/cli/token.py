@@ -20,15 +20,24 @@ def token(
     role: Annotated[
         str, typer.Option(help="user, vo_admin, site_admin, director, gateway, pilot, monitor or operator.")
     ],
-    vo: Annotated[str | None, typer.Option(metavar="VO", help="The VO; for directors and gateways VO1,VO2.")] = None,
+    vo: Annotated[
+        str | None, typer.Option(metavar="VO", help="The VO; for directors and gateways VO1,VO2.")
+    ] = None,
     user: Annotated[str | None, typer.Option(metavar="NAME", help="The person; users need it.")] = None,
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="Owner group; else <vo>_user.")] = None,
-    site: Annotated[str | None, typer.Option(metavar="SITE", help="The site, for roles that belong to one.")] = None,
-    queue: Annotated[
-        str | None, typer.Option(metavar="Site/CE/Queue", help="Queue of a pilot; else the first one it states.")
+    site: Annotated[
+        str | None, typer.Option(metavar="SITE", help="The site, for roles that belong to one.")
     ] = None,
-    stamp: Annotated[str | None, typer.Option(metavar="STAMP", help="A pilot's own id; else a new one.")] = None,
-    ttl: Annotated[float | None, typer.Option(metavar="S", help="Seconds that it is good; else a day.")] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(metavar="Site/CE/Queue", help="Queue of a pilot; else the first one it states."),
+    ] = None,
+    stamp: Annotated[
+        str | None, typer.Option(metavar="STAMP", help="A pilot's own id; else a new one.")
+    ] = None,
+    ttl: Annotated[
+        float | None, typer.Option(metavar="S", help="Seconds that it is good; else a day.")
+    ] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
 ) -> None:
@@ -36,7 +45,9 @@ def token(
 
     Whoever can read the home directory is an operator: keep it to yourself.
     """
-    grant = grants.grant(role=role, vo=vo, user=user, group=group, site=site, queue=queue, stamp=stamp, ttl=ttl)
+    grant = grants.grant(
+        role=role, vo=vo, user=user, group=group, site=site, queue=queue, stamp=stamp, ttl=ttl
+    )
     chosen = settings.load({"home": home})
     tokens = Tokens(keys.load_or_create(chosen.key))
     text, expires_at = tokens.mint(grant, now=datetime.now(UTC))

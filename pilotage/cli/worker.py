@@ -30,7 +30,9 @@ def worker(
     flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
     chosen = settings.load(flags)
     if chosen.redis_url is None:
-        raise WrongUsage("a worker needs Redis: --redis-url or PILOTAGE_REDIS_URL (without, `serve` runs the optimizers)")
+        raise WrongUsage(
+            "a worker needs Redis: --redis-url or PILOTAGE_REDIS_URL (without, `serve` runs the optimizers)"
+        )
     logs.configure(chosen.log_level, as_json=as_json)
     with databases.away_in_one_line(chosen.database_url):
         optimizer_worker.run(chosen.database_url, chosen.redis_url, burst=burst)

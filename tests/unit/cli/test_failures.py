@@ -7,7 +7,9 @@ from pilotage.cli import failures
 from requirements.errors import InvalidJob
 from requirements.problem import Problem
 
-PROBLEM = Problem(path="Memory", message="is no number", file="a.jdl", line=3, column=2, excerpt='  Memory = "x";')
+PROBLEM = Problem(
+    path="Memory", message="is no number", file="a.jdl", line=3, column=2, excerpt='  Memory = "x";'
+)
 
 
 def test_each_problem_is_one_line_with_its_place_and_excerpt(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,38 @@
+"""`pilotage config show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cs_config import show as cs_show
+from cs_config import validate
+from pilotage.cli import options, output, running_configuration
+
+_PATH_HELP = "Such as Resources/Sites/LCG.CERN.ch or Operations; of a queue also Site/CE/Queue."
+_VO_HELP = "What holds for this VO: effective parameters of a site, CE or queue; options of Operations."
+
+
+def show(
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help=_PATH_HELP, show_default=False)] = "",
+    *,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help=_VO_HELP)] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value is written.")] = False,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Look into this file instead of asking the service.")
+    ] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show the configuration in force, or a part of it."""
+    config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
+    lines = cs_show.show(config, path, vo)
+    if as_json:
+        values = {line.path: line.as_json()["value"] for line in lines}
+        output.emit([line.as_json() for line in lines] if origin else values, as_json=True, render=str)
+    elif origin:
+        rows = ((line.path, cs_show.written(line.value), line.origin) for line in lines)
+        output.console().print(output.table(("Name", "Value", "Written in"), rows))
+    else:
+        output.console().print(output.escape("\n".join(map(str, lines))))

@@ -1,0 +1,68 @@
+"""Several processes that do the same, kept alive by the one that started them."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from pilotage.cli.failures import Refused
+
+#: A process that ends sooner than this after its start will not fare better the next time.
+_HOPELESS = 3.0  # seconds
+_LOOK_EVERY = 0.5  # seconds
+
+
+def keep_alive(target: Callable[..., None], arguments: tuple[Any, ...], count: int) -> None:
+    """Run `count` processes until SIGINT or SIGTERM; one that dies is started again.
+
+    They are spawned, not forked: each makes its own engine and threads. They end when this process does.
+
+    Raises:
+        Refused: A process ended right after its start.
+    """
+    context = multiprocessing.get_context("spawn")
+    stop = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: stop.set())
+
+    def start() -> tuple[SpawnProcess, float]:
+        process = context.Process(target=_run, args=(target, arguments))
+        process.start()
+        return process, time.monotonic()
+
+    running = [start() for _ in range(count)]
+    try:
+        while not stop.wait(_LOOK_EVERY):
+            running = [_checked(process, since) or start() for process, since in running]
+    finally:
+        for process, _ in running:
+            process.terminate()
+        for process, _ in running:
+            process.join()
+
+
+def _checked(process: SpawnProcess, since: float) -> tuple[SpawnProcess, float] | None:
+    """The process if it lives; None if it has to be started again."""
+    if process.is_alive():
+        return process, since
+    if time.monotonic() - since < _HOPELESS:
+        raise Refused(f"a process ended right after its start, with status {process.exitcode}; see above")
+    return None
+
+
+def _run(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent tells us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    target(*arguments)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)

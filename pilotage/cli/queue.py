@@ -1,0 +1,75 @@
+"""`pilotage queue`: the batch queues of the resource tree."""
+
+from typing import Annotated
+
+import typer
+
+from cs_config.configuration import Configuration, QueueAddress
+from pilotage.cli import options, output, running_configuration
+from pilotage.cli.failures import Refused
+
+#: Parameters that the list shows, where a queue has them.
+_SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    queues = typer.Typer(help="Batch queues of the resource tree.")
+    queues.command("list")(list_queues)
+    queues.command("show")(show)
+    app.add_typer(queues, name="queue")
+
+
+def list_queues(
+    *,
+    vo: Annotated[
+        str | None, typer.Option(metavar="VO", help="Only queues that this VO may use now.")
+    ] = None,
+    site: Annotated[str | None, typer.Option(metavar="SITE", help="Only queues of this site.")] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """List the queues."""
+    config = running_configuration.fetch(home=home, url=url)
+    found = [
+        address
+        for address in config.addresses
+        if (site is None or address.site == site) and (vo is None or config.usable(address, vo))
+    ]
+    data = [_as_json(config, address, vo) for address in found]
+    rows = (
+        (str(address), *(config.values(address, vo or "").get(name) for name in _SHOWN)) for address in found
+    )
+    headings = ("Site/CE/Queue", *_SHOWN)
+    output.emit({"queues": data}, as_json=as_json, render=lambda: output.table(headings, rows))
+
+
+def show(
+    queue: Annotated[str, typer.Argument(metavar="Site/CE/Queue")],
+    *,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help="As this VO gets them.")] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show the effective parameters of a queue, each with the level and line it comes from."""
+    config = running_configuration.fetch(home=home, url=url)
+    address = QueueAddress.parse(queue)
+    if not config.knows(address):
+        meant = config.suggest(queue)
+        raise Refused(f"no queue {queue}" + (f", did you mean {meant}?" if meant else ""))
+    parameters = config.parameters(address, vo or "")
+    ordered = [parameters[name] for name in sorted(parameters, key=str.casefold)]
+    data = _as_json(config, address, vo) | {
+        "origins": {p.name: {"level": p.level, "file": p.file, "line": p.line} for p in ordered}
+    }
+    rows = ((p.name, p.value, p.level, f"{p.file}:{p.line}") for p in ordered)
+    headings = ("Parameter", "Value", "Level", "Written in")
+    output.emit(data, as_json=as_json, render=lambda: output.table(headings, rows))
+
+
+def _as_json(config: Configuration, address: QueueAddress, vo: str | None) -> dict[str, object]:
+    usable = {} if vo is None else {"usable": config.usable(address, vo)}
+    values = {p.name: p.value for p in config.parameters(address, vo or "").values()}
+    return {"queue": str(address), **usable, "parameters": values}

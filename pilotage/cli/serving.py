@@ -1,0 +1,100 @@
+"""Serving an application over HTTP: the socket, the signals, the banner at the right moment."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from pilotage.cli.failures import Refused
+
+#: Seconds that requests under way get to end.
+_GRACE = 10
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at this address; port 0 takes a free one.
+
+    Raises:
+        Refused: The address is taken, or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise Refused(f"cannot listen at {host}:{port}: {error.strerror} (choose another --port)") from None
+    bound.set_inheritable(True)
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """The URL under which this machine reaches what listens at the socket."""
+    host, port = bound.getsockname()[:2]
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{name}:{port}"
+
+
+def serve(
+    app: FastAPI,
+    bound: socket.socket,
+    *,
+    log_level: str,
+    ready: Callable[[], None] = lambda: None,
+    ending: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then end what is under way and return.
+
+    Args:
+        app: The application.
+        bound: Where it listens.
+        log_level: From which level on the server says what it does.
+        ready: Called when requests are answered.
+        ending: Called when the end was asked for, while requests are still answered.
+    """
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level=log_level,
+        access_log=log_level == "debug",
+        timeout_graceful_shutdown=_GRACE,
+        server_header=False,
+    )
+    with _signals_end_nothing_else():
+        _Server(config, ready=ready, ending=ending).run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it is ready and when it is about to end."""
+
+    def __init__(
+        self, config: uvicorn.Config, *, ready: Callable[[], None], ending: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._ending = ending
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.to_thread(self._ending)
+        await super().shutdown(sockets)
+
+
+@contextmanager
+def _signals_end_nothing_else() -> Iterator[None]:
+    """The server raises a signal again when it has ended; that must not cut off our own end."""
+    before = {each: signal.signal(each, lambda *_: None) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

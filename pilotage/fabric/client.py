@@ -1,0 +1,210 @@
+"""The HTTP interface as Python: one method a request, answers as parsed JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+from urllib.parse import quote
+
+import httpx
+
+from pilotage.fabric.api_errors import ApiError, ServiceAway
+
+__all__ = ["ApiError", "Client", "ServiceAway"]
+
+Json = dict[str, Any]
+#: Bytes of an archive that are in memory at a time.
+_CHUNK = 1 << 20
+
+
+class Client:
+    """Speaks for the bearer of one token with one service.
+
+    Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
+    """
+
+    def __init__(self, url: str, token: str, *, timeout: float = 30.0) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=timeout,
+            trust_env=False,  # a proxy of the environment must not see the token
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def ready(self) -> bool:
+        """Whether the service answers and can do its work."""
+        try:
+            return self._http.get("/readyz").is_success
+        except httpx.TransportError:
+            return False
+
+    def upload_sandbox(self, archive: BinaryIO) -> str:
+        """Store a tar archive; its name, to be given when jobs are submitted."""
+        return str(self._call("POST", "/sandboxes", content=_chunks(archive))["sandbox"])
+
+    def submit(
+        self,
+        *,
+        jdls: Sequence[str] = (),
+        jobs: Sequence[Mapping[str, object]] = (),
+        sandbox: str | None = None,
+        idempotency_key: str,
+    ) -> list[int]:
+        """Submit descriptions, as texts or as objects; all or none is stored.
+
+        Args:
+            jdls: JDL or YAML texts.
+            jobs: Descriptions as JSON objects; instead of texts.
+            sandbox: Input sandbox of all of them, from `upload_sandbox`.
+            idempotency_key: The same key again gives the same ids, not more jobs.
+        """
+        body: Json = {"jdls": list(jdls)} if jdls else {"jobs": list(jobs)}
+        if sandbox is not None:
+            body["sandbox"] = sandbox
+        answer = self._call("POST", "/jobs", json=body, headers={"Idempotency-Key": idempotency_key})
+        return [int(job_id) for job_id in answer["job_ids"]]
+
+    def job(self, job_id: int) -> Json:
+        """All about one job."""
+        return self._call("GET", f"/jobs/{job_id}")
+
+    def jobs(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
+        """One page of jobs under `jobs`; `next` goes into `after` for the one behind it."""
+        return self._page("/jobs", filters, limit=limit, after=after)
+
+    def summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
+        """Numbers of jobs by some of their fields."""
+        answer = self._call("GET", "/jobs/summary", params={"by": ",".join(by), **filters})
+        rows: list[Json] = answer["summary"]
+        return rows
+
+    def job_log(self, job_id: int) -> list[Json]:
+        """Every change of a job's status, in order."""
+        entries: list[Json] = self._call("GET", f"/jobs/{job_id}/log")["log"]
+        return entries
+
+    def explain(self, job_id: int) -> Json:
+        """Why a job does not run."""
+        return self._call("GET", f"/jobs/{job_id}/explain")
+
+    def kill(self, job_id: int) -> Json:
+        """End a job."""
+        return self._call("POST", f"/jobs/{job_id}/kill")
+
+    def reschedule(self, job_id: int) -> Json:
+        """Send a job through the optimizers again."""
+        return self._call("POST", f"/jobs/{job_id}/reschedule")
+
+    def kill_all(self, filters: Mapping[str, str]) -> Json:
+        """End all jobs that pass the filters."""
+        return self._call("POST", "/jobs/kill", json=dict(filters))
+
+    def reschedule_all(self, filters: Mapping[str, str]) -> Json:
+        """Send all jobs that pass the filters through the optimizers again."""
+        return self._call("POST", "/jobs/reschedule", json=dict(filters))
+
+    def output(self, job_id: int, to: BinaryIO) -> None:
+        """Write the output archive of a job to a file."""
+        with self._away_if_silent(), self._http.stream("GET", f"/api/v1/jobs/{job_id}/output") as response:
+            if not response.is_success:
+                response.read()
+                raise _refusal(response)
+            for chunk in response.iter_bytes(_CHUNK):
+                to.write(chunk)
+
+    def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
+        """One page of SubmitPools under `pools`."""
+        return self._page("/pools", filters, limit=limit, after=after)
+
+    def pool(self, pool_id: str) -> Json:
+        """One SubmitPool with its queues and jobs."""
+        return self._call("GET", f"/pools/{quote(pool_id, safe='')}")
+
+    def queue(self, address: str, vo: str) -> Json:
+        """The effective parameters of a queue, `Site/CE/Queue`, for a VO."""
+        return self._call("GET", f"/resources/queues/{quote(address)}", params={"vo": vo})
+
+    def eligible_nodes(
+        self, *, vo: str, node: str = "Queue", ce: Mapping[str, object], queue: Mapping[str, object]
+    ) -> Json:
+        """Site → CE → Queue of what satisfies both selections."""
+        body = {"vo": vo, "node": node, "ce": dict(ce), "queue": dict(queue)}
+        return self._call("POST", "/resources/getEligibleNodes", json=body)
+
+    def submit_pools_for_queues(self, queues: Sequence[str]) -> Json:
+        """The pools that each queue, `Site/CE/Queue`, is eligible for, under `pools`."""
+        return self._call("POST", "/matcher/getSubmitPoolsForQueue", json={"queues": list(queues)})
+
+    def matching_task_queues(self, resource: Mapping[str, object]) -> list[Json]:
+        """The task queues that a resource may serve now."""
+        answer = self._call("POST", "/matcher/getMatchingTaskQueues", json=dict(resource))
+        task_queues: list[Json] = answer["task_queues"]
+        return task_queues
+
+    def pilots(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
+        """One page of pilots under `pilots`."""
+        return self._page("/pilots", filters, limit=limit, after=after)
+
+    def config(self) -> Json:
+        """The configuration in force, as far as it may be seen."""
+        return self._call("GET", "/config")
+
+    def put_config(self, *, text: str, source: str, message: str, version: int) -> int:
+        """Make a text the configuration in force; `version` is the one that it replaces."""
+        body = {"text": text, "source": source, "message": message}
+        return int(self._call("PUT", "/config", json=body, headers={"If-Match": str(version)})["version"])
+
+    def config_versions(self) -> list[Json]:
+        """The versions of the configuration, the newest first."""
+        versions: list[Json] = self._call("GET", "/config/versions")["versions"]
+        return versions
+
+    def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
+        cursor = {} if after is None else {"after": str(after)}
+        return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
+
+    def _call(self, method: str, path: str, **request: Any) -> Json:
+        with self._away_if_silent():
+            response = self._http.request(method, f"/api/v1{path}", **request)
+        if not response.is_success:
+            raise _refusal(response)
+        answer: Json = response.json()
+        return answer
+
+    @contextmanager
+    def _away_if_silent(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException:
+            raise ServiceAway(f"{self.url} does not answer in time") from None
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _refusal(response: httpx.Response) -> ApiError:
+    try:
+        error = response.json()["error"]
+        message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
+    except (ValueError, KeyError, TypeError):
+        message, code, details = f"the service answers {response.status_code}", "error", {}
+    wait = response.headers.get("Retry-After", "")
+    retry_after = float(wait) if wait.isdecimal() else None
+    return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)
