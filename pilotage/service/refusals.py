@@ -5,25 +5,25 @@ from collections.abc import Mapping
 from requirements.errors import PilotageError
 
 
-class NotAuthenticated(PilotageError):  # noqa: N818  (the name that the error table of the interface uses)
+class NotAuthenticated(PilotageError):
     """There is no token, or it is not good."""
 
     code = "not_authenticated"
 
 
-class NotAllowed(PilotageError):  # noqa: N818
+class NotAllowed(PilotageError):
     """The token is good, but not for this."""
 
     code = "not_allowed"
 
 
-class NotHere(PilotageError):  # noqa: N818
+class NotHere(PilotageError):
     """There is nothing of this kind for the caller to see."""
 
     code = "not_found"
 
 
-class TooManyRequests(PilotageError):  # noqa: N818
+class TooManyRequests(PilotageError):
     """The caller has used up its share of requests for now."""
 
     code = "too_many_requests"
@@ -38,7 +38,7 @@ class TooManyRequests(PilotageError):  # noqa: N818
         return {"retry_after": self.retry_after}
 
 
-class BodyTooLarge(PilotageError):  # noqa: N818
+class BodyTooLarge(PilotageError):
     """The body has more bytes than the request may have."""
 
     code = "body_too_large"
@@ -53,13 +53,13 @@ class BodyTooLarge(PilotageError):  # noqa: N818
         return {"limit_bytes": self.limit}
 
 
-class PreconditionRequired(PilotageError):  # noqa: N818
+class PreconditionRequired(PilotageError):
     """A change must say which version it starts from."""
 
     code = "precondition_required"
 
 
-class NotInTime(PilotageError):  # noqa: N818
+class NotInTime(PilotageError):
     """The answer was not ready within the time that the client waits."""
 
     code = "not_in_time"

@@ -1,0 +1,75 @@
+"""Looking at jobs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from pilotage.service import job_scope
+from pilotage.service.access import allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Role
+from pilotage.service.models.jobs import (
+    MAX_ID,
+    JobAnswer,
+    JobDetails,
+    JobLog,
+    JobPage,
+    JobQuery,
+    JobSummary,
+    JobSummaryRow,
+    LogLine,
+    SummaryQuery,
+)
+from taskqueue import attempts, database, descriptions, job_search, jobs, log
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
+
+JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
+
+
+@router.get("")
+@allow(Role.USER, Role.VO_ADMIN)
+def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query()]) -> JobPage:
+    """List jobs, the newest first: users their own, VO admins those of the VO."""
+    wanted = job_scope.visible(caller, query.filter())
+    with database.reading(parts.engine) as conn:
+        found = job_search.find(conn, wanted, limit=query.limit, after=query.after)
+    full = len(found) == query.limit
+    return JobPage(jobs=[JobAnswer.of(job) for job in found], next=found[-1].job_id if full else None)
+
+
+@router.get("/summary")
+@allow(Role.USER, Role.VO_ADMIN)
+def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Query()]) -> JobSummary:
+    """Count jobs by some of their columns."""
+    by = [name.strip() for name in query.by.split(",") if name.strip()]
+    with database.reading(parts.engine) as conn:
+        counts = job_search.summary(conn, by, job_scope.visible(caller, query.filter()))
+    rows = [
+        JobSummaryRow.model_validate({**dict(zip(by, values, strict=True)), "count": count})
+        for values, count in counts.items()
+    ]
+    return JobSummary(summary=rows)
+
+
+@router.get("/{job_id}")
+@allow(Role.USER, Role.VO_ADMIN)
+def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
+    """Show a job with its description and its latest attempt."""
+    with database.reading(parts.engine) as conn:
+        job = job_scope.require(caller, jobs.get(conn, job_id))
+        description = descriptions.of_job(conn, job_id)
+        attempt = attempts.latest(conn, job_id)
+    return JobDetails.model_validate(
+        {**JobAnswer.of(job).model_dump(), "description": description.body, "attempt": attempt}
+    )
+
+
+@router.get("/{job_id}/log")
+@allow(Role.USER, Role.VO_ADMIN)
+def show_log(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobLog:
+    """Show every change of a job's status, in order."""
+    with database.reading(parts.engine) as conn:
+        job_scope.require(caller, jobs.get(conn, job_id))
+        entries = log.of_job(conn, job_id)
+    return JobLog(job_id=job_id, log=[LogLine.of(entry) for entry in entries])
