@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, bindparam, insert, literal, select, update
+from sqlalchemy import Connection, and_, bindparam, literal, select, update
 
+from taskqueue import log
 from taskqueue.states import PREPARING, JobStatus
-from taskqueue.tables import blobs, descriptions, job_log, jobs
+from taskqueue.tables import blobs, descriptions, jobs
 
 #: `Submitting` is not confirmed by its submitter yet.
 _OURS = sorted(PREPARING - {JobStatus.SUBMITTING})
@@ -91,6 +92,7 @@ class Settled:
     status: JobStatus
     minor_status: str
     application_status: str = ""
+    note: str = ""  #: for the log alone
     source: str  #: the optimizer
     step: str | None = None  #: the one to go on with
     due_at: datetime | None = None  #: when to look again
@@ -128,7 +130,7 @@ def settle(conn: Connection, settled: Sequence[Settled], *, now: datetime) -> No
     if not settled:
         return
     conn.execute(SETTLE, [_change(each, now) for each in settled])
-    conn.execute(insert(job_log), [_log_row(each, now) for each in settled])
+    log.append(conn, (_log_entry(each, now) for each in settled))
     placed = [_place(each) for each in settled if each.status is JobStatus.WAITING]
     if placed:
         conn.execute(PLACE, placed)
@@ -148,17 +150,17 @@ def _change(settled: Settled, now: datetime) -> dict[str, object]:
     }
 
 
-def _log_row(settled: Settled, now: datetime) -> dict[str, object]:
-    return {
-        "job_id": settled.job.job_id,
-        "at": now,
-        "from_status": settled.job.status.value,
-        "to_status": settled.status.value,
-        "minor_status": settled.minor_status,
-        "application_status": settled.application_status,
-        "source": settled.source,
-        "epoch": settled.job.epoch,
-    }
+def _log_entry(settled: Settled, now: datetime) -> log.LogEntry:
+    return log.LogEntry(
+        job_id=settled.job.job_id,
+        at=now,
+        from_status=settled.job.status,
+        to_status=settled.status,
+        minor_status=settled.minor_status,
+        application_status=settled.application_status or settled.note,
+        source=settled.source,
+        epoch=settled.job.epoch,
+    )
 
 
 def _place(settled: Settled) -> dict[str, object]:

@@ -1,0 +1,158 @@
+"""Hundreds of jobs through the chain in one transaction.
+
+The chain runs before the transaction, which then writes only for jobs that are still as they were
+read: two workers with the same jobs, or one that is killed and does it all again, make no difference.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from cs_config.configuration import Configuration
+from optimizers import arrival, catalogue, chain, eligibility, plugins, verdict
+from optimizers.chain import Passage, Step
+from optimizers.context import Context
+from optimizers.outcome import Done, Failed, Hold
+from optimizers.stored_job import candidate_of
+from taskqueue import database, preparing
+from taskqueue.preparing import PreparingJob
+
+log = logging.getLogger(__name__)
+
+#: Jobs in one transaction: enough that its cost does not count, few enough that nobody waits for it long.
+MOST_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """What became of the jobs of a batch, by id."""
+
+    waiting: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()  #: not due, or in the hands of another worker
+    outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)  #: (step, `Done`…) to jobs
+
+    def __add__(self, other: "BatchResult") -> "BatchResult":
+        """Both together."""
+        return BatchResult(
+            waiting=self.waiting + other.waiting,
+            held=self.held + other.held,
+            failed=self.failed + other.failed,
+            left=self.left + other.left,
+            outcomes=Counter(self.outcomes) + Counter(other.outcomes),
+        )
+
+
+#: Told the result of every batch: where metrics are counted.
+Observer = Callable[[BatchResult], None]
+
+#: What the chain says about each job that was due.
+_Passages = Sequence[tuple[PreparingJob, Passage]]
+
+
+def optimize(
+    engine: Engine,
+    config: Configuration,
+    job_ids: Sequence[int],
+    *,
+    now: datetime,
+    steps: Mapping[str, Step] | None = None,
+    observe: Observer | None = None,
+) -> BatchResult:
+    """Lead those of the jobs that are due through the chain and write what comes of it.
+
+    May be repeated at will. A job that breaks a step, or whose data the database refuses, fails alone.
+
+    Args:
+        engine: The database.
+        config: What to decide by.
+        job_ids: Any ids; those that are not the optimizers' now are left alone.
+        now: The time.
+        steps: Optimizers by name; those that are installed if None.
+        observe: Is told the result.
+    """
+    result = BatchResult()
+    context = Context(
+        config=config,
+        now=now,
+        eligibility=eligibility.of_configuration(config),
+        catalogues=catalogue.installed(),
+    )
+    usable = plugins.installed() if steps is None else steps
+    for start in range(0, len(job_ids), MOST_AT_ONCE):
+        result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], usable)
+    if observe:
+        observe(result)
+    return result
+
+
+def _optimize_some(
+    engine: Engine, context: Context, job_ids: Sequence[int], steps: Mapping[str, Step]
+) -> BatchResult:
+    with database.reading(engine) as conn:
+        found = preparing.read(conn, job_ids, now=context.now)
+    passages = [(job, chain.run(candidate_of(job, context), steps, context)) for job in found]
+    absent = tuple(sorted(set(job_ids) - {job.job_id for job in found}))
+    return BatchResult(left=absent) + _write(engine, context, passages)
+
+
+def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult:
+    """Write it in one transaction; if the database refuses that, in halves, down to the one job at fault."""
+    if not passages:
+        return BatchResult()
+    try:
+        with database.writing(engine) as conn:
+            return _write_all(conn, context, passages)
+    except database.UNAVAILABLE:
+        raise
+    except Exception as error:
+        if len(passages) > 1:
+            middle = len(passages) // 2
+            return _write(engine, context, passages[:middle]) + _write(engine, context, passages[middle:])
+        job, passage = passages[0]
+        if isinstance(passage.outcome, Failed):
+            raise
+        log.exception("job %d cannot be stored as %s left it", job.job_id, passage.step)
+        reason = f"could not be stored: {type(error).__name__}"
+        refused = Passage(outcome=Failed(reason=reason), step=passage.step, passed=())
+        return _write(engine, context, [(job, refused)])
+
+
+def _write_all(conn: Connection, context: Context, passages: _Passages) -> BatchResult:
+    ours = {job.job_id for job in preparing.lock(conn, (job for job, _ in passages), now=context.now)}
+    mine = [(job, passage) for job, passage in passages if job.job_id in ours]
+    matchable = arrival.touch_pools(conn, _candidates(mine), context)
+    preparing.settle(
+        conn, [verdict.settled(job, passage, context, matchable) for job, passage in mine], now=context.now
+    )
+    arrival.enqueue(conn, _candidates(mine), now=context.now)
+    return _counted(passages, mine)
+
+
+def _candidates(passages: _Passages) -> list[arrival.Arriving]:
+    return [
+        (job, passage.outcome.candidate) for job, passage in passages if isinstance(passage.outcome, Done)
+    ]
+
+
+def _counted(passages: _Passages, mine: _Passages) -> BatchResult:
+    written = {job.job_id for job, _ in mine}
+    outcomes = Counter((passage.step, type(passage.outcome).__name__) for _, passage in mine)
+    outcomes.update((step, "Done") for _, passage in mine for step in passage.passed if step != passage.step)
+    return BatchResult(
+        waiting=_ids(mine, Done),
+        held=_ids(mine, Hold),
+        failed=_ids(mine, Failed),
+        left=tuple(job.job_id for job, _ in passages if job.job_id not in written),
+        outcomes=outcomes,
+    )
+
+
+def _ids(passages: _Passages, outcome: type) -> tuple[int, ...]:
+    return tuple(job.job_id for job, passage in passages if isinstance(passage.outcome, outcome))

@@ -1,0 +1,53 @@
+"""Replicas written down in a YAML or JSON file.
+
+Replicas:
+  /vo/path/file: [CERN-disk, LCG.PIC.es]     # storage elements or sites
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import yaml
+
+
+class CatalogueUnavailableError(Exception):
+    """The catalogue cannot say where the replicas are now."""
+
+
+class FileCatalogue:
+    """The replicas in one file, which is read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:  # noqa: ARG002
+        """The locations of those of `files` that the file names."""
+        try:
+            state = self._path.stat()
+            known = _read(self._path, state.st_mtime_ns, state.st_size)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise CatalogueUnavailableError(f"{self._path}: {_first_line(error)}") from error
+        return {file: known[file] for file in files if file in known}
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _changed_ns: int, _size: int) -> Mapping[str, frozenset[str]]:
+    tree = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    replicas = tree.get("Replicas") if isinstance(tree, dict) else None
+    if not isinstance(replicas, dict):
+        raise ValueError("has no section Replicas")  # noqa: TRY004, what is wrong is the file
+    return {
+        str(file).removeprefix("LFN:"): _locations(str(file), places) for file, places in replicas.items()
+    }
+
+
+def _locations(file: str, places: object) -> frozenset[str]:
+    listed = [places] if isinstance(places, str) else places
+    if not isinstance(listed, list) or not all(isinstance(place, str) for place in listed):
+        raise ValueError(f"Replicas/{file}: {places!r}, allowed is a list of storage elements or sites")
+    return frozenset(listed)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

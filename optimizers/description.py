@@ -1,0 +1,243 @@
+"""The description of one job, checked against the configuration of its VO."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from cs_config.operations import Operations
+from optimizers import keywords
+from optimizers.keywords import Keyword
+from optimizers.readers import UnfitValueError, seen
+from requirements.canonical import Requirements
+from requirements.classads import Unevaluated
+from requirements.errors import InvalidInput, InvalidJob
+from requirements.expression import Expression, parse_expression
+from requirements.problem import Problem
+from requirements.record import parse_record
+from requirements.suggestion import did_you_mean
+from requirements.values import as_value, fold, shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDescription:
+    """What a job runs and what it asks; each field is a keyword of `keywords.KEYWORDS`."""
+
+    executable: str
+    arguments: str = ""  #: one text; words are separated as in a shell
+    std_output: str = ""
+    std_error: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    input_sandbox: tuple[str, ...] = ()
+    output_sandbox: tuple[str, ...] = ()
+    log_level: str = ""
+    job_config_args: str = ""
+    job_name: str = ""
+    job_type: str = ""
+    job_group: str = ""
+    owner: str = ""  #: empty: whoever submits it
+    owner_group: str = ""  #: empty: that of whoever submits it
+    vo: str = ""  #: empty: that of whoever submits it
+    priority: float = 1.0
+    job_path: tuple[str, ...] = ()  #: names of optimizers; empty: the configured ones
+    input_data: tuple[str, ...] = ()  #: logical file names without `LFN:`
+    input_data_policy: tuple[str, ...] = ()
+    output_data: tuple[str, ...] = ()
+    output_path: str = ""
+    output_se: tuple[str, ...] = ()
+    cpu_time: int  #: seconds
+    max_wall_clock_time: int | None = None  #: seconds; None: no limit of its own
+    sites: tuple[str, ...] = ()
+    banned_sites: tuple[str, ...] = ()
+    grid_ces: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    processors: int | None = None
+    min_processors: int | None = None
+    max_processors: int | None = None
+    whole_node: bool = False
+    min_ram_mb: int = 0
+    max_ram_mb: int = 0  #: 0: not stated
+    min_ram_per_core_mb: int = 0
+    gpus: int = 0
+    requirements: Requirements | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration knows
+
+
+_DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
+#: Always told to a pilot, whether the user stated it or the configuration did.
+_ALWAYS = frozenset({"cpu_time", "priority"})
+#: Columns of the job, not part of what runs.
+_NEVER = frozenset({"owner", "owner_group", "vo"})
+
+
+def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
+    """The description that a JDL, YAML or JSON states, with the configured defaults.
+
+    Args:
+        raw: Keywords to values, as read; `Parameters` are not looked at here.
+        operations: Options of the VO: defaults, bounds, declarations, further keywords.
+
+    Raises:
+        InvalidJob: With every problem.
+    """
+    reader = _Reader(operations=operations, problems=[], spelled={})
+    values = reader.defaults()
+    for name, value in raw.items():
+        values.update(reader.keyword(name, value))
+    if "executable" not in reader.spelled and "executable" not in values:
+        reader.problem("Executable", "is missing: nothing would run")
+    values.setdefault("executable", "")
+    description = JobDescription(**values, extra=reader.unknown_to_us(raw))
+    for name, message in _contradictions(description, operations):
+        reader.problem(name, message)
+    if reader.problems:
+        raise InvalidJob(reader.problems)
+    return description
+
+
+def body(description: JobDescription) -> dict[str, object]:
+    """The description as a JSON object in our spelling; what is as by default is left out.
+
+    `parse` reads it back to the same description.
+    """
+    stated: dict[str, object] = {}
+    for keyword in keywords.KEYWORDS:
+        value = getattr(description, keyword.attribute)
+        default = _DEFAULTS[keyword.attribute]
+        if keyword.attribute in _ALWAYS or (keyword.attribute not in _NEVER and value != default):
+            stated[keyword.name] = _as_json(keyword, value)
+    if description.requirements is not None:
+        stated["Requirements"] = _requirements_as_json(description.requirements)
+    return stated | dict(description.extra)
+
+
+def _as_json(keyword: Keyword, value: object) -> object:
+    if keyword.attribute == "environment" and isinstance(value, tuple):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _requirements_as_json(requirements: Requirements) -> object:
+    if isinstance(requirements, Expression):
+        return requirements.text
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in requirements.values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """Reads the keywords of one description and collects what is wrong with them."""
+
+    operations: Operations
+    problems: list[Problem]
+    spelled: dict[str, str]  #: attribute to the spelling that was read for it
+
+    def defaults(self) -> dict[str, Any]:
+        """What the configuration says for keywords that are left out."""
+        options = self.operations.job_description
+        stated = {name: said.default for name, said in options.declared.items()}
+        stated |= {"CPUTime": options.cpu_time.default, "Priority": options.priority.default}
+        found = [(keywords.find(name), default) for name, default in stated.items() if default is not None]
+        return {keyword.attribute: keyword.read(default) for keyword, default in found if keyword}
+
+    def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
+        self.problems.append(Problem(path=name, message=message, suggestion=suggestion))
+
+    def keyword(self, name: str, value: object) -> dict[str, object]:
+        """Attribute and value of one keyword; nothing if it is not ours or cannot be read."""
+        if fold(name) in {"requirements", "requirement"}:
+            return self._once("requirements", name) and self._requirements(name, value)
+        keyword = keywords.find(name)
+        if keyword is None or not self._once(keyword.attribute, name):
+            return {}
+        try:
+            read = keyword.read(value)
+        except UnfitValueError as unfit:
+            self.problem(name, str(unfit))
+            return {}
+        self._check(keyword, name, read)
+        return {keyword.attribute: read}
+
+    def unknown_to_us(self, raw: Mapping[str, object]) -> dict[str, object]:
+        """Keywords that only the configuration knows, as they are; any other is a problem."""
+        found: dict[str, object] = {}
+        known = {fold(each) for each in self.operations.job_description.extra}
+        for name, value in raw.items():
+            if keywords.find(name) or fold(name) in {"requirements", "requirement"}:
+                continue
+            if fold(name) not in known:
+                self._unknown(name)
+                continue
+            try:
+                as_value(value, name)
+            except InvalidInput as error:
+                self.problems.extend(error.problems)
+            found[name] = value
+        return found
+
+    def _unknown(self, name: str) -> None:
+        if fold(name) == "submitpool":
+            self.problem(name, "is set by the system, from the Requirements")
+            return
+        names = (*keywords.NAMES, *self.operations.job_description.extra)
+        message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"
+        self.problem(name, message, did_you_mean(name, names))
+
+    def _once(self, attribute: str, name: str) -> Any:
+        other = self.spelled.setdefault(attribute, name)
+        if other != name:
+            self.problem(name, f"named twice, the other time as {other}")
+        return other == name
+
+    def _requirements(self, name: str, value: object) -> dict[str, object]:
+        try:
+            return {"requirements": self._read_requirements(name, value)}
+        except InvalidInput as error:
+            self.problems.extend(error.problems)
+            return {}
+
+    def _read_requirements(self, name: str, value: object) -> Requirements:
+        if isinstance(value, Mapping):
+            return parse_record(value, self.operations.job_description.declarations, name)
+        if isinstance(value, Unevaluated | str):
+            return parse_expression(value if isinstance(value, str) else value.text, name)
+        message = f"{seen(value)}, allowed is a record of names and values, or an expression"
+        raise InvalidInput([Problem(path=name, message=message)])
+
+    def _check(self, keyword: Keyword, name: str, read: object) -> None:
+        low, high = _bounds(keyword, self.operations)
+        if not isinstance(read, int | float) or isinstance(read, bool):
+            return
+        if low is not None and read < low:
+            self.problem(name, f"{shown(read)} is too small, allowed is at least {shown(low)}")
+        if high is not None and read > high:
+            self.problem(name, f"{shown(read)} is too large, allowed is at most {shown(high)}")
+
+
+def _bounds(keyword: Keyword, operations: Operations) -> tuple[float | None, float | None]:
+    """The configured limits of a keyword, else those of the table."""
+    set_by_configuration = operations.job_description.bounds.get(fold(keyword.name))
+    if set_by_configuration is None:
+        return keyword.minimum, keyword.maximum
+    low, high = set_by_configuration.minimum, set_by_configuration.maximum
+    return keyword.minimum if low is None else low, keyword.maximum if high is None else high
+
+
+def _contradictions(description: JobDescription, operations: Operations) -> Iterator[tuple[str, str]]:
+    """What no single keyword shows: keyword and message."""
+    low, high, exact = description.min_processors, description.max_processors, description.processors
+    if low is not None and high is not None and low > high:
+        yield "MinNumberOfProcessors", f"{low} is more than MaxNumberOfProcessors, {high}"
+    if exact is not None and not (low or exact) <= exact <= (high or exact):
+        yield "NumberOfProcessors", f"{exact} is not between MinNumberOfProcessors and MaxNumberOfProcessors"
+    if 0 < description.max_ram_mb < description.min_ram_mb:
+        yield "MinRAM", f"{description.min_ram_mb} MB is more than MaxRAM, {description.max_ram_mb} MB"
+    most = operations.job_description.max_input_data
+    if len(description.input_data) > most:
+        yield "InputData", f"{len(description.input_data)} files are too many, allowed are {most}"
+    allowed = operations.job_description.allowed_job_types
+    if (
+        allowed
+        and description.job_type
+        and fold(description.job_type) not in {fold(each) for each in allowed}
+    ):
+        yield "JobType", f"{description.job_type!r}, allowed are {', '.join(sorted(allowed))}"

@@ -1,0 +1,21 @@
+"""Step JobPath: which other steps a job goes through."""
+
+from dataclasses import replace
+
+from optimizers.candidate import Candidate
+from optimizers.context import Context
+from optimizers.outcome import Done, Outcome
+
+#: Nothing else can be said of a job that is not sane, and without the last one none comes to wait.
+_FIRST, _LAST = "JobSanity", "JobScheduling"
+
+
+def job_path(candidate: Candidate, context: Context) -> Outcome:
+    """The job's own `JobPath`, else the configured one; InputData only for jobs that name input data.
+
+    Source: DIRAC's JobPath optimizer.
+    """
+    named = candidate.description.job_path or context.operations(candidate.vo).job_path.chain
+    unasked = {"JobPath", _FIRST, _LAST} | (set() if candidate.description.input_data else {"InputData"})
+    path = (_FIRST, *(step for step in named if step not in unasked), _LAST)
+    return Done(candidate=replace(candidate, path=path))

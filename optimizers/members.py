@@ -1,0 +1,105 @@
+"""From one description as it was sent to the jobs that it makes, each checked."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from cs_config.options import Operations
+from optimizers import description as descriptions
+from optimizers import parametric, sandbox
+from optimizers.description import JobDescription
+from optimizers.submitter import Ownership, Submitter, ownership
+from requirements.errors import InvalidJob
+from requirements.problem import Problem
+from taskqueue import placeholders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One job of a submission."""
+
+    description: JobDescription
+    parameters: parametric.Member | None  #: None: no parametric job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """Jobs that share a stored description."""
+
+    body: Mapping[str, object]  #: with its placeholders
+    sandbox: str | None  #: digest
+    whose: Ownership
+    members: Sequence[Member]
+
+
+def expand(
+    raw: Mapping[str, object], submitter: Submitter, config: Configuration, archive: str | None
+) -> list[Submitted]:
+    """The jobs of one description; those that can share a stored one do.
+
+    Args:
+        raw: The description as read.
+        submitter: Who sent it.
+        config: What to check against.
+        archive: Reference of the sandbox that was sent for the whole submission.
+
+    Raises:
+        InvalidJob: With every problem of the first job that has some.
+    """
+    whose = ownership(raw, submitter, config)
+    options = operations(config, whose.vo)
+    template = parametric.without_parameters(raw)
+    members = list(_members(raw, template, options))
+    for member in members:
+        if wrong := list(sandbox.problems(member.description, archive)):
+            raise InvalidJob([Problem(path="InputSandbox", message=message) for message in wrong])
+    return [
+        Submitted(body=body, sandbox=sandbox.chosen(some[0].description, archive), whose=whose, members=some)
+        for body, some in _bundles(template, members, options)
+    ]
+
+
+def _members(
+    raw: Mapping[str, object], template: Mapping[str, object], options: Operations
+) -> Iterator[Member]:
+    if not parametric.is_parametric(raw):
+        yield Member(description=descriptions.parse(raw, options), parameters=None)
+        return
+    expanded = parametric.expand(raw, most=options.job_description.max_parametric_jobs)
+    same = None if "%" in json.dumps(template, default=str) else descriptions.parse(template, options)
+    for values in expanded:
+        yield Member(description=same or _one(template, values, options), parameters=values)
+
+
+def _one(template: Mapping[str, object], values: parametric.Member, options: Operations) -> JobDescription:
+    try:
+        return descriptions.parse(placeholders.fill(template, values), options)
+    except InvalidJob as invalid:
+        shown = ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
+        raise InvalidJob(
+            [
+                replace(problem, message=f"{problem.message} (in the job with {shown})")
+                for problem in invalid.problems
+            ]
+        ) from None
+
+
+def _bundles(
+    template: Mapping[str, object], members: Sequence[Member], options: Operations
+) -> list[tuple[Mapping[str, object], Sequence[Member]]]:
+    """The stored bodies with their jobs: one for all, unless a placeholder stands where only a number may."""
+    if members[0].parameters is None:
+        return [(descriptions.body(members[0].description), members)]
+    try:
+        shared = descriptions.body(descriptions.parse(template, options))
+    except InvalidJob:
+        shared = {}
+    if all(_says_the_same(shared, member) for member in members):
+        return [(shared, members)]
+    return [(descriptions.body(member.description), [replace(member, parameters=None)]) for member in members]
+
+
+def _says_the_same(shared: Mapping[str, object], member: Member) -> bool:
+    return placeholders.fill(shared, member.parameters) == descriptions.body(member.description)

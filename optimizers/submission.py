@@ -1,0 +1,203 @@
+"""Everything that a submission does below HTTP: checked whole, stored whole or not at all, once per key."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+
+from sqlalchemy import Connection
+
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from optimizers import jdl, members
+from optimizers.members import Member, Submitted
+from optimizers.submitter import Submitter
+from requirements.classads import Unevaluated
+from requirements.errors import InvalidInput, InvalidJob
+from requirements.problem import Problem
+from taskqueue import backlog, blobs, idempotency, jobs
+from taskqueue.descriptions import NewDescription
+from taskqueue.errors import QuotaExceeded
+from taskqueue.jobs import Bundle, NewJob
+
+__all__ = ["Submitter", "check", "submit"]
+
+#: One description: its text, or what a JSON body says.
+Source = str | Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Jobs that share a description, ready to be stored."""
+
+    source: str  #: the text that it came in
+    path: str  #: where in the submission it stands, for messages
+    submitted: Submitted
+
+
+def submit(
+    conn: Connection,
+    config: Configuration,
+    submitter: Submitter,
+    sources: Sequence[Source],
+    *,
+    now: datetime,
+    key: str | None = None,
+    sandbox: str | None = None,
+) -> list[int]:
+    """Store the jobs of a submission; ring for them after the commit.
+
+    Args:
+        conn: In a writing transaction.
+        config: What to check against.
+        submitter: Who sends it.
+        sources: JDL, YAML or JSON texts, or records; each may make many jobs.
+        now: The time.
+        key: Idempotency key: the same submission under it again gives the same ids.
+        sandbox: Reference of the archive that is the input sandbox of all jobs that name no other.
+
+    Returns:
+        The ids in the order of the sources.
+
+    Raises:
+        InvalidJob: With the problems of every description; nothing is stored.
+        QuotaExceeded: Too many jobs wait already.
+        IdempotencyConflict: The key stands for another submission.
+    """
+    digest = _digest(sources, sandbox)
+    if key is not None:
+        known = idempotency.find(conn, subject=submitter.subject, key=key, body_digest=digest)
+        if known is not None:
+            return list(known)
+    checked = check(config, submitter, sources, sandbox=sandbox)
+    _check_sandboxes(conn, checked, now)
+    _check_room(conn, config, checked)
+    job_ids = jobs.submit_all(conn, list(_bundles(checked)), now=now)
+    if key is not None:
+        idempotency.remember(
+            conn, subject=submitter.subject, key=key, body_digest=digest, job_ids=job_ids, now=now
+        )
+    return job_ids
+
+
+def check(
+    config: Configuration, submitter: Submitter, sources: Sequence[Source], *, sandbox: str | None = None
+) -> list[Checked]:
+    """Read and check everything that needs no database.
+
+    Raises:
+        InvalidJob: With the problems of every description, each with its index.
+    """
+    checked: list[Checked] = []
+    problems: list[Problem] = []
+    alike: dict[str, list[Checked]] = {}
+    for index, source in enumerate(sources):
+        text = source if isinstance(source, str) else _as_text(source)
+        prefix = f"jobs[{index}]/" if len(sources) > 1 else ""
+        try:
+            if text not in alike:
+                alike[text] = list(_check_one(config, submitter, source, prefix, sandbox))
+            checked += alike[text]
+        except InvalidInput as invalid:
+            problems += (replace(each, path=f"{prefix}{each.path}") for each in invalid.problems)
+    if problems:
+        raise InvalidJob(problems)
+    if not checked:
+        raise InvalidJob([Problem(path="jobs", message="is empty: there is nothing to submit")])
+    return checked
+
+
+def _check_one(
+    config: Configuration, submitter: Submitter, source: Source, path: str, sandbox: str | None
+) -> Iterator[Checked]:
+    """What one source makes; a text may hold several descriptions."""
+    text, raws = (source, jdl.read(source)) if isinstance(source, str) else (_as_text(source), (source,))
+    for raw in raws:
+        for submitted in members.expand(raw, submitter, config, sandbox):
+            yield Checked(source=text, path=path, submitted=submitted)
+
+
+def _as_text(source: Mapping[str, object]) -> str:
+    return json.dumps(source, ensure_ascii=False, default=_expression)
+
+
+def _expression(value: object) -> object:
+    return value.text if isinstance(value, Unevaluated) else str(value)
+
+
+def _digest(sources: Sequence[Source], sandbox: str | None) -> str:
+    texts = [source if isinstance(source, str) else _as_text(source) for source in sources]
+    return hashlib.sha256(json.dumps([texts, sandbox]).encode()).hexdigest()
+
+
+def _check_sandboxes(conn: Connection, checked: Sequence[Checked], now: datetime) -> None:
+    """Every archive must be there for the VO; it is used from now on, so retention keeps it.
+
+    Raises:
+        InvalidJob: One is not.
+    """
+    asked = {(each.submitted.whose.vo, each.submitted.sandbox): each.path for each in reversed(checked)}
+    problems = [
+        Problem(
+            path=f"{path}InputSandbox",
+            message=f"sha256:{digest} is not stored for {vo}; send it to /sandboxes",
+        )
+        for (vo, digest), path in sorted(asked.items(), key=lambda item: item[1])
+        if digest is not None and not blobs.touch(conn, digest, vo=vo, now=now)
+    ]
+    if problems:
+        raise InvalidJob(problems)
+
+
+def _check_room(conn: Connection, config: Configuration, checked: Sequence[Checked]) -> None:
+    """Refuse jobs beyond the limits of their owners and VOs.
+
+    Raises:
+        QuotaExceeded: There are too many.
+    """
+    of_owner: Counter[tuple[str, str]] = Counter()
+    of_vo: Counter[str] = Counter()
+    for each in checked:
+        whose, new = each.submitted.whose, len(each.submitted.members)
+        of_owner[whose.vo, whose.owner] += new
+        of_vo[whose.vo] += new
+    for (vo, owner), new in of_owner.items():
+        most = operations(config, vo).limits.waiting_jobs_per_owner
+        if not backlog.has_room(conn, vo=vo, owner=owner, new=new, most=most):
+            raise QuotaExceeded(
+                f"{owner} has too many waiting jobs in {vo} for {new} more, allowed are {most}"
+            )
+    for vo, new in of_vo.items():
+        most = operations(config, vo).limits.waiting_jobs_per_vo
+        if not backlog.has_room(conn, vo=vo, new=new, most=most):
+            raise QuotaExceeded(f"{vo} has too many waiting jobs for {new} more, allowed are {most}")
+
+
+def _bundles(checked: Sequence[Checked]) -> Iterator[Bundle]:
+    """Equal neighbours, as when a description is sent many times, share a stored description."""
+    for (source, _), some in groupby(checked, key=lambda each: (each.source, id(each.submitted))):
+        group = list(some)
+        submitted = group[0].submitted
+        description = NewDescription(source=source, body=submitted.body, sandbox=submitted.sandbox)
+        yield Bundle(
+            description=description,
+            jobs=[_new_job(each, member) for each in group for member in each.submitted.members],
+        )
+
+
+def _new_job(checked: Checked, member: Member) -> NewJob:
+    whose, said = checked.submitted.whose, member.description
+    return NewJob(
+        vo=whose.vo,
+        owner=whose.owner,
+        owner_group=whose.owner_group,
+        job_name=said.job_name,
+        job_type=said.job_type,
+        job_group=said.job_group,
+        priority=said.priority,
+        parameters=member.parameters,
+        site=said.sites[0] if len(said.sites) == 1 else "Multiple" if said.sites else "ANY",
+    )

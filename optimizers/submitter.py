@@ -1,0 +1,73 @@
+"""Who submits, and for whom."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cs_config.configuration import Configuration
+from optimizers import keywords
+from requirements.errors import InvalidJob
+from requirements.problem import Problem
+from requirements.values import fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitter:
+    """Who sent a submission, from the token."""
+
+    subject: str  #: of the token: the scope of idempotency keys
+    vo: str = ""  #: empty: an operator, who has to name one
+    owner: str = ""
+    owner_group: str = ""  #: empty: `<vo>_user`
+    operator: bool = False  #: may submit for others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Whose job it will be."""
+
+    vo: str  #: lower case
+    owner: str
+    owner_group: str
+
+
+def ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
+    """Whose job a description makes: the submitter's, unless an operator names another.
+
+    Args:
+        raw: The description as read.
+        submitter: Who sent it.
+        config: Knows the VO of a group.
+
+    Raises:
+        InvalidJob: Somebody else is named by one who is no operator; no VO, or no owner.
+    """
+    named = {name: _named(raw, name) for name in ("VO", "Owner", "OwnerGroup")}
+    own = {"VO": submitter.vo, "Owner": submitter.owner, "OwnerGroup": submitter.owner_group}
+    problems = [
+        Problem(path=name, message=f"{value!r}, only an operator submits for others; yours is {own[name]!r}")
+        for name, value in named.items()
+        if value and not submitter.operator and not _same(name, value, own[name])
+    ]
+    known = config.registry.groups.get(named["OwnerGroup"])
+    vo = fold(named["VO"] or (known.vo if known and known.vo else "") or submitter.vo)
+    owner = named["Owner"] or submitter.owner
+    problems += (
+        Problem(path=name, message="has to be named")
+        for name, value in (("VO", vo), ("Owner", owner))
+        if not value
+    )
+    if problems:
+        raise InvalidJob(problems)
+    group = named["OwnerGroup"] or (submitter.owner_group if vo == fold(submitter.vo) else "")
+    return Ownership(vo=vo, owner=owner, owner_group=group or f"{vo}_user")
+
+
+def _named(raw: Mapping[str, object], name: str) -> str:
+    """The value of a keyword in any spelling; one of the wrong type is left to `description.parse`."""
+    wanted = keywords.find(name)
+    values = (value for spelled, value in raw.items() if keywords.find(spelled) is wanted)
+    return next((value.strip() for value in values if isinstance(value, str)), "")
+
+
+def _same(name: str, value: str, own: str) -> bool:
+    return fold(value) == fold(own) if name == "VO" else value == own

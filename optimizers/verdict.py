@@ -1,0 +1,61 @@
+"""How the outcome of a chain stands in the job's row and log."""
+
+from datetime import timedelta
+
+from optimizers.candidate import NO_ELIGIBLE_QUEUE
+from optimizers.chain import Passage
+from optimizers.context import Context
+from optimizers.outcome import Done, Failed, Hold
+from taskqueue.preparing import PreparingJob, Settled
+from taskqueue.states import JobStatus
+
+
+def settled(job: PreparingJob, passage: Passage, context: Context, matchable: frozenset[str]) -> Settled:
+    """The state that an outcome means, in the words of DIRAC.
+
+    Args:
+        job: As it was read.
+        passage: What the chain said.
+        context: Options and time.
+        matchable: Those of the batch's pools that have an eligible queue.
+    """
+    outcome = passage.outcome
+    if isinstance(outcome, Done):
+        return _waiting(job, passage, outcome, matchable)
+    if isinstance(outcome, Hold):
+        delay = outcome.delay or timedelta(seconds=context.operations(job.vo).job_scheduling.hold_time)
+        return Settled(
+            job=job,
+            status=JobStatus.CHECKING,
+            minor_status=passage.step,
+            application_status=outcome.reason,
+            source=passage.step,
+            step=passage.step,
+            due_at=context.now + delay,
+        )
+    return _failed(job, passage, outcome)
+
+
+def _waiting(job: PreparingJob, passage: Passage, outcome: Done, matchable: frozenset[str]) -> Settled:
+    candidate = outcome.candidate
+    pool = candidate.pool.pool_id if candidate.pool else None
+    stuck = pool is not None and pool not in matchable
+    return Settled(
+        job=job,
+        status=JobStatus.WAITING,
+        minor_status=NO_ELIGIBLE_QUEUE if stuck else candidate.minor_status,
+        note=f"passed {', '.join(passage.passed)}",
+        source=passage.step,
+        submit_pool=pool,
+        site=candidate.site,
+    )
+
+
+def _failed(job: PreparingJob, passage: Passage, outcome: Failed) -> Settled:
+    return Settled(
+        job=job,
+        status=JobStatus.FAILED,
+        minor_status=f"{passage.step} optimizer",
+        application_status=outcome.reason,
+        source=passage.step,
+    )

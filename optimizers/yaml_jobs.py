@@ -1,0 +1,119 @@
+"""Job descriptions in YAML, read strictly: a value is what it looks like, a name stands once."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import yaml
+
+from cs_config.scalars import resolve
+from requirements.errors import InvalidJob
+from requirements.problem import Problem
+from requirements.values import fold
+
+#: Lists in records in lists: more than any description needs, less than the stack holds.
+_DEEPEST = 20
+
+
+class _JobLoader(yaml.CSafeLoader):
+    """Leaves it to us what an unquoted word is."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+
+def read(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
+    """The descriptions in a YAML text: a record, a list of records, or several documents of these.
+
+    Raises:
+        InvalidJob: Not YAML, an alias, a name twice, a text that is no record; with line, column and line.
+    """
+    source = _Source(text, file)
+    try:
+        _refuse_aliases(source)
+        documents = [
+            source.value(node) for node in yaml.compose_all(text, Loader=_JobLoader) if node is not None
+        ]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise source.refusal(error.problem or str(error), mark) from None
+    except yaml.YAMLError as error:
+        raise source.refusal(str(error), None) from None
+    jobs = tuple(job for document in documents for job in _jobs(document, source))
+    if not jobs:
+        raise source.refusal("there is no description in it", None)
+    return jobs
+
+
+class _Source:
+    """A text with its name: says where in it something is wrong, and builds values from its nodes."""
+
+    def __init__(self, text: str, file: str | None) -> None:
+        self.text = text
+        self.file = file
+
+    def refusal(self, message: str, mark: yaml.Mark | None, path: str = "description") -> InvalidJob:
+        """The error about one place."""
+        if mark is None:
+            return InvalidJob([Problem(path=path, message=message, file=self.file)])
+        lines = self.text.splitlines()
+        excerpt = lines[mark.line] if mark.line < len(lines) else None
+        problem = Problem(
+            path=path,
+            message=message,
+            file=self.file,
+            line=mark.line + 1,
+            column=mark.column + 1,
+            excerpt=excerpt,
+        )
+        return InvalidJob([problem])
+
+    def value(self, node: yaml.Node, path: str = "", depth: int = 0) -> object:
+        """The plain value of a node."""
+        if depth > _DEEPEST:
+            raise self.refusal("lies too deep", node.start_mark, path)
+        if isinstance(node, yaml.MappingNode):
+            return self._record(node, path, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _record(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, object]:
+        record: dict[str, object] = {}
+        spelled: dict[str, str] = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if not name:
+                raise self.refusal("a name must be a text", key.start_mark, path or "description")
+            if fold(name) in spelled:
+                raise self.refusal(
+                    f"named twice, the other time as {spelled[fold(name)]}", key.start_mark, name
+                )
+            spelled[fold(name)] = name
+            record[name] = self.value(value, f"{path}/{name}" if path else name, depth + 1)
+        return record
+
+    def _scalar(self, node: yaml.Node, path: str) -> object:
+        text = str(node.value)
+        if node.tag != "tag:yaml.org,2002:str":
+            raise self.refusal(f"{node.tag} is no value of a description", node.start_mark, path)
+        if isinstance(node, yaml.ScalarNode) and node.style:
+            return text
+        try:
+            return resolve(text)
+        except ValueError as error:
+            raise self.refusal(str(error), node.start_mark, path) from None
+
+
+def _refuse_aliases(source: _Source) -> None:
+    """Aliases make small texts huge; nobody needs them to describe a job."""
+    for event in yaml.parse(source.text, Loader=_JobLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise source.refusal(f"the alias *{event.anchor} is not allowed", event.start_mark)
+
+
+def _jobs(document: object, source: _Source) -> Iterator[Mapping[str, object]]:
+    for item in document if isinstance(document, list) else [document]:
+        if not isinstance(item, dict):
+            message = "is neither JDL (Name = value;) nor YAML (Name: value)"
+            raise source.refusal(message, yaml.Mark("", 0, 0, 0, None, None))
+        yield item

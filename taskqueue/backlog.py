@@ -1,0 +1,34 @@
+"""How many jobs wait or are about to: what the limits on submission count."""
+
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
+
+from taskqueue.states import PREPARING, JobStatus
+from taskqueue.tables import jobs
+
+_WAITING = sorted(PREPARING | {JobStatus.WAITING})
+
+
+def _counted(*conditions: ColumnElement[bool]) -> Select[int]:
+    # Counting goes no further than it has to: a VO may have millions.
+    some = select(jobs.c.job_id).where(jobs.c.status.in_(_WAITING), *conditions).limit(bindparam("most"))
+    return select(func.count()).select_from(some.subquery())
+
+
+_IS_VO = jobs.c.vo == bindparam("vo")
+OF_VO = _counted(_IS_VO)
+OF_OWNER = _counted(_IS_VO, jobs.c.owner == bindparam("owner"))
+#: No more jobs than this are stored; both ends are found without reading what lies between.
+AT_MOST = select(func.coalesce(func.max(jobs.c.job_id) - func.min(jobs.c.job_id) + 1, 0))
+
+
+def has_room(conn: Connection, *, vo: str, owner: str | None = None, new: int, most: int) -> bool:
+    """Whether with `new` jobs more a VO, or one owner in it, stays within `most` jobs without a pilot."""
+    if new > most:
+        return False
+    if conn.execute(AT_MOST).scalar_one() + new <= most:
+        return True
+    if owner is None:
+        waiting = conn.execute(OF_VO, {"vo": vo, "most": most + 1}).scalar_one()
+    else:
+        waiting = conn.execute(OF_OWNER, {"vo": vo, "owner": owner, "most": most + 1}).scalar_one()
+    return waiting + new <= most
