@@ -1,0 +1,255 @@
+"""The whole system on a real grid's resource tree: `./dev demo`.
+
+Starts `pilotage up` in a temporary home directory, submits a few hundred jobs of several VOs, lets real
+pilots for real queue names run them side by side, and shows what happened. Leaves nothing behind.
+Exits 0 only if every job that can run is Done.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+GRID = Path(__file__).parent / "osg" / "resources.yaml"
+JOBS = Path(__file__).parent / "osg" / "jobs"
+PILOTAGE = Path(sys.executable).with_name("pilotage")
+
+#: VO and queue of each pilot.
+PILOTS = (
+    ("cms", "OSG.CERN.ch/ce503.cern.ch/CMSHTPC_T2_CH_CERN_ce503"),
+    ("cms", "OSG.London.uk/ceprod03.grid.hep.ph.ic.ac.uk/CMSHTPC_T2_UK_London_IC_ceprod03"),
+    ("cms", "OSG.MIT.us/ce01.cmsaf.mit.edu/CMSHTPC_T2_US_MIT_ce01"),
+    ("dune", "OSG.CIEMAT.es/condorce1.ciemat.es/DUNE_T2_ES_CIEMAT_condorce1"),
+    ("dune", "OSG.FNAL_GPGrid.us/gpce03.fnal.gov/FNAL_GPGrid_ce03_mcore_op_duneonly"),
+    ("ligo", "OSG.UChicago.us/iut2-gk.mwt2.org/Engage_US_MWT2_iut2_condce_mcore"),
+    ("osgvo", "OSG.SIUE-CC-production.us/cc-condor.hpc.siue.edu/OSG_US_SIUE_OS_CC"),
+    ("osgvo", "OSG.UUCHPC.us/osggate.chpc.utah.edu/OSG_US_Utah_CHPC_osggate"),
+)
+#: Each description of production.yaml is submitted so often.
+COPIES = 35
+#: Where the new release gets installed while its job waits.
+UPGRADED_CE = "        ce01.cmsaf.mit.edu:\n"
+#: Seconds that the jobs may take together.
+PATIENCE = 120
+
+console = Console(highlight=False, width=max(Console().width, 100))
+
+
+def main() -> int:
+    """Run the demonstration; the exit status."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pilotage-demo-") as name, ExitStack() as processes:
+        demo = Demo(Path(name))
+        demo.say("The service, its optimizers and agents, on the Open Science Grid's 980 queues")
+        processes.enter_context(demo.service())
+        demo.say("Jobs of four VOs")
+        impossible, new_release, rfc, analysis, others = demo.submit_all()
+        demo.say(f"{len(PILOTS)} pilots, each in a batch slot of another queue")
+        processes.enter_context(demo.pilots())
+        demo.say("One job waits for a release that no site has; the configuration is mended while it waits")
+        demo.install_new_release(new_release)
+        runnable = [*new_release, *rfc, *analysis, *others]
+        statuses = demo.watch(runnable)
+        demo.report(rfc=rfc[0], analysis=analysis, impossible=impossible[0])
+    done = sum(status == "Done" for status in statuses.values())
+    everything = done == len(runnable)
+    colour = "green" if everything else "red"
+    seconds = time.monotonic() - started
+    console.print(
+        f"\n[bold {colour}]{done} of {len(runnable)} runnable jobs are Done[/], after {seconds:.0f} s."
+    )
+    return 0 if everything else 1
+
+
+class Demo:
+    """One installation in a temporary directory, and what is done with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.home = directory / "home"
+        self.directory = directory
+        self.grid = directory / "resources.yaml"
+        self.grid.write_text(GRID.read_text(encoding="utf-8"), encoding="utf-8")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
+        self.environment = {**kept, "PILOTAGE_HOME": str(self.home)}
+
+    def say(self, text: str) -> None:
+        """A heading."""
+        console.print()
+        console.rule(f"[bold]{text}", align="left")
+
+    def run(self, *arguments: str | Path, quiet: bool = False) -> Any:
+        """What a command of `pilotage` answers, as parsed JSON; it is shown as a user would type it."""
+        if not quiet:
+            shown = " ".join(_short(argument) for argument in arguments)
+            console.print(f"[dim]$[/] pilotage {shown}", soft_wrap=True)
+        command = [str(PILOTAGE), *map(str, arguments), "--json"]
+        result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if result.returncode not in (0, 1) or not result.stdout:
+            raise SystemExit(f"{' '.join(command)}: {result.stderr}")
+        return json.loads(result.stdout)
+
+    def show(self, *arguments: str) -> None:
+        """A command with what it prints."""
+        console.print(f"[dim]$[/] pilotage {' '.join(arguments)}")
+        environment = {**self.environment, "COLUMNS": str(console.width)}
+        command = [str(PILOTAGE), *arguments]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        console.print(result.stdout.rstrip() + result.stderr, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def service(self) -> Iterator[None]:
+        """`pilotage up`, until the end of the block."""
+        arguments = ["up", "--resources", str(self.grid), "--port", "0"]
+        console.print(f"[dim]$[/] pilotage up --resources {_short(GRID)}", soft_wrap=True)
+        with (self.directory / "up.log").open("wb") as log:
+            process = subprocess.Popen(
+                [PILOTAGE, *arguments], env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+        with _ended(process, signal.SIGINT):
+            self._wait_until_ready(process)
+            yield
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        while not (self.home / "client.env").exists():
+            if process.poll() is not None:
+                raise SystemExit((self.directory / "up.log").read_text())
+            time.sleep(0.05)
+
+    def submit_all(self) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+        """Ids of the jobs, kind by kind."""
+        many = ("--count", str(COPIES))
+        samples = ("--param", "SAMPLE=data,top,higgs,background")
+        submissions: tuple[tuple[str | Path, ...], ...] = (
+            (JOBS / "impossible.jdl",),
+            (JOBS / "new-release.jdl",),
+            (JOBS / "rfc.jdl",),
+            (JOBS / "analysis.jdl", *samples),
+            (JOBS / "production.yaml", *many),
+        )
+        ids = [self.run("job", "submit", *submission)["job_ids"] for submission in submissions]
+        console.print(f"{sum(map(len, ids))} jobs were accepted.")
+        return ids[0], ids[1], ids[2], ids[3], ids[4]
+
+    @contextmanager
+    def pilots(self) -> Iterator[None]:
+        """One pilot for each of `PILOTS`, side by side, until the end of the block."""
+        with ExitStack() as running:
+            for number, (vo, queue) in enumerate(PILOTS):
+                console.print(f"  {vo:6} {queue}")
+                running.enter_context(self._pilot(number, vo, queue))
+            yield
+
+    @contextmanager
+    def _pilot(self, number: int, vo: str, queue: str) -> Iterator[None]:
+        token = self.run("token", "--role", "pilot", "--vo", vo, "--queue", queue, quiet=True)["token"]
+        site, ce, name = queue.split("/")
+        directory = self.directory / f"slot{number}"
+        directory.mkdir()
+        url = dict(line.split("=", 1) for line in (self.home / "client.env").read_text().splitlines())
+        environment = {**self.environment, "PILOTAGE_TOKEN": token, "PILOTAGE_URL": url["PILOTAGE_URL"]}
+        with (directory / "pilot.log").open("wb") as log:
+            process = subprocess.Popen(
+                [PILOTAGE, "pilot", "--site", site, "--ce", ce, "--queue", name],
+                cwd=directory,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        with _ended(process, signal.SIGTERM):
+            yield
+
+    def install_new_release(self, ids: Sequence[int]) -> None:
+        """Add a software tag at one site; the job that waits for it becomes runnable by itself."""
+        job = self.run("job", "show", str(ids[0]), quiet=True)
+        console.print(f"job {ids[0]} is {job['status']}: {job['minor_status']}")
+        tree = self.grid.read_text(encoding="utf-8")
+        addition = "          SoftwareTag: [AppVersion4]\n"
+        self.grid.write_text(tree.replace(UPGRADED_CE, UPGRADED_CE + addition), encoding="utf-8")
+        answer = self.run("config", "apply", self.grid, "--message", "AppVersion4 is at MIT")
+        console.print(f"version {answer['version']} of the configuration is in force.")
+
+    def watch(self, ids: Sequence[int]) -> dict[str, str]:
+        """Wait for the jobs; their statuses at the end."""
+        console.print()
+        columns = (TextColumn("Jobs done"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        deadline = time.monotonic() + PATIENCE
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("jobs", total=len(ids))
+            while time.monotonic() < deadline:
+                rows = self.run("job", "list", "--by", "status", quiet=True)["summary"]
+                counts = Counter({row["status"]: row["count"] for row in rows})
+                final = counts["Done"] + counts["Failed"] + counts["Killed"]
+                bar.update(task, completed=final)
+                if final >= len(ids):
+                    break
+                time.sleep(0.5)
+        named = [f"{min(ids)}-{max(ids)}"]
+        listed = self.run("job", "list", *named, quiet=True)["jobs"]
+        return {str(job["job_id"]): job["status"] for job in listed if job["job_id"] in set(ids)}
+
+    def report(self, *, rfc: int, analysis: Sequence[int], impossible: int) -> None:
+        """The tables at the end."""
+        self.say("Jobs by VO, pool, site and status")
+        self._jobs_table()
+        self.say("Pools with their queues")
+        self.show("pool", "list")
+        self.say("The RFC's job")
+        self.show("job", "log", str(rfc))
+        target = self.directory / "output"
+        files = self.run("job", "output", str(rfc), str(analysis[-1]), "--directory", target)["files"]
+        for file in (Path(file) for found in files.values() for file in found):
+            console.print(f"[dim]{file.relative_to(target)}:[/]")
+            console.print(file.read_text().rstrip(), markup=False)
+        self.say("The job that cannot run, and why")
+        self.show("job", "explain", str(impossible))
+
+    def _jobs_table(self) -> None:
+        rows = self.run("job", "list", "--by", "vo,submit_pool,site,status", quiet=True)["summary"]
+        table = Table("VO", "Pool", "Site", "Status")
+        table.add_column("Jobs", justify="right")
+        for row in sorted(
+            rows, key=lambda row: [str(row[name]) for name in ("vo", "submit_pool", "site", "status")]
+        ):
+            colour = "green" if row["status"] == "Done" else "yellow"
+            pool = (row["submit_pool"] or "–")[:12]
+            table.add_row(row["vo"], pool, row["site"], f"[{colour}]{row['status']}", str(row["count"]))
+        console.print(table)
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[bytes], how: signal.Signals) -> Iterator[None]:
+    """Ask the process to end when the block does; one that will not is killed with all its children."""
+    try:
+        yield
+    finally:
+        process.send_signal(how)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _short(argument: str | Path) -> str:
+    """A path from where the user stands, if it lies below."""
+    path = Path(argument)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return str(argument)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
