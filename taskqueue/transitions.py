@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Select, bindparam, func, select, update
+from sqlalchemy import BindParameter, Connection, Select, bindparam, func, select, update
 
 from taskqueue import log
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
@@ -18,7 +18,7 @@ from taskqueue.tables import attempts, jobs, waiting_jobs
 BATCH = 1000
 _NO_LIMIT = 2**31 - 1
 
-_IDS = bindparam("job_ids", expanding=True)
+_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 LOCK_WAITING = (
     select(waiting_jobs.c.job_id)

@@ -1,0 +1,185 @@
+"""The mapping of pools to queues, stored over queue classes.
+
+A mapping is written only while the VO's queue classes are of the version that it was computed from; see
+`queue_classes`. Only differences are written, and a transaction shows them all at once.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, select, update
+
+from cs_config.configuration import QueueAddress
+from taskqueue import changes, pools, queue_classes
+from taskqueue.tables import pool_queue_classes as mapped
+from taskqueue.tables import queue_class_members as members
+from taskqueue.tables import submit_pools
+from taskqueue.views import pool_queues
+
+#: Keys in one statement; SQLite takes no more than 32,766 values.
+BATCH = 1000
+
+_VO: BindParameter[str] = bindparam("the_vo")
+_POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
+
+LOCK_POOLS = (
+    select(submit_pools.c.pool_id)
+    .where(submit_pools.c.pool_id.in_(_POOLS), submit_pools.c.vo == _VO)
+    .order_by(submit_pools.c.pool_id)
+    .with_for_update()
+)
+
+MAPPED = select(mapped.c.pool_id, mapped.c.queue_class_id).where(mapped.c.pool_id.in_(_POOLS))
+
+MAP = insert(mapped)
+
+UNMAP = delete(mapped).where(
+    mapped.c.pool_id == bindparam("the_pool"), mapped.c.queue_class_id == bindparam("the_class")
+)
+
+REFRESHED = (
+    update(submit_pools)
+    .where(submit_pools.c.pool_id.in_(_POOLS))
+    .values(refreshed_at=bindparam("now"), config_version=bindparam("version"))
+)
+
+ELIGIBLE = (
+    select(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
+    .where(pool_queues.c.pool_id == bindparam("pool_id"))
+    .order_by(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
+)
+
+WITH_QUEUES = select(pool_queues.c.pool_id).where(pool_queues.c.pool_id.in_(_POOLS)).distinct()
+
+AT_SITES = (
+    select(members.c.site, members.c.ce, members.c.queue, mapped.c.pool_id)
+    .join(mapped, mapped.c.queue_class_id == members.c.queue_class_id)
+    .where(
+        members.c.vo.in_(bindparam("vos", expanding=True)),
+        members.c.site.in_(bindparam("sites", expanding=True)),
+    )
+    .order_by(mapped.c.pool_id)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How much of a pool's mapping was changed."""
+
+    gained: int  #: queue classes
+    lost: int  #: queue classes
+
+    def __bool__(self) -> bool:
+        return bool(self.gained or self.lost)
+
+
+def resolve(
+    conn: Connection,
+    *,
+    pool_id: str,
+    config_version: int,
+    queue_class_digests: Collection[str],
+    now: datetime,
+) -> Change | None:
+    """Store the mapping of one pool; see `resolve_all`.
+
+    Raises:
+        PoolNotFound: There is none with this id.
+    """
+    vo = pools.get(conn, pool_id).vo
+    digests = {pool_id: queue_class_digests}
+    changed = resolve_all(conn, vo=vo, config_version=config_version, digests=digests, now=now)
+    return None if changed is None else changed.get(pool_id)
+
+
+def resolve_all(
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    digests: Mapping[str, Collection[str]],
+    now: datetime,
+) -> Mapping[str, Change] | None:
+    """Store which queue classes are eligible for pools of a VO.
+
+    Args:
+        conn: In a writing transaction.
+        vo: Lower case.
+        config_version: What it was computed from.
+        digests: For each pool the digests of its eligible queue classes.
+        now: The time.
+
+    Returns:
+        What changed for each of the pools that exist. None: the VO's queue classes are of another version,
+        nothing was written; take the current configuration, sync, compute again.
+    """
+    there = [pool_id for ids in _batches(digests) for pool_id in _lock(conn, vo, ids)]
+    if queue_classes.hold_version(conn, vo) != config_version:
+        return None
+    class_ids = queue_classes.ids(conn, vo)
+    changed: dict[str, Change] = {}
+    for pool_ids in _batches(there):
+        wanted = {pool_id: {class_ids[digest] for digest in digests[pool_id]} for pool_id in pool_ids}
+        changed |= _write(conn, wanted)
+        conn.execute(REFRESHED, {"pool_ids": pool_ids, "now": now, "version": config_version})
+    if any(changed.values()):
+        changes.append(conn, "mapping", [vo], now=now)
+    return changed
+
+
+def with_queues(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
+    """Those of the pools that have an eligible queue."""
+    return frozenset(
+        pool_id
+        for ids in _batches(pool_ids)
+        for pool_id in conn.execute(WITH_QUEUES, {"pool_ids": ids}).scalars()
+    )
+
+
+def eligible_queues_of(conn: Connection, pool_id: str) -> list[QueueAddress]:
+    """The queues that are eligible for a pool, sorted."""
+    rows = conn.execute(ELIGIBLE, {"pool_id": pool_id})
+    return [QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in rows]
+
+
+def pools_for_queues(
+    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
+) -> Mapping[QueueAddress, list[str]]:
+    """For each of the queues the pools of these VOs that it is eligible for, maybe none."""
+    found: dict[QueueAddress, list[str]] = {address: [] for address in addresses}
+    for sites in _batches({address.site for address in addresses}):
+        for row in conn.execute(AT_SITES, {"vos": sorted(vos), "sites": sites}):
+            of_queue = found.get(QueueAddress(site=row.site, ce=row.ce, queue=row.queue))
+            if of_queue is not None:
+                of_queue.append(row.pool_id)
+    return found
+
+
+def _lock(conn: Connection, vo: str, pool_ids: Sequence[str]) -> Sequence[str]:
+    return conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": pool_ids}).scalars().all()
+
+
+def _write(conn: Connection, wanted: Mapping[str, set[int]]) -> dict[str, Change]:
+    stored: dict[str, set[int]] = {pool_id: set() for pool_id in wanted}
+    for row in conn.execute(MAPPED, {"pool_ids": list(wanted)}):
+        stored[row.pool_id].add(row.queue_class_id)
+    gained = {pool_id: wanted[pool_id] - stored[pool_id] for pool_id in wanted}
+    lost = {pool_id: stored[pool_id] - wanted[pool_id] for pool_id in wanted}
+    if new := list(_pairs(gained)):
+        conn.execute(MAP, [{"pool_id": pool_id, "queue_class_id": class_id} for pool_id, class_id in new])
+    if old := list(_pairs(lost)):
+        conn.execute(UNMAP, [{"the_pool": pool_id, "the_class": class_id} for pool_id, class_id in old])
+    return {pool_id: Change(gained=len(gained[pool_id]), lost=len(lost[pool_id])) for pool_id in wanted}
+
+
+def _pairs(classes: Mapping[str, set[int]]) -> Iterator[tuple[str, int]]:
+    for pool_id, class_ids in classes.items():
+        for class_id in sorted(class_ids):
+            yield pool_id, class_id
+
+
+def _batches(keys: Collection[str]) -> Iterator[Sequence[str]]:
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), BATCH):
+        yield ordered[start : start + BATCH]

@@ -1,0 +1,170 @@
+"""SubmitPools: the Requirements of a VO, stored once under their id.
+
+A pool goes when no job that is not final uses it. The arrival of a job touches the pool's row in the
+transaction that makes the job wait, and deletion states that the row is untouched: whichever comes
+second sees what the first did, so that a job never ends without its pool.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue import changes
+from taskqueue.errors import PoolNotFound
+from taskqueue.states import FINAL, JobStatus
+from taskqueue.tables import jobs, submit_pools
+from taskqueue.upserts import Twins, Upsert
+
+_NOT_FINAL = sorted(set(JobStatus) - FINAL)
+
+
+def _touch(insert: Upsert) -> Insert:
+    return insert.on_conflict_do_update(
+        index_elements=["pool_id"], set_={"last_used_at": insert.excluded.last_used_at}
+    ).returning(submit_pools.c.pool_id, submit_pools.c.refreshed_at)
+
+
+TOUCH = Twins(submit_pools, _touch)
+
+GET = select(submit_pools).where(submit_pools.c.pool_id == bindparam("pool_id"))
+
+#: What a refresh has to look at: computed from another configuration, or long ago, or never.
+OUTDATED = (
+    select(submit_pools)
+    .where(
+        submit_pools.c.vo == bindparam("vo"),
+        or_(
+            submit_pools.c.config_version < bindparam("config_version"),
+            submit_pools.c.refreshed_at.is_(None),
+            submit_pools.c.refreshed_at < bindparam("refreshed_before"),
+        ),
+        submit_pools.c.pool_id > bindparam("after"),
+    )
+    .order_by(submit_pools.c.pool_id)
+    .limit(bindparam("limit"))
+)
+
+_is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status.in_(_NOT_FINAL))
+_was_used = exists().where(
+    jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.ended_at >= bindparam("before")
+)
+_may_go = and_(submit_pools.c.last_used_at < bindparam("before"), ~_is_used, ~_was_used)
+
+#: A locked row is in use. Locked in order, as `touch_all` does.
+UNUSED = (
+    select(submit_pools.c.pool_id)
+    .where(_may_go)
+    .order_by(submit_pools.c.pool_id)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True)
+)
+DELETE_UNUSED = (
+    delete(submit_pools)
+    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)), _may_go)
+    .returning(submit_pools.c.pool_id, submit_pools.c.vo)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPool:
+    """A pool that a job asks for; it may be there already."""
+
+    pool_id: str
+    vo: str  #: lower case
+    requirements: str  #: the canonical form, JSON
+    original: str  #: as written, JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool as it stands."""
+
+    pool_id: str
+    vo: str
+    requirements: str  #: the canonical form, JSON
+    original: str  #: as first written, JSON
+    created_at: datetime
+    last_used_at: datetime
+    refreshed_at: datetime | None  #: None: not resolved yet
+    config_version: int  #: what its mapping was computed from
+
+
+def touch(
+    conn: Connection, *, pool_id: str, vo: str, requirements_json: str, original_json: str, now: datetime
+) -> bool:
+    """Store a pool or say that it is used; whether it still has to be resolved. See `touch_all`."""
+    pool = NewPool(pool_id=pool_id, vo=vo, requirements=requirements_json, original=original_json)
+    return pool_id in touch_all(conn, [pool], now=now)
+
+
+def touch_all(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:
+    """Store pools or say that they are used; the ids of those that still have to be resolved.
+
+    Called in the transaction that makes jobs wait for them. Until that ends nobody else touches or deletes
+    them: of two that bring the same new pool, the second finds it resolved.
+    """
+    by_id = {pool.pool_id: pool for pool in pools}
+    if not by_id:
+        return frozenset()
+    rows = [
+        {
+            "pool_id": pool.pool_id,
+            "vo": pool.vo,
+            "requirements": pool.requirements,
+            "original": pool.original,
+            "created_at": now,
+            "last_used_at": now,
+            "config_version": 0,
+        }
+        for _, pool in sorted(by_id.items())
+    ]
+    found = conn.execute(TOUCH.of(conn), rows)
+    return frozenset(row.pool_id for row in found if row.refreshed_at is None)
+
+
+def get(conn: Connection, pool_id: str) -> Pool:
+    """One pool.
+
+    Raises:
+        PoolNotFound: There is none with this id.
+    """
+    row = conn.execute(GET, {"pool_id": pool_id}).mappings().one_or_none()
+    if row is None:
+        raise PoolNotFound(pool_id)
+    return Pool(**row)
+
+
+def find(conn: Connection, *, vos: Collection[str] | None = None, limit: int, after: str = "") -> list[Pool]:
+    """A page of pools by id, of these VOs (None: of all)."""
+    statement = select(submit_pools).where(submit_pools.c.pool_id > after)
+    if vos is not None:
+        statement = statement.where(submit_pools.c.vo.in_(sorted(vos)))
+    rows = conn.execute(statement.order_by(submit_pools.c.pool_id).limit(limit)).mappings()
+    return [Pool(**row) for row in rows]
+
+
+def outdated(
+    conn: Connection, *, vo: str, config_version: int, refreshed_before: datetime, limit: int, after: str = ""
+) -> list[Pool]:
+    """A page, by id, of a VO's pools whose mapping has to be computed anew."""
+    values = {
+        "vo": vo,
+        "config_version": config_version,
+        "refreshed_before": refreshed_before,
+        "after": after,
+        "limit": limit,
+    }
+    return [Pool(**row) for row in conn.execute(OUTDATED, values).mappings()]
+
+
+def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: int = 1000) -> list[str]:
+    """Delete pools that no job has used since `before`, with their mapping; their ids."""
+    unused = list(conn.execute(UNUSED, {"before": before, "limit": limit}).scalars())
+    if not unused:
+        return []
+    deleted = conn.execute(DELETE_UNUSED, {"before": before, "pool_ids": unused}).all()
+    changes.append(conn, "mapping", sorted({row.vo for row in deleted}), now=now)
+    return [row.pool_id for row in deleted]

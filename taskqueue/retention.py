@@ -1,0 +1,180 @@
+"""Removing what nobody asks for any more, a bounded number of rows at a time.
+
+Each function is one step of a transaction of its caller, who comes again while it finds something; a step
+that runs twice, or in two processes at once, does no harm.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Delete,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    select,
+    tuple_,
+    update,
+)
+
+from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
+from taskqueue.tables import (
+    attempts,
+    blobs,
+    changes,
+    descriptions,
+    idempotency_keys,
+    job_log,
+    jobs,
+    match_requests,
+    pilots,
+    revoked_tokens,
+    waiting_jobs,
+)
+
+_BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
+_LIMIT: BindParameter[int] = bindparam("limit")
+_IDS: BindParameter[int] = bindparam("ids", expanding=True)
+_NOT_FINAL = sorted(set(JobStatus) - FINAL)
+_PILOT_ENDS = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
+
+_is_over = and_(
+    jobs.c.vo == bindparam("the_vo"),
+    jobs.c.status.in_(sorted(FINAL)),
+    jobs.c.updated_at < _BEFORE,
+    # A killed job whose pilot still delivers.
+    ~exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c.closed_at.is_(None)),
+)
+
+OLD_JOBS = (
+    select(jobs.c.job_id, jobs.c.description_id)
+    .where(_is_over)
+    .order_by(jobs.c.updated_at)
+    .limit(_LIMIT)
+    .with_for_update(skip_locked=True)
+)
+REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_IDS))
+#: Log and attempts go with the job, by foreign key.
+REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(_IDS))
+REMOVE_DESCRIPTIONS = delete(descriptions).where(
+    descriptions.c.description_id.in_(_IDS),
+    ~exists().where(jobs.c.description_id == descriptions.c.description_id),
+)
+
+OLD_LOGS = (
+    select(jobs.c.job_id)
+    .where(_is_over, exists().where(job_log.c.job_id == jobs.c.job_id))
+    .order_by(jobs.c.updated_at)
+    .limit(_LIMIT)
+)
+REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(_IDS))
+
+FORGET_OUTPUTS = (
+    update(attempts)
+    .where(
+        tuple_(attempts.c.job_id, attempts.c.epoch).in_(
+            select(attempts.c.job_id, attempts.c.epoch)
+            .where(
+                attempts.c.vo == bindparam("the_vo"),
+                attempts.c.output.is_not(None),
+                attempts.c.closed_at < _BEFORE,
+            )
+            .limit(_LIMIT)
+        )
+    )
+    .values(output=None)
+)
+
+#: NOT IN, since it is computed once; there is no index to look up an archive's users one by one.
+_is_needed = blobs.c.digest.in_(
+    select(attempts.c.output).where(attempts.c.vo == bindparam("the_vo"), attempts.c.output.is_not(None))
+) | blobs.c.digest.in_(
+    select(descriptions.c.sandbox)
+    .join(jobs, jobs.c.description_id == descriptions.c.description_id)
+    .where(
+        jobs.c.vo == bindparam("the_vo"),
+        jobs.c.status.in_(_NOT_FINAL),
+        descriptions.c.sandbox.is_not(None),
+    )
+)
+_may_go = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.last_used_at < _BEFORE, ~_is_needed)
+OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(skip_locked=True)
+REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(_IDS), _may_go).returning(blobs.c.digest)
+
+
+def _remove(table: Table, is_old: ColumnElement[bool]) -> Delete:
+    key = tuple_(*table.primary_key) if len(table.primary_key) > 1 else next(iter(table.primary_key))
+    return delete(table).where(key.in_(select(*table.primary_key).where(is_old).limit(_LIMIT)))
+
+
+REMOVE_MATCH_REQUESTS = _remove(match_requests, match_requests.c.at < _BEFORE)
+REMOVE_IDEMPOTENCY_KEYS = _remove(idempotency_keys, idempotency_keys.c.at < _BEFORE)
+REMOVE_CHANGES = _remove(changes, changes.c.at < _BEFORE)
+REMOVE_REVOKED_TOKENS = _remove(revoked_tokens, revoked_tokens.c.expires_at < _BEFORE)
+REMOVE_PILOTS = _remove(
+    pilots,
+    and_(pilots.c.vo == bindparam("the_vo"), pilots.c.status.in_(_PILOT_ENDS), pilots.c.updated_at < _BEFORE),
+)
+
+
+def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
+    """Remove jobs that ended before that time, with their log, attempts and unshared descriptions."""
+    old = conn.execute(OLD_JOBS, {"the_vo": vo, "before": before, "limit": limit}).all()
+    if old:
+        job_ids = [row.job_id for row in old]
+        conn.execute(REMOVE_WAITING, {"ids": job_ids})
+        conn.execute(REMOVE_JOBS, {"ids": job_ids})
+        conn.execute(REMOVE_DESCRIPTIONS, {"ids": sorted({row.description_id for row in old})})
+    return len(old)
+
+
+def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
+    """Remove the log of jobs that ended before that time; of how many jobs."""
+    job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
+    if job_ids:
+        conn.execute(REMOVE_LOGS, {"ids": job_ids})
+    return len(job_ids)
+
+
+def forget_outputs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
+    """Let go of the outputs of attempts that were closed before that time; `remove_blobs` takes them."""
+    return conn.execute(FORGET_OUTPUTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
+
+
+def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> list[str]:
+    """Remove the rows of archives that were not used since and that no job needs.
+
+    Their bytes go afterwards, when this is committed: `blobs.remove_file` for each digest.
+    """
+    values = {"the_vo": vo, "before": before}
+    old = list(conn.execute(OLD_BLOBS, {**values, "limit": limit}).scalars())
+    return list(conn.execute(REMOVE_BLOBS, {**values, "ids": old}).scalars()) if old else []
+
+
+def remove_pilots(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
+    """Remove pilots that ended before that time."""
+    return conn.execute(REMOVE_PILOTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
+
+
+def remove_match_requests(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Remove answers to requests for work that were given before that time."""
+    return conn.execute(REMOVE_MATCH_REQUESTS, {"before": before, "limit": limit}).rowcount
+
+
+def remove_idempotency_keys(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Remove keys of submissions of before that time; they are kept seven days."""
+    return conn.execute(REMOVE_IDEMPOTENCY_KEYS, {"before": before, "limit": limit}).rowcount
+
+
+def remove_changes(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Remove changes that every matcher has read, or is too late to read."""
+    return conn.execute(REMOVE_CHANGES, {"before": before, "limit": limit}).rowcount
+
+
+def remove_revoked_tokens(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Remove revocations of tokens that expired before that time: nobody accepts those anyway."""
+    return conn.execute(REMOVE_REVOKED_TOKENS, {"before": before, "limit": limit}).rowcount
