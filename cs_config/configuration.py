@@ -20,7 +20,7 @@ __all__ = ["Configuration", "Parameter", "QueueAddress"]
 Levels = tuple[Level, Level, Level]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Configuration:
     """A version of the configuration with everything that follows from it.
 
@@ -42,9 +42,12 @@ class Configuration:
     _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
         default_factory=dict, repr=False
     )
-    _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict, repr=False)
+    _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict)
     #: What other modules of this package compute from it once; the key begins with their name.
-    derived: dict[tuple[str, str], object] = field(default_factory=dict, repr=False)
+    derived: dict[tuple[str, str], object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Configuration {self.version} of {self.file}: {len(self.levels)} queues>"
 
     @cached_property
     def tree(self) -> Tree:

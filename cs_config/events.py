@@ -89,6 +89,8 @@ class EventReader:
             self._name(frame, event.value, event)
         else:
             self._value(frame, self._resolved(event), event)
+        if "\0" in event.value:
+            self._problem("the character NUL is not allowed", event)
 
     def _resolved(self, event: Any) -> Scalar | None:
         if not event.implicit[0]:  # quoted, or a block of text

@@ -32,7 +32,7 @@ class _VO(Options):
 class _Group(Options):
     """`Registry/Groups/<group>`."""
 
-    vo: Annotated[str | None, Field(alias="VO", pattern=NAME.pattern)] = None
+    vo: Annotated[str | None, Field(alias="VO", pattern=f"^{NAME.pattern}$")] = None
     """The VO that the group belongs to; without it the VO of the token."""
     users: Texts = ()
     """Its members."""

@@ -1,0 +1,73 @@
+import logging
+from datetime import datetime
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from cs_config import versions
+from cs_config.configuration import Configuration
+from cs_config.errors import one_problem
+from cs_config.live import LiveConfiguration
+from taskqueue import database
+
+TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
+
+
+def store(engine: Engine, text: str, now: datetime) -> int:
+    with database.writing(engine) as conn:
+        return versions.store(conn, text, author="a", message="", source="api", expected=None, now=now)
+
+
+def refresh(live: LiveConfiguration, engine: Engine) -> bool:
+    with database.reading(engine) as conn:
+        return live.refresh(conn)
+
+
+def test_before_anything_is_stored_there_is_an_empty_configuration(engine: Engine) -> None:
+    live = LiveConfiguration()
+    assert not refresh(live, engine)
+    assert live.current.version == 0
+    assert live.current.addresses == ()
+
+
+def test_a_new_version_is_taken_at_the_next_look(engine: Engine, now: datetime) -> None:
+    live = LiveConfiguration()
+    store(engine, TEXT % 1, now)
+    assert refresh(live, engine)
+    before = live.current
+    assert not refresh(live, engine)
+    assert live.current is before
+    store(engine, TEXT % 2, now)
+    assert refresh(live, engine)
+    assert live.current.version == 2
+    assert before.values(before.addresses[0], "cms") == {"MaxRAM": 1}
+
+
+def test_a_version_that_cannot_be_read_leaves_the_running_one(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads = []
+
+    def load(conn: Connection, version: int) -> Configuration:
+        loads.append(version)
+        if version == 2:
+            raise one_problem("Resources", "made by a newer release")
+        return versions.load(conn, version)
+
+    live = LiveConfiguration(load)
+    store(engine, TEXT % 1, now)
+    refresh(live, engine)
+    store(engine, TEXT % 2, now)
+    with caplog.at_level(logging.WARNING):
+        assert not refresh(live, engine)
+        assert not refresh(live, engine)
+    assert live.current.version == 1
+    assert live.problem == "Resources: made by a newer release"
+    assert loads == [1, 2], "a version does not change: it is tried once"
+    assert [record.message for record in caplog.records] == [
+        "configuration 2 cannot be read, 1 stays: Resources: made by a newer release"
+    ]
+    store(engine, TEXT % 3, now)
+    assert refresh(live, engine)
+    assert live.current.version == 3
+    assert live.problem is None

@@ -1,0 +1,199 @@
+from pathlib import Path
+
+import pytest
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+
+TREE = """\
+Resources:
+  Sites:
+    LCG.CERN.ch:
+      CEs:
+        ce01:
+          {line}
+          Queues:
+            long: {{}}
+"""
+
+
+CE = "Resources/Sites/LCG.CERN.ch/CEs/ce01"
+
+
+def ce_with(line: str) -> str:
+    return TREE.format(line=line)
+
+
+def errors(text: str) -> list[str]:
+    return [str(problem) for problem in validate.check(text, "resources.yaml")]
+
+
+def test_a_misspelled_parameter_is_an_error_that_names_the_right_one() -> None:
+    (found,) = errors(ce_with("MaxRamm: 4000"))
+    assert found == f"{CE}/MaxRamm: unknown parameter, did you mean MaxRAM? (resources.yaml:6)"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("MaxRM", "MaxRAM"),
+        ("NumberOfProcesors", "NumberOfProcessors"),
+        ("maxCPUTmie", "maxCPUTime"),
+        ("Tags", "Tag"),
+        ("RequiredTags", "RequiredTag"),
+        ("GPU", "GPUs"),
+        ("Enabld", "Enabled"),
+    ],
+)
+def test_slips_of_the_pen_are_errors(name: str, meant: str) -> None:
+    assert f"did you mean {meant}?" in errors(ce_with(f"{name}: 1"))[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["SiteName", "LocalColour", "CPUModel", "SoftwareTag", "x", "glidein.cap", "Größe", "MinRAM"]
+)
+def test_a_sites_own_names_are_accepted(name: str) -> None:
+    report = validate.report(ce_with(f"{name}: 1"), "resources.yaml")
+    assert report.errors == report.warnings == ()
+
+
+def test_a_name_that_is_only_like_a_known_one_is_a_warning_once() -> None:
+    text = ce_with("CPUType: fast\n          VOs: {cms: {CPUType: slow}}")
+    report = validate.report(text, "resources.yaml")
+    assert report.configuration is not None
+    (warning,) = report.warnings
+    said = "not a parameter that the system knows (kept as the site's own), did you mean CEType?"
+    assert str(warning) == f"{CE}/CPUType: {said} (resources.yaml:6)"
+
+
+def test_a_name_that_the_operations_declare_is_meant_as_it_is() -> None:
+    text = (
+        ce_with("MaxRamm: 4000") + "Operations: {Defaults: {JobDescription: {Memory: {resource: MaxRamm}}}}\n"
+    )
+    assert errors(text) == []
+
+
+def test_known_names_are_known_in_any_case() -> None:
+    assert errors(ce_with("maxram: 4000")) == []
+    assert "allowed is a number of MB" in errors(ce_with("maxram: much"))[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("MaxRAM: '4000'", "a number of MB"),
+        ("MaxRAM: -1", "a number of MB, 0 or more"),
+        ("MaxRAM: true", "a number of MB"),
+        ("MaxRAM: [1, 2]", "a number of MB"),
+        ("NumberOfProcessors: 1.5", "a whole number"),
+        ("MaxTotalJobs: many", "a whole number"),
+        ("Enabled: yes", "true or false"),
+        ("Enabled: 'false'", "true or false"),
+        ("WholeNode: 1", "true or false"),
+        ("CEType: [a]", "a text"),
+        ("Tag: 'a, b'", "a text or a list of texts"),
+        ("Tag: [1]", "a text or a list of texts"),
+        ("VO: cms, atlas", None),
+        ("VO: 'cms, atlas'", "names of VOs: [atlas, cms]"),
+        ("NumberOfNodes: some", "a number or a range"),
+    ],
+)
+def test_known_parameters_have_types(line: str, allowed: str | None) -> None:
+    found = errors(ce_with(line))
+    assert len(found) == 1
+    assert found[0].startswith("Resources/Sites/LCG.CERN.ch/CEs/ce01/")
+    assert allowed is None or f"allowed is {allowed}" in found[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["NumberOfNodes: 4", "NumberOfNodes: 1-4", "Tag: a", "VO: cms", "VO: []", "Platform: [a, b]"]
+)
+def test_known_parameters_in_their_forms(line: str) -> None:
+    assert errors(ce_with(line)) == []
+
+
+@pytest.mark.parametrize("line", ["own: [1, null]", "own: .inf", "own: 0x10", "own: 99999999999999999999"])
+def test_values_that_cannot_be_compared_are_errors(line: str) -> None:
+    assert len(errors(ce_with(line))) == 1
+
+
+def test_unknown_levels_are_errors() -> None:
+    (found,) = errors(ce_with("Queuez: {a: {}}"))
+    allowed = "Queues, VOs and parameters with a value"
+    said = f"unknown level, allowed here are {allowed}, did you mean Queues?"
+    assert found == f"{CE}/Queuez: {said} (resources.yaml:6)"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Resource: {}\n",
+            "allowed here are Resources, Operations, Registry, did you mean Resources?",
+        ),
+        (
+            "Resources: {Site: {}}\n",
+            "Resources/Site: unknown level, allowed here are Sites, Computing, did you mean Sites?",
+        ),
+        ("Resources: 5\n", "Resources: 5 is a value, a section is needed here"),
+        ("Resources: {Sites: [a]}\n", "Resources/Sites: ['a'] is a value, a section is needed here"),
+        (
+            "Resources: {Sites: {A: 5}}\n",
+            "Resources/Sites/A: 5 is a value, a site is a section of parameters",
+        ),
+        ("Resources: {Sites: {A B: {}}}\n", "Resources/Sites/A B: 'A B' is no name of a site"),
+        ("Resources: {Sites: {A: {ces: {}}}}\n", "Resources/Sites/A/ces: unknown level, did you mean CEs?"),
+        (
+            "Resources: {Sites: {A: {CEs: 5}}}\n",
+            "Resources/Sites/A/CEs: a section of CE names is needed here",
+        ),
+        (
+            "Resources: {Sites: {A: {Queues: {}}}}\n",
+            "Resources/Sites/A/Queues: unknown level, allowed here are CEs, VOs",
+        ),
+        (
+            "Resources: {Sites: {A: {VOs: [cms]}}}\n",
+            "Resources/Sites/A/VOs: a section of VO names is needed here",
+        ),
+        ("Resources: {Sites: {A: {VOs: {cms: {B: {}}}}}}\n", "Resources/Sites/A/VOs/cms/B: unknown level"),
+        ("Resources: {Sites: {A: {VOs: {c/s: {}}}}}\n", "'c/s' is no name of a VO"),
+        ("Resources: {Sites: {A: {a/b: 1}}}\n", "'a/b' is no name of a parameter"),
+        ("Resources: {Sites: {A: {'': 1}}}\n", "'' is no name of a parameter"),
+        (
+            "Resources: {Computing: {OSCompatibility: {el9: {}}}}\n",
+            "OSCompatibility/el9: a list of the platforms",
+        ),
+        ("Resources: {Computing: {CEDefaults: {}}}\n", "Computing/CEDefaults: unknown level"),
+        ("Registry: {Users: {}}\n", "Registry/Users: unknown level, allowed here are VO, Groups"),
+    ],
+)
+def test_what_stands_at_the_wrong_place_is_an_error(text: str, said: str) -> None:
+    found = errors(text)
+    assert len(found) == 1
+    assert said in found[0]
+    assert found[0].endswith("(resources.yaml:1)")
+
+
+def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
+    text = (
+        ce_with("MaxRAM: much\n          CEType: 5")
+        + "Operation: {}\nRegistry: {Groups: {g: {JobShare: -1}}}\n"
+    )
+    assert [problem.line for problem in validate.check(text, "r.yaml")] == [6, 7, 10, 11]
+
+
+def test_parse_raises_with_all_problems() -> None:
+    with pytest.raises(ConfigError) as error:
+        validate.parse(ce_with("MaxRAM: much\n          CEType: 5"), "r.yaml")
+    assert len(error.value.problems) == 2
+    assert error.value.code == "config_error"
+
+
+def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone.yaml: cannot be read: No such file or directory"):
+        validate.load_file(tmp_path / "gone.yaml")
+
+
+def test_a_directory_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        validate.load_file(tmp_path)

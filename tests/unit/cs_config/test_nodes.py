@@ -1,0 +1,92 @@
+import pytest
+
+from cs_config import nodes, validate
+from cs_config.operations import operations
+from requirements.errors import InvalidInput, InvalidRequest
+from requirements.record import parse_record
+
+CONFIG = validate.parse("""\
+Resources:
+  Sites:
+    LCG.CERN.ch:
+      SoftwareTag: [AppVersion1]
+      CEs:
+        ce01:
+          CEType: HTCondorCE
+          Queues:
+            long: {MaxRAM: 4000, VOs: {cms: {MaxRAM: 8000}}}
+            short: {MaxRAM: 2000}
+            off: {MaxRAM: 9000, Enabled: false}
+    LCG.KIT.de:
+      VO: [cms]
+      CEs:
+        arc: {CEType: ARC, Queues: {q: {MaxRAM: 6000, CEType: HTCondorCE}}}
+Operations:
+  Defaults: {JobDescription: {Memory: {type: number, resource: MaxRAM}}}
+  atlas: {JobDescription: {Memory: {type: string}}}
+""")
+
+
+def eligible(vo: str, **wanted: object) -> list[str]:
+    requirements = parse_record(wanted, operations(CONFIG, vo).job_description.declarations)
+    return sorted(str(queue) for queue in nodes.eligible_queues(CONFIG, vo, requirements))
+
+
+def test_queues_that_have_what_is_asked() -> None:
+    assert eligible("dune", Memory=3000) == ["LCG.CERN.ch/ce01/long"]
+    assert eligible("dune", Memory=2000, SoftwareTag=["AppVersion1", "AppVersion2"]) == [
+        "LCG.CERN.ch/ce01/long",
+        "LCG.CERN.ch/ce01/short",
+    ]
+    assert eligible("dune", Memory=5000) == []
+
+
+def test_a_vo_sees_its_own_values_and_queues() -> None:
+    assert eligible("cms", Memory=5000) == ["LCG.CERN.ch/ce01/long", "LCG.KIT.de/arc/q"]
+    assert eligible("CMS", Memory=7000) == ["LCG.CERN.ch/ce01/long"]
+
+
+def test_a_disabled_queue_is_not_eligible() -> None:
+    assert eligible("cms", Memory=9000) == []
+
+
+def test_nodes_come_as_a_tree_with_their_parameters() -> None:
+    assert nodes.get_eligible_nodes(CONFIG, vo="cms", queue={"Memory": 7000}) == {
+        "LCG.CERN.ch": {
+            "ce01": {"long": {"SoftwareTag": ("AppVersion1",), "CEType": "HTCondorCE", "MaxRAM": 8000}}
+        }
+    }
+
+
+def test_without_a_selection_all_usable_queues_come() -> None:
+    assert list(nodes.get_eligible_nodes(CONFIG, vo="cms")) == ["LCG.CERN.ch", "LCG.KIT.de"]
+    assert list(nodes.get_eligible_nodes(CONFIG, vo="dune")) == ["LCG.CERN.ch"]
+    assert "off" not in nodes.get_eligible_nodes(CONFIG, vo="dune")["LCG.CERN.ch"]["ce01"]
+
+
+def test_the_selection_of_ces_looks_at_the_ce_not_at_its_queues() -> None:
+    assert list(nodes.get_eligible_nodes(CONFIG, vo="cms", ce={"CEType": "arc"})) == ["LCG.KIT.de"]
+    assert list(nodes.get_eligible_nodes(CONFIG, vo="cms", ce={"CEType": "HTCondorCE"})) == ["LCG.CERN.ch"]
+    assert list(nodes.get_eligible_nodes(CONFIG, vo="cms", ce={"MaxRAM": 1})) == []
+    assert list(nodes.get_eligible_nodes(CONFIG, vo="cms", ce={"SoftwareTag": "appversion1"})) == [
+        "LCG.CERN.ch"
+    ]
+
+
+def test_both_selections_must_hold() -> None:
+    found = nodes.get_eligible_nodes(
+        CONFIG, vo="cms", ce={"CEType": ["ARC", "AREX"]}, queue={"CEType": "HTCondorCE"}
+    )
+    assert found == {"LCG.KIT.de": {"arc": {"q": dict(CONFIG.values(CONFIG.addresses[-1], "cms"))}}}
+
+
+def test_another_type_of_node_is_refused() -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"'Queu' is no type of node, allowed is Queue, did you mean Queue\?"
+    ):
+        nodes.get_eligible_nodes(CONFIG, vo="cms", node="Queu")
+
+
+def test_a_selection_that_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="queue/Memory"):
+        nodes.get_eligible_nodes(CONFIG, vo="cms", queue={"Memory": "much"})

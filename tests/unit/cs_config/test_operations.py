@@ -1,0 +1,144 @@
+import pytest
+from pydantic import ValidationError
+
+from cs_config import validate
+from cs_config.operations import operations
+from requirements.declarations import Kind, MatchRule
+
+
+def errors(operations: str) -> list[str]:
+    return [str(problem) for problem in validate.check(f"Operations: {operations}\n", "o.yaml")]
+
+
+def test_without_anything_said_the_defaults_hold() -> None:
+    found = operations(validate.parse("Operations: {}"), "cms")
+    assert found.job_scheduling.max_rescheduling == 3
+    assert found.job_scheduling.reschedule_delays == (60, 180, 300, 600)
+    assert found.job_scheduling.cpu_segments[-1] == 1_080_000
+    assert found.job_description.cpu_time.default == 86_400
+    assert found.job_description.bounds["priority"].maximum == 10
+    assert found.pools.refresh_interval == 900
+    assert found.leases.time == 300
+
+
+def test_a_vos_options_stand_over_those_for_everybody_one_by_one() -> None:
+    config = validate.parse(
+        "Operations: {Defaults: {JobScheduling: {MaxRescheduling: 5, HoldTime: 10}},"
+        " CMS: {JobScheduling: {HoldTime: 20}}}"
+    )
+    assert operations(config, "cms").job_scheduling.hold_time == 20
+    assert operations(config, "cms").job_scheduling.max_rescheduling == 5
+    assert operations(config, "atlas").job_scheduling.hold_time == 10
+    assert operations(config, None).job_scheduling.hold_time == 10
+    assert "cms" in config.vos
+
+
+def test_null_goes_back_to_the_built_in_default() -> None:
+    config = validate.parse(
+        "Operations: {Defaults: {Pools: {GraceTime: 5}}, cms: {Pools: {GraceTime: null}}}"
+    )
+    assert operations(config, "cms").pools.grace_time == 3_600
+
+
+def test_a_vo_may_have_options_without_defaults() -> None:
+    config = validate.parse("Operations: {cms: {Pools: {GraceTime: 5}}}")
+    assert operations(config, "cms").pools.grace_time == 5
+    assert operations(config, "atlas").pools.grace_time == 3_600
+
+
+def test_names_are_declared() -> None:
+    config = validate.parse(
+        "Operations: {Defaults: {JobDescription: {"
+        "Memory: {type: number, unit: MB, resource: MaxRAM, min: 1}, Software: {type: list, match: all}}}}"
+    )
+    declarations = operations(config, "cms").job_description.declarations
+    memory, software = declarations.get("memory"), declarations.get("SOFTWARE")
+    assert memory is not None
+    assert (memory.kind, memory.unit, memory.resource, memory.minimum) == (Kind.NUMBER, "MB", "MaxRAM", 1)
+    assert software is not None
+    assert (software.kind, software.match) == (Kind.LIST, MatchRule.ALL)
+
+
+def test_a_vo_redeclares_a_name_in_another_case() -> None:
+    config = validate.parse(
+        "Operations: {Defaults: {JobDescription: {Memory: {type: number, min: 1}}},"
+        " cms: {JobDescription: {memory: {max: 5}}}}"
+    )
+    declarations = operations(config, "cms").job_description.declarations
+    assert declarations.names() == ("memory",)
+    found = declarations.get("Memory")
+    assert found is not None
+    assert (found.minimum, found.maximum) == (1, 5)
+
+
+def test_bounds_of_keywords_keep_what_is_not_said() -> None:
+    config = validate.parse("Operations: {Defaults: {JobDescription: {CPUTime: {default: 3600}}}}")
+    cpu_time = operations(config, None).job_description.cpu_time
+    assert (cpu_time.default, cpu_time.minimum, cpu_time.maximum) == (3_600, 100, 500_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "{Defaults: {JobScheduling: {MaxReschedulin: 3}}}",
+            "JobScheduling/MaxReschedulin: unknown option, did you mean MaxRescheduling? (o.yaml:1)",
+        ),
+        (
+            "{Defaults: {JobSheduling: {}}}",
+            "Operations/Defaults/JobSheduling: unknown option, did you mean JobScheduling?",
+        ),
+        ("{Default: {}}", "Operations/Default: unknown level, did you mean Defaults?"),
+        ("{defaults: {}}", "Operations/defaults: unknown level, did you mean Defaults?"),
+        ("{Pools: 5}", "Operations/Pools: options stand in a section Defaults or in one named after a VO"),
+        ("{c s: {}}", "Operations/c s: 'c s' is no name of a VO"),
+        ("{cms: {Pools: {GraceTime: -1}}}", "Operations/cms/Pools/GraceTime: -1 is not allowed here"),
+        ("{cms: {Pools: 5}}", "Operations/cms/Pools: 5 is not allowed here"),
+        (
+            "{cms: {JobScheduling: {NarrowSites: yes}}}",
+            "Operations/cms/JobScheduling/NarrowSites: 'yes' is not allowed here, allowed is true or false",
+        ),
+        ("{cms: {JobScheduling: {MaxRescheduling: '3'}}}", "allowed is a whole number"),
+        ("{cms: {JobScheduling: {RescheduleDelays: 60}}}", "allowed is a list"),
+        ("{cms: {JobScheduling: {taskQueueCPUTimeIntervals: [2, 1]}}}", "strictly increasing"),
+        ("{cms: {JobDescription: {Memory: number}}}", "to declare a name, make it a section"),
+        (
+            "{cms: {JobDescription: {Memory: {typ: number}}}}",
+            "Operations/cms/JobDescription/Memory/typ: unknown option, did you mean type?",
+        ),
+        (
+            "{cms: {JobDescription: {Memory: {type: numer}}}}",
+            "cms/JobDescription/Memory/type: 'numer' is not allowed here, allowed is 'number', 'string'",
+        ),
+        ("{cms: {JobDescription: {Memory: {min: 5, max: 1}}}}", "min 5 is more than max 1"),
+        ("{cms: {JobDescription: {Model: {type: string, min: 5}}}}", "min and max are for numbers"),
+    ],
+)
+def test_wrong_options_are_errors_with_path_and_suggestion(text: str, said: str) -> None:
+    found = errors(text)
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_what_a_vo_only_inherits_is_reported_once() -> None:
+    assert (
+        len(errors("{Defaults: {Pools: {GraceTime: -1}}, cms: {}, atlas: {Limits: {SandboxBytes: 5}}}")) == 1
+    )
+
+
+def test_the_line_of_a_wrong_option_is_the_one_of_its_name() -> None:
+    text = "Operations:\n  Defaults:\n    Pools:\n      RefreshInterval: 5\n      GraceTime: x\n"
+    assert [problem.line for problem in validate.check(text, "o.yaml")] == [5]
+
+
+def test_options_do_not_change() -> None:
+    found = operations(validate.parse("Operations: {}"), None)
+    with pytest.raises(ValidationError):
+        found.pools.grace_time = 5  # type: ignore[misc]
+
+
+def test_a_vo_with_options_that_resembles_a_named_one_is_a_warning() -> None:
+    report = validate.report("Resources: {Sites: {A: {VO: [icecube]}}}\nOperations: {icecub: {}}\n", "o.yaml")
+    assert [str(problem) for problem in report.warnings] == [
+        "Operations/icecub: no resource and no group names this VO, did you mean icecube? (o.yaml:2)"
+    ]

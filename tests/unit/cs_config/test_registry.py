@@ -1,0 +1,66 @@
+import pytest
+
+from cs_config import platforms, registry, validate
+from cs_config.groups import Group
+
+
+def test_a_group_is_as_configured() -> None:
+    config = validate.parse(
+        "Registry: {Groups: {prod: {VO: CMS, Users: [ann], JobShare: 3,"
+        " Properties: [JobSharing], AllowBackgroundTQs: true}}}"
+    )
+    assert registry.group(config, "prod", "atlas") == Group(
+        name="prod",
+        vo="cms",
+        users=frozenset({"ann"}),
+        job_share=3,
+        properties=frozenset({"JobSharing"}),
+        allow_background_tqs=True,
+    )
+    assert [group.name for group in registry.groups_of_vo(config, "cms")] == ["prod"]
+    assert config.vos == {"cms"}
+
+
+def test_a_group_that_nobody_configured_has_the_defaults_and_the_vo_of_its_token() -> None:
+    assert registry.group(validate.parse("Registry: {}"), "cms_user", "CMS") == Group(
+        name="cms_user", vo="cms"
+    )
+
+
+def test_a_group_without_a_vo_has_the_one_of_its_token() -> None:
+    config = validate.parse("Registry: {Groups: {any: {JobShare: 5}, empty: }}")
+    assert registry.group(config, "any", "atlas").vo == "atlas"
+    assert registry.group(config, "empty", "atlas").job_share == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{Groups: {g: {Usrs: [a]}}}", "Registry/Groups/g/Usrs: unknown option, did you mean Users?"),
+        (
+            "{Groups: {g: {JobShare: much}}}",
+            "Registry/Groups/g/JobShare: 'much' is not allowed here, allowed is a number",
+        ),
+        ("{Groups: {g: {VO: 'a b'}}}", "Registry/Groups/g/VO: 'a b' is not allowed here"),
+        ("{Groups: {g: 5}}", "Registry/Groups/g: 5 is not allowed here, allowed is a section"),
+        ("{VO: {a b: {}}}", "Registry/VO/a b: 'a b' is no name of a VO"),
+        (
+            "{VO: {cms: {Descripton: x}}}",
+            "Registry/VO/cms/Descripton: unknown option, did you mean Description?",
+        ),
+    ],
+)
+def test_wrong_entries_are_errors(text: str, said: str) -> None:
+    found = [str(problem) for problem in validate.check(f"Registry: {text}", "r.yaml")]
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_platforms_that_can_run_a_wanted_one() -> None:
+    config = validate.parse(
+        "Resources: {Computing: {OSCompatibility: {el9: [el9, el8], el8: [EL8, el7], sl6: sl6}}}"
+    )
+    assert platforms.compatible(config, ["el8"]) == ("el8", "el9")
+    assert platforms.compatible(config, ["el7"]) == ("el7", "el8")
+    assert platforms.compatible(config, ["unheard"]) == ("unheard",)
+    assert platforms.compatible(config, []) == ()
