@@ -257,7 +257,7 @@ def upgrade() -> None:
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("owner_group", sa.Text(), nullable=False),
         sa.Column("priority", sa.Float(), nullable=False),
-        sa.Column("occupied", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("occupied", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(
             ["class_id"], ["requirement_classes.class_id"], name=op.f("fk_task_queues_class_id")
@@ -284,7 +284,7 @@ def upgrade() -> None:
         sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ending", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("ending", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("closed_as", sa.Text(), nullable=True),
         sa.Column("request", sa.Text(), nullable=True),

@@ -1,0 +1,194 @@
+"""Connections and transactions: what the two databases must do, and the traps of SQLite."""
+
+import multiprocessing
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from taskqueue import database
+from tests import stored
+
+
+def _count(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        return int(conn.execute(text("SELECT count(*) FROM config_imports")).scalar_one())
+
+
+def _put(conn: object, name: str) -> None:
+    conn.execute(text("INSERT INTO config_imports VALUES (:f, 'd', 0)"), {"f": name})  # type: ignore[attr-defined]
+
+
+def test_what_is_written_is_there_after_the_transaction(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        _put(conn, "a")
+        assert _count(engine) == 0
+    assert _count(engine) == 1
+
+
+def test_a_transaction_in_which_something_is_raised_changes_nothing(engine: Engine) -> None:
+    def fail() -> None:
+        with database.writing(engine) as conn:
+            _put(conn, "a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert _count(engine) == 0
+    with database.writing(engine) as conn:  # and the turn to write was given back
+        _put(conn, "b")
+
+
+def test_foreign_keys_hold(engine: Engine) -> None:
+    with pytest.raises(IntegrityError), database.writing(engine) as conn:
+        conn.execute(text("INSERT INTO waiting_jobs VALUES (1, 1, 1.0)"))
+
+
+def test_who_reads_first_and_writes_later_does_not_fail_when_others_write(engine: Engine) -> None:
+    """The trap of SQLite: the second such writer in a deferred transaction fails at once."""
+    with database.writing(engine) as conn:
+        _put(conn, "counter")
+
+    read = "SELECT version FROM config_imports"
+    if engine.dialect.name == "postgresql":
+        read += " FOR UPDATE"
+
+    def increment(_: int) -> None:
+        for _round in range(20):
+            with database.writing(engine) as conn:
+                seen = conn.execute(text(read)).scalar_one()
+                conn.execute(text("UPDATE config_imports SET version = :v"), {"v": seen + 1})
+
+    stored.at_once(4, increment)
+    with database.reading(engine) as conn:
+        assert conn.execute(text("SELECT version FROM config_imports")).scalar_one() == 80
+
+
+def test_readers_go_on_while_someone_writes(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        _put(conn, "a")
+        assert stored.at_once(4, lambda _: _count(engine)) == [0, 0, 0, 0]
+
+
+def test_a_reading_transaction_cannot_write_on_postgresql(postgres_url: str) -> None:
+    engine = database.connect(postgres_url)
+    with pytest.raises(DBAPIError, match="read-only"), database.reading(engine) as conn:
+        _put(conn, "a")
+    with database.writing(engine) as conn:  # the same connection writes again
+        _put(conn, "a")
+    engine.dispose()
+
+
+def test_postgresql_is_read_committed_and_does_not_wait_for_ever(postgres_url: str) -> None:
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        shown = {
+            name: conn.execute(text(f"SHOW {name}")).scalar_one()
+            for name in (
+                "transaction_isolation",
+                "statement_timeout",
+                "lock_timeout",
+                "idle_in_transaction_session_timeout",
+                "synchronous_commit",
+            )
+        }
+    engine.dispose()
+    assert shown == {
+        "transaction_isolation": "read committed",
+        "statement_timeout": "30s",
+        "lock_timeout": "10s",
+        "idle_in_transaction_session_timeout": "1min",
+        "synchronous_commit": "on",
+    }
+
+
+def test_what_the_url_says_of_a_connection_goes_before_our_settings(postgres_url: str) -> None:
+    engine = database.connect(f"{postgres_url}&application_name=mine&options=-c%20statement_timeout%3D5s")
+    with database.reading(engine) as conn:
+        assert conn.execute(text("SHOW statement_timeout")).scalar_one() == "5s"
+        assert conn.execute(text("SHOW application_name")).scalar_one() == "mine"
+    engine.dispose()
+
+
+def test_every_connection_to_sqlite_is_durable(sqlite_url: str) -> None:
+    engine = database.connect(sqlite_url, pool_size=3)
+    with engine.connect() as first, engine.connect() as second, engine.connect() as third:
+        for conn in (first, second, third):
+            settings = [
+                conn.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+                for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            ]
+            assert settings == ["wal", 2, 1, 30_000]  # 2 is FULL
+            conn.rollback()
+    engine.dispose()
+
+
+def test_another_process_that_writes_to_sqlite_is_waited_for(sqlite_url: str) -> None:
+    engine = database.connect(sqlite_url)
+    other = sqlite3.connect(
+        sqlite_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False
+    )
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.3, other.execute, ["COMMIT"])
+    timer.start()
+    with database.writing(engine) as conn:
+        _put(conn, "a")
+    timer.join()
+    other.close()
+    engine.dispose()
+
+
+def test_a_sqlite_that_stays_locked_is_unavailable(sqlite_url: str) -> None:
+    engine = database.connect(sqlite_url, busy_timeout=0.1)
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(database.UNAVAILABLE), database.writing(engine) as conn:
+        _put(conn, "a")
+    other.close()
+    with pytest.raises(database.UNAVAILABLE), database.writing(engine):
+        stored.at_once(1, lambda _: _write_once(engine))
+    engine.dispose()
+
+
+def _write_once(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        _put(conn, "x")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://x/y"])
+def test_a_database_that_cannot_do_it_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="sqlite:///<file>"):
+        database.connect(url)
+
+
+@pytest.mark.parametrize("prefix", ["postgresql://", "postgresql+psycopg://"])
+def test_any_postgresql_url_is_for_psycopg(prefix: str) -> None:
+    engine = database.connect(f"{prefix}host.example.org/pilotage")
+    assert engine.dialect.driver == "psycopg"
+
+
+def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    engine = database.connect(f"postgresql:///pilotage?host={tmp_path}")
+    with pytest.raises(database.UNAVAILABLE), database.writing(engine):
+        pass
+
+
+def _child(engine: Engine, answer: "multiprocessing.SimpleQueue[int]") -> None:
+    _write_once(engine)
+    answer.put(_count(engine))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process with threads, which pytest has
+def test_a_child_does_not_speak_over_the_connections_of_its_parent(engine: Engine) -> None:
+    assert _count(engine) == 0
+    fork = multiprocessing.get_context("fork")
+    answer: multiprocessing.SimpleQueue[int] = fork.SimpleQueue()
+    child = fork.Process(target=_child, args=(engine, answer))
+    child.start()
+    assert answer.get() == 1
+    child.join()
+    assert child.exitcode == 0
+    assert _count(engine) == 1

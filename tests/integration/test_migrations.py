@@ -1,0 +1,110 @@
+"""The schema that migrations make."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+import taskqueue.tables
+import taskqueue.views  # noqa: F401  # the view belongs to the metadata
+from cs_config.tables import metadata
+from taskqueue import database
+from tests.postgres import Postgres
+
+#: Every table, index, constraint and view, in the database's own words.
+_SQLITE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE '%alembic%' ORDER BY 1, 2"
+_COLUMNS = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+    pg_get_expr(d.adbin, d.adrelid)
+FROM pg_attribute a
+JOIN pg_class c ON c.oid = a.attrelid
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v') AND a.attnum > 0
+    AND c.relname <> 'alembic_version'
+ORDER BY c.relname, a.attnum"""
+_CONSTRAINTS = """
+SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = 'public'::regnamespace AND conname NOT LIKE '%alembic%' ORDER BY 1, 2"""
+_INDEXES = """
+SELECT tablename, indexname, indexdef FROM pg_indexes
+WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1, 2"""
+_VIEWS = "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1"
+
+
+def _schema(engine: Engine) -> list[tuple[str, ...]]:
+    queries = [_SQLITE] if engine.dialect.name == "sqlite" else [_COLUMNS, _CONSTRAINTS, _INDEXES, _VIEWS]
+    with database.reading(engine) as conn:
+        rows = [row for query in queries for row in conn.execute(text(query))]
+    return [tuple(_plain(str(value)) for value in row) for row in rows]
+
+
+def _plain(definition: str) -> str:
+    if definition.startswith("CREATE TABLE"):  # the order of columns and constraints does not matter
+        return "\n".join(sorted(line.strip().rstrip(",") for line in definition.splitlines()))
+    return " ".join(definition.split())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/empty.db"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    server.execute("CREATE DATABASE empty")
+    yield server.url("empty")
+    server.execute("DROP DATABASE empty WITH (FORCE)")
+
+
+def test_the_schema_made_by_upgrade_is_the_one_of_the_tables(
+    empty_url: str, request: pytest.FixtureRequest
+) -> None:
+    new = database.connect(empty_url)
+    with database.writing(new) as conn:
+        metadata.create_all(conn)
+    fixture = "sqlite_url" if new.dialect.name == "sqlite" else "postgres_url"
+    upgraded = database.connect(request.getfixturevalue(fixture))
+    assert _schema(upgraded) == _schema(new)
+    new.dispose()
+    upgraded.dispose()
+
+
+def test_an_empty_database_has_no_revision_and_then_the_newest(empty_url: str) -> None:
+    engine = database.connect(empty_url)
+    before = database.schema_state(engine)
+    database.upgrade(empty_url)
+    after = database.schema_state(engine)
+    engine.dispose()
+    assert (before.current, before.is_current) == (None, False)
+    assert (after.current, after.is_current) == (before.head, True)
+
+
+def test_upgrading_again_changes_nothing(database_url: str) -> None:
+    engine = database.connect(database_url)
+    before = _schema(engine)
+    database.upgrade(database_url)
+    assert _schema(engine) == before
+    engine.dispose()
+
+
+def test_many_that_upgrade_at_once_all_succeed(empty_url: str) -> None:
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(database.upgrade, [empty_url] * 6)) == [None] * 6
+    engine = database.connect(empty_url)
+    assert database.schema_state(engine).is_current
+    engine.dispose()
+
+
+def test_an_upgrade_that_fails_leaves_nothing_behind(empty_url: str) -> None:
+    engine = database.connect(empty_url)
+    with database.writing(engine) as conn:
+        conn.execute(text("CREATE TABLE pool_queues (in_the_way INTEGER)"))
+    with pytest.raises(Exception, match="pool_queues"):
+        database.upgrade(empty_url)
+    state = database.schema_state(engine)
+    with database.writing(engine) as conn:
+        conn.execute(text("DROP TABLE pool_queues"))
+    database.upgrade(empty_url)
+    engine.dispose()
+    assert state.current is None

@@ -1,0 +1,87 @@
+"""Rows that many tests need, stored the way the program stores them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection, insert, update
+
+from taskqueue import jobs
+from taskqueue.descriptions import NewDescription
+from taskqueue.jobs import NewJob
+from taskqueue.states import JobStatus
+from taskqueue.tables import attempts
+from taskqueue.tables import jobs as jobs_table
+
+T = TypeVar("T")
+
+
+def job_ids(
+    conn: Connection,
+    now: datetime,
+    count: int = 1,
+    *,
+    vo: str = "lhcb",
+    owner: str = "alice",
+    sandbox: str | None = None,
+) -> list[int]:
+    """New jobs, Received."""
+    description = NewDescription(source="Executable = 'x';", body={"Executable": "x"}, sandbox=sandbox)
+    new = [NewJob(vo=vo, owner=owner, owner_group=f"{vo}_user") for _ in range(count)]
+    return jobs.submit(conn, description=description, jobs=new, now=now)
+
+
+def job_in(conn: Connection, now: datetime, status: JobStatus, **about: str) -> int:
+    """A new job that is put into a state, whatever way leads there."""
+    [job_id] = job_ids(conn, now)
+    force(conn, job_id, status=status.value, **about)
+    return job_id
+
+
+def force(conn: Connection, job_id: int, **values: object) -> None:
+    """Change a job's row past all rules."""
+    conn.execute(update(jobs_table).where(jobs_table.c.job_id == job_id).values(**values))
+
+
+def open_attempt(conn: Connection, job_id: int, now: datetime, epoch: int = 1) -> str:
+    """An open attempt of a job; its lease."""
+    lease = f"lease-{job_id}-{epoch}"
+    conn.execute(
+        insert(attempts).values(
+            job_id=job_id,
+            epoch=epoch,
+            lease=lease,
+            holder="pilot",
+            vo="lhcb",
+            opened_at=now,
+            lease_expires_at=now,
+        )
+    )
+    force(conn, job_id, epoch=epoch)
+    return lease
+
+
+def at_once(count: int, do: Callable[[int], T]) -> list[T]:
+    """Call `do(0)` … `do(count - 1)` in as many threads, which start together."""
+    barrier = threading.Barrier(count)
+
+    def start(number: int) -> T:
+        barrier.wait(10)
+        return do(number)
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(start, range(count)))
+
+
+@contextmanager
+def meanwhile(do: Callable[[], T], *, blocked: bool = True) -> Iterator[Future[T]]:
+    """What another thread does while the block runs; if `blocked`, it cannot end before the block does."""
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(do)
+        if blocked:
+            threading.Event().wait(0.3)
+            assert not future.done(), "it should have waited for us"
+        yield future
