@@ -141,6 +141,7 @@ KNOWN = (
         OS="operating systems of its nodes",
         Tag="what it offers; a job may ask for it",
         RequiredTag="what a job must ask for to come here",
+        SE="storage elements of the site",
         CloseSE="storage elements next to it",
         Mail="whom to ask",
     ),

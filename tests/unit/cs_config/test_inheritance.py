@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.address import QueueAddress
@@ -159,3 +161,43 @@ def test_a_name_alone_is_a_queue() -> None:
         "Resources:\n  Sites:\n    S:\n      CEs:\n        C:\n          Queues:\n            Q:\n", "r.yaml"
     )
     assert tree.addresses == (QUEUE,)
+
+
+SAID = st.dictionaries(
+    st.sampled_from(["MaxRAM", "Tag", "Own"]),
+    st.none() | st.integers(0, 3).map(str),
+    max_size=3,
+)
+LEVELS = st.lists(st.tuples(SAID, SAID), min_size=3, max_size=3)
+
+
+def as_text(said: dict[str, str | None], own: dict[str, str | None]) -> str:
+    """One level in YAML: `said` for everybody, `own` for cms."""
+
+    def written(pairs: dict[str, str | None]) -> str:
+        values = {
+            name: value if value is None or name != "Tag" else f"t{value}" for name, value in pairs.items()
+        }
+        return ", ".join(f"{name}: {value or 'null'}" for name, value in values.items())
+
+    return ", ".join(part for part in (written(said), f"VOs: {{cms: {{{written(own)}}}}}") if part)
+
+
+@given(levels=LEVELS, vo=st.sampled_from(["cms", "atlas"]))
+def test_the_rules_hold_for_any_levels(
+    levels: list[tuple[dict[str, str | None], dict[str, str | None]]], vo: str
+) -> None:
+    site, ce, queue = (as_text(*level) for level in levels)
+    expected: dict[str, object] = {}
+    for said, own in levels:
+        here = {**said, **own} if vo == "cms" else said
+        for name, value in here.items():
+            if value is None:
+                expected.pop(name, None)
+            elif name == "Tag":
+                before = expected.get(name, ())
+                assert isinstance(before, tuple)
+                expected[name] = (*before, *(tag for tag in [f"t{value}"] if tag not in before))
+            else:
+                expected[name] = int(value)
+    assert values(config(site, ce, queue), vo) == expected

@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+
+from cs_config.known_parameters import KNOWN
+from cs_config.options import DeclaredName, Operations
+
+DOCS = Path(__file__).parent.parent.parent.parent / "docs"
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+def test_every_known_parameter_is_documented(known: object) -> None:
+    text = (DOCS / "site-admin" / "parameters.md").read_text()
+    assert f"| `{known.name}` | {known.allowed} | {known.meaning} |" in text  # type: ignore[attr-defined]
+
+
+def test_every_option_is_documented() -> None:
+    text = (DOCS / "vo-admin" / "options.md").read_text()
+    models = [(field.alias, field.annotation) for field in Operations.model_fields.values()]
+    for section, model in [*models, ("<Name>", DeclaredName)]:
+        assert section in text
+        for option in model.model_fields.values():
+            if option.alias != "Declared":
+                assert f"| `{option.alias}` | " in text
+                assert " ".join(option.description.split()) in text
