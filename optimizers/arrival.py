@@ -1,15 +1,17 @@
 """Jobs arrive in their SubmitPools and task queues, in the transaction that makes them Waiting."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from cs_config.queue_classes import queue_classes
+from cs_config.queue_classes import queue_classes as configured_classes
 from optimizers.candidate import Candidate, ResolvedPool
 from optimizers.context import Context
 from requirements import canonical
-from taskqueue import mapping, pools, task_queues
+from taskqueue import mapping, pools, queue_classes, stuck_jobs, task_queues
+from taskqueue.pools import NewPool
 from taskqueue.preparing import PreparingJob
 from taskqueue.task_queues import WaitingEntry
 
@@ -18,42 +20,45 @@ Arriving = tuple[PreparingJob, Candidate]
 
 
 def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context) -> frozenset[str]:
-    """Make sure that the pools of the jobs exist, are resolved and stay: their rows are locked from here on.
+    """Make sure that the pools of the jobs exist and stay: their rows are locked from here on.
+
+    A new pool is resolved, unless its VO's queue classes are of another version of the configuration:
+    then the pool agent does it, at once.
 
     Returns:
-        The pools that have an eligible queue, as they are stored: another process may know a newer
+        The pools that have an eligible queue. What is stored counts: another process may know a newer
         configuration.
     """
     used = {
         candidate.pool.pool_id: (candidate.pool, candidate.vo) for _, candidate in arriving if candidate.pool
     }
-    # In the order of their ids, so that two batches never wait for each other crosswise.
-    for pool_id in sorted(used):
-        _touch(conn, *used[pool_id], context)
-    return mapping.with_queues(conn, used)
+    new = pools.touch_all(conn, (_new_pool(pool, vo) for pool, vo in used.values()), now=context.now)
+    digests: defaultdict[str, dict[str, frozenset[str]]] = defaultdict(dict)
+    for pool_id in new:
+        pool, vo = used[pool_id]
+        digests[vo][pool_id] = frozenset(each.digest for each in pool.queue_classes)
+    for vo in sorted(digests):
+        _resolve(conn, vo, digests[vo], context)
+    stored = stuck_jobs.have_queue(conn, used)
+    return frozenset(
+        pool_id for pool_id, (pool, _) in used.items() if stored.get(pool_id, bool(pool.queue_classes))
+    )
 
 
-def _touch(conn: Connection, pool: ResolvedPool, vo: str, context: Context) -> None:
-    unresolved = pools.touch(
-        conn,
+def _resolve(conn: Connection, vo: str, digests: Mapping[str, frozenset[str]], context: Context) -> None:
+    version = context.config.version
+    if queue_classes.version(conn, vo) is None:
+        classes = configured_classes(context.config, vo)
+        queue_classes.sync(conn, vo=vo, config_version=version, classes=classes, now=context.now)
+    mapping.resolve_all(conn, vo=vo, config_version=version, digests=digests, now=context.now)
+
+
+def _new_pool(pool: ResolvedPool, vo: str) -> NewPool:
+    return NewPool(
         pool_id=pool.pool_id,
         vo=vo,
-        requirements_json=canonical.canonical(pool.requirements, vo).decode(),
-        original_json=canonical.to_json(pool.requirements),
-        now=context.now,
-    )
-    if not unresolved:
-        return
-    version = context.config.version
-    mapping.sync_queue_classes(
-        conn, vo=vo, config_version=version, classes=queue_classes(context.config, vo), now=context.now
-    )
-    mapping.resolve(
-        conn,
-        pool_id=pool.pool_id,
-        config_version=version,
-        queue_class_digests=frozenset(each.digest for each in pool.queue_classes),
-        now=context.now,
+        requirements=canonical.canonical(pool.requirements, vo).decode(),
+        original=canonical.to_json(pool.requirements),
     )
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -67,19 +67,17 @@ def submit(
         QuotaExceeded: Too many jobs wait already.
         IdempotencyConflict: The key stands for another submission.
     """
-    digest = _digest(sources, sandbox)
     if key is not None:
-        known = idempotency.find(conn, subject=submitter.subject, key=key, body_digest=digest)
+        digest = _digest(sources, sandbox)
+        known = idempotency.reserve(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
         if known is not None:
-            return list(known)
+            return known
     checked = check(config, submitter, sources, sandbox=sandbox)
     _check_sandboxes(conn, checked, now)
     _check_room(conn, config, checked)
     job_ids = jobs.submit_all(conn, list(_bundles(checked)), now=now)
     if key is not None:
-        idempotency.remember(
-            conn, subject=submitter.subject, key=key, body_digest=digest, job_ids=job_ids, now=now
-        )
+        idempotency.fulfil(conn, subject=submitter.subject, key=key, job_ids=job_ids)
     return job_ids
 
 
@@ -139,14 +137,18 @@ def _check_sandboxes(conn: Connection, checked: Sequence[Checked], now: datetime
     Raises:
         InvalidJob: One is not.
     """
-    asked = {(each.submitted.whose.vo, each.submitted.sandbox): each.path for each in reversed(checked)}
+    asked: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for each in reversed(checked):
+        if each.submitted.sandbox is not None:
+            asked[each.submitted.whose.vo][each.submitted.sandbox] = each.path
     problems = [
         Problem(
             path=f"{path}InputSandbox",
             message=f"sha256:{digest} is not stored for {vo}; send it to /sandboxes",
         )
-        for (vo, digest), path in sorted(asked.items(), key=lambda item: item[1])
-        if digest is not None and not blobs.touch(conn, digest, vo=vo, now=now)
+        for vo, paths in asked.items()
+        for digest, path in sorted(paths.items())
+        if not blobs.touch(conn, digest, vo=vo, now=now)
     ]
     if problems:
         raise InvalidJob(problems)

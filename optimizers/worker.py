@@ -47,7 +47,7 @@ class _OptimizerWorker(Worker):
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         self.stopping.set()
-        super().request_stop(signum, frame)
+        super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
 
 
 def run(database_url: str, redis_url: str, *, burst: bool = False) -> None:

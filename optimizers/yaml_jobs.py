@@ -1,8 +1,7 @@
 """Job descriptions in YAML, read strictly: a value is what it looks like, a name stands once."""
 
-import re
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Protocol
 
 import yaml
 
@@ -18,7 +17,7 @@ _DEEPEST = 20
 class _JobLoader(yaml.CSafeLoader):
     """Leaves it to us what an unquoted word is."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    yaml_implicit_resolvers = {}  # noqa: RUF012, as its parents have it
 
 
 def read(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:
@@ -30,9 +29,7 @@ def read(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]
     source = _Source(text, file)
     try:
         _refuse_aliases(source)
-        documents = [
-            source.value(node) for node in yaml.compose_all(text, Loader=_JobLoader) if node is not None
-        ]
+        documents = [source.value(node) for node in yaml.compose_all(text, Loader=_JobLoader)]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise source.refusal(error.problem or str(error), mark) from None
@@ -44,6 +41,20 @@ def read(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]
     return jobs
 
 
+class _Mark(Protocol):
+    """A place in a text, as PyYAML and its C part both have it."""
+
+    line: int  #: from 0
+    column: int  #: from 0
+
+
+class _Start:
+    """Where a text begins."""
+
+    line = 0
+    column = 0
+
+
 class _Source:
     """A text with its name: says where in it something is wrong, and builds values from its nodes."""
 
@@ -51,7 +62,7 @@ class _Source:
         self.text = text
         self.file = file
 
-    def refusal(self, message: str, mark: yaml.Mark | None, path: str = "description") -> InvalidJob:
+    def refusal(self, message: str, mark: _Mark | None, path: str = "description") -> InvalidJob:
         """The error about one place."""
         if mark is None:
             return InvalidJob([Problem(path=path, message=message, file=self.file)])
@@ -115,5 +126,5 @@ def _jobs(document: object, source: _Source) -> Iterator[Mapping[str, object]]:
     for item in document if isinstance(document, list) else [document]:
         if not isinstance(item, dict):
             message = "is neither JDL (Name = value;) nor YAML (Name: value)"
-            raise source.refusal(message, yaml.Mark("", 0, 0, 0, None, None))
+            raise source.refusal(message, _Start())
         yield item

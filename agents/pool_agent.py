@@ -1,0 +1,139 @@
+"""The pool agent: keeps the mapping of SubmitPools to queues in step with the configuration.
+
+A change of the configuration is followed at once, everything is computed anew at intervals, and pools
+that nothing has used for a while go.
+
+Source: RFC #7.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Engine
+
+from agents import pool_jobs, turn
+from agents.turn import Turn
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from cs_config.queue_classes import queue_classes as configured_classes
+from optimizers import eligibility
+from requirements import canonical
+from taskqueue import database, mapping, pool_refresh, pools, queue_classes
+
+NAME: Final = "pools"
+#: Pools in one statement.
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolResult:
+    """What a cycle did."""
+
+    vos: tuple[str, ...] = ()  #: whose pools were computed anew
+    resolved: int = 0  #: pools computed anew
+    changed: int = 0  #: those of them with another mapping now
+    jobs_told: int = 0  #: waiting jobs whose minor status was changed
+    removed: int = 0  #: pools that nothing used any more
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.jobs_told or self.removed)
+
+
+def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> PoolResult | None:
+    """Bring behind VOs up to the configuration, tell their jobs, remove what is not used.
+
+    Args:
+        engine: The database.
+        config: The current configuration.
+        now: The time.
+        holder: This process, by a name that no other ever has.
+
+    Returns:
+        None: another process does this now.
+    """
+    mine = turn.take(engine, NAME, holder=holder, now=now)
+    if mine is None:
+        return None
+    vos = _behind(engine, config, now)
+    changes = [_refresh(mine, config, vo) for vo in vos]
+    told = pool_jobs.tell(mine, since=mine.last)
+    removed = _remove_unused(mine, config) if _is_new_minute(mine.last, now) else 0
+    mine.finish()
+    return PoolResult(
+        vos=vos,
+        resolved=sum(map(len, changes)),
+        changed=sum(1 for change in changes for each in change.values() if each),
+        jobs_told=told,
+        removed=removed,
+    )
+
+
+def _behind(engine: Engine, config: Configuration, now: datetime) -> tuple[str, ...]:
+    """VOs whose queue classes or pools are not those of the configuration, or were computed long ago."""
+    with database.reading(engine) as conn:
+        versions = pool_refresh.versions(conn)
+        shortest = min(_interval(config, vo) for vo in (None, *versions))
+        pools_behind = pool_refresh.vos_behind(
+            conn, config_version=config.version, refreshed_before=now - shortest
+        )
+    of_older = {vo for vo, version in versions.items() if version < config.version}
+    of_newer = {vo for vo, version in versions.items() if version > config.version}
+    return tuple(sorted((pools_behind | of_older) - of_newer))
+
+
+def _interval(config: Configuration, vo: str | None) -> timedelta:
+    return timedelta(seconds=operations(config, vo).pools.refresh_interval)
+
+
+def _refresh(mine: Turn, config: Configuration, vo: str) -> dict[str, mapping.Change]:
+    """Compute a VO's pools anew and store what is different, all in one transaction.
+
+    The pools are locked before the VO's version, as arriving jobs do it. A pool that arrives meanwhile
+    finds the old version or the new one; with the old one the next cycle takes it.
+    """
+    outdated = _outdated(mine, config, vo)
+    known = eligibility.of_configuration(config)
+    digests = {
+        pool.pool_id: frozenset(
+            each.digest for each in known.of(pool.pool_id, canonical.from_json(pool.original), vo)
+        )
+        for pool in outdated
+    }
+    with mine.writing() as conn:
+        pool_refresh.lock(conn, digests)
+        classes = configured_classes(config, vo)
+        queue_classes.sync(conn, vo=vo, config_version=config.version, classes=classes, now=mine.now)
+        changed = mapping.resolve_all(
+            conn, vo=vo, config_version=config.version, digests=digests, now=mine.now
+        )
+    return dict(changed or {})
+
+
+def _outdated(mine: Turn, config: Configuration, vo: str) -> list[pools.Pool]:
+    found: list[pools.Pool] = []
+    before = mine.now - _interval(config, vo)
+    with database.reading(mine.engine) as conn:
+        while True:
+            page = pools.outdated(
+                conn,
+                vo=vo,
+                config_version=config.version,
+                refreshed_before=before,
+                limit=_PAGE,
+                after=found[-1].pool_id if found else "",
+            )
+            found += page
+            if len(page) < _PAGE:
+                return found
+
+
+def _remove_unused(mine: Turn, config: Configuration) -> int:
+    before = mine.now - timedelta(seconds=operations(config, None).pools.grace_time)
+    with mine.writing() as conn:
+        return len(pools.delete_unused(conn, before=before, now=mine.now))
+
+
+def _is_new_minute(last: datetime | None, now: datetime) -> bool:
+    """Whether what is worth looking at once a minute is to be looked at."""
+    return last is None or abs(now - last) >= timedelta(minutes=1) or last.minute != now.minute

@@ -1,0 +1,40 @@
+"""Waiting jobs say whether some queue is eligible for them, as soon as that changes."""
+
+from datetime import datetime
+
+from agents.turn import Turn
+from optimizers.candidate import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
+from taskqueue import database, pool_refresh, stuck_jobs
+
+_SOURCE = "PoolAgent"
+
+
+def tell(mine: Turn, *, since: datetime | None) -> int:
+    """Correct the minor status of waiting jobs in pools that were resolved after `since`.
+
+    A cycle that was killed halfway did not note its end, so the next one begins where that one did.
+
+    Returns:
+        How many jobs were told.
+    """
+    with database.reading(mine.engine) as conn:
+        resolved = stuck_jobs.have_queue(conn, pool_refresh.refreshed_since(conn, since))
+    return sum(
+        _tell_pool(mine, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(resolved.items())
+    )
+
+
+def _tell_pool(mine: Turn, pool_id: str, *, has_queue: bool) -> int:
+    wrong, right = (NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT) if has_queue else (WAITS_FOR_PILOT, NO_ELIGIBLE_QUEUE)
+    told = after = 0
+    while True:
+        with database.reading(mine.engine) as conn:
+            job_ids = stuck_jobs.waiting_with(conn, pool_id, wrong, after=after)
+        if not job_ids:
+            return told
+        with mine.writing() as conn:
+            # Another refresh may have come in between.
+            if stuck_jobs.have_queue(conn, [pool_id]).get(pool_id) is not has_queue:
+                return told
+            told += stuck_jobs.say(conn, job_ids, right, source=_SOURCE, now=mine.now)
+        after = job_ids[-1]

@@ -1,0 +1,139 @@
+"""Retention: what nobody asks for any more goes, as each VO has set it.
+
+Removal is in small transactions, each of which may run twice or be cut off: the next cycle goes on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from agents import turn
+from agents.turn import Turn
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from taskqueue import blobs, database, known_vos, retention
+from taskqueue.blob_store import BlobStore
+
+NAME: Final = "retention"
+
+#: Rows in one transaction, and such transactions for one kind of thing in one cycle.
+_LIMIT: Final = 500
+_ROUNDS: Final = 40
+
+#: Answers to requests for work matter for the length of a lease.
+_MATCH_REQUESTS: Final = timedelta(days=1)
+#: A matcher that has read nothing for so long reads everything anew.
+_CHANGES: Final = timedelta(days=1)
+_IDEMPOTENCY_KEYS: Final = timedelta(days=7)
+#: Bytes that were received but never made known, or are not known any more, belong to nobody after this.
+_STRAY: Final = timedelta(days=1)
+
+#: One transaction's worth of removal; how much it removed.
+_Step = Callable[[Connection], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionResult:
+    """How much of each kind was removed."""
+
+    removed: Mapping[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return any(self.removed.values())
+
+
+def cycle(
+    engine: Engine, config: Configuration, *, now: datetime, holder: str, store: BlobStore | None = None
+) -> RetentionResult | None:
+    """Remove what is older than the settings of its VO.
+
+    Args:
+        engine: The database.
+        config: The current configuration.
+        now: The time.
+        holder: This process, by a name that no other ever has.
+        store: Where the bytes of archives lie; None: only rows are removed.
+
+    Returns:
+        None: another process does this now.
+    """
+    mine = turn.take(engine, NAME, holder=holder, now=now)
+    if mine is None:
+        return None
+    with database.reading(engine) as conn:
+        vos = sorted(known_vos.stored(conn))
+    removed: Counter[str] = Counter()
+    for kind, step in _steps(config, vos, now):
+        removed[kind] += _repeat(mine, step)
+    for vo in vos:
+        removed["blobs"] += _remove_blobs(mine, config, vo, store)
+    if store is not None and (mine.last is None or mine.last.date() != now.date()):
+        removed["stray files"] += _remove_stray(mine, store)
+    mine.finish()
+    return RetentionResult(removed=+removed)
+
+
+def _steps(config: Configuration, vos: list[str], now: datetime) -> Iterator[tuple[str, _Step]]:
+    for vo in vos:
+        keep = operations(config, vo).retention
+        jobs, logs, outputs = (now - timedelta(days=days) for days in (keep.jobs, keep.logs, keep.outputs))
+        yield "outputs", _of_vo(retention.forget_outputs, vo, outputs)
+        yield "jobs", _of_vo(retention.remove_jobs, vo, jobs)
+        yield "logs", _of_vo(retention.remove_logs, vo, logs)
+        yield "pilots", _of_vo(retention.remove_pilots, vo, jobs)
+    yield "match requests", _of_all(retention.remove_match_requests, now - _MATCH_REQUESTS)
+    yield "idempotency keys", _of_all(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
+    yield "changes", _of_all(retention.remove_changes, now - _CHANGES)
+    yield "revoked tokens", _of_all(retention.remove_revoked_tokens, now)
+
+
+def _of_vo(remove: Callable[..., int], vo: str, before: datetime) -> _Step:
+    return lambda conn: remove(conn, vo=vo, before=before, limit=_LIMIT)
+
+
+def _of_all(remove: Callable[..., int], before: datetime) -> _Step:
+    return lambda conn: remove(conn, before=before, limit=_LIMIT)
+
+
+def _repeat(mine: Turn, step: _Step) -> int:
+    total = 0
+    for _ in range(_ROUNDS):
+        with mine.writing() as conn:
+            removed = step(conn)
+        total += removed
+        if removed < _LIMIT:
+            break
+    return total
+
+
+def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore | None) -> int:
+    """Rows first, committed; then the bytes that no row names any more."""
+    before = mine.now - timedelta(days=operations(config, vo).retention.sandboxes)
+    total = 0
+    for _ in range(_ROUNDS):
+        with mine.writing() as conn:
+            digests = retention.remove_blobs(conn, vo=vo, before=before, limit=_LIMIT)
+        if store is not None:
+            _remove_files(mine, store, iter(digests))
+        total += len(digests)
+        if len(digests) < _LIMIT:
+            break
+    return total
+
+
+def _remove_stray(mine: Turn, store: BlobStore) -> int:
+    """Bytes that a process left behind which died between the file and its row."""
+    before = mine.now - _STRAY
+    return store.sweep(before=before) + _remove_files(mine, store, store.digests(before=before))
+
+
+def _remove_files(mine: Turn, store: BlobStore, digests: Iterator[str]) -> int:
+    removed = 0
+    for digest in digests:
+        with mine.writing() as conn:
+            removed += blobs.remove_file(conn, store, digest)
+    return removed

@@ -1,0 +1,64 @@
+"""One process at a time does an agent's work: a lease row with a fencing number."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from taskqueue import agent_cycles, agent_leases, database
+
+#: How long a turn is good without news; a killed agent is replaced after that.
+LENGTH: Final = timedelta(seconds=30)
+
+
+class TurnLostError(Exception):
+    """Another process took over while this one was asleep; nothing of the transaction is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The right to do an agent's work."""
+
+    engine: Engine
+    name: str
+    fence: int
+    now: datetime
+    last: datetime | None  #: when the latest cycle began that came through to its end
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that nobody else's turn overlaps.
+
+        Raises:
+            TurnLostError: The turn is over.
+        """
+        with database.writing(self.engine) as conn:
+            if not agent_leases.still_held(conn, name=self.name, fence=self.fence):
+                raise TurnLostError(f"another process does the work of {self.name} now")
+            yield conn
+
+    def finish(self) -> None:
+        """Note that the cycle came through to its end."""
+        with self.writing() as conn:
+            agent_leases.finish_cycle(conn, name=self.name, fence=self.fence, now=self.now)
+
+
+def take(engine: Engine, name: str, *, holder: str, now: datetime) -> Turn | None:
+    """Take or keep the turn.
+
+    Args:
+        engine: The database.
+        name: The agent.
+        holder: This process, by a name that no other ever has.
+        now: The time.
+
+    Returns:
+        None: it is another process's turn.
+    """
+    with database.writing(engine) as conn:
+        fence = agent_leases.acquire(conn, name=name, holder=holder, now=now, ttl=LENGTH)
+        last = agent_cycles.last(conn, name)
+    return None if fence is None else Turn(engine=engine, name=name, fence=fence, now=now, last=last)

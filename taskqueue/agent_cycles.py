@@ -1,0 +1,15 @@
+"""When agents came through their cycles."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, select
+
+from taskqueue.tables import agent_leases
+
+LAST = select(agent_leases.c.last_cycle_at).where(agent_leases.c.name == bindparam("name"))
+
+
+def last(conn: Connection, agent: str) -> datetime | None:
+    """When the latest cycle that came through to its end began; None: none ever did."""
+    found: datetime | None = conn.execute(LAST, {"name": agent}).scalar_one_or_none()
+    return found

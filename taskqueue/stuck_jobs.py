@@ -1,0 +1,65 @@
+"""Jobs that wait although no queue of the configuration is eligible for them, and those that did."""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, select
+
+from taskqueue import transitions
+from taskqueue.states import JobStatus
+from taskqueue.tables import jobs, submit_pools
+from taskqueue.views import pool_queues
+
+_BATCH = 1000
+
+_HAS_QUEUE = select(pool_queues.c.pool_id).where(pool_queues.c.pool_id == submit_pools.c.pool_id).exists()
+
+#: Pools that are not resolved yet are in neither state.
+RESOLVED = select(submit_pools.c.pool_id, _HAS_QUEUE.label("has_queue")).where(
+    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)),
+    submit_pools.c.refreshed_at.is_not(None),
+)
+
+WAITING_WITH = (
+    select(jobs.c.job_id)
+    .where(
+        jobs.c.submit_pool == bindparam("pool_id"),
+        jobs.c.status == JobStatus.WAITING.value,
+        jobs.c.minor_status == bindparam("minor"),
+        jobs.c.job_id > bindparam("after"),
+    )
+    .order_by(jobs.c.job_id)
+    .limit(bindparam("most"))
+)
+
+
+def have_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
+    """For each of the pools that is resolved, whether some queue is eligible for it now."""
+    ordered = sorted(pool_ids)
+    found: dict[str, bool] = {}
+    for start in range(0, len(ordered), _BATCH):
+        rows = conn.execute(RESOLVED, {"pool_ids": ordered[start : start + _BATCH]})
+        found |= {row.pool_id: bool(row.has_queue) for row in rows}
+    return found
+
+
+def waiting_with(
+    conn: Connection, pool_id: str, minor: str, *, after: int = 0, most: int = _BATCH
+) -> list[int]:
+    """A page of the ids of waiting jobs of a pool that have this minor status."""
+    values = {"pool_id": pool_id, "minor": minor, "after": after, "most": most}
+    return list(conn.execute(WAITING_WITH, values).scalars())
+
+
+def say(conn: Connection, job_ids: Collection[int], minor: str, *, source: str, now: datetime) -> int:
+    """Give those of the jobs that still wait another minor status; how many."""
+    moved = transitions.move(
+        conn,
+        job_ids,
+        JobStatus.WAITING,
+        minor=minor,
+        source=source,
+        now=now,
+        from_states=frozenset({JobStatus.WAITING}),
+    )
+    return len(moved)
