@@ -1,6 +1,6 @@
 """Why queues are not eligible for a job: every requirement that fails, and how many queues it costs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cs_config.address import QueueAddress
@@ -10,6 +10,8 @@ from cs_config.queue_classes import QueueClass, queue_classes
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.evaluator import Reason
+from taskqueue.jobs import Job
+from taskqueue.states import PREPARING, JobStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +87,18 @@ def _exclusions(counts: Iterable[tuple[str, _Count]]) -> list[Exclusion]:
         if count.example is not None
     ]
     return sorted(found, key=lambda each: (-each.excluded, -each.only_this, each.requirement))
+
+
+def holding_back(job: Job, *, eligible_queues: int) -> Iterator[str]:
+    """What keeps a job from running at this moment, in words; nothing once it has run."""
+    match job.status:
+        case JobStatus.WAITING if not eligible_queues:
+            yield "no eligible queue: it becomes matchable when the configuration has one"
+        case JobStatus.WAITING:
+            yield "no pilot of an eligible queue has asked for it yet"
+        case JobStatus.CHECKING:
+            yield f"held by the optimizers: {job.application_status or job.minor_status}"
+        case JobStatus.STALLED:
+            yield "its pilot is silent"
+        case status if status in PREPARING:
+            yield "the optimizers have not looked at it yet"

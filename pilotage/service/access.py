@@ -1,14 +1,17 @@
 """Who may use a route: roles are stated at each, and a route without them does not start."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
 
+from cs_config.operations import operations
 from pilotage.service import audit
 from pilotage.service.callers import Caller, Role
+from pilotage.service.limits import Rate
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import NotAllowed, NotAuthenticated
+from pilotage.service.tokens import Token
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "allowed_roles"
@@ -39,8 +42,8 @@ def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
     return roles
 
 
-def admit(request: Request, parts: Parts, roles: frozenset[Role]) -> Caller:
-    """Who asks, if it may.
+def admit(request: Request, parts: Parts, roles: frozenset[Role]) -> Token:
+    """What the token says of who asks, if it may ask this.
 
     Raises:
         NotAuthenticated: There is no good token.
@@ -52,13 +55,14 @@ def admit(request: Request, parts: Parts, roles: frozenset[Role]) -> Caller:
     if token.token_id in parts.revoked:
         raise NotAuthenticated("the token was revoked")
     caller = token.caller
-    parts.rates.take(caller.subject, parts.limits.rate, now=now.timestamp())
+    if not caller.is_operator:
+        parts.rates.take(caller.subject, _rate(parts, caller), now=now.timestamp())
     if caller.role not in roles:
         refuse(request, caller, f"the role {caller.role} may not {request.method} {request.url.path}")
-    return caller
+    return token
 
 
-def refuse(request: Request, caller: Caller, reason: str) -> None:
+def refuse(request: Request, caller: Caller, reason: str) -> NoReturn:
     """Turn the caller away, and write it down.
 
     Raises:
@@ -66,6 +70,11 @@ def refuse(request: Request, caller: Caller, reason: str) -> None:
     """
     audit.refused(caller, method=request.method, path=request.url.path, reason=reason)
     raise NotAllowed(reason)
+
+
+def _rate(parts: Parts, caller: Caller) -> Rate:
+    per_second = operations(parts.live.current, caller.vo).limits.requests_per_second
+    return Rate(per_second=per_second, burst=max(1, round(per_second * parts.limits.burst_seconds)))
 
 
 def _bearer(request: Request) -> str:

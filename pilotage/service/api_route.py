@@ -10,6 +10,7 @@ from pilotage.service import access, strict_json
 from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import BodyTooLarge
+from pilotage.service.tokens import Token
 
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -53,7 +54,7 @@ class ApiRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
             parts: Parts = request.app.state.parts
-            request.state.caller = access.admit(request, parts, roles)
+            request.state.token = access.admit(request, parts, roles)
             _check_texts(request)
             if takes_json:
                 await request.load(parts.limits.json_bytes)
@@ -86,11 +87,16 @@ async def _parts(request: Request) -> Parts:
     return parts
 
 
+async def _token(request: Request) -> Token:
+    token: Token = request.state.token
+    return token
+
+
 async def _caller(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    return caller
+    return (await _token(request)).caller
 
 
-#: What handlers ask for; both are there before the handler runs.
+#: What handlers ask for; all are there before the handler runs.
 PartsOf = Annotated[Parts, Depends(_parts)]
 CallerOf = Annotated[Caller, Depends(_caller)]
+TokenOf = Annotated[Token, Depends(_token)]

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import anyio
 from fastapi import APIRouter, FastAPI
 
-from pilotage.service import errors
+from pilotage.service import archives, errors
 from pilotage.service.api_route import ApiRoute
 from pilotage.service.measured import Measured
 from pilotage.service.parts import Parts
-from pilotage.service.routes import ROUTERS, health
+from pilotage.service.routes import ROUTERS, health, metrics
 
 #: Seconds until a token that another process revoked is refused here.
 _REVOKED_WITHIN = 2.0
@@ -27,11 +28,13 @@ def create_app(parts: Parts) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.parts = parts
+    app.state.uploads = anyio.CapacityLimiter(archives.MOST_UPLOADS)
     api = APIRouter(prefix="/api/v1", route_class=ApiRoute)
     for router in ROUTERS:
         api.include_router(router)
     app.include_router(api)
     app.include_router(health.router)
+    app.include_router(metrics.router)
     app.add_middleware(Measured, metrics=parts.metrics)
     errors.install(app)
     return app

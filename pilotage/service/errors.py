@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
 from matcher import errors as matcher_errors
@@ -57,6 +58,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(PilotageError, _ours)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
     for unavailable in database.UNAVAILABLE:
         app.add_exception_handler(unavailable, _away)
@@ -109,6 +111,11 @@ async def _away(_request: Request, error: Exception) -> JSONResponse:
     _log.warning("the database is away or too busy: %s", error)
     message = "the database does not answer, try again later"
     return answer(503, "unavailable", message, headers={"Retry-After": str(_RETRY_AFTER[503])})
+
+
+async def _gone(_request: Request, _error: Exception) -> JSONResponse:
+    """Nobody reads this: the client went away in the middle of its request."""
+    return answer(400, "client_gone", "the request ended in the middle of its body")
 
 
 async def _bug(_request: Request, _error: Exception) -> JSONResponse:

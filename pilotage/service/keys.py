@@ -6,38 +6,43 @@ from hashlib import sha256
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
 
 from cs_config.errors import ConfigError
 from requirements.problem import Problem
 
-#: How tokens are signed: EdDSA over Ed25519 (RFC 8037).
-ALGORITHM = "EdDSA"
+#: How tokens are signed: ECDSA over P-256 with SHA-256 (RFC 7518), which every library verifies.
+ALGORITHM = "ES256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
     """A private key and the name that tokens give to it."""
 
-    private: Ed25519PrivateKey
+    private: EllipticCurvePrivateKey
     key_id: str  #: of the public part, so that it says nothing about the private one
 
     @property
-    def public(self) -> Ed25519PublicKey:
+    def public(self) -> EllipticCurvePublicKey:
         """The part that verifies."""
         return self.private.public_key()
 
 
 def generate() -> SigningKey:
     """A new key."""
-    return _named(Ed25519PrivateKey.generate())
+    return _named(generate_private_key(SECP256R1()))
 
 
 def load_or_create(path: Path) -> SigningKey:
     """The key in the file, made at the first use; of several processes that start at once one makes it.
 
     Raises:
-        ConfigError: The file holds no Ed25519 key in PEM.
+        ConfigError: The file holds no P-256 key in PEM.
     """
     if not path.exists():
         _create(path)
@@ -45,8 +50,8 @@ def load_or_create(path: Path) -> SigningKey:
         private = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:
         raise _wrong(path, f"is no private key in PEM: {error}") from None
-    if not isinstance(private, Ed25519PrivateKey):
-        raise _wrong(path, "is a private key of another kind, allowed is Ed25519")
+    if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
+        raise _wrong(path, "is a private key of another kind, allowed is P-256")
     return _named(private)
 
 
@@ -70,9 +75,11 @@ def _create(path: Path) -> None:
         aside.unlink()
 
 
-def _named(private: Ed25519PrivateKey) -> SigningKey:
-    raw = private.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    return SigningKey(private=private, key_id=sha256(raw).hexdigest()[:16])
+def _named(private: EllipticCurvePrivateKey) -> SigningKey:
+    public = private.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return SigningKey(private=private, key_id=sha256(public).hexdigest()[:16])
 
 
 def _wrong(path: Path, message: str) -> ConfigError:

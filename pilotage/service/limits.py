@@ -15,7 +15,7 @@ _REMEMBERED = 100_000
 class Rate:
     """Requests that one caller may make."""
 
-    per_second: float  #: in the long run; 0: as many as it likes
+    per_second: float  #: in the long run; more than 0
     burst: int  #: at once, after a pause
 
 
@@ -43,8 +43,6 @@ class RateLimiter:
         Raises:
             TooManyRequests: It has to wait.
         """
-        if rate.per_second <= 0:
-            return
         with self._lock:
             bucket = self._filled(subject, rate, now)
             if bucket.tokens < 1:

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sqlalchemy import Engine
 
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
 from matcher.matcher import Matcher
-from pilotage.service.limits import Rate, RateLimiter
+from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
 from pilotage.service.revoked import RevokedTokens
 from pilotage.service.tokens import Tokens
@@ -30,7 +29,7 @@ class ServiceLimits:
     archive_bytes: int = 10 << 30  #: of a sandbox or an output; the configuration may say less
     request_timeout: float = 10.0  #: seconds that a pilot waits for an answer unless it says otherwise
     longest_request_timeout: float = 60.0  #: seconds
-    rate: Rate = field(default_factory=lambda: Rate(per_second=500, burst=2000))
+    burst_seconds: float = 10.0  #: a caller may use so many seconds of its rate at once, after a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,6 @@ class Parts:
     ring: Callable[[Sequence[int]], None]  #: tells the optimizers of new jobs, after the commit
     clock: Callable[[], datetime] = utc_now
     limits: ServiceLimits = field(default_factory=ServiceLimits)
-    spool: Path | None = None  #: directory of archives on their way; None: the system's for temporary files
     metrics: Metrics = field(default_factory=Metrics)
     rates: RateLimiter = field(default_factory=RateLimiter)
     revoked: RevokedTokens = field(init=False)

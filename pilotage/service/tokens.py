@@ -14,6 +14,7 @@ from pilotage.service.callers import Caller, Role
 from pilotage.service.grants import Grant
 from pilotage.service.keys import SigningKey
 from pilotage.service.refusals import NotAuthenticated
+from requirements.errors import InvalidRequest
 
 ISSUER = "pilotage"
 #: Bytes of a token; nothing that we mint comes near.
@@ -43,12 +44,18 @@ class Tokens:
         self._incarnation = incarnation
         self._read_once = lru_cache(maxsize=_REMEMBERED)(self._read)
 
-    def mint(self, grant: Grant, *, now: datetime) -> tuple[str, datetime]:
-        """A token for the grant, and when it expires."""
+    def mint(self, grant: Grant, *, now: datetime, token_id: str | None = None) -> tuple[str, datetime]:
+        """A token for the grant, and when it expires.
+
+        Args:
+            grant: What it says.
+            now: When it is minted.
+            token_id: Of the token that it renews: who revokes one of them revokes all.
+        """
         expires_at = now.replace(microsecond=0) + grant.ttl
         claims = _claims(grant.caller) | {
             "iss": ISSUER,
-            "jti": token_hex(16),
+            "jti": token_id or token_hex(16),
             "iat": int(now.timestamp()),
             "exp": int(expires_at.timestamp()),
             "incarnation": self._incarnation,
@@ -84,7 +91,7 @@ class Tokens:
                 options={**unchecked, "require": required},  # type: ignore[typeddict-item]
             )
             return _token(payload)
-        except (jwt.InvalidTokenError, KeyError, TypeError, ValueError, OverflowError):
+        except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError):
             raise NotAuthenticated("the token is not one of ours, or it was changed") from None
 
 

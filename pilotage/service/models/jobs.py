@@ -160,7 +160,9 @@ def _ids(value: object) -> object:
     words = _words(value)
     if not isinstance(words, list):
         return words
-    return [int(word) if isinstance(word, str) and word.isascii() and word.isdigit() else word for word in words]
+    return [
+        int(word) if isinstance(word, str) and word.isascii() and word.isdigit() else word for word in words
+    ]
 
 
 Words = Annotated[list[str] | None, BeforeValidator(_words), Field(max_length=MOST)]

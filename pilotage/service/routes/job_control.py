@@ -89,9 +89,7 @@ def _change_many(
     return ChangedJobs(job_ids=sorted(changed), refused=refused)
 
 
-def _batches(
-    parts: Parts, caller: Caller, which: JobFilter, wanted: JobStatus
-) -> Iterator[Sequence[Job]]:
+def _batches(parts: Parts, caller: Caller, which: JobFilter, wanted: JobStatus) -> Iterator[Sequence[Job]]:
     """The jobs concerned; of those that were not named one by one only what may change at all."""
     if which.ids is None:
         possible = may_come_from(wanted)

@@ -1,0 +1,27 @@
+"""Metrics for Prometheus."""
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from pilotage.service.access import allow
+from pilotage.service.api_route import ApiRoute, PartsOf
+from pilotage.service.callers import Role
+from taskqueue import database, measurements
+
+router = APIRouter(tags=["health"], route_class=ApiRoute)
+
+
+@router.get("/metrics", response_class=Response)
+@allow(Role.MONITOR)
+def metrics(parts: PartsOf) -> Response:
+    """Everything in Prometheus' text format; a token of the role `monitor` reads it."""
+    with database.reading(parts.engine) as conn:
+        jobs = measurements.jobs_by_status(conn)
+        unmatchable = measurements.pools_without_queues(conn)
+        cycles = measurements.last_cycles(conn)
+    text = parts.metrics.render(
+        jobs=jobs,
+        unmatchable=unmatchable,
+        cycles={agent: at.timestamp() for agent, at in cycles.items()},
+    )
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

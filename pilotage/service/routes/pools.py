@@ -1,0 +1,74 @@
+"""SubmitPools with their queues and jobs."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from sqlalchemy import Connection
+
+from pilotage.service.access import EVERY_ROLE, allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Caller
+from pilotage.service.models.pools import PoolAnswer, PoolPage, PoolQuery
+from requirements import canonical
+from requirements.record import Record
+from requirements.values import Value, fold
+from taskqueue import database, pool_usage, pools
+from taskqueue.errors import PoolNotFound
+from taskqueue.pools import Pool
+
+router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
+
+
+@router.get("")
+@allow(*EVERY_ROLE)
+def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Query()]) -> PoolPage:
+    """List the pools of the caller's VOs."""
+    with database.reading(parts.engine) as conn:
+        found = pools.find(conn, vos=_vos(caller, query.vo), limit=query.limit, after=query.after)
+        answers = _answers(conn, found)
+    return PoolPage(pools=answers, next=found[-1].pool_id if len(found) == query.limit else None)
+
+
+@router.get("/{pool_id}")
+@allow(*EVERY_ROLE)
+def show(parts: PartsOf, caller: CallerOf, pool_id: Annotated[str, Path(max_length=64)]) -> PoolAnswer:
+    """Show one pool."""
+    with database.reading(parts.engine) as conn:
+        pool = pools.get(conn, pool_id)
+        if not caller.may_read(pool.vo):
+            raise PoolNotFound(pool_id)
+        return _answers(conn, [pool])[0]
+
+
+def _answers(conn: Connection, found: Sequence[Pool]) -> list[PoolAnswer]:
+    ids = [pool.pool_id for pool in found]
+    queues = pool_usage.queues(conn, ids)
+    counts = pool_usage.jobs_by_status(conn, ids)
+    return [
+        PoolAnswer(
+            pool_id=pool.pool_id,
+            vo=pool.vo,
+            requirements=_requirements(pool),
+            eligible_queues=len(queues.get(pool.pool_id, ())),
+            queues=[str(queue) for queue in queues.get(pool.pool_id, ())],
+            jobs=dict(counts.get(pool.pool_id, {})),
+            created_at=pool.created_at,
+            last_used_at=pool.last_used_at,
+            refreshed_at=pool.refreshed_at,
+            config_version=pool.config_version,
+        )
+        for pool in found
+    ]
+
+
+def _requirements(pool: Pool) -> dict[str, Value] | str:
+    asked = canonical.from_json(pool.original)
+    return dict(asked.values) if isinstance(asked, Record) else asked.text
+
+
+def _vos(caller: Caller, named: str | None) -> frozenset[str] | None:
+    asked = None if named is None else frozenset({fold(named)})
+    if caller.visible_vos is None or asked is None:
+        return asked if caller.visible_vos is None else caller.visible_vos
+    return asked & caller.visible_vos

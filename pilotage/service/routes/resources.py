@@ -1,0 +1,74 @@
+"""The resource tree: eligible nodes, and what a queue has."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from cs_config import nodes
+from cs_config.address import QueueAddress
+from cs_config.errors import QueueNotFound
+from pilotage.service.access import EVERY_ROLE, allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Caller
+from pilotage.service.models.resources import NodeTree, ParameterAnswer, QueueAnswer, Selection
+from requirements.errors import InvalidRequest
+from requirements.problem import Problem
+from requirements.values import fold
+
+router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute)
+
+
+@router.post("/getEligibleNodes")
+@allow(*EVERY_ROLE)
+def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: Selection) -> NodeTree:
+    """The queues that satisfy both selections, as a tree."""
+    vo = _vo(caller, body.vo)
+    if vo is None:
+        raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
+    tree = nodes.get_eligible_nodes(parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue)
+    return NodeTree(tree)
+
+
+@router.get("/queues/{site}/{ce}/{queue}")
+@allow(*EVERY_ROLE)
+def show_queue(
+    parts: PartsOf,
+    caller: CallerOf,
+    site: str,
+    ce: str,
+    queue: str,
+    vo: Annotated[str | None, Query()] = None,
+) -> QueueAnswer:
+    """Show the effective parameters of a queue for a VO, each with its origin."""
+    config = parts.live.current
+    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
+    if not config.knows(address):
+        raise QueueNotFound(str(address), config.suggest(str(address)))
+    whose = _vo(caller, vo)
+    parameters = {
+        each.name: ParameterAnswer(
+            value=each.value, level=each.level, path=each.path, file=each.file, line=each.line
+        )
+        for each in config.parameters(address, whose or "").values()
+    }
+    return QueueAnswer(
+        queue=str(address),
+        vo=whose,
+        usable=config.usable(address, whose or ""),
+        config_version=config.version,
+        parameters=parameters,
+    )
+
+
+def _vo(caller: Caller, named: str | None) -> str | None:
+    """The VO that the question is about; None: nobody's in particular.
+
+    Raises:
+        InvalidRequest: It is another one than those of the token.
+    """
+    if named is None:
+        return caller.vo
+    vo = fold(named)
+    if not caller.may_read(vo):
+        raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not a VO of the token")])
+    return vo

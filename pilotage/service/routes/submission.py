@@ -1,0 +1,63 @@
+"""Submitting jobs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+
+from optimizers import submission
+from optimizers.submission import Source, Submitter
+from pilotage.service import strict_json
+from pilotage.service.access import allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Caller, Role
+from pilotage.service.models.jobs import Submission, Submitted
+from requirements.errors import InvalidRequest
+from requirements.problem import Problem
+from taskqueue import database
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
+
+
+@router.post("", status_code=201)
+@allow(Role.USER, Role.VO_ADMIN)
+def submit(
+    parts: PartsOf, caller: CallerOf, body: Submission, idempotency_key: IdempotencyKey = None
+) -> Submitted:
+    """Submit jobs: all are stored, or none.
+
+    The same request again under the same `Idempotency-Key` gives the same ids.
+    """
+    if idempotency_key is not None:
+        strict_json.check_text("Idempotency-Key", idempotency_key)
+    sources = _sources(body)
+    with database.writing(parts.engine) as conn:
+        job_ids = submission.submit(
+            conn,
+            parts.live.current,
+            _submitter(caller),
+            sources,
+            now=parts.clock(),
+            key=idempotency_key,
+            sandbox=body.sandbox,
+        )
+    parts.ring(job_ids)
+    return Submitted(job_ids=job_ids)
+
+
+def _sources(body: Submission) -> list[Source]:
+    given = [each for each in ([body.jdl] if body.jdl is not None else None, body.jdls, body.jobs) if each]
+    if len(given) != 1:
+        raise InvalidRequest([Problem(path="body", message="needs exactly one of jdl, jdls and jobs")])
+    return list(given[0])
+
+
+def _submitter(caller: Caller) -> Submitter:
+    return Submitter(
+        subject=caller.subject,
+        vo=caller.vo or "",
+        owner=caller.user or caller.role.value,
+        owner_group=caller.group,
+        operator=caller.is_operator,
+    )

@@ -1,0 +1,64 @@
+"""Tokens: a running pilot renews its own, operators revoke any."""
+
+from datetime import timedelta
+
+from fastapi import APIRouter, Response
+
+from pilotage.service import audit
+from pilotage.service.access import allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf, TokenOf
+from pilotage.service.callers import Caller, Role
+from pilotage.service.grants import Grant
+from pilotage.service.models.tokens import Renewed, Revocation
+from pilotage.service.parts import Parts
+from pilotage.service.refusals import NotAllowed
+from requirements.errors import InvalidRequest
+from requirements.problem import Problem
+from taskqueue import database, pilots, revoked_tokens
+from taskqueue.states import PilotStatus
+
+router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=ApiRoute)
+
+#: How long a renewed token is good.
+_RENEWED = timedelta(days=1)
+#: No token is good for longer: so long an id is remembered whose token we did not see.
+_LONGEST = timedelta(days=366)
+
+
+@router.post("/renew")
+@allow(Role.PILOT, Role.GATEWAY)
+def renew(parts: PartsOf, token: TokenOf) -> Renewed:
+    """A fresh token for a gateway, or for a pilot that runs."""
+    caller = token.caller
+    if caller.role is Role.PILOT:
+        _require_running(parts, caller)
+    grant = Grant(caller=caller, ttl=_RENEWED)
+    text, expires_at = parts.tokens.mint(grant, now=parts.clock(), token_id=token.token_id)
+    return Renewed(token=text, expires_at=expires_at)
+
+
+@router.post("/revoke", status_code=204, response_class=Response)
+@allow()
+def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
+    """Accept a token no more, in all processes within seconds."""
+    token_id = _token_id(parts, body)
+    now = parts.clock()
+    with database.writing(parts.engine) as conn:
+        revoked_tokens.revoke(conn, token_id, expires_at=now + _LONGEST, now=now)
+    parts.revoked.refresh()
+    audit.done(caller, "revoke", token_id=token_id)
+
+
+def _require_running(parts: Parts, caller: Caller) -> None:
+    with database.reading(parts.engine) as conn:
+        pilot = pilots.get(conn, caller.stamp or "")
+    if pilot.status is not PilotStatus.RUNNING:
+        raise NotAllowed(f"the pilot is {pilot.status}; only a running one renews its token")
+
+
+def _token_id(parts: Parts, body: Revocation) -> str:
+    if (body.token is None) == (body.jti is None):
+        raise InvalidRequest([Problem(path="body", message="needs exactly one of token and jti")])
+    if body.token is not None:
+        return parts.tokens.verify(body.token, now=parts.clock()).token_id
+    return str(body.jti)

@@ -1,0 +1,39 @@
+"""What pools are used for: the queues and the jobs of many pools at once."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from cs_config.address import QueueAddress
+from taskqueue.tables import jobs
+from taskqueue.views import pool_queues
+
+_POOLS = bindparam("pool_ids", expanding=True)
+
+QUEUES = (
+    select(pool_queues.c.pool_id, pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
+    .where(pool_queues.c.pool_id.in_(_POOLS))
+    .order_by(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
+)
+JOBS = (
+    select(jobs.c.submit_pool, jobs.c.status, func.count())
+    .where(jobs.c.submit_pool.in_(_POOLS))
+    .group_by(jobs.c.submit_pool, jobs.c.status)
+)
+
+
+def queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[QueueAddress]]:
+    """The eligible queues of each pool, sorted; a pool without any has no entry."""
+    found: defaultdict[str, list[QueueAddress]] = defaultdict(list)
+    for row in conn.execute(QUEUES, {"pool_ids": sorted(pool_ids)}):
+        found[row.pool_id].append(QueueAddress(site=row.site, ce=row.ce, queue=row.queue))
+    return found
+
+
+def jobs_by_status(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, Counter[str]]:
+    """The numbers of jobs of each pool by status; a pool without any has no entry."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for pool_id, status, count in conn.execute(JOBS, {"pool_ids": sorted(pool_ids)}):
+        found[pool_id][status] = count
+    return found

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.service import strict_json
+from requirements.errors import InvalidRequest
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), inner, max_size=4
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_what_is_harmless_is_read_as_it_is(value: object):
+    assert strict_json.parse(json.dumps(value).encode()) == value
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(body: bytes):
+    try:
+        strict_json.parse(body)
+    except InvalidRequest as refused:
+        json.dumps(dict(refused.details)).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"a": 1, "a": 2}', "'a' twice"),
+        (b'{"a": NaN}', "NaN"),
+        (b"[Infinity]", "Infinity"),
+        (b"[1e999]", "too large"),
+        (b"[99999999999999999999]", "64 bit"),
+        (b"[" + b"9" * 5000 + b"]", "body"),
+        (b'{"a": "\\u0000"}', "NUL"),
+        (b'{"\\u0000": 1}', "NUL"),
+        (b'{"a": "\\ud800"}', "Unicode"),
+        (b'{"a": ["\\udfff"]}', "Unicode"),
+        (b'"\xff"', "UTF-8"),
+        (b"{", "line 1|JSON"),
+        (b"[" * 100_000, "JSON|nested"),
+        (b"[" * 100 + b"]" * 100, "64 levels"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "nested"),
+    ],
+)
+def test_what_could_do_harm_is_refused(body: bytes, message: str):
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        strict_json.parse(body)
+    # The answer itself has to be storable, loggable, and fit for UTF-8.
+    assert "\0" not in json.dumps(dict(refused.value.details), ensure_ascii=False)
+    json.dumps(dict(refused.value.details), ensure_ascii=False).encode()
+
+
+def test_problems_are_named_by_their_place_and_bounded_in_number():
+    body = json.dumps({"jobs": [{"name": "\0"}] * 1000}).encode()
+    with pytest.raises(InvalidRequest) as refused:
+        strict_json.parse(body)
+    assert refused.value.problems[0].path == "jobs[0]/name"
+    assert len(refused.value.problems) == 50
