@@ -27,9 +27,11 @@ def _see(insert: Upsert) -> Insert:
         index_elements=["stamp"],
         set_={
             "status": lives,
-            "site": insert.excluded.site,
-            "ce": insert.excluded.ce,
-            "queue": insert.excluded.queue,
+            # Where it does not say its queue, it is where it was.
+            **{
+                name: func.coalesce(func.nullif(insert.excluded[name], ""), table.c[name])
+                for name in ("site", "ce", "queue")
+            },
             "updated_at": case(
                 (table.c.status == lives, table.c.updated_at), else_=insert.excluded.updated_at
             ),

@@ -1,0 +1,134 @@
+"""Storing jobs, reading them back, finding them."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine
+
+from requirements.errors import InvalidRequest
+from taskqueue import database, descriptions, job_search, jobs, log
+from taskqueue.descriptions import NewDescription
+from taskqueue.errors import JobNotFound
+from taskqueue.job_search import Filter
+from taskqueue.jobs import Bundle, NewJob
+from taskqueue.states import JobStatus
+from tests import stored
+
+
+def _new(owner: str = "alice", **about: object) -> NewJob:
+    return NewJob(vo="lhcb", owner=owner, owner_group="lhcb_user", **about)  # type: ignore[arg-type]
+
+
+def test_a_new_job_is_received_and_due(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = stored.job_ids(conn, now)
+        job = jobs.get(conn, job_id)
+        entries = log.of_job(conn, job_id)
+    assert (job.status, job.minor_status, job.due_at) == (JobStatus.RECEIVED, "Job accepted", now)
+    assert (job.submitted_at, job.updated_at, job.started_at, job.ended_at) == (now, now, None, None)
+    assert (job.epoch, job.reschedules, job.site, job.submit_pool) == (0, 0, "ANY", None)
+    assert [(entry.from_status, entry.to_status, entry.at) for entry in entries] == [(None, job.status, now)]
+
+
+def test_ids_come_in_the_order_of_the_jobs(engine: Engine, now: datetime) -> None:
+    bundles = [
+        Bundle(
+            description=NewDescription(source=f"{bundle}", body={"Executable": f"{bundle}"}),
+            jobs=[_new(job_name=f"{bundle}.{number}") for number in range(700)],
+        )
+        for bundle in range(3)
+    ]
+    with database.writing(engine) as conn:
+        ids = jobs.submit_all(conn, bundles, now=now)
+        named = {job.job_id: job.job_name for job in job_search.find(conn, Filter(), limit=5000)}
+        bodies = [descriptions.of_job(conn, job_id).body["Executable"] for job_id in (ids[0], ids[-1])]
+    assert [named[job_id] for job_id in ids] == [f"{b}.{n}" for b in range(3) for n in range(700)]
+    assert bodies == ["0", "2"]
+
+
+def test_ids_are_never_given_out_twice(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        first = stored.job_ids(conn, now, 3)
+        stored.remove(conn, first)
+        second = stored.job_ids(conn, now, 1)
+    assert second[0] > max(first)
+
+
+def test_a_bundle_without_jobs_stores_nothing(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        bundle = Bundle(description=NewDescription(source="", body={}), jobs=[])
+        assert jobs.submit_all(conn, [bundle], now=now) == []
+        assert job_search.count(conn, Filter()) == 0
+
+
+def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now: datetime) -> None:
+    description = NewDescription(
+        source="…", body={"Arguments": "%s of %(dataset)s", "OutputSandbox": ["%n.log"]}, sandbox="ab" * 32
+    )
+    new = [_new(parameters={"s": f"part{n}", "n": str(n), "dataset": "2012"}) for n in range(2)]
+    with database.writing(engine) as conn:
+        ids = jobs.submit(conn, description=description, jobs=new, now=now)
+        found = [descriptions.of_job(conn, job_id) for job_id in ids]
+    assert [each.body["Arguments"] for each in found] == ["part0 of 2012", "part1 of 2012"]
+    assert [each.body["OutputSandbox"] for each in found] == [["0.log"], ["1.log"]]
+    assert {each.sandbox for each in found} == {"ab" * 32}
+
+
+def test_a_job_that_does_not_exist_is_not_found(engine: Engine) -> None:
+    with database.reading(engine) as conn:
+        with pytest.raises(JobNotFound, match="job 4711 does not exist"):
+            jobs.get(conn, 4711)
+        with pytest.raises(JobNotFound):
+            descriptions.of_job(conn, 4711)
+        assert log.of_job(conn, 4711) == []
+
+
+def test_pages_go_on_where_the_last_one_ended(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = stored.job_ids(conn, now, 5)
+        first = job_search.find(conn, Filter(), limit=3)
+        second = job_search.find(conn, Filter(), limit=3, after=first[-1].job_id)
+        oldest = job_search.find_ids(conn, Filter(), limit=3)
+        rest = job_search.find_ids(conn, Filter(), limit=3, after=oldest[-1])
+    assert [job.job_id for job in first + second] == sorted(ids, reverse=True)
+    assert oldest + rest == sorted(ids)
+
+
+def test_a_filter_finds_what_meets_all_of_it(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [mine, _yours] = stored.job_ids(conn, now) + stored.job_ids(conn, now, owner="bob")
+        [other] = stored.job_ids(conn, now + timedelta(hours=1), vo="cms")
+        stored.force(conn, mine, status="Done", site="LCG.CERN.ch", submit_pool="p" * 64, job_group="g")
+
+        def found(**asked: object) -> list[int]:
+            return job_search.find_ids(conn, Filter(**asked), limit=9)  # type: ignore[arg-type]
+
+        assert found(owner="alice", vos=frozenset({"lhcb"})) == [mine]
+        assert found(statuses=frozenset({JobStatus.DONE, JobStatus.FAILED})) == [mine]
+        assert found(sites=frozenset({"LCG.CERN.ch"}), submit_pool="p" * 64, job_group="g") == [mine]
+        assert found(submitted_since=now + timedelta(minutes=1)) == [other]
+        assert found(submitted_before=now + timedelta(minutes=1), owner="alice") == [mine]
+        assert found(job_ids=frozenset({mine, other}), vos=frozenset({"cms"})) == [other]
+        assert found(vos=frozenset()) == []
+        assert len(found()) == 3
+
+
+def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = stored.job_ids(conn, now, 3) + stored.job_ids(conn, now, owner="bob")
+        stored.force(conn, ids[0], status="Done", site="A")
+        assert job_search.summary(conn, ["status", "site"], Filter()) == {
+            ("Done", "A"): 1,
+            ("Received", "ANY"): 3,
+        }
+        assert job_search.summary(conn, ["submit_pool"], Filter(owner="bob")) == {(None,): 1}
+        assert job_search.count(conn, Filter(statuses=frozenset({JobStatus.RECEIVED}))) == 3
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [([], "names no column"), (["statsu"], "did you mean status"), (["parameters"], "not among")],
+)
+def test_a_summary_by_something_else_is_refused(engine: Engine, by: list[str], message: str) -> None:
+    with database.reading(engine) as conn, pytest.raises(InvalidRequest, match=message):
+        job_search.summary(conn, by, Filter())
