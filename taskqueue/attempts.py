@@ -1,0 +1,179 @@
+"""Attempts: each hand-over of a job to a pilot, as long as it lasts.
+
+The fence is `closed_at IS NULL`, tested on the locked row: a pilot whose attempt was closed, because its
+lease ran out, the job was rescheduled or it finished, changes nothing any more, however late it speaks.
+Epochs are never compared. Locks are taken attempt first, then job (see `transitions`).
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BindParameter, Connection, bindparam, select, update
+
+from taskqueue.errors import LeaseNotFound, StaleLease
+from taskqueue.tables import attempts
+
+_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
+_OPEN = attempts.c.closed_at.is_(None)
+_BATCH = 1000
+
+GET = select(attempts).where(attempts.c.lease == bindparam("lease"))
+LOCK = GET.with_for_update()
+LATEST = (
+    select(attempts)
+    .where(attempts.c.job_id == bindparam("job_id"))
+    .order_by(attempts.c.epoch.desc())
+    .limit(1)
+)
+OF_JOBS = (
+    update(attempts)
+    .where(attempts.c.job_id.in_(_IDS), _OPEN)
+    .values(closed_at=bindparam("now"), closed_as=bindparam("as_what"))
+)
+END_FOR_KILL = update(attempts).where(attempts.c.job_id.in_(_IDS), _OPEN).values(ending=True)
+CLOSE = (
+    update(attempts)
+    .where(attempts.c.lease == bindparam("the_lease"), _OPEN)
+    .values(
+        closed_at=bindparam("now"),
+        closed_as=bindparam("as_what"),
+        request=bindparam("the_request"),
+        answer=bindparam("the_answer"),
+        exit_code=bindparam("the_exit_code"),
+    )
+)
+STORE_OUTPUT = (
+    update(attempts)
+    .where(attempts.c.lease == bindparam("the_lease"), _OPEN)
+    .values(output=bindparam("digest"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One hand-over of a job."""
+
+    job_id: int
+    epoch: int
+    lease: str
+    holder: str  #: token subject of the pilot
+    stamp: str | None
+    vo: str
+    site: str
+    ce: str
+    queue: str
+    opened_at: datetime
+    lease_expires_at: datetime
+    started_at: datetime | None
+    heartbeat_at: datetime | None
+    ending: bool  #: the job was killed; the pilot is being told
+    closed_at: datetime | None
+    closed_as: str | None  #: finished, released, expired, rescheduled, …
+    request: str | None  #: JSON of what closed it, if its pilot did
+    answer: str | None  #: JSON of what was answered
+    exit_code: int | None
+    progress: str
+    output_tail: str
+    output: str | None  #: blob of the output archive
+
+
+def get(conn: Connection, lease: str) -> Attempt:
+    """The attempt with this lease.
+
+    Raises:
+        LeaseNotFound: There never was one.
+    """
+    row = conn.execute(GET, {"lease": lease}).one_or_none()
+    if row is None:
+        raise LeaseNotFound(lease)
+    return Attempt(**row._asdict())
+
+
+def lock(conn: Connection, lease: str) -> Attempt:
+    """The attempt with this lease, locked until the end of the transaction.
+
+    Raises:
+        LeaseNotFound: There never was one.
+    """
+    row = conn.execute(LOCK, {"lease": lease}).one_or_none()
+    if row is None:
+        raise LeaseNotFound(lease)
+    return Attempt(**row._asdict())
+
+
+def lock_open(conn: Connection, lease: str) -> Attempt:
+    """The attempt with this lease, locked; nobody else closes it now.
+
+    Raises:
+        LeaseNotFound: There never was one.
+        StaleLease: It is closed.
+    """
+    attempt = lock(conn, lease)
+    refuse_closed(attempt)
+    return attempt
+
+
+def refuse_closed(attempt: Attempt) -> None:
+    """Raise StaleLease if the attempt is closed."""
+    if attempt.closed_at is not None:
+        raise StaleLease(
+            f"attempt {attempt.epoch} of job {attempt.job_id} is closed: {attempt.closed_as}; "
+            "what it reports is not accepted any more"
+        )
+
+
+def latest(conn: Connection, job_id: int) -> Attempt | None:
+    """The job's last attempt, open or closed."""
+    row = conn.execute(LATEST, {"job_id": job_id}).one_or_none()
+    return None if row is None else Attempt(**row._asdict())
+
+
+def store_output(conn: Connection, lease: str, digest: str) -> None:
+    """Remember the output archive; also of a job that was killed while it ran.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed.
+    """
+    lock_open(conn, lease)
+    conn.execute(STORE_OUTPUT, {"the_lease": lease, "digest": digest})
+
+
+def close(conn: Connection, job_ids: Collection[int], *, closed_as: str, now: datetime) -> None:
+    """Close the open attempts of the jobs: what their pilots say from now on is void."""
+    for ids in _batches(job_ids):
+        conn.execute(OF_JOBS, {"job_ids": ids, "as_what": closed_as, "now": now})
+
+
+def end_for_kill(conn: Connection, job_ids: Collection[int]) -> None:
+    """Have the pilots of the jobs told to end; what they deliver until then is still accepted."""
+    for ids in _batches(job_ids):
+        conn.execute(END_FOR_KILL, {"job_ids": ids})
+
+
+def close_by_pilot(
+    conn: Connection,
+    lease: str,
+    *,
+    closed_as: str,
+    request: str,
+    answer: str,
+    exit_code: int | None,
+    now: datetime,
+) -> None:
+    """Close an attempt that is locked and open, with the request that did it and its answer."""
+    values = {
+        "the_lease": lease,
+        "as_what": closed_as,
+        "the_request": request,
+        "the_answer": answer,
+        "the_exit_code": exit_code,
+        "now": now,
+    }
+    conn.execute(CLOSE, values)
+
+
+def _batches(job_ids: Collection[int]) -> list[Sequence[int]]:
+    ordered = sorted(set(job_ids))
+    return [ordered[start : start + _BATCH] for start in range(0, len(ordered), _BATCH)]

@@ -1,0 +1,268 @@
+"""What a pilot reports of the job it holds: start, heartbeat, finish, release.
+
+Each is one transaction on the locked attempt. The same `start`, `finish` or `release` again is answered
+as the first time, since the first answer may have been lost; after the attempt is closed everything else
+is refused with StaleLease and changes nothing.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import Connection, bindparam, func, update
+
+from taskqueue import attempts, job_control, jobs, log, task_queues, transitions
+from taskqueue.attempts import Attempt
+from taskqueue.errors import IllegalTransition, StaleLease
+from taskqueue.states import JobStatus
+from taskqueue.tables import attempts as table
+
+SOURCE = "Pilot"
+STALE = "Pilot, stale lease"
+
+STARTED = "Job Initialization"
+RUNNING_AGAIN = "Application"
+RELEASED = "Released by the pilot"
+LAST_RELEASE = "Maximum of reschedulings reached"
+_DONE = "Execution Complete"
+_FAILED = "Application Finished With Errors"
+
+TOUCH = (
+    update(table)
+    .where(table.c.lease == bindparam("the_lease"), table.c.closed_at.is_(None))
+    .values(
+        heartbeat_at=bindparam("now"),
+        started_at=func.coalesce(table.c.started_at, bindparam("started")),
+        lease_expires_at=bindparam("expires"),
+        progress=func.coalesce(bindparam("new_progress"), table.c.progress),
+        output_tail=func.coalesce(bindparam("new_tail"), table.c.output_tail),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """How a payload ended."""
+
+    status: Literal["Done", "Failed"]
+    exit_code: int | None = None
+    minor_status: str = ""
+    application_status: str = ""
+
+
+def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime) -> dict[str, Any]:
+    """The pilot begins: the job is Running.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed.
+    """
+    attempt = attempts.lock_open(conn, lease)
+    _touch(conn, attempt, now, lease_time, started=now)
+    if attempt.started_at is None and not attempt.ending:
+        _move(conn, attempt, JobStatus.RUNNING, minor=STARTED, now=now)
+    return {"job_id": attempt.job_id, "epoch": attempt.epoch, "commands": _commands(attempt)}
+
+
+def heartbeat(
+    conn: Connection,
+    lease: str,
+    *,
+    progress: str | None,
+    output_tail: str | None,
+    lease_time: timedelta,
+    now: datetime,
+) -> dict[str, Any]:
+    """The pilot lives: a job that was given up for Stalled runs after all.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed.
+    """
+    attempt = attempts.lock_open(conn, lease)
+    _touch(conn, attempt, now, lease_time, progress=progress, output_tail=output_tail)
+    _revive(conn, attempt, now)
+    return {"commands": _commands(attempt)}
+
+
+def finish(conn: Connection, lease: str, report: Finish, *, now: datetime) -> dict[str, Any]:
+    """The payload ended. A job that was killed meanwhile stays Killed.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed, and not by this very report.
+        IllegalTransition: It was never started.
+    """
+    attempt = attempts.lock(conn, lease)
+    request = _as_json({"finish": asdict(report)})
+    if (given := _given_before(attempt, request)) is not None:
+        return given
+    attempts.refuse_closed(attempt)
+    wanted = JobStatus(report.status)
+    if not attempt.ending:
+        _revive(conn, attempt, now)
+        minor = report.minor_status or (_DONE if wanted is JobStatus.DONE else _FAILED)
+        _move(conn, attempt, wanted, minor=minor, application=report.application_status, now=now)
+    answer = {
+        "job_id": attempt.job_id,
+        "epoch": attempt.epoch,
+        "status": JobStatus.KILLED if attempt.ending else wanted,
+    }
+    return _close(conn, attempt, "finished", request, answer, now, report.exit_code)
+
+
+def release(
+    conn: Connection, lease: str, *, reason: str, max_rescheduling: int, now: datetime
+) -> dict[str, Any]:
+    """The pilot gives the job back: not begun, it waits again where it was; else it is rescheduled.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed, and not by this very report.
+    """
+    attempt = attempts.lock(conn, lease)
+    request = _as_json({"release": reason})
+    if (given := _given_before(attempt, request)) is not None:
+        return given
+    attempts.refuse_closed(attempt)
+    if not attempt.ending:
+        _give_back(conn, attempt, reason, max_rescheduling, now)
+    answer = {
+        "job_id": attempt.job_id,
+        "epoch": attempt.epoch,
+        "status": jobs.get(conn, attempt.job_id).status,
+    }
+    return _close(conn, attempt, "released", request, answer, now, None)
+
+
+def record_stale(conn: Connection, lease: str, what: str, *, now: datetime) -> None:
+    """Note in the job's log that somebody spoke for a closed attempt; nothing else changes."""
+    attempt = attempts.get(conn, lease)
+    job = jobs.get(conn, attempt.job_id)
+    entry = log.LogEntry(
+        job_id=attempt.job_id,
+        at=now,
+        from_status=job.status,
+        to_status=job.status,
+        minor_status=f"refused: {what} of attempt {attempt.epoch}, closed as {attempt.closed_as}",
+        application_status="",
+        source=STALE,
+        epoch=attempt.epoch,
+    )
+    log.append(conn, [entry])
+
+
+def _give_back(conn: Connection, attempt: Attempt, reason: str, max_rescheduling: int, now: datetime) -> None:
+    application = reason or RELEASED
+    if attempt.started_at is None:
+        _move(conn, attempt, JobStatus.WAITING, minor=RELEASED, application=application, now=now)
+        task_queues.enqueue_again(conn, [attempt.job_id], now=now)
+        return
+    _revive(conn, attempt, now)
+    taken_back = transitions.move(
+        conn,
+        [attempt.job_id],
+        JobStatus.RESCHEDULED,
+        minor=job_control.RESCHEDULED,
+        application=application,
+        source=SOURCE,
+        now=now,
+        reschedules_below=max_rescheduling,
+    )
+    if not taken_back:
+        _move(conn, attempt, JobStatus.FAILED, minor=LAST_RELEASE, application=application, now=now)
+
+
+def _revive(conn: Connection, attempt: Attempt, now: datetime) -> None:
+    """Stalled → Running: the silence is over."""
+    if not attempt.ending:
+        transitions.move(
+            conn,
+            [attempt.job_id],
+            JobStatus.RUNNING,
+            minor=RUNNING_AGAIN,
+            source=SOURCE,
+            now=now,
+            from_states=frozenset({JobStatus.STALLED}),
+        )
+
+
+def _move(
+    conn: Connection,
+    attempt: Attempt,
+    wanted: JobStatus,
+    *,
+    minor: str,
+    now: datetime,
+    application: str | None = None,
+) -> None:
+    moved = transitions.move(
+        conn, [attempt.job_id], wanted, minor=minor, application=application, source=SOURCE, now=now
+    )
+    if not moved:
+        raise IllegalTransition(attempt.job_id, current=jobs.get(conn, attempt.job_id).status, wanted=wanted)
+
+
+def _touch(
+    conn: Connection,
+    attempt: Attempt,
+    now: datetime,
+    lease_time: timedelta,
+    *,
+    started: datetime | None = None,
+    progress: str | None = None,
+    output_tail: str | None = None,
+) -> None:
+    values = {
+        "the_lease": attempt.lease,
+        "now": now,
+        "started": started,
+        "expires": now + lease_time,
+        "new_progress": progress,
+        "new_tail": output_tail,
+    }
+    conn.execute(TOUCH, values)
+
+
+def _given_before(attempt: Attempt, request: str) -> dict[str, Any] | None:
+    """The answer that this very request got, if it is the one that closed the attempt."""
+    if attempt.closed_at is None or attempt.request is None or attempt.answer is None:
+        return None
+    if attempt.request != request:
+        raise StaleLease(
+            f"attempt {attempt.epoch} of job {attempt.job_id} was {attempt.closed_as} already, "
+            "with another report"
+        )
+    answer: dict[str, Any] = json.loads(attempt.answer)
+    return answer
+
+
+def _close(
+    conn: Connection,
+    attempt: Attempt,
+    closed_as: str,
+    request: str,
+    answer: dict[str, Any],
+    now: datetime,
+    exit_code: int | None,
+) -> dict[str, Any]:
+    attempts.close_by_pilot(
+        conn,
+        attempt.lease,
+        closed_as=closed_as,
+        request=request,
+        answer=_as_json(answer),
+        exit_code=exit_code,
+        now=now,
+    )
+    return answer
+
+
+def _commands(attempt: Attempt) -> list[str]:
+    return ["kill"] if attempt.ending else []
+
+
+def _as_json(value: Mapping[str, object]) -> str:
+    return json.dumps(value, sort_keys=True)
