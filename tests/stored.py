@@ -1,15 +1,14 @@
 """Rows that many tests need, stored the way the program stores them."""
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TypeVar
 
-from sqlalchemy import Connection, delete, insert, update
+from sqlalchemy import Connection, Engine, delete, insert, update
 
-from taskqueue import jobs
+from taskqueue import database, jobs
 from taskqueue.descriptions import NewDescription
 from taskqueue.jobs import NewJob
 from taskqueue.states import JobStatus
@@ -76,15 +75,23 @@ def at_once(count: int, do: Callable[[int], T]) -> list[T]:
         return list(threads.map(start, range(count)))
 
 
-@contextmanager
-def meanwhile(do: Callable[[], T], *, blocked: bool = True) -> Iterator[Future[T]]:
-    """What another thread does while the block runs; if `blocked`, it cannot end before the block does."""
+def meanwhile(
+    engine: Engine, first: Callable[[Connection], object], second: Callable[[], T], *, waits: bool = True
+) -> T:
+    """What `second` returns, which another thread begins after `first` and before its transaction ends.
+
+    If it `waits`, it cannot end before that either.
+    """
     with ThreadPoolExecutor(1) as threads:
-        future = threads.submit(do)
-        if blocked:
-            threading.Event().wait(0.3)
-            assert not future.done(), "it should have waited for us"
-        yield future
+        with database.writing(engine) as conn:
+            first(conn)
+            future = threads.submit(second)
+            if waits:
+                threading.Event().wait(0.3)
+                assert not future.done(), "it should have waited for us"
+            else:
+                future.exception(10)
+        return future.result(10)
 
 
 def remove(conn: Connection, ids: list[int]) -> None:

@@ -1,0 +1,366 @@
+"""SubmitPools and the queues that they are mapped to, with the races that must not lose anything."""
+
+import itertools
+import random
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, select, text
+
+from cs_config.configuration import QueueAddress
+from cs_config.queue_classes import QueueClass
+from taskqueue import database, mapping, pools, queue_classes
+from taskqueue.errors import PoolNotFound
+from taskqueue.pools import NewPool
+from taskqueue.states import JobStatus
+from taskqueue.tables import changes, pool_queue_classes, queue_class_members, submit_pools
+from tests import stored
+
+HOUR = timedelta(hours=1)
+A, B, C = (QueueAddress(site="S", ce="ce", queue=name) for name in "abc")
+
+
+def _classes(members: Mapping[str, Iterable[QueueAddress]]) -> list[QueueClass]:
+    return [QueueClass(digest=name * 64, values={}, queues=tuple(queues)) for name, queues in members.items()]
+
+
+def _sync(
+    conn: Connection, version: int, now: datetime, members: Mapping[str, Iterable[QueueAddress]]
+) -> bool:
+    return queue_classes.sync(conn, vo="lhcb", config_version=version, classes=_classes(members), now=now)
+
+
+def _touch(conn: Connection, pool_id: str, now: datetime) -> bool:
+    return pools.touch(conn, pool_id=pool_id, vo="lhcb", requirements_json="{}", original_json="{}", now=now)
+
+
+def _resolve(
+    conn: Connection, pool_id: str, version: int, names: str, now: datetime
+) -> mapping.Change | None:
+    digests = [name * 64 for name in names]
+    return mapping.resolve(
+        conn, pool_id=pool_id, config_version=version, queue_class_digests=digests, now=now
+    )
+
+
+def _changes(conn: Connection) -> int:
+    return len(conn.execute(select(changes.c.change_id).where(changes.c.kind == "mapping")).all())
+
+
+def test_a_pool_is_stored_once_and_stays_unresolved_until_it_is_resolved(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        assert _touch(conn, "p", now)
+        assert _touch(conn, "p", now + HOUR)
+        pool = pools.get(conn, "p")
+        assert (pool.created_at, pool.last_used_at, pool.refreshed_at) == (now, now + HOUR, None)
+        _sync(conn, 1, now, {"x": [A]})
+        _resolve(conn, "p", 1, "x", now)
+        assert not _touch(conn, "p", now)
+
+
+def test_many_pools_are_touched_at_once(engine: Engine, now: datetime) -> None:
+    new = [NewPool(pool_id=f"{n:04}", vo="lhcb", requirements="{}", original="{}") for n in range(1500)]
+    with database.writing(engine) as conn:
+        assert pools.touch_all(conn, [*new, *new], now=now) == {pool.pool_id for pool in new}
+        assert pools.touch_all(conn, [], now=now) == frozenset()
+        first = pools.find(conn, vos={"lhcb"}, limit=1000)
+        rest = pools.find(conn, vos={"lhcb"}, limit=1000, after=first[-1].pool_id)
+        assert [pool.pool_id for pool in first + rest] == [pool.pool_id for pool in new]
+        assert pools.find(conn, vos={"cms"}, limit=10) == []
+
+
+def test_a_pool_that_does_not_exist_is_not_found(engine: Engine) -> None:
+    with database.reading(engine) as conn, pytest.raises(PoolNotFound, match="pool p does not exist"):
+        pools.get(conn, "p")
+
+
+def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        _sync(conn, 7, now, {"x": [A, B], "y": [C]})
+        _touch(conn, "p", now)
+        _touch(conn, "q", now)
+        _resolve(conn, "p", 7, "x", now)
+        _resolve(conn, "q", 7, "", now)
+        assert mapping.eligible_queues_of(conn, "p") == [A, B]
+        assert mapping.eligible_queues_of(conn, "q") == []
+        assert mapping.with_queues(conn, ["p", "q"]) == {"p"}
+        assert mapping.pools_for_queues(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
+        assert mapping.pools_for_queues(conn, ["cms"], [A]) == {A: []}
+        view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
+        assert [row["queue"] for row in view] == ["a", "b"]
+        assert {row["config_version"] for row in view} == {7}
+        assert queue_classes.class_of(conn, "lhcb", A) == queue_classes.class_of(conn, "lhcb", B)
+        assert queue_classes.class_of(conn, "cms", A) is None
+
+
+def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine, now: datetime) -> None:
+    """Even before any pool is computed anew: a class is its parameters."""
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, {"x": [A, B], "y": [C]})
+        _touch(conn, "p", now)
+        _resolve(conn, "p", 1, "x", now)
+        _sync(conn, 2, now, {"x": [A], "y": [C, B]})
+        assert mapping.eligible_queues_of(conn, "p") == [A]
+        _sync(conn, 3, now, {"y": [C]})
+        assert mapping.eligible_queues_of(conn, "p") == []
+
+
+def test_only_differences_are_written(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, {"x": [A], "y": [B], "z": [C]})
+        _touch(conn, "p", now)
+        assert _resolve(conn, "p", 1, "xy", now) == mapping.Change(gained=2, lost=0)
+        assert _resolve(conn, "p", 1, "yz", now) == mapping.Change(gained=1, lost=1)
+        before = _changes(conn)
+        again = _resolve(conn, "p", 1, "yz", now + HOUR)
+        assert again is not None
+        assert not again
+        _sync(conn, 2, now, {"x": [A], "y": [B], "z": [C]})
+        assert _changes(conn) == before  # matchers have nothing to look at again
+        assert pools.get(conn, "p").refreshed_at == now + HOUR
+
+
+def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, {"x": [A], "y": [B]})
+        _touch(conn, "p", now)
+        _resolve(conn, "p", 1, "x", now)
+        _sync(conn, 2, now, {"z": [A, B]})
+        assert set(queue_classes.ids(conn, "lhcb")) == {"x" * 64, "z" * 64}  # p is still mapped to x
+        _resolve(conn, "p", 2, "z", now)
+        _sync(conn, 3, now, {"z": [A, B, C]})
+        assert set(queue_classes.ids(conn, "lhcb")) == {"z" * 64}
+
+
+def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        assert _sync(conn, 2, now, {"x": [A]})
+        _touch(conn, "p", now)
+        _resolve(conn, "p", 2, "x", now)
+        assert not _sync(conn, 1, now, {"y": [A, B]})
+        assert _resolve(conn, "p", 1, "", now) is None
+        assert _resolve(conn, "p", 3, "", now) is None  # not synced yet
+        assert mapping.eligible_queues_of(conn, "p") == [A]
+        assert queue_classes.version(conn, "lhcb") == 2
+        assert queue_classes.version(conn, "cms") is None
+
+
+def test_outdated_pools_are_those_of_another_version_and_those_of_long_ago(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, {"x": [A]})
+        for pool_id in ("new", "old", "ok"):
+            _touch(conn, pool_id, now)
+        _resolve(conn, "old", 1, "x", now - HOUR)
+        _resolve(conn, "ok", 1, "x", now)
+
+        def outdated(version: int) -> list[str]:
+            found = pools.outdated(
+                conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR / 4, limit=10
+            )
+            return [pool.pool_id for pool in found]
+
+        assert outdated(1) == ["new", "old"]
+        assert outdated(2) == ["new", "ok", "old"]
+
+
+def _refresh(
+    engine: Engine, version: int, now: datetime, members: Mapping[str, Iterable[QueueAddress]]
+) -> None:
+    """What the pool agent does: sync, then compute the outdated pools; here each is mapped to all classes."""
+    with database.writing(engine) as conn:
+        _sync(conn, version, now, members)
+    with database.writing(engine) as conn:
+        outdated = pools.outdated(
+            conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR, limit=1000
+        )
+        digests = {pool.pool_id: [name * 64 for name in members] for pool in outdated}
+        mapping.resolve_all(conn, vo="lhcb", config_version=version, digests=digests, now=now)
+
+
+def _arrive(
+    engine: Engine,
+    version: int,
+    now: datetime,
+    members: Mapping[str, Iterable[QueueAddress]],
+    pool_ids: list[str],
+) -> bool:
+    """What an optimizer does that knows this version; whether it was overtaken."""
+    with database.writing(engine) as conn:
+        new = [NewPool(pool_id=each, vo="lhcb", requirements="{}", original="{}") for each in pool_ids]
+        unresolved = pools.touch_all(conn, new, now=now)
+        _sync(conn, version, now, members)
+        digests = {pool_id: [name * 64 for name in members] for pool_id in unresolved}
+        return mapping.resolve_all(conn, vo="lhcb", config_version=version, digests=digests, now=now) is None
+
+
+def test_a_pool_resolved_from_n_while_n_plus_1_lands_ends_at_n_plus_1(engine: Engine, now: datetime) -> None:
+    """Resolving first: the newer version waits, then finds the pool."""
+    older, newer = {"x": [A]}, {"y": [A, B]}
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, older)
+
+    def resolve(conn: Connection) -> None:
+        _touch(conn, "p", now)
+        _resolve(conn, "p", 1, "x", now)
+
+    stored.meanwhile(engine, resolve, lambda: _refresh(engine, 2, now, newer))
+    with database.reading(engine) as conn:
+        assert mapping.eligible_queues_of(conn, "p") == [A, B]
+        assert pools.get(conn, "p").config_version == 2
+
+
+def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, now: datetime) -> None:
+    older, newer = {"x": [A]}, {"y": [A, B]}
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, older)
+    overtaken = stored.meanwhile(
+        engine,
+        lambda conn: _sync(conn, 2, now, newer),
+        lambda: _arrive(engine, 1, now, older, ["p"]),
+    )
+    assert overtaken  # to be computed again
+    assert not _arrive(engine, 2, now, newer, ["p"])
+    with database.reading(engine) as conn:
+        assert mapping.eligible_queues_of(conn, "p") == [A, B]
+
+
+def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine, now: datetime) -> None:
+    members = {1: {"x": [A]}, 2: {"x": [A], "y": [B]}, 3: {"y": [B], "z": [C]}, 4: {"w": [A, B, C]}}
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, members[1])
+
+    def work(number: int) -> None:
+        dice = random.Random(number)
+        if number % 2:  # refreshes every version in turn, as the agents of two hosts do
+            for version, content in members.items():
+                _refresh(engine, version, now, content)
+            return
+        for _ in range(8):  # knows any version, tries again with a newer one when it was overtaken
+            pool_ids = dice.sample([f"p{n}" for n in range(12)], 5)
+            version = dice.randint(1, 4)
+            while _arrive(engine, version, now, members[version], pool_ids):
+                version = 4
+
+    stored.at_once(6, work)
+    _refresh(engine, 4, now, members[4])
+    with database.reading(engine) as conn:
+        found = pools.find(conn, limit=100)
+        assert {pool.config_version for pool in found} == {4}
+        assert {pool.pool_id: mapping.eligible_queues_of(conn, pool.pool_id) for pool in found} == {
+            pool.pool_id: [A, B, C] for pool in found
+        }
+        assert len(conn.execute(select(queue_class_members)).all()) == 3
+
+
+def test_an_unused_pool_goes_after_the_grace_time_with_its_mapping(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, {"x": [A]})
+        _touch(conn, "p", now)
+        _resolve(conn, "p", 1, "x", now)
+        assert pools.delete_unused(conn, before=now, now=now) == []
+        assert pools.delete_unused(conn, before=now + HOUR, now=now + 2 * HOUR) == ["p"]
+        assert conn.execute(select(pool_queue_classes)).all() == []
+        assert pools.delete_unused(conn, before=now + HOUR, now=now + 2 * HOUR) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "ended", "goes"),
+    [
+        (JobStatus.WAITING, None, False),
+        (JobStatus.RUNNING, None, False),
+        (JobStatus.RESCHEDULED, None, False),
+        (JobStatus.DONE, 3 * HOUR, False),  # a job may be rescheduled soon after
+        (JobStatus.FAILED, 3 * HOUR, False),
+        (JobStatus.DONE, HOUR, True),
+        (JobStatus.KILLED, HOUR, True),
+    ],
+)
+def test_a_pool_stays_while_a_job_uses_it_or_did_lately(
+    engine: Engine, now: datetime, status: JobStatus, ended: timedelta | None, *, goes: bool
+) -> None:
+    with database.writing(engine) as conn:
+        _touch(conn, "p", now)
+        stored.force(
+            conn,
+            stored.job_in(conn, now, status),
+            submit_pool="p",
+            ended_at=None if ended is None else now + ended,
+        )
+        assert bool(pools.delete_unused(conn, before=now + 2 * HOUR, now=now + 3 * HOUR)) is goes
+
+
+def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, now: datetime) -> None:
+    late = now + 2 * HOUR
+    with database.writing(engine) as conn:
+        _touch(conn, "p", now)
+        job_id = stored.job_in(conn, now, JobStatus.WAITING)
+
+    def delete() -> list[str]:
+        with database.writing(engine) as conn:
+            return pools.delete_unused(conn, before=now + HOUR, now=late)
+
+    def arrive(conn: Connection) -> None:
+        _touch(conn, "p", late)
+        stored.force(conn, job_id, submit_pool="p")
+
+    # PostgreSQL passes over the locked row, SQLite waits for the writer.
+    assert stored.meanwhile(engine, arrive, delete, waits=engine.dialect.name == "sqlite") == []
+    with database.reading(engine) as conn:
+        assert pools.get(conn, "p").last_used_at == late
+
+
+def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine, now: datetime) -> None:
+    late = now + 2 * HOUR
+    with database.writing(engine) as conn:
+        _touch(conn, "p", now)
+        _sync(conn, 1, now, {"x": [A]})
+        _resolve(conn, "p", 1, "x", now)
+
+    def arrive() -> bool:
+        with database.writing(engine) as conn:
+            return _touch(conn, "p", late) and bool(_resolve(conn, "p", 1, "x", late))
+
+    def delete(conn: Connection) -> None:
+        assert pools.delete_unused(conn, before=now + HOUR, now=late) == ["p"]
+
+    assert stored.meanwhile(engine, delete, arrive)  # it is new again, and was resolved again
+    with database.reading(engine) as conn:
+        assert mapping.eligible_queues_of(conn, "p") == [A]
+
+
+def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(
+    engine: Engine, now: datetime
+) -> None:
+    names = [f"p{n}" for n in range(6)]
+    minutes = itertools.count()
+
+    def work(number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(15):
+            time = now + timedelta(minutes=next(minutes))
+            if number < 2:
+                with database.writing(engine) as conn:
+                    pools.delete_unused(conn, before=time, now=time)
+                continue
+            pool_ids = dice.sample(names, 2)
+            with database.writing(engine) as conn:
+                jobs = stored.job_ids(conn, time, 2)
+                new = [
+                    NewPool(pool_id=each, vo="lhcb", requirements="{}", original="{}") for each in pool_ids
+                ]
+                pools.touch_all(conn, new, now=time)
+                for job_id, pool_id in zip(jobs, pool_ids, strict=True):
+                    stored.force(conn, job_id, submit_pool=pool_id, status="Waiting")
+            with database.writing(engine) as conn:  # they are soon over
+                stored.force(conn, jobs[0], status="Done", ended_at=time)
+
+    stored.at_once(5, work)
+    with database.reading(engine) as conn:
+        used = conn.execute(text("SELECT DISTINCT submit_pool FROM jobs WHERE status = 'Waiting'")).scalars()
+        there = conn.execute(select(submit_pools.c.pool_id)).scalars()
+        assert set(used) <= set(there)
