@@ -27,3 +27,8 @@ def read(home: Path) -> dict[str, str]:
         return {}
     pairs = (line.partition("=") for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return {name.strip(): "".join(shlex.split(value)) for name, _, value in pairs}
+
+
+def remove(home: Path) -> None:
+    """Remove the file: nobody is to take an old service for the new one."""
+    (home / FILE).unlink(missing_ok=True)

@@ -33,7 +33,7 @@ def apply(
         changed = text != current.get("text")
         if changed:
             why = message or f"applied {file.name}"
-            version = client.put_config(text=text, source=str(file.absolute()), message=why, version=version)
+            version = client.put_config(text=text, source=file.name, message=why, version=version)
     said = (
         f"version {version} is in force" if changed else f"nothing changed, version {version} stays in force"
     )

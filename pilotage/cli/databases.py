@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy import Engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -21,6 +22,9 @@ def opened(url: str, *, pool_size: int = 5) -> Iterator[Engine]:
         Refused: The database is away.
     """
     engine = connect(url, pool_size=pool_size)
+    file = engine.url.database or ""
+    if engine.dialect.name == "sqlite" and not Path(file).exists():
+        raise Refused(f"the database {file} does not exist; `pilotage db upgrade` makes it")
     try:
         with away_in_one_line(url):
             yield engine
@@ -40,6 +44,18 @@ def connect(url: str, *, pool_size: int) -> Engine:
         raise InvalidSettings([Problem(path="database_url", message=str(error))]) from None
 
 
+def upgrade(url: str) -> None:
+    """Make the tables, or bring them to what this release needs.
+
+    Raises:
+        InvalidSettings: The URL names no database of ours.
+        Refused: The database is away.
+    """
+    connect(url, pool_size=1).dispose()
+    with away_in_one_line(url):
+        database.upgrade(url)
+
+
 @contextmanager
 def away_in_one_line(url: str) -> Iterator[None]:
     """Turn the driver's account of an unreachable database into a message for people.
@@ -50,7 +66,7 @@ def away_in_one_line(url: str) -> Iterator[None]:
     try:
         yield
     except database.UNAVAILABLE as error:
-        cause = getattr(error, "orig", None) or error
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise Refused(f"the database {shown(url)} cannot be used: {cause}") from None
 
 

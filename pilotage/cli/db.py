@@ -2,7 +2,7 @@
 
 import typer
 
-from pilotage.cli import databases, options, output, settings
+from pilotage.cli import databases, home_directory, options, output, settings
 from pilotage.cli.failures import REFUSED
 from pilotage.cli.settings import Settings
 from taskqueue import database
@@ -21,10 +21,8 @@ def upgrade(
 ) -> None:
     """Make the tables, or bring them to what this release needs; nothing happens if they are."""
     chosen = settings.load({"home": home, "database_url": database_url})
-    chosen.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    databases.connect(chosen.database_url, pool_size=1).dispose()  # a wrong URL is told as such
-    with databases.away_in_one_line(chosen.database_url):
-        database.upgrade(chosen.database_url)
+    home_directory.make(chosen.home)
+    databases.upgrade(chosen.database_url)
     _report(chosen, as_json=as_json)
 
 

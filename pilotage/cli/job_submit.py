@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pilotage.cli import job_ids, options, output, sandbox, submission
 from pilotage.cli.connection import connect
-from pilotage.cli.submission import Draft, Request
+from pilotage.cli.submission import Draft, Request, Sandbox
 from pilotage.fabric.client import Client
 
 #: Above this many ids a terminal gets ranges.
@@ -20,7 +20,7 @@ _FEW = 20
 
 def submit(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE…", help="JDL, ClassAd, YAML or JSON; - is standard input.")
+        list[str], typer.Argument(metavar="FILE", help="JDL, ClassAd, YAML or JSON; - is standard input.")
     ],
     *,
     count: Annotated[
@@ -63,22 +63,23 @@ def _read(file: str) -> Iterator[Draft]:
 def _send(client: Client, requests: Sequence[Request]) -> list[int]:
     """Send everything; a bar shows how far we are if it takes more than one request."""
     ids: list[int] = []
-    digests: dict[tuple[Path, ...], str | None] = {(): None}
+    digests: dict[Sandbox, str | None] = {((), None): None}
     columns = (TextColumn("Submitting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = output.progress_console()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("jobs", total=sum(request.jobs for request in requests))
         for request in requests:
-            if request.files not in digests:
-                digests[request.files] = _upload(client, request.files)
-            ids += _post(client, request, digests[request.files])
+            if request.sandbox not in digests:
+                digests[request.sandbox] = _upload(client, request.sandbox)
+            ids += _post(client, request, digests[request.sandbox])
             bar.update(task, completed=len(ids))
     return ids
 
 
-def _upload(client: Client, files: tuple[Path, ...]) -> str:
+def _upload(client: Client, wanted: Sandbox) -> str:
+    files, vo = wanted
     with sandbox.packed(files) as archive:
-        return client.upload_sandbox(archive)
+        return client.upload_sandbox(archive, vo=vo)
 
 
 def _post(client: Client, request: Request, digest: str | None) -> list[int]:

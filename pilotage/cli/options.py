@@ -34,9 +34,22 @@ RedisUrl = Annotated[
 LogLevel = Annotated[
     str | None, typer.Option(metavar="LEVEL", help="debug, info, warning (default) or error.")
 ]
+Host = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Listen here (else PILOTAGE_HOST, else 127.0.0.1).")
+]
+Port = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Listen here (else PILOTAGE_PORT, else 8750); 0: any free one."),
+]
+Resources = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Configuration that is imported at start, if it changed since its last import."
+    ),
+]
 JobIds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID…", help="Job ids, also ranges such as 12-40.", show_default=False),
+    typer.Argument(metavar="ID", help="Job ids, also ranges such as 12-40.", show_default=False),
 ]
 StatusFilter = Annotated[
     str | None, typer.Option("--status", metavar="S1,S2", help="Only jobs with this status.")

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
-from typing import Any
 
 from pilotage.cli.failures import Refused
 
@@ -17,10 +16,14 @@ _HOPELESS = 3.0  # seconds
 _LOOK_EVERY = 0.5  # seconds
 
 
-def keep_alive(target: Callable[..., None], arguments: tuple[Any, ...], count: int) -> None:
+def keep_alive(target: Callable[[], None], count: int) -> None:
     """Run `count` processes until SIGINT or SIGTERM; one that dies is started again.
 
     They are spawned, not forked: each makes its own engine and threads. They end when this process does.
+
+    Args:
+        target: What each does until SIGTERM; it has to be picklable.
+        count: How many.
 
     Raises:
         Refused: A process ended right after its start.
@@ -31,7 +34,7 @@ def keep_alive(target: Callable[..., None], arguments: tuple[Any, ...], count: i
         signal.signal(each, lambda *_: stop.set())
 
     def start() -> tuple[SpawnProcess, float]:
-        process = context.Process(target=_run, args=(target, arguments))
+        process = context.Process(target=_run, args=(target,))
         process.start()
         return process, time.monotonic()
 
@@ -55,10 +58,10 @@ def _checked(process: SpawnProcess, since: float) -> tuple[SpawnProcess, float] 
     return None
 
 
-def _run(target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _run(target: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent tells us
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    target(*arguments)
+    target()
 
 
 def _end_with_parent() -> None:

@@ -93,7 +93,7 @@ def _defaults(home: Path) -> dict[str, object]:
     return {
         "database_url": f"sqlite:///{home / 'pilotage.db'}",
         "blobs": home / "blobs",
-        "key": home / "key.pem",
+        "key": home / "signing-key.pem",
     }
 
 

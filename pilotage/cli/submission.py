@@ -15,6 +15,10 @@ BATCH = 1000
 _MOST_MEMBERS = 1_000_000
 
 
+#: Files of an input sandbox, and the VO that they are stored for; None: that of the token.
+Sandbox = tuple[tuple[Path, ...], str | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """One description, not submitted yet."""
@@ -22,7 +26,13 @@ class Draft:
     text: str | None  #: as it was written, if one text says it all
     content: Mapping[str, object]
     files: tuple[Path, ...]  #: of its input sandbox
+    vo: str | None  #: the VO that it names
     jobs: int  #: how many jobs it stands for
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Files, and the VO that they are stored for."""
+        return self.files, self.vo if self.files else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +40,11 @@ class Request:
     """What goes out in one call: descriptions that share an input sandbox."""
 
     drafts: tuple[Draft, ...]
-    files: tuple[Path, ...]
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Files, and the VO that they are stored for."""
+        return self.drafts[0].sandbox
 
     @property
     def jobs(self) -> int:
@@ -53,7 +67,13 @@ def read(text: str, *, file: str, directory: Path) -> list[Draft]:
     contents = jdl.read(text, file)
     alone = text if len(contents) == 1 else None
     return [
-        Draft(text=alone, content=content, files=_sandbox_files(content, directory), jobs=_count(content))
+        Draft(
+            text=alone,
+            content=content,
+            files=_sandbox_files(content, directory),
+            vo=next((str(value) for value in _values_of("vo", content)), None),
+            jobs=_count(content),
+        )
         for content in contents
     ]
 
@@ -95,12 +115,12 @@ def requests(drafts: Sequence[Draft], count: int) -> Iterator[Request]:
     waiting: list[Draft] = []
     for draft in (draft for draft in drafts for _ in range(count)):
         full = sum(each.jobs for each in waiting) + draft.jobs > BATCH
-        if waiting and (full or waiting[0].files != draft.files):
-            yield Request(drafts=tuple(waiting), files=waiting[0].files)
+        if waiting and (full or waiting[0].sandbox != draft.sandbox):
+            yield Request(drafts=tuple(waiting))
             waiting = []
         waiting.append(draft)
     if waiting:
-        yield Request(drafts=tuple(waiting), files=waiting[0].files)
+        yield Request(drafts=tuple(waiting))
 
 
 def as_json(content: Mapping[str, object]) -> dict[str, object]:
@@ -139,10 +159,15 @@ def _sandbox_files(content: Mapping[str, object], directory: Path) -> tuple[Path
 
 def _sandbox_names(content: Mapping[str, object]) -> Iterator[str]:
     """Names of local files; what has a scheme (`sha256:`, `LFN:`) is somewhere else already."""
-    for keyword, value in content.items():
-        known = keywords.find(keyword)
-        if known is None or known.attribute != "input_sandbox":
-            continue
+    for value in _values_of("input_sandbox", content):
         for name in value if isinstance(value, list | tuple) else [value]:
             if isinstance(name, str) and name and ":" not in name:
                 yield name
+
+
+def _values_of(attribute: str, content: Mapping[str, object]) -> Iterator[object]:
+    """What stands under a keyword, in whatever spelling."""
+    for name, value in content.items():
+        known = keywords.find(name)
+        if known is not None and known.attribute == attribute:
+            yield value

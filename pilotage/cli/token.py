@@ -1,12 +1,14 @@
 """`pilotage token`: mint a token with the installation's own key."""
 
 from datetime import UTC, datetime
+from getpass import getuser
 from typing import Annotated
 
 import typer
 
 from pilotage.cli import options, output, settings
 from pilotage.service import grants, keys
+from pilotage.service.callers import Role
 from pilotage.service.tokens import Tokens
 
 
@@ -23,7 +25,7 @@ def token(
     vo: Annotated[
         str | None, typer.Option(metavar="VO", help="The VO; for directors and gateways VO1,VO2.")
     ] = None,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="The person; users need it.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="The person; of a user else you.")] = None,
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="Owner group; else <vo>_user.")] = None,
     site: Annotated[
         str | None, typer.Option(metavar="SITE", help="The site, for roles that belong to one.")
@@ -45,6 +47,8 @@ def token(
 
     Whoever can read the home directory is an operator: keep it to yourself.
     """
+    if role == Role.USER and user is None:
+        user = getuser()
     grant = grants.grant(
         role=role, vo=vo, user=user, group=group, site=site, queue=queue, stamp=stamp, ttl=ttl
     )

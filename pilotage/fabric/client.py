@@ -51,9 +51,16 @@ class Client:
         except httpx.TransportError:
             return False
 
-    def upload_sandbox(self, archive: BinaryIO) -> str:
-        """Store a tar archive; its name, to be given when jobs are submitted."""
-        return str(self._call("POST", "/sandboxes", content=_chunks(archive))["sandbox"])
+    def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
+        """Store a tar archive; its name, to be given when jobs are submitted.
+
+        Args:
+            archive: Read from where it stands.
+            vo: Whose it is; needed where the token does not say.
+        """
+        owner = {} if vo is None else {"vo": vo}
+        answer = self._call("POST", "/sandboxes", content=_chunks(archive), params=owner)
+        return str(answer["sandbox"])
 
     def submit(
         self,

@@ -76,7 +76,7 @@ def test_copies_go_out_a_thousand_at_a_time(tmp_path: Path) -> None:
 
 def test_jobs_with_different_sandboxes_do_not_share_a_request(directory: Path) -> None:
     found = drafts(JDL, directory) + drafts("Executable: a\n", directory)
-    assert [request.files for request in submission.requests(found, 1)] == [(directory / "run.sh",), ()]
+    assert [request.sandbox[0] for request in submission.requests(found, 1)] == [(directory / "run.sh",), ()]
 
 
 def test_equal_files_make_equal_archives(directory: Path) -> None:
@@ -105,3 +105,8 @@ def test_an_expression_travels_as_its_text(tmp_path: Path) -> None:
     (draft,) = drafts('[ Executable = "a"; Requirements = other.Memory > 3; ]', tmp_path)
     sent = submission.as_json(draft.content)
     assert "Memory" in str(sent["Requirements"])
+
+
+def test_the_sandbox_belongs_to_the_vo_that_the_description_names(directory: Path) -> None:
+    (draft,) = drafts("Executable: x\nVirtualOrganization: dune\nInputSandbox: run.sh\n", directory)
+    assert draft.sandbox == ((directory / "run.sh",), "dune")

@@ -1,0 +1,83 @@
+"""The agents by the names that `pilotage agent` takes, and how often each looks for work."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from secrets import token_hex
+
+from sqlalchemy import Engine
+
+from agents import lost_jobs, pool_agent, retention, sweep
+from cs_config.configuration import Configuration
+from pilotage.cli import wiring
+from taskqueue.blob_store import BlobStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What agents work with."""
+
+    engine: Engine
+    current: Callable[[], Configuration]
+    blobs: BlobStore
+    holder: str  #: this process, by a name that no other ever has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """One agent."""
+
+    every: float  #: seconds between two cycles
+    cycle: Callable[[Surroundings, datetime], object]
+
+
+def _pools(its: Surroundings, now: datetime) -> object:
+    return pool_agent.cycle(its.engine, its.current(), now=now, holder=its.holder)
+
+
+def _lost_jobs(its: Surroundings, now: datetime) -> object:
+    return lost_jobs.cycle(its.engine, its.current(), now=now, holder=its.holder)
+
+
+def _sweep(its: Surroundings, now: datetime) -> object:
+    return sweep.cycle(its.engine, its.current(), now=now, holder=its.holder)
+
+
+def _retention(its: Surroundings, now: datetime) -> object:
+    return retention.cycle(its.engine, its.current(), now=now, holder=its.holder, store=its.blobs)
+
+
+#: A change of the configuration reaches the pools, and a lost job its next pilot, within seconds.
+AGENTS: Mapping[str, Agent] = {
+    "pools": Agent(every=0.5, cycle=_pools),
+    "lost-jobs": Agent(every=1.0, cycle=_lost_jobs),
+    "sweep": Agent(every=1.0, cycle=_sweep),
+    "retention": Agent(every=600.0, cycle=_retention),
+}
+
+
+def holder() -> str:
+    """A name for this process that no other ever has, and that tells people where it runs."""
+    return f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+
+
+@contextmanager
+def running(names: Sequence[str], its: Surroundings) -> Iterator[None]:
+    """The agents, each in a thread of its own, until the end of the block."""
+    with ExitStack() as stack:
+        for name in names:
+            agent = AGENTS[name]
+            stack.enter_context(wiring.repeated(_bound(agent, its), name=name, every=agent.every))
+        yield
+
+
+def once(name: str, its: Surroundings, now: datetime) -> object:
+    """One cycle of one agent; what it says about it, None if it is another process's turn."""
+    return AGENTS[name].cycle(its, now)
+
+
+def _bound(agent: Agent, its: Surroundings) -> Callable[[datetime], object]:
+    return lambda now: agent.cycle(its, now)

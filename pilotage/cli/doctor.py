@@ -1,0 +1,35 @@
+"""`pilotage doctor`."""
+
+from dataclasses import asdict
+
+import typer
+
+from pilotage.cli import findings, options, output, settings
+from pilotage.cli.failures import REFUSED
+from pilotage.cli.findings import Health
+
+_SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    *,
+    database_url: options.DatabaseUrl = None,
+    redis_url: options.RedisUrl = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """Say what is wrong with this installation; status 1 if anything is. Changes nothing."""
+    chosen = settings.load({"home": home, "database_url": database_url, "redis_url": redis_url})
+    found = list(findings.all_of(chosen))
+    data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
+    table = output.table(("What", "", "How it is"), ())
+    for each in found:
+        table.add_row(each.subject, _SIGNS[each.health], output.escape(each.message))
+    output.emit(data, as_json=as_json, render=lambda: table)
+    if any(each.health is Health.BAD for each in found):
+        raise typer.Exit(REFUSED)

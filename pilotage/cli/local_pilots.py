@@ -1,0 +1,163 @@
+"""Local pilots: processes that take jobs for the queues of one site, on this machine."""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at what there is to do.
+_EVERY = 1.0
+#: A pilot that fails sooner than this after its start is not tried again at once.
+_HASTY = 5.0
+#: Seconds until the next try of a queue whose pilot failed so.
+_PENALTY = 30.0
+#: Seconds that pilots get to hand back their jobs at the end.
+_GRACE = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Slot:
+    """What a pilot is for: the jobs of a VO at a queue."""
+
+    vo: str
+    site: str
+    ce: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    slot: Slot
+    process: subprocess.Popen[bytes]
+    directory: Path
+    since: float
+
+
+class LocalPilots:
+    """Keeps as many pilots as there is work for, up to a number."""
+
+    def __init__(
+        self,
+        *,
+        most: int,
+        wanted: Callable[[], Sequence[Slot]],
+        environment: Callable[[Slot, str], Mapping[str, str]],
+        directory: Path,
+    ) -> None:
+        """Make the keeper; `start` starts it.
+
+        Args:
+            most: Pilots at a time.
+            wanted: The slots that have waiting jobs now.
+            environment: The variables of a pilot, by its slot and stamp: where the service is, and its token.
+            directory: Each pilot works in a directory of its own below it.
+        """
+        self._most = most
+        self._wanted = wanted
+        self._environment = environment
+        self._directory = directory
+        self._running: list[_Running] = []
+        self._not_before: dict[Slot, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="local-pilots", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every pilot; each hands back the job it has."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for each in self._running:
+            each.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        for each in self._running:
+            _end(each.process, deadline - time.monotonic())
+        self._reap()
+
+    def look(self) -> None:
+        """Clear away pilots that ended, and start those that are wanted."""
+        self._reap()
+        if len(self._running) >= self._most:
+            return
+        now = time.monotonic()
+        slots = [slot for slot in self._wanted() if self._not_before.get(slot, 0.0) <= now]
+        # The one with the fewest pilots first, so that every queue with work gets one.
+        while slots and len(self._running) < self._most:
+            slot = min(slots, key=lambda each: (self._count(each), each))
+            self._launch(slot)
+
+    def _count(self, slot: Slot) -> int:
+        return sum(each.slot == slot for each in self._running)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY):
+            try:
+                self.look()
+            except Exception:
+                log.exception("the local pilots could not be looked after")
+
+    def _launch(self, slot: Slot) -> None:
+        stamp = token_hex(8)
+        directory = self._directory / stamp
+        directory.mkdir(parents=True)
+        command = [
+            sys.executable,
+            "-m",
+            "pilotage.cli",
+            "pilot",
+            "--site",
+            slot.site,
+            "--ce",
+            slot.ce,
+            "--queue",
+            slot.queue,
+        ]
+        with (directory / "pilot.log").open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, **self._environment(slot, stamp)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for us; we tell the pilots when it is their turn
+            )
+        self._running.append(
+            _Running(slot=slot, process=process, directory=directory, since=time.monotonic())
+        )
+
+    def _reap(self) -> None:
+        ended = [each for each in self._running if each.process.poll() is not None]
+        self._running = [each for each in self._running if each.process.poll() is None]
+        for each in ended:
+            if each.process.returncode == 0:
+                shutil.rmtree(each.directory, ignore_errors=True)
+                continue
+            log.warning(
+                "a local pilot ended with status %d: %s",
+                each.process.returncode,
+                each.directory / "pilot.log",
+            )
+            if time.monotonic() - each.since < _HASTY:
+                self._not_before[each.slot] = time.monotonic() + _PENALTY
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    try:
+        process.wait(max(patience, 0.1))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

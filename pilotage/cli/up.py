@@ -1,0 +1,125 @@
+"""`pilotage up`: the whole system in one process on this machine."""
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from pilotage.cli import (
+    agents_by_name,
+    banner,
+    client_env,
+    databases,
+    home_directory,
+    logs,
+    options,
+    serving,
+    settings,
+    wiring,
+)
+from pilotage.cli.agents_by_name import AGENTS, Surroundings
+from pilotage.cli.failures import Refused
+from pilotage.cli.local_pilots import LocalPilots
+from pilotage.cli.settings import Settings
+from pilotage.service import grants
+from pilotage.service.app import create_app
+from pilotage.service.parts import Parts, utc_now
+from requirements.suggestion import did_you_mean
+
+#: Seconds that the token of this machine's user is good; every start makes a new one.
+_TOKEN_LIFE = 366 * 86400
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up")(up)
+
+
+def up(
+    *,
+    resources: options.Resources = None,
+    host: options.Host = None,
+    port: options.Port = None,
+    site: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="Run local pilots for the queues of this site, as jobs need them."),
+    ] = None,
+    pilots: Annotated[
+        int | None, typer.Option(metavar="N", help="At most so many local pilots at a time; else 2.")
+    ] = None,
+    vo: Annotated[
+        str | None, typer.Option(metavar="VO", help="VO that you submit for unless the job says another.")
+    ] = None,
+    database_url: options.DatabaseUrl = None,
+    log_level: options.LogLevel = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """Run everything here: database, service, optimizers, agents and, with --site, pilots.
+
+    Needs no server and no root. Ctrl-C ends it; the next start goes on where it was.
+    """
+    chosen = settings.load(
+        {
+            "home": home,
+            "resources": resources,
+            "host": host,
+            "port": port,
+            "site": site,
+            "pilots": pilots,
+            "vo": vo,
+            "database_url": database_url,
+            "log_level": log_level,
+        }
+    ).model_copy(update={"redis_url": None})  # the optimizers run here, whatever else there is
+    logs.configure(chosen.log_level, as_json=as_json)
+    home_directory.make(chosen.home)
+    with home_directory.locked(chosen.home):
+        _run(chosen, as_json=as_json)
+
+
+def _run(chosen: Settings, *, as_json: bool) -> None:
+    client_env.remove(chosen.home)
+    databases.upgrade(chosen.database_url)
+    with ExitStack() as stack:
+        engine = stack.enter_context(wiring.opened(chosen))
+        wiring.import_resources(engine, chosen)
+        bound = stack.enter_context(serving.bind(chosen.host, chosen.port))
+        url = serving.url_of(bound)
+        parts = stack.enter_context(wiring.running(chosen, engine))
+        _check_site(chosen, parts)
+        surroundings = Surroundings(
+            engine=engine,
+            current=lambda: parts.live.current,
+            blobs=parts.blobs,
+            holder=agents_by_name.holder(),
+        )
+        stack.enter_context(agents_by_name.running(list(AGENTS), surroundings))
+        local = LocalPilots(
+            parts, site=chosen.site, most=chosen.pilots, url=url, directory=chosen.home / "pilots"
+        )
+
+        def ready() -> None:
+            client_env.write(chosen.home, url=url, token=_token(chosen, parts))
+            local.start()
+            banner.show(chosen, parts.live.current, url, as_json=as_json)
+
+        serving.serve(create_app(parts), bound, log_level=chosen.log_level, ready=ready, ending=local.stop)
+    if not as_json:
+        typer.echo("Ended. Start it again and it goes on.")
+
+
+def _check_site(chosen: Settings, parts: Parts) -> None:
+    sites = parts.live.current.sites
+    if chosen.site is not None and chosen.site not in sites:
+        meant = did_you_mean(chosen.site, sites)
+        hint = f", did you mean {meant}?" if meant else ""
+        raise Refused(f"--site {chosen.site}: the configuration has no such site{hint}")
+
+
+def _token(chosen: Settings, parts: Parts) -> str:
+    """A token of an operator: whoever may read the home directory can do everything anyway."""
+    vos = parts.live.current.vos
+    vo = chosen.vo or (next(iter(vos)) if len(vos) == 1 else None)
+    grant = grants.grant(role="operator", vo=vo, ttl=_TOKEN_LIFE)
+    return parts.tokens.mint(grant, now=utc_now())[0]

@@ -1,0 +1,131 @@
+"""The composition root: from settings to parts that run."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+
+from sqlalchemy import Engine
+
+from agents import loop
+from cs_config import versions
+from cs_config.live import LiveConfiguration
+from matcher.claimer import Claimer
+from matcher.matcher import Matcher
+from optimizers.doorbell import RedisDoorbell
+from optimizers.inline import InlineOptimizer
+from pilotage.cli import databases
+from pilotage.cli.failures import Refused
+from pilotage.cli.settings import Settings
+from pilotage.service import keys
+from pilotage.service.metrics import Metrics
+from pilotage.service.parts import Parts, utc_now
+from pilotage.service.tokens import Tokens
+from taskqueue import database
+from taskqueue.blob_store import DirectoryStore
+
+#: Seconds until a change of the configuration is seen; two are promised.
+CONFIGURATION_EVERY = 1.0
+#: Database connections of a service process: its request threads, claimer, optimizer and agents.
+_CONNECTIONS = 20
+
+Ring = Callable[[Sequence[int]], None]
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Engine]:
+    """The engine of a long-running process, on a schema that this release can use.
+
+    Raises:
+        Refused: The database is away, or its schema is older than this release.
+    """
+    engine = databases.connect(settings.database_url, pool_size=_CONNECTIONS)
+    try:
+        with databases.away_in_one_line(settings.database_url):
+            if database.schema_state(engine).current is None:
+                raise Refused(
+                    f"{databases.shown(settings.database_url)} has no tables: run `pilotage db upgrade`"
+                )
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def import_resources(engine: Engine, settings: Settings) -> int | None:
+    """Import the configuration file that the settings name, if it changed since its last import.
+
+    Returns:
+        The version that it became.
+    """
+    if settings.resources is None:
+        return None
+    with database.writing(engine) as conn:
+        return versions.import_file(conn, settings.resources, author="pilotage", now=utc_now())
+
+
+@contextmanager
+def live_configuration(engine: Engine) -> Iterator[LiveConfiguration]:
+    """The current configuration, kept current by a thread."""
+    live = LiveConfiguration()
+
+    def refresh(_now: datetime) -> None:
+        with database.reading(engine) as conn:
+            live.refresh(conn)
+
+    refresh(utc_now())
+    with repeated(refresh, name="configuration", every=CONFIGURATION_EVERY):
+        yield live
+
+
+@contextmanager
+def repeated(cycle: Callable[[datetime], object], *, name: str, every: float) -> Iterator[None]:
+    """Call `cycle` in a thread of its own, again and again, until the end of the block."""
+    stop = threading.Event()
+    arguments = {"name": name, "every": every, "stop": stop}
+    thread = threading.Thread(target=loop.run, args=(cycle,), kwargs=arguments, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+
+
+@contextmanager
+def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
+    """All parts of a service process, their threads started; ended in the reverse order."""
+    with ExitStack() as stack:
+        live = stack.enter_context(live_configuration(engine))
+        metrics = Metrics()
+        matcher = Matcher(engine, lambda: live.current)
+        claimer = Claimer(matcher)
+        claimer.start()
+        stack.callback(claimer.stop)
+        yield Parts(
+            engine=engine,
+            live=live,
+            matcher=matcher,
+            claimer=claimer,
+            blobs=DirectoryStore(settings.blobs),
+            tokens=Tokens(keys.load_or_create(settings.key)),
+            ring=stack.enter_context(_doorbell(settings, engine, live, metrics)),
+            metrics=metrics,
+        )
+
+
+@contextmanager
+def _doorbell(
+    settings: Settings, engine: Engine, live: LiveConfiguration, metrics: Metrics
+) -> Iterator[Ring]:
+    """What tells the optimizers of new jobs: workers through Redis, or else a thread of this process."""
+    if settings.redis_url is not None:
+        yield RedisDoorbell(settings.redis_url).ring
+        return
+    optimizer = InlineOptimizer(
+        engine, lambda: live.current, observe=lambda result: metrics.optimized(result.outcomes)
+    )
+    optimizer.start()
+    try:
+        yield optimizer.ring
+    finally:
+        optimizer.stop()

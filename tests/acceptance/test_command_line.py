@@ -1,0 +1,322 @@
+"""The command line as users meet it: real processes, from `pilotage up` to the output of a job."""
+
+import json
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.processes import PILOTAGE
+
+RESOURCES = """
+Resources:
+  Sites:
+    LCG.Here.org:
+      CEs:
+        ce01:
+          MaxRAM: 4000
+          maxCPUTime: 100000
+          Queues:
+            long: {}
+            short: {MaxRAM: 2000}
+Operations:
+  Defaults:
+    JobDescription:
+      Memory: {type: number, resource: MaxRAM}
+Registry:
+  VO: {biomed: {}}
+"""
+
+JOB = """[
+  JobName = "hello";
+  Executable = "hello.sh";
+  Arguments = "%s";
+  InputSandbox = { "hello.sh" };
+  StdOutput = "std.out";
+  OutputSandbox = { "std.out" };
+  Requirements = [ Memory = 3000; ];
+]"""
+
+
+@dataclass
+class Home:
+    """A home directory, and the commands of whoever owns it."""
+
+    path: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
+        return {**kept, "PILOTAGE_HOME": str(self.path)}
+
+    def run(self, *arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(PILOTAGE), *map(str, arguments)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: object, status: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", status=status).stdout)
+
+    def error(self, *arguments: object, status: int) -> str:
+        done = self.run(*arguments, status=status)
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        return done.stderr
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        with (self.path.parent / "up.log").open("a") as log:
+            process = subprocess.Popen(
+                [str(PILOTAGE), "up", "--port", "0", *arguments],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "Ctrl-C" in line:
+                return process
+        raise AssertionError((self.path.parent / "up.log").read_text())
+
+    def stop(self, process: subprocess.Popen[str]) -> int:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        return process.returncode
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    directory = tmp_path_factory.mktemp("command-line")
+    (directory / "resources.yaml").write_text(RESOURCES)
+    (directory / "hello.jdl").write_text(JOB.replace("%s", "world"))
+    (directory / "hello.sh").write_text('#!/bin/sh\necho "hello $1"\n')
+    (directory / "hello.sh").chmod(0o755)
+    (directory / "sample.jdl").write_text(JOB.replace("%s", "%(SAMPLE)s"))
+    return Home(directory / "home")
+
+
+@pytest.fixture(scope="module")
+def directory(home: Home) -> Path:
+    return home.path.parent
+
+
+@pytest.fixture(scope="module")
+def up(home: Home, directory: Path) -> Iterator[Home]:
+    process = home.start("--resources", str(directory / "resources.yaml"), "--site", "LCG.Here.org")
+    yield home
+    assert home.stop(process) == 0
+
+
+def submit(home: Home, file: Path, *options: object) -> list[int]:
+    ids: list[int] = home.json("job", "submit", file, *options)["job_ids"]
+    return ids
+
+
+def test_a_job_with_a_script_in_its_sandbox_runs_and_its_output_comes_back(up: Home, directory: Path) -> None:
+    (job_id,) = submit(up, directory / "hello.jdl")
+    assert up.json("job", "wait", job_id, "--timeout", 60)["counts"] == {"Done": 1}
+    found = up.json("job", "show", job_id)
+    assert (found["status"], found["site"]) == ("Done", "LCG.Here.org")
+    log = up.json("job", "log", job_id)["log"]
+    assert [entry["to"] for entry in log if entry["to"] != entry["from"]][-1] == "Done"
+    files = up.json("job", "output", job_id, "--directory", directory / "out")["files"][str(job_id)]
+    (std_out,) = [Path(file) for file in files if Path(file).name == "std.out"]
+    assert std_out.read_text() == "hello world\n"
+
+
+def test_a_job_for_each_value_of_a_parameter(up: Home, directory: Path) -> None:
+    ids = submit(up, directory / "sample.jdl", "--param", "SAMPLE=data,top")
+    up.run("job", "wait", *ids, "--timeout", 60)
+    up.run("job", "output", *ids, "--directory", directory / "samples")
+    said = {(directory / "samples" / str(job_id) / "std.out").read_text() for job_id in ids}
+    assert said == {"hello data\n", "hello top\n"}
+
+
+def test_lists_are_tables_for_people_and_json_for_machines(up: Home, directory: Path) -> None:
+    ids = submit(up, directory / "hello.jdl", "-n", 3)
+    up.run("job", "wait", *ids, "--timeout", 60)
+    assert {job["job_id"] for job in up.json("job", "list", *ids)["jobs"]} == set(ids)
+    assert "Done" in up.run("job", "list", "--status", "Done").stdout
+    assert up.json("job", "list", "--by", "vo,status")["summary"][0]["vo"] == "biomed"
+
+
+def test_pools_show_their_requirements_and_queues(up: Home, directory: Path) -> None:
+    up.run("job", "wait", *submit(up, directory / "hello.jdl"), "--timeout", 60)
+    (pool,) = up.json("pool", "list")["pools"]
+    assert pool["queues"] == ["LCG.Here.org/ce01/long"]
+    assert "Memory" in up.run("pool", "show", pool["pool_id"][:10]).stdout
+
+
+def test_queues_show_where_their_parameters_come_from(up: Home) -> None:
+    assert [queue["queue"] for queue in up.json("queue", "list", "--vo", "biomed")["queues"]] == [
+        "LCG.Here.org/ce01/long",
+        "LCG.Here.org/ce01/short",
+    ]
+    shown = up.json("queue", "show", "LCG.Here.org/ce01/short")
+    assert shown["parameters"]["MaxRAM"] == 2000
+    assert shown["origins"]["MaxRAM"]["level"] == "Queue"
+    assert "LCG.Here.org/ce01/short" in up.error("queue", "show", "LCG.Here.org/ce01/shrot", status=1)
+
+
+def test_a_job_that_cannot_run_says_so_at_once_and_runs_when_the_configuration_is_mended(
+    up: Home, directory: Path
+) -> None:
+    big = directory / "big.yaml"
+    big.write_text("Executable: /bin/true\nRequirements: {Memory: 9000}\n")
+    (job_id,) = submit(up, big)
+    deadline = time.monotonic() + 10
+    while up.json("job", "show", job_id)["minor_status"] != "No eligible queue":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    explained = up.json("job", "explain", job_id)
+    assert (explained["eligible_queues"], explained["candidate_queues"]) == (0, 2)
+    assert [reason["requirement"] for reason in explained["reasons"]] == ["Memory"]
+    assert "Memory" in up.run("job", "explain", job_id).stdout
+
+    mended = directory / "mended.yaml"
+    mended.write_text(RESOURCES.replace("MaxRAM: 4000", "MaxRAM: 10000"))
+    assert up.json("config", "apply", mended, "-m", "more memory")["changed"]
+    up.run("job", "wait", job_id, "--timeout", 60)
+    assert up.json("config", "history")["versions"][0]["message"] == "more memory"
+    assert not up.json("config", "apply", mended)["changed"]
+    assert "10000" in up.run("config", "show", "LCG.Here.org/ce01/long", "--vo", "biomed", "--origin").stdout
+
+
+def test_a_waiting_job_is_killed_once(up: Home, directory: Path) -> None:
+    never = directory / "never.yaml"
+    never.write_text("Executable: /bin/true\nRequirements: {Memory: 900000}\n")
+    ids = submit(up, never, "--count", 2)
+    assert up.json("job", "kill", ids[0])["job_ids"] == [ids[0]]
+    assert up.json("job", "show", ids[0])["status"] == "Killed"
+    assert ids[1] in up.json("job", "kill", "--status", "Waiting,Received,Checking")["job_ids"]
+    assert str(ids[0]) in up.error("job", "reschedule", ids[0], status=1)
+    assert up.json("job", "wait", ids[0], status=1)["counts"] == {"Killed": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("job", "show", "999999"), 1, "999999"),
+        (("job", "show", "x"), 2, "x"),
+        (("job", "lst"), 2, "list"),
+        (("job", "submit", "no-such-file.jdl"), 1, "no-such-file.jdl"),
+        (("job", "kill"), 2, "job ids"),
+        (("pool", "show", "ffff"), 1, "ffff"),
+        (("config", "show", "Resorces"), 1, "Resources"),
+        (("agent", "pool"), 2, "pools"),
+        (("token", "--role", "usr", "--vo", "x"), 2, "user"),
+        (("worker",), 2, "Redis"),
+    ],
+)
+def test_a_refusal_is_one_line_and_a_status(
+    up: Home, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    assert said in up.error(*arguments, status=status)
+
+
+def test_a_mistake_in_a_description_is_named_with_its_line(up: Home, directory: Path) -> None:
+    wrong = directory / "wrong.jdl"
+    wrong.write_text('[\n  Executable = "/bin/true";\n  Requirements = [ Memory = ; ];\n]')
+    assert "wrong.jdl:3" in up.error("job", "submit", wrong, status=2)
+    wrong.write_text('[ Executable = "/bin/true"; CPUTimme = 100; ]')
+    assert "CPUTime" in up.error("job", "submit", wrong, status=2)
+
+
+def test_machines_get_refusals_as_json(up: Home) -> None:
+    error = json.loads(up.run("job", "show", "999999", "--json", status=1).stderr)["error"]
+    assert error["code"] == "job_not_found"
+
+
+def test_a_second_system_keeps_out_of_the_same_home(up: Home) -> None:
+    assert "runs already" in up.error("up", "--port", "0", status=1)
+
+
+def test_secrets_are_for_their_owner_alone_and_the_doctor_finds_nothing(up: Home) -> None:
+    for name in ("client.env", "signing-key.pem"):
+        assert stat.S_IMODE((up.path / name).stat().st_mode) == 0o600
+    findings = up.json("doctor")["findings"]
+    assert {finding["health"] for finding in findings} == {"good"}
+
+
+def test_the_schema_is_up_to_date(up: Home) -> None:
+    assert up.json("db", "check")["current"] is True
+
+
+def test_agents_run_once_on_demand(up: Home) -> None:
+    answers = up.json("agent", "pools", "lost-jobs", "sweep", "retention", "--once")
+    assert set(answers) == {"pools", "lost-jobs", "sweep", "retention"}
+
+
+def test_commands_without_a_service_say_how_to_get_one(tmp_path: Path) -> None:
+    assert "pilotage up" in Home(tmp_path).error("job", "list", status=2)
+
+
+def test_a_service_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    (tmp_path / "client.env").write_text("PILOTAGE_URL=http://127.0.0.1:9\nPILOTAGE_TOKEN=x\n")
+    assert "cannot be reached" in home.error("job", "list", status=1)
+
+
+def test_a_token_is_not_sent_to_a_service_that_somebody_else_names(tmp_path: Path) -> None:
+    (tmp_path / "client.env").write_text("PILOTAGE_URL=http://127.0.0.1:9\nPILOTAGE_TOKEN=x\n")
+    assert "no token" in Home(tmp_path).error("job", "list", "--url", "http://127.0.0.1:10", status=2)
+
+
+def test_every_problem_of_a_configuration_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "resources.yaml"
+    file.write_text(RESOURCES.replace("MaxRAM: 4000", "MaxRAM: much").replace("Sites:", "Stes:"))
+    done = Home(tmp_path).run("config", "check", file, status=2)
+    assert "Sites" in done.stderr
+    assert "resources.yaml:3" in done.stderr
+
+
+def test_it_goes_on_where_it_was_after_an_end_in_the_middle(tmp_path: Path) -> None:
+    (tmp_path / "resources.yaml").write_text(RESOURCES)
+    (tmp_path / "sleep.yaml").write_text('Executable: /bin/sh\nArguments: -c "sleep 3"\n')
+    home = Home(tmp_path / "home")
+    arguments = ("--resources", str(tmp_path / "resources.yaml"), "--site", "LCG.Here.org", "--pilots", "1")
+    process = home.start(*arguments)
+    ids = submit(home, tmp_path / "sleep.yaml", "-n", 2)
+    _wait_until(lambda: "Running" in {home.json("job", "show", job)["status"] for job in ids})
+    assert home.stop(process) == 0
+    assert not _children_of(tmp_path)
+    with sqlite3.connect(tmp_path / "home" / "pilotage.db") as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    process = home.start(*arguments)
+    assert home.json("config", "history")["versions"][0]["version"] == 1
+    home.run("job", "wait", *ids, "--timeout", 60)
+    assert home.stop(process) == 0
+
+
+def _wait_until(condition: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def _children_of(directory: Path) -> list[str]:
+    """Processes that still work below a directory."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and (process / "cwd").resolve().is_relative_to(directory):
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
