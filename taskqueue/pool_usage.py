@@ -3,13 +3,13 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import BindParameter, Connection, bindparam, func, select
 
 from cs_config.address import QueueAddress
 from taskqueue.tables import jobs
 from taskqueue.views import pool_queues
 
-_POOLS = bindparam("pool_ids", expanding=True)
+_POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
 
 QUEUES = (
     select(pool_queues.c.pool_id, pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)

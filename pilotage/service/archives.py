@@ -15,7 +15,8 @@ from pilotage.service.refusals import BodyTooLarge, NotInTime
 from taskqueue.blob_store import BlobStore, Staged
 from taskqueue.errors import TooLarge
 
-#: Archives that are received at a time; each has a thread, so that slow senders keep no other request waiting.
+#: Archives that are received at a time. Each has a thread, apart from those of the other requests:
+#: slow senders keep nobody else waiting.
 MOST_UPLOADS = 64
 #: Seconds without a byte after which the sender is given up.
 _SILENCE = 60.0

@@ -43,6 +43,7 @@ STATUS: dict[type[Exception], int] = {
     refusals.PreconditionRequired: 428,
     refusals.TooManyRequests: 429,
     refusals.NotInTime: 503,
+    refusals.ClientGone: 400,
 }
 
 #: Seconds after which another try makes sense, where the error does not say.

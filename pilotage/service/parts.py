@@ -13,7 +13,7 @@ from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
 from pilotage.service.revoked import RevokedTokens
 from pilotage.service.tokens import Tokens
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_store import BlobStore
 
 
 def utc_now() -> datetime:

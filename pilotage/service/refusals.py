@@ -63,3 +63,9 @@ class NotInTime(PilotageError):
     """The answer was not ready within the time that the client waits."""
 
     code = "not_in_time"
+
+
+class ClientGone(PilotageError):
+    """The client closed the connection; nobody reads this answer."""
+
+    code = "client_gone"

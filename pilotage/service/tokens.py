@@ -7,6 +7,7 @@ from functools import lru_cache
 from secrets import token_hex
 
 import jwt
+from jwt.types import Options
 
 from cs_config.address import QueueAddress
 from pilotage.service import keys
@@ -81,14 +82,14 @@ class Tokens:
     def _read(self, text: str) -> Token:
         try:
             # Times are checked by `verify`, against the clock that it is given.
-            unchecked = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
-            required = ["iss", "sub", "jti", "iat", "exp"]
+            unchecked: Options = {
+                "verify_exp": False,
+                "verify_iat": False,
+                "verify_nbf": False,
+                "require": ["iss", "sub", "jti", "iat", "exp"],
+            }
             payload = jwt.decode(
-                text,
-                self._key.public,
-                algorithms=[keys.ALGORITHM],
-                issuer=ISSUER,
-                options={**unchecked, "require": required},  # type: ignore[typeddict-item]
+                text, self._key.public, algorithms=[keys.ALGORITHM], issuer=ISSUER, options=unchecked
             )
             return _token(payload)
         except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError):
@@ -123,7 +124,7 @@ def _caller(payload: Mapping[str, object]) -> Caller:
     queue = payload.get("queue")
     stamp = payload.get("stamp")
     return Caller(
-        role=Role(payload["role"]),
+        role=Role(str(payload["role"])),
         subject=str(payload["sub"]),
         vos=_names(payload.get("vos", [])),
         user=str(payload.get("user", "")),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pilotage.service.models.paging import Page
+from taskqueue.attempts import Attempt
 from taskqueue.jobs import Job
 from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
@@ -101,6 +102,25 @@ class AttemptAnswer(BaseModel):
     exit_code: int | None
     progress: str
     output_tail: str
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> "AttemptAnswer":
+        """The attempt without its lease, which is its pilot's secret."""
+        return cls(
+            epoch=attempt.epoch,
+            site=attempt.site,
+            ce=attempt.ce,
+            queue=attempt.queue,
+            pilot=attempt.stamp,
+            matched_at=attempt.opened_at,
+            started_at=attempt.started_at,
+            heartbeat_at=attempt.heartbeat_at,
+            closed_at=attempt.closed_at,
+            closed_as=attempt.closed_as,
+            exit_code=attempt.exit_code,
+            progress=attempt.progress,
+            output_tail=attempt.output_tail,
+        )
 
 
 class JobDetails(JobAnswer):

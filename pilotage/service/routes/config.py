@@ -32,13 +32,15 @@ IfMatch = Annotated[str | None, Header(description="The version that the change 
 @access.allow(*access.EVERY_ROLE)
 def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
     """Show the configuration in force; of VOs that are not the caller's nothing is shown."""
+    with database.reading(parts.engine) as conn:
+        parts.live.refresh(conn)  # a change that starts from this answer should not find it outdated
     config = parts.live.current
     response.headers["ETag"] = f'"{config.version}"'
     if caller.is_operator:
         return ConfigAnswer(
-            version=config.version, config=config.tree, text=config.source, source=config.file
+            version=config.version, config=dict(config.tree), text=config.source, source=config.file
         )
-    return ConfigAnswer(version=config.version, config=visible.tree(config, caller.vos))
+    return ConfigAnswer(version=config.version, config=dict(visible.tree(config, caller.vos)))
 
 
 @router.put("")

@@ -10,6 +10,7 @@ from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Role
 from pilotage.service.models.jobs import (
     MAX_ID,
+    AttemptAnswer,
     JobAnswer,
     JobDetails,
     JobLog,
@@ -60,8 +61,10 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         job = job_scope.require(caller, jobs.get(conn, job_id))
         description = descriptions.of_job(conn, job_id)
         attempt = attempts.latest(conn, job_id)
-    return JobDetails.model_validate(
-        {**JobAnswer.of(job).model_dump(), "description": description.body, "attempt": attempt}
+    return JobDetails(
+        **JobAnswer.of(job).model_dump(),
+        description=dict(description.body),
+        attempt=AttemptAnswer.of(attempt) if attempt else None,
     )
 
 

@@ -1,6 +1,6 @@
 """Input sandboxes, which go ahead of the jobs that need them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
@@ -20,7 +20,7 @@ from taskqueue.blob_store import Staged
 
 router = APIRouter(prefix="/sandboxes", tags=["jobs"], route_class=ApiRoute)
 
-TAR = {
+TAR: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},

@@ -1,0 +1,119 @@
+"""Requests for work, and their answers, on the wire."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Queues in one question.
+MOST_QUEUES = 10_000
+#: Jobs in one answer.
+MOST_JOBS = 1000
+
+
+class QueuesQuestion(BaseModel):
+    """One queue or thousands: `queues`, or `Site`, `CE` and `Queue`."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    queues: list[str] | None = Field(
+        default=None, min_length=1, max_length=MOST_QUEUES, description="`Site/CE/Queue` of each."
+    )
+    site: str | None = Field(default=None, alias="Site")
+    ce: str | None = Field(default=None, alias="CE")
+    queue: str | None = Field(default=None, alias="Queue")
+
+
+class UnknownQueue(BaseModel):
+    """A queue that the configuration does not have."""
+
+    queue: str
+    did_you_mean: str | None
+
+
+class PoolsOfQueues(BaseModel):
+    """For each known queue the ids of the pools that it is eligible for."""
+
+    pools: dict[str, list[str]]
+    unknown: list[UnknownQueue]
+
+
+class ResourceDescription(BaseModel):
+    """What a resource offers. Any further name is kept as an attribute and answered under `warnings`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    Site: Any = Field(default=None, description="Where it is.")
+    GridCE: Any = Field(default=None, description="The CE; `CE` means the same.")
+    Queue: Any = Field(default=None, description="The batch queue.")
+    CPUTime: Any = Field(default=None, description="Seconds of CPU time that are left.")
+    Platform: Any = Field(default=None, description="Platforms that it can run.")
+    Tag: Any = Field(default=None, description="What it offers beside.")
+    RequiredTag: Any = Field(default=None, description="Only jobs that ask for all of these.")
+    NumberOfProcessors: Any = Field(default=None, description="Cores.")
+    MaxRAM: Any = Field(default=None, description="Memory in MB.")
+    GPUs: Any = Field(default=None, description="GPUs.")
+    JobType: Any = Field(default=None, description="Only jobs of these types.")
+    OwnerGroup: Any = Field(default=None, description="Only jobs of these groups.")
+    VO: Any = Field(default=None, description="For callers with several VOs.")
+    PilotReference: Any = Field(default=None, description="The CE's id of the pilot.")
+    SubmitPool: Any = Field(default=None, description="Pools that it was sent for.")
+    NodeFacts: Any = Field(default=None, description="What the pilot measured.")
+
+    def stated(self) -> dict[str, Any]:
+        """What it says, by the names that it uses."""
+        return self.model_dump(exclude_unset=True, exclude={"count", "request_id"})
+
+
+class JobRequest(ResourceDescription):
+    """A resource that asks for work."""
+
+    count: int = Field(default=1, ge=1, le=MOST_JOBS, description="Jobs at most.")
+    request_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=255,
+        description="The same again within the lease gives the same matches.",
+    )
+
+
+class MatchAnswer(BaseModel):
+    """One job that was handed over."""
+
+    job_id: int
+    epoch: int
+    lease: str = Field(description="Names the attempt in `/leases/…`.")
+    lease_expires_at: datetime = Field(description="Until when it has to be started.")
+    description: dict[str, Any]
+
+
+class Matches(BaseModel):
+    """The jobs, or why there are none."""
+
+    matches: list[MatchAnswer]
+    warnings: list[str] = []
+    reason: str | None = Field(
+        default=None, description="`no_task_queue`, `limits`, `banned`, `throttled` or `node`."
+    )
+    retry_after: int | None = Field(default=None, description="Seconds after which to ask again.")
+
+
+class TaskQueueAnswer(BaseModel):
+    """A task queue that a resource may serve now."""
+
+    task_queue: int
+    vo: str
+    owner_group: str
+    owner: str
+    submit_pool: str | None
+    priority: float
+    waiting: int
+    definition: dict[str, Any]
+    job_ids: list[int] = Field(description="The first 100.")
+
+
+class TaskQueues(BaseModel):
+    """All task queues that a resource may serve now."""
+
+    task_queues: list[TaskQueueAnswer]
+    warnings: list[str] = []

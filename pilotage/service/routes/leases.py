@@ -1,0 +1,105 @@
+"""What pilots report of the jobs that they hold."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from sqlalchemy import Connection
+
+from cs_config.operations import operations
+from pilotage.service import lease_scope
+from pilotage.service.access import allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Caller, Role
+from pilotage.service.models.leases import Finish, Heartbeat, LeaseAnswer, Release, Start
+from pilotage.service.parts import Parts
+from taskqueue import database, handover
+from taskqueue.attempts import Attempt
+from taskqueue.errors import StaleLease
+
+router = APIRouter(prefix="/leases", tags=["leases"], route_class=ApiRoute)
+
+LeasePath = Annotated[str, Path(min_length=1, max_length=64)]
+
+#: Stores a report on an attempt; the answer.
+_Report = Callable[[Connection, Attempt], dict[str, Any]]
+
+
+@router.post("/{lease}/start")
+@allow(Role.PILOT, Role.GATEWAY)
+def start(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Start | None = None) -> LeaseAnswer:
+    """The payload is about to run: the job becomes Running."""
+    del body  # what newer pilots say beside is not refused
+
+    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
+        lease_time = lease_scope.length(parts, attempt.vo)
+        return handover.start(conn, lease, lease_time=lease_time, now=parts.clock())
+
+    return _reported(parts, caller, lease, "start", report)
+
+
+@router.post("/{lease}/heartbeat")
+@allow(Role.PILOT, Role.GATEWAY)
+def heartbeat(
+    parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Heartbeat | None = None
+) -> LeaseAnswer:
+    """The payload runs; the answer may tell the pilot to end it."""
+    said = body or Heartbeat()
+
+    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
+        return handover.heartbeat(
+            conn,
+            lease,
+            progress=said.progress,
+            output_tail=said.tail,
+            lease_time=lease_scope.length(parts, attempt.vo),
+            now=parts.clock(),
+        )
+
+    return _reported(parts, caller, lease, "heartbeat", report)
+
+
+@router.post("/{lease}/finish")
+@allow(Role.PILOT, Role.GATEWAY)
+def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finish) -> LeaseAnswer:
+    """The payload has ended; its output was put before."""
+    ended = handover.Finish(
+        status=body.status,
+        exit_code=body.exit_code,
+        minor_status=body.minor_status,
+        application_status=body.application_status,
+    )
+
+    def report(conn: Connection, _attempt: Attempt) -> dict[str, Any]:
+        return handover.finish(conn, lease, ended, now=parts.clock())
+
+    return _reported(parts, caller, lease, "finish", report)
+
+
+@router.post("/{lease}/release")
+@allow(Role.PILOT, Role.GATEWAY)
+def release(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Release | None = None) -> LeaseAnswer:
+    """The pilot gives the job back: not begun, it waits again; begun, it is rescheduled."""
+    reason = body.reason if body else ""
+    job_ids: list[int] = []
+
+    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
+        job_ids.append(attempt.job_id)
+        maximum = operations(parts.live.current, attempt.vo).job_scheduling.max_rescheduling
+        return handover.release(conn, lease, reason=reason, max_rescheduling=maximum, now=parts.clock())
+
+    answer = _reported(parts, caller, lease, "release", report)
+    parts.ring(job_ids)  # one that was rescheduled goes to the optimizers
+    return answer
+
+
+def _reported(parts: Parts, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
+    """Store a report in one transaction; one on a closed attempt is noted in the job's log and refused."""
+    try:
+        with database.writing(parts.engine) as conn:
+            answer = report(conn, lease_scope.require(conn, caller, lease))
+    except StaleLease:
+        with database.writing(parts.engine) as conn:
+            handover.record_stale(conn, lease, what, now=parts.clock())
+        raise
+    return LeaseAnswer.model_validate(answer)
