@@ -20,17 +20,19 @@ RESOLVED = select(submit_pools.c.pool_id, _HAS_QUEUE.label("has_queue")).where(
     submit_pools.c.refreshed_at.is_not(None),
 )
 
-WAITING_WITH = (
+_minor = jobs.c.minor_status
+_IN_POOL = (
     select(jobs.c.job_id)
     .where(
         jobs.c.submit_pool == bindparam("pool_id"),
         jobs.c.status == JobStatus.WAITING.value,
-        jobs.c.minor_status == bindparam("minor"),
         jobs.c.job_id > bindparam("after"),
     )
     .order_by(jobs.c.job_id)
     .limit(bindparam("most"))
 )
+THAT_SAY = _IN_POOL.where(_minor == bindparam("minor"))
+THAT_DO_NOT_SAY = _IN_POOL.where(_minor != bindparam("minor"))
 
 
 def have_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
@@ -43,12 +45,13 @@ def have_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool
     return found
 
 
-def waiting_with(
-    conn: Connection, pool_id: str, minor: str, *, after: int = 0, most: int = _BATCH
+def waiting(
+    conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0, most: int = _BATCH
 ) -> list[int]:
-    """A page of the ids of waiting jobs of a pool that have this minor status."""
+    """A page of the ids of waiting jobs of a pool that have this minor status, or that have another."""
+    statement = THAT_SAY if saying else THAT_DO_NOT_SAY
     values = {"pool_id": pool_id, "minor": minor, "after": after, "most": most}
-    return list(conn.execute(WAITING_WITH, values).scalars())
+    return list(conn.execute(statement, values).scalars())
 
 
 def say(conn: Connection, job_ids: Collection[int], minor: str, *, source: str, now: datetime) -> int:

@@ -1,0 +1,121 @@
+"""The lost-job agent: jobs whose pilots are silent come back, or end with the reason.
+
+Not begun in time → Waiting again. Silent → Stalled, which a heartbeat ends. Silent beyond the grace time
+→ Rescheduled, and Failed after as many times as the VO allows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from agents import turn
+from agents.turn import Turn
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from taskqueue import database, known_vos, lost
+
+NAME: Final = "lost-jobs"
+#: Jobs in one transaction, and such transactions for one rule in one cycle.
+_MOST: Final = 1000
+_ROUNDS: Final = 100
+
+#: Tells the optimizers of jobs, after the commit.
+Ring = Callable[[Sequence[int]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostResult:
+    """What a cycle did, in jobs."""
+
+    waiting: int = 0  #: not begun in time
+    closed: int = 0  #: killed, and their pilots are gone
+    stalled: int = 0
+    rescheduled: int = 0
+    failed: int = 0
+
+    def __bool__(self) -> bool:
+        return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed))
+
+
+def cycle(
+    engine: Engine, config: Configuration, *, now: datetime, holder: str, ring: Ring | None = None
+) -> LostResult | None:
+    """Look after every job whose pilot should have said something by now.
+
+    Args:
+        engine: The database.
+        config: The current configuration.
+        now: The time.
+        holder: This process, by a name that no other ever has.
+        ring: Is told of rescheduled jobs; None: the sweep finds them.
+
+    Returns:
+        None: another process does this now.
+    """
+    mine = turn.take(engine, NAME, holder=holder, now=now)
+    if mine is None:
+        return None
+    with database.reading(engine) as conn:
+        vos = sorted(known_vos.stored(conn))
+    # Given up before stalled: a job is never both in one cycle.
+    ended = [_give_up(mine, config, vo) for vo in vos]
+    result = LostResult(
+        waiting=_repeat(mine, lambda conn: lost.expire_leases(conn, now=now, most=_MOST)),
+        closed=_repeat(mine, lambda conn: lost.close_killed(conn, now=now, most=_MOST)),
+        stalled=sum(_stall(mine, config, vo) for vo in vos),
+        rescheduled=sum(len(again) for again, _ in ended),
+        failed=sum(failed for _, failed in ended),
+    )
+    mine.finish()
+    if ring is not None:
+        ring([job_id for again, _ in ended for job_id in again])
+    return result
+
+
+def _stall(mine: Turn, config: Configuration, vo: str) -> int:
+    silent_since = _silent_since(mine, config, vo)
+    return _repeat(
+        mine,
+        lambda conn: lost.stall(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST),
+    )
+
+
+def _give_up(mine: Turn, config: Configuration, vo: str) -> tuple[list[int], int]:
+    """Ids that were rescheduled, and how many failed."""
+    options = operations(config, vo)
+    again: list[int] = []
+    failed = 0
+    for _ in range(_ROUNDS):
+        with mine.writing() as conn:
+            back, ended = lost.give_up(
+                conn,
+                vo=vo,
+                silent_since=_silent_since(mine, config, vo),
+                stalled_since=mine.now - timedelta(seconds=options.leases.stalled_grace),
+                max_rescheduling=options.job_scheduling.max_rescheduling,
+                now=mine.now,
+                most=_MOST,
+            )
+        again += back
+        failed += len(ended)
+        if len(back) + len(ended) < _MOST:
+            break
+    return again, failed
+
+
+def _silent_since(mine: Turn, config: Configuration, vo: str) -> datetime:
+    return mine.now - timedelta(seconds=operations(config, vo).leases.stalled_time)
+
+
+def _repeat(mine: Turn, step: Callable[[Connection], Sequence[int]]) -> int:
+    total = 0
+    for _ in range(_ROUNDS):
+        with mine.writing() as conn:
+            done = len(step(conn))
+        total += done
+        if done < _MOST:
+            break
+    return total

@@ -1,0 +1,185 @@
+import json
+
+import pytest
+
+from cs_config import validate
+from cs_config.operations import operations
+from cs_config.options import Operations
+from optimizers import description
+from optimizers.description import JobDescription
+from requirements.errors import InvalidJob
+from requirements.expression import Expression
+from requirements.record import Record
+
+
+def options(text: str = "") -> Operations:
+    return operations(validate.parse(f"Resources: {{}}\n{text}", "test"), "lhcb")
+
+
+def parse(operations: Operations | None = None, **raw: object) -> JobDescription:
+    return description.parse({"Executable": "a", **raw}, operations or options())
+
+
+def problems(operations: Operations | None = None, **raw: object) -> dict[str, str]:
+    with pytest.raises(InvalidJob) as caught:
+        parse(operations, **raw)
+    return {problem.path: str(problem) for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize("name", ["Site", "Sites", "site", "SITES"])
+def test_names_are_read_without_case_in_singular_and_plural(name: str) -> None:
+    assert parse(**{name: "LCG.CERN.ch"}).sites == ("LCG.CERN.ch",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("BannedSite", ["a", "b"], "banned_sites", ("a", "b")),
+        ("Tag", "GPU, SSD,GPU", "tags", ("GPU", "SSD")),
+        ("UserPriority", "3", "priority", 3.0),
+        ("Priority", 10, "priority", 10.0),
+        ("CPUTime", "86400", "cpu_time", 86400),
+        ("CPUTime", 4e3, "cpu_time", 4000),
+        ("Platforms", ["slc6"], "platforms", ("slc6",)),
+        ("GridCE", "ce01.cern.ch", "grid_ces", ("ce01.cern.ch",)),
+        ("InputData", ["LFN:/lhcb/a", "/lhcb/b"], "input_data", ("/lhcb/a", "/lhcb/b")),
+        ("Arguments", ["a b", "c"], "arguments", "'a b' c"),
+        ("Arguments", 5, "arguments", "5"),
+        ("OutputSandbox", "std.out", "output_sandbox", ("std.out",)),
+        ("WholeNode", "yes", "whole_node", True),
+        ("ExecutionEnvironment", {"A": 1}, "environment", (("A", "1"),)),
+        ("Environment", ["B=x=y", "A=1"], "environment", (("A", "1"), ("B", "x=y"))),
+        ("NumberOfProcessors", 8, "processors", 8),
+        ("GPUs", 1, "gpus", 1),
+        ("VirtualOrganization", "lhcb", "vo", "lhcb"),
+    ],
+)
+def test_values_are_read_in_the_forms_that_users_write(
+    name: str, value: object, attribute: str, expected: object
+) -> None:
+    assert getattr(parse(**{name: value}), attribute) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("CPUTime", "long", '"long", allowed is a whole number'),
+        ("CPUTime", True, "allowed is a whole number"),
+        ("CPUTime", 1, "allowed is at least 100"),
+        ("CPUTime", 10**9, "allowed is at most 500000"),
+        ("CPUTime", float("nan"), "allowed is a whole number"),
+        ("Priority", -1, "allowed is at least 0"),
+        ("Priority", 11, "allowed is at most 10"),
+        ("NumberOfProcessors", 0, "allowed is at least 1"),
+        ("MaxRAM", -4, "allowed is at least 0"),
+        ("Site", "LCG CERN", "is no name"),
+        ("Site", {"a": 1}, "allowed is a text"),
+        ("InputData", "relative/path", "no logical file name"),
+        ("InputData", "LFN:/a//b", "no logical file name"),
+        ("WholeNode", "perhaps", "allowed is true or false"),
+        ("Environment", ["novalue"], "allowed is NAME=value"),
+        ("Environment", {"1A": "x"}, "no name of a variable"),
+        ("JobName", "a\0b", "NUL"),
+        ("Executable", " ", "is empty"),
+        ("Executable", None, "no value"),
+        ("Requirements", 5, "allowed is a record"),
+        ("Requirements", {"a": 1, "A": 2}, "named twice"),
+        ("SubmitPool", "x", "set by the system"),
+    ],
+)
+def test_values_that_a_keyword_cannot_have_are_refused(name: str, value: object, message: str) -> None:
+    assert any(message in text for text in problems(**{name: value}).values())
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        description.parse(
+            {"CPUTime": "x", "Sitte": "a", "Priority": 99, "Requirements": {"a": None}}, options()
+        )
+    assert {problem.path for problem in caught.value.problems} == {
+        "Executable",
+        "CPUTime",
+        "Sitte",
+        "Priority",
+        "Requirements/a",
+    }
+
+
+def test_an_unknown_keyword_names_the_one_that_was_meant() -> None:
+    assert "did you mean Executable?" in problems(Exekutable="x")["Exekutable"]
+    assert "did you mean Parameters?" in problems(Paramters=3)["Paramters"]
+
+
+def test_the_configuration_may_allow_further_keywords() -> None:
+    extended = options("Operations: {Defaults: {JobDescription: {Extra: [Wiki]}}}")
+    read = parse(extended, wiki="http://…")
+    assert read.extra == {"wiki": "http://…"}
+    assert description.body(read)["wiki"] == "http://…"
+    assert "Wiki" in problems(extended, Wikki="x")["Wikki"]
+
+
+def test_the_configuration_sets_defaults_and_bounds() -> None:
+    text = """
+Operations:
+  Defaults:
+    JobDescription:
+      CPUTime: {default: 1000, max: 2000}
+      JobType: {default: User}
+      NumberOfProcessors: {type: number, max: 8}
+      AllowedJobTypes: [User, Test]
+"""
+    assert parse(options(text)).cpu_time == 1000
+    assert parse(options(text)).job_type == "User"
+    found = problems(options(text), CPUTime=2001, NumberOfProcessors=9, JobType="Wild")
+    assert set(found) == {"CPUTime", "NumberOfProcessors", "JobType"}
+    assert "NumberOfProcessors" in problems(options(text), NumberOfProcessors=0)
+
+
+def test_a_keyword_in_two_spellings_is_refused() -> None:
+    assert "named twice, the other time as Site" in problems(Site="a", Sites="b")["Sites"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        ({"MinNumberOfProcessors": 4, "MaxNumberOfProcessors": 2}, "MinNumberOfProcessors"),
+        ({"NumberOfProcessors": 8, "MaxNumberOfProcessors": 4}, "NumberOfProcessors"),
+        ({"MinRAM": 4000, "MaxRAM": 2000}, "MinRAM"),
+    ],
+)
+def test_keywords_that_contradict_each_other_are_refused(raw: dict[str, object], path: str) -> None:
+    assert set(problems(**raw)) == {path}
+
+
+def test_requirements_are_a_record_or_an_expression() -> None:
+    assert isinstance(parse(Requirements={"Memory": 4000}).requirements, Record)
+    assert isinstance(parse(Requirements="other.Memory > 4000").requirements, Expression)
+
+
+def test_declared_requirements_are_checked() -> None:
+    declared = options("Operations: {Defaults: {JobDescription: {Memory: {type: number, min: 0}}}}")
+    assert set(problems(declared, Requirements={"Memory": "much"})) == {"Requirements/Memory"}
+    assert set(problems(declared, Requirements={"Memory": -1})) == {"Requirements/Memory"}
+
+
+def test_a_body_reads_back_to_the_same_description() -> None:
+    written = parse(
+        Arguments=["a b"],
+        Site=["A.B.ch", "C.D.ch"],
+        Environment={"X": "1"},
+        Requirements={"Tag": ["a", "b"], "Memory": 4000},
+        WholeNode=True,
+        MinRAM=2000,
+        Priority=3,
+        InputData=["LFN:/lhcb/a"],
+    )
+    stored = json.loads(json.dumps(description.body(written)))
+    assert description.parse(stored, options()) == written
+
+
+def test_a_body_says_what_is_run_and_not_whose_it_is() -> None:
+    assert description.body(parse(Owner="ann", OwnerGroup="g", VO="lhcb")) == {
+        "Executable": "a",
+        "CPUTime": 86400,
+        "Priority": 1.0,
+    }

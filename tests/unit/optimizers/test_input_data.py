@@ -1,0 +1,126 @@
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from optimizers.candidate import Candidate
+from optimizers.catalogue import CatalogueUnavailableError
+from optimizers.context import Context
+from optimizers.input_data import input_data
+from optimizers.outcome import Done, Failed, Hold, Outcome
+
+Make = Callable[..., Candidate]
+MakeContext = Callable[..., Context]
+
+SITES = """
+Resources:
+  Sites:
+    A.B.ch: {SE: [A-disk, Shared-disk], CEs: {}}
+    C.D.ch: {SE: Shared-disk, CEs: {}}
+"""
+
+
+def with_catalogue(setting: str) -> str:
+    return SITES + f"Operations: {{Defaults: {{JobScheduling: {{InputDataCatalogue: '{setting}'}}}}}}\n"
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Path:
+    path = tmp_path / "replicas.yaml"
+    path.write_text(
+        "Replicas:\n"
+        "  /lhcb/one: [A-disk]\n"
+        "  LFN:/lhcb/both: [Shared-disk]\n"
+        "  /lhcb/site: [C.D.ch]\n"
+        "  /lhcb/none: []\n"
+    )
+    return path
+
+
+def said(make: Make, context: Context, *files: str) -> Outcome:
+    return input_data(make(context, InputData=list(files)), context)
+
+
+@pytest.mark.parametrize(
+    ("files", "sites"),
+    [
+        (["/lhcb/one"], {"A.B.ch"}),
+        (["LFN:/lhcb/both"], {"A.B.ch", "C.D.ch"}),
+        (["/lhcb/one", "/lhcb/both"], {"A.B.ch"}),
+        (["/lhcb/site", "/lhcb/both"], {"C.D.ch"}),
+    ],
+)
+def test_candidates_are_the_sites_that_have_every_file(
+    files: list[str], sites: set[str], catalogue: Path, candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of(with_catalogue(str(catalogue)))
+    outcome = said(candidate_of, context, *files)
+    assert isinstance(outcome, Done)
+    assert outcome.candidate.data_sites == sites
+
+
+@pytest.mark.parametrize("file", ["/lhcb/unknown", "/lhcb/none"])
+def test_a_file_without_replica_fails_the_job(
+    file: str, catalogue: Path, candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of(with_catalogue(str(catalogue)))
+    assert said(candidate_of, context, file) == Failed(reason=f"Input Data Not Available: {file}")
+
+
+def test_files_that_no_site_has_together_fail_the_job(
+    catalogue: Path, candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of(with_catalogue(str(catalogue)))
+    outcome = said(candidate_of, context, "/lhcb/one", "/lhcb/site")
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("No candidate sites available")
+
+
+def test_json_is_a_catalogue_too(tmp_path: Path, candidate_of: Make, context_of: MakeContext) -> None:
+    path = tmp_path / "replicas.json"
+    path.write_text(json.dumps({"Replicas": {"/lhcb/x": "A-disk"}}))
+    assert isinstance(said(candidate_of, context_of(with_catalogue(str(path))), "/lhcb/x"), Done)
+
+
+def test_a_changed_file_is_read_again(catalogue: Path, candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(with_catalogue(str(catalogue)))
+    assert isinstance(said(candidate_of, context, "/lhcb/new"), Failed)
+    catalogue.write_text("Replicas: {/lhcb/new: [A-disk]}\n")
+    os.utime(catalogue, ns=(1, 1))
+    assert isinstance(said(candidate_of, context, "/lhcb/new"), Done)
+
+
+@pytest.mark.parametrize("text", ["Replicas: [", "Replicas: []", "", "Replicas: {/lhcb/one: {a: b}}", None])
+def test_a_catalogue_that_cannot_be_read_holds_the_job(
+    text: str | None, catalogue: Path, candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of(with_catalogue(str(catalogue)))
+    catalogue.unlink() if text is None else catalogue.write_text(text)
+    outcome = said(candidate_of, context, "/lhcb/one")
+    assert isinstance(outcome, Hold)
+    assert str(catalogue) in outcome.reason
+
+
+def test_without_a_catalogue_the_job_waits_for_one(candidate_of: Make, context_of: MakeContext) -> None:
+    assert isinstance(said(candidate_of, context_of(SITES), "/lhcb/one"), Hold)
+
+
+class Plugin:
+    def __init__(self, argument: str) -> None:
+        self.argument = argument
+
+    def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:
+        if self.argument == "away":
+            raise CatalogueUnavailableError("no answer")
+        return {file: frozenset({self.argument}) for file in files}
+
+
+def test_a_plug_in_is_named_before_a_colon(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(with_catalogue("mine:A.B.ch"), {"mine": Plugin})
+    outcome = said(candidate_of, context, "/lhcb/x")
+    assert isinstance(outcome, Done)
+    assert outcome.candidate.data_sites == {"A.B.ch"}
+    away = said(candidate_of, context_of(with_catalogue("mine:away"), {"mine": Plugin}), "/lhcb/x")
+    assert away == Hold(reason="the replica catalogue does not answer: no answer")

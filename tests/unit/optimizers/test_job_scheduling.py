@@ -1,0 +1,210 @@
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from optimizers.candidate import Candidate, ResolvedPool
+from optimizers.context import Context
+from optimizers.cpu_segments import segment
+from optimizers.job_scheduling import job_scheduling
+from optimizers.outcome import Done, Failed, Hold
+from requirements.record import Record
+from taskqueue.classes import RequirementClass
+
+Make = Callable[..., Candidate]
+MakeContext = Callable[..., Context]
+
+GRID = """
+Resources:
+  Sites:
+    A.B.ch: {CEs: {ce: {Queues: {q: {Memory: 4000}}}}}
+    C.D.ch: {CEs: {ce: {Queues: {q: {Memory: 2000}}}}}
+  Computing:
+    OSCompatibility: {el9: [el8, el7], el8: [el7]}
+"""
+
+
+def scheduled(candidate: Candidate, context: Context) -> Candidate:
+    outcome = job_scheduling(candidate, context)
+    assert isinstance(outcome, Done), outcome
+    return outcome.candidate
+
+
+def asked(candidate: Candidate, context: Context) -> RequirementClass:
+    found = scheduled(candidate, context).requirement_class
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cpu_time", "expected"), [(1, 360), (360, 360), (361, 1800), (86400, 86400), (10**9, 1080000)]
+)
+def test_cpu_time_is_rounded_up_to_a_segment(cpu_time: int, expected: int) -> None:
+    segments = (360, 1800, 3600, 86400, 1080000)
+    assert segment(cpu_time, segments) == expected
+
+
+def test_the_segments_are_configured(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(
+        "Operations: {Defaults: {JobScheduling: {taskQueueCPUTimeIntervals: [1000, 400000]}}}"
+    )
+    assert asked(candidate_of(context), context).cpu_time == 400000
+
+
+@pytest.mark.parametrize(
+    ("raw", "minimum", "maximum", "tags"),
+    [
+        ({}, 1, 1, set()),
+        ({"NumberOfProcessors": 1}, 1, 1, set()),
+        ({"NumberOfProcessors": 8}, 8, 8, {"8Processors", "MultiProcessor"}),
+        ({"MinNumberOfProcessors": 4, "MaxNumberOfProcessors": 4}, 4, 4, {"4Processors", "MultiProcessor"}),
+        ({"MinNumberOfProcessors": 2, "MaxNumberOfProcessors": 8}, 2, 8, {"MultiProcessor"}),
+        ({"MinNumberOfProcessors": 2}, 2, None, {"MultiProcessor"}),
+        ({"MaxNumberOfProcessors": 4}, 1, 4, {"MultiProcessor"}),
+        ({"WholeNode": True}, 1, None, {"WholeNode", "MultiProcessor"}),
+        ({"Tags": ["GPU"], "NumberOfProcessors": 2}, 2, 2, {"GPU", "2Processors", "MultiProcessor"}),
+    ],
+)
+def test_cores_are_numbers_and_tags(
+    raw: dict[str, object],
+    minimum: int,
+    maximum: int | None,
+    tags: set[str],
+    candidate_of: Make,
+    context_of: MakeContext,
+) -> None:
+    context = context_of()
+    found = asked(candidate_of(context, **raw), context)
+    assert (found.processors_min, found.processors_max, found.tags) == (minimum, maximum, tags)
+
+
+def test_memory_gpus_type_and_ces_are_passed_on(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of()
+    raw = {
+        "MinRAM": 2000,
+        "MaxRAM": 4000,
+        "RAMPerCore": 1000,
+        "GPUs": 2,
+        "JobType": "User",
+        "GridCE": ["x", "y"],
+    }
+    found = asked(candidate_of(context, **raw), context)
+    assert (found.min_ram, found.max_ram, found.min_ram_per_core, found.gpus) == (2000, 4000, 1000, 2)
+    assert (found.job_types, found.grid_ces) == ({"User"}, {"x", "y"})
+
+
+def test_platforms_bring_those_that_can_run_them(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(GRID)
+    assert asked(candidate_of(context, Platform="el7"), context).platforms == {"el7", "el8", "el9"}
+    assert asked(candidate_of(context, Platform="el9"), context).platforms == {"el9"}
+    assert asked(candidate_of(context, Platform="ANY"), context).platforms == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("raw", "sites", "banned", "shown"),
+    [
+        ({}, set(), set(), "ANY"),
+        ({"Site": "ANY"}, set(), set(), "ANY"),
+        ({"Site": "A.B.ch"}, {"A.B.ch"}, set(), "A.B.ch"),
+        ({"Site": ["A.B.ch", "C.D.ch"]}, {"A.B.ch", "C.D.ch"}, set(), "Multiple"),
+        ({"Site": ["A.B.ch", "C.D.ch"], "BannedSites": "a.b.CH"}, {"C.D.ch"}, set(), "C.D.ch"),
+        ({"BannedSites": "A.B.ch"}, set(), {"A.B.ch"}, "ANY"),
+        ({"Site": "Unknown.Site.ch"}, {"Unknown.Site.ch"}, set(), "Unknown.Site.ch"),
+    ],
+)
+def test_sites_are_the_jobs_list_minus_what_it_bans(
+    raw: dict[str, object],
+    sites: set[str],
+    banned: set[str],
+    shown: str,
+    candidate_of: Make,
+    context_of: MakeContext,
+) -> None:
+    context = context_of(GRID)
+    found = scheduled(candidate_of(context, **raw), context)
+    assert found.requirement_class is not None
+    assert (found.requirement_class.sites, found.requirement_class.banned_sites) == (sites, banned)
+    assert found.site == shown
+
+
+def test_a_job_that_bans_all_its_sites_is_impossible(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(GRID)
+    outcome = job_scheduling(candidate_of(context, Site="A.B.ch", BannedSite="A.B.ch"), context)
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("Impossible site requirement")
+
+
+def test_unknown_sites_fail_where_the_configuration_insists(
+    candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of(GRID + "Operations: {Defaults: {JobScheduling: {AllowInvalidSites: false}}}\n")
+    outcome = job_scheduling(candidate_of(context, Site=["A.B.ch", "A.B.cn"]), context)
+    assert outcome == Failed(reason="unknown site A.B.cn, did you mean A.B.ch?")
+
+
+def test_a_job_goes_only_where_its_data_are(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(GRID)
+    with_data = replace(candidate_of(context), data_sites=frozenset({"A.B.ch", "C.D.ch"}))
+    assert asked(with_data, context).sites == {"A.B.ch", "C.D.ch"}
+    elsewhere = replace(candidate_of(context, Site="A.B.ch"), data_sites=frozenset({"C.D.ch"}))
+    outcome = job_scheduling(elsewhere, context)
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("Impossible InputData * Site requirements")
+    banned = replace(candidate_of(context, BannedSite="C.D.ch"), data_sites=frozenset({"C.D.ch"}))
+    assert isinstance(job_scheduling(banned, context), Failed)
+
+
+def with_pool(candidate: Candidate, context: Context) -> Candidate:
+    from cs_config.queue_classes import queue_classes
+
+    eligible = tuple(
+        each for each in queue_classes(context.config, "lhcb") if each.values.get("Memory") == 4000
+    )
+    requirements = Record(values=(("Memory", 4000),))
+    return replace(
+        candidate, pool=ResolvedPool(pool_id="f" * 64, requirements=requirements, queue_classes=eligible)
+    )
+
+
+def test_the_pool_is_part_of_the_class(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(GRID)
+    assert asked(with_pool(candidate_of(context), context), context).submit_pool == "f" * 64
+
+
+@pytest.mark.parametrize(
+    ("raw", "sites"),
+    [
+        ({}, {"A.B.ch"}),
+        ({"Site": ["A.B.ch", "C.D.ch"]}, {"A.B.ch"}),
+        ({"Site": "C.D.ch"}, {"C.D.ch"}),
+        ({"BannedSite": "A.B.ch"}, set()),
+    ],
+)
+def test_eligible_sites_narrow_the_list_where_that_is_wanted(
+    raw: dict[str, object], sites: set[str], candidate_of: Make, context_of: MakeContext
+) -> None:
+    wide, narrow = (
+        context_of(GRID),
+        context_of(GRID + "Operations: {Defaults: {JobScheduling: {NarrowSites: true}}}\n"),
+    )
+    assert asked(with_pool(candidate_of(wide), wide), wide).sites == set()
+    assert asked(with_pool(candidate_of(narrow, **raw), narrow), narrow).sites == sites
+
+
+@pytest.mark.parametrize(("reschedules", "seconds"), [(1, 60), (2, 180), (3, 300), (4, 600), (9, 600)])
+def test_a_rescheduled_job_waits_longer_each_time(
+    reschedules: int, seconds: int, candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of()
+    outcome = job_scheduling(candidate_of(context, reschedules=reschedules), context)
+    assert isinstance(outcome, Hold)
+    assert outcome.delay == timedelta(seconds=seconds)
+
+
+def test_a_delay_is_waited_for_once(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of()
+    waited = candidate_of(context, reschedules=2, held_by="JobScheduling")
+    assert isinstance(job_scheduling(waited, context), Done)
+    other = candidate_of(context, reschedules=2, held_by="InputData")
+    assert isinstance(job_scheduling(other, context), Hold)

@@ -1,0 +1,105 @@
+import pytest
+
+from optimizers import parametric
+from requirements.errors import InvalidJob
+from taskqueue import placeholders
+
+
+def expand(most: int = 1000, **raw: object) -> list[parametric.Member]:
+    return parametric.expand({name.replace("__", "."): value for name, value in raw.items()}, most=most)
+
+
+def test_a_list_makes_a_member_of_each_value() -> None:
+    assert expand(Parameters=["first", 2, 2.5]) == [
+        {"n": "0", "s": "first"},
+        {"n": "1", "s": "2"},
+        {"n": "2", "s": "2.5"},
+    ]
+
+
+def test_a_count_makes_members_from_zero_in_steps_of_one() -> None:
+    assert [member["s"] for member in expand(Parameters=3)] == ["0", "1", "2"]
+
+
+def test_start_step_and_factor_make_a_progression() -> None:
+    members = expand(Parameters=4, ParameterStart=1, ParameterStep=2, ParameterFactor=3)
+    assert [member["s"] for member in members] == ["1", "5", "17", "53"]
+
+
+def test_numbers_of_members_have_leading_zeros_so_that_names_sort() -> None:
+    numbers = [member["n"] for member in expand(Parameters=12)]
+    assert numbers[0] == "00"
+    assert numbers == sorted(numbers)
+
+
+def test_several_parameters_have_names_of_their_own() -> None:
+    members = expand(Parameters__A=["x", "y"], Parameters__B=2, ParameterStart__B=10)
+    assert members == [{"n": "0", "A": "x", "B": "10"}, {"n": "1", "A": "y", "B": "11"}]
+
+
+def test_keywords_are_read_without_case() -> None:
+    assert len(expand(PARAMETERS=2, parameterstart=5)) == 2
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"Parameters": []}, "the list is empty"),
+        ({"Parameters": 0}, "at least 1"),
+        ({"Parameters": -1}, "at least 1"),
+        ({"Parameters": "many"}, "is not a number"),
+        ({"Parameters": True}, "is not a number"),
+        ({"Parameters": 2.5}, "at least 1"),
+        ({"Parameters": 1001}, "allowed are 1000"),
+        ({"Parameters": ["a"] * 1001}, "allowed are 1000"),
+        ({"Parameters": [["a"]]}, "allowed is a text or a number"),
+        ({"Parameters": 3, "ParameterStart": "x"}, "is not a number"),
+        ({"Parameters": 900, "ParameterFactor": 10, "ParameterStart": 1}, "grow beyond"),
+        ({"Parameters.A": ["x"], "Parameters.B": ["x", "y"]}, "A has 1, B has 2"),
+        ({"Parameters": 2, "ParameterStart.A": 1}, "there is no Parameters.A"),
+        ({"ParameterStart": 1, "Parameters.A": 1}, "there is no Parameters that"),
+        ({"Parameters": ["a\0"]}, "NUL"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parametric.expand(raw, most=1000)
+    assert message in str(caught.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parametric.expand({"Parameters.A": "x", "Parameters.B": [], "ParameterStep.C": 1}, most=10)
+    assert {problem.path for problem in caught.value.problems} >= {
+        "Parameters.A",
+        "Parameters.B",
+        "ParameterStep.C",
+    }
+
+
+def test_placeholders_are_filled_at_any_depth() -> None:
+    body = {
+        "Arguments": "%s-%n-%(A)s",
+        "OutputSandbox": ["out_%n"],
+        "Requirements": {"Tag": "v%s"},
+        "CPUTime": 5,
+    }
+    filled = placeholders.fill(body, {"s": "x", "n": "3", "A": "y"})
+    assert filled == {
+        "Arguments": "x-3-y",
+        "OutputSandbox": ["out_3"],
+        "Requirements": {"Tag": "vx"},
+        "CPUTime": 5,
+    }
+
+
+def test_a_value_that_looks_like_a_placeholder_is_not_filled_again() -> None:
+    assert placeholders.fill({"a": "%s"}, {"s": "%n", "n": "1"}) == {"a": "%n"}
+
+
+def test_unknown_placeholders_and_other_percent_signs_stay() -> None:
+    assert placeholders.fill({"a": "%(B)s 100% %j %d"}, {"s": "x", "n": "1"}) == {"a": "%(B)s 100% %j %d"}
+
+
+def test_without_parameters_percent_signs_are_the_jobs_own() -> None:
+    assert placeholders.fill({"a": "date +%s"}, None) == {"a": "date +%s"}

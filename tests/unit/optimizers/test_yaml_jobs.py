@@ -1,0 +1,94 @@
+import pytest
+
+from optimizers import jdl
+from requirements.errors import InvalidInput
+
+
+def refusal(text: str) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        jdl.read(text, "job.yaml")
+    return caught.value
+
+
+def test_yaml_has_the_same_names() -> None:
+    text = "Executable: a.sh\nRequirements: {SoftwareTag: [AppVersion1, AppVersion2], Memory: 4000}\n"
+    assert jdl.read(text) == (
+        {
+            "Executable": "a.sh",
+            "Requirements": {"SoftwareTag": ["AppVersion1", "AppVersion2"], "Memory": 4000},
+        },
+    )
+
+
+def test_json_is_yaml() -> None:
+    assert jdl.read('{"Executable": "a", "CPUTime": 5}') == ({"Executable": "a", "CPUTime": 5},)
+
+
+def test_a_list_and_several_documents_are_several_jobs() -> None:
+    assert jdl.read("- {Executable: a}\n- {Executable: b}\n---\nExecutable: c\n") == (
+        {"Executable": "a"},
+        {"Executable": "b"},
+        {"Executable": "c"},
+    )
+
+
+@pytest.mark.parametrize("word", ["NO", "on", "yes", "2026-01-01", "12:30:00", "1_x", "v1.2"])
+def test_words_of_yaml_1_1_stay_text(word: str) -> None:
+    assert jdl.read(f"JobName: {word}") == ({"JobName": word},)
+
+
+def test_quoted_numbers_stay_text() -> None:
+    assert jdl.read("JobName: '0x10'") == ({"JobName": "0x10"},)
+
+
+@pytest.mark.parametrize("number", ["0x10", "010", "99999999999999999999", ".nan", ".inf", "1_000"])
+def test_numbers_that_mean_something_else_elsewhere_are_refused(number: str) -> None:
+    problem = refusal(f"Executable: a\nCPUTime: {number}").problems[0]
+    assert (problem.line, problem.column) == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("Executable: a\nSite: [x\nTag: y\n", 3, 4),
+        ("Executable: a\nexecutable: b\n", 2, 1),
+        ("a: &x [1]\nb: *x\n", 2, 4),
+        ("Executable: !!python/object:os.system a\n", 1, 13),
+        ("? [a]\n: b\n", 1, 3),
+        ("just words\n", 1, 1),
+        ("- a\n", 1, 1),
+    ],
+)
+def test_errors_have_line_and_column_and_show_the_line(text: str, line: int, column: int) -> None:
+    problem = refusal(text).problems[0]
+    assert (problem.file, problem.line, problem.column) == ("job.yaml", line, column)
+    assert problem.excerpt == text.splitlines()[line - 1]
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "# nothing\n", "---\n", "\0", "x" * 1_000_001])
+def test_texts_without_a_description_are_refused(text: str) -> None:
+    assert refusal(text).problems
+
+
+def test_depth_has_an_end() -> None:
+    assert "too deep" in str(refusal("a: " + "[" * 100 + "]" * 100))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[ Executable = "a"; ]', True),
+        ('Executable = "a";', True),
+        ('// a comment\n/* and\nanother */ [\n Executable = "a" ]', True),
+        ("# comment\nExecutable = 1", True),
+        ("Parameters.A = 3", True),
+        ("[]", True),
+        ("Executable: a", False),
+        ('{"Executable": "a=b"}', False),
+        ("[{Executable: a}]", False),
+        ("- Executable: a", False),
+        ("Arguments: x=1", False),
+    ],
+)
+def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool) -> None:
+    assert jdl.is_jdl(text) is expected
