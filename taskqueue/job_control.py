@@ -3,7 +3,7 @@
 A job that leaves Waiting loses its waiting row here, and one that leaves a pilot's hands its attempt.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -15,6 +15,7 @@ from taskqueue.transitions import Moved
 
 KILL_REQUESTED = "Marked for termination"
 RESCHEDULED = "Job Rescheduled"
+DELETED = "Job Deleted"
 
 
 def set_status(
@@ -27,7 +28,7 @@ def set_status(
     source: str,
     now: datetime,
 ) -> None:
-    """Give a job another status, or the same one with another minor status.
+    """Force a job into another status, or give the same one another minor status.
 
     Not for Waiting and Matched, which belong to `task_queues.enqueue` and `claims`.
 
@@ -38,7 +39,6 @@ def set_status(
     if wanted in {JobStatus.WAITING, JobStatus.MATCHED}:
         raise ValueError(f"{wanted} is more than a status: a job is put into a task queue, or claimed")
     transitions.lock(conn, [job_id])
-    from_states = may_come_from(wanted) | {wanted}
     moved = transitions.move(
         conn,
         [job_id],
@@ -47,13 +47,12 @@ def set_status(
         application=application,
         source=source,
         now=now,
-        from_states=from_states,
+        from_states=may_come_from(wanted) | {wanted},
     )
     if not moved:
         raise IllegalTransition(job_id, current=jobs.get(conn, job_id).status, wanted=wanted)
-    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
     if wanted not in HELD:
-        attempts.close(conn, _ids(moved, HELD), closed_as=wanted.lower(), now=now)
+        _take_back(conn, moved, wanted, now=now)
 
 
 def kill(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
@@ -76,10 +75,9 @@ def kill_all(conn: Connection, job_ids: Collection[int], *, source: str, now: da
     has delivered what there is.
     """
     transitions.lock(conn, job_ids)
-    moved = transitions.move(conn, job_ids, JobStatus.KILLED, minor=KILL_REQUESTED, source=source, now=now)
-    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
-    attempts.end_for_kill(conn, _ids(moved, HELD))
-    return _ids(moved)
+    wanted = JobStatus.KILLED
+    moved = transitions.move(conn, job_ids, wanted, minor=KILL_REQUESTED, source=source, now=now)
+    return _take_back(conn, moved, wanted, now=now)
 
 
 def reschedule(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
@@ -92,9 +90,9 @@ def reschedule(conn: Connection, job_id: int, *, source: str, now: datetime, max
     """
     if reschedule_all(conn, [job_id], source=source, now=now, maximum=maximum):
         return
-    job = jobs.get(conn, job_id)
-    if job.status not in may_come_from(JobStatus.RESCHEDULED):
-        raise IllegalTransition(job_id, current=job.status, wanted=JobStatus.RESCHEDULED)
+    current = jobs.get(conn, job_id).status
+    if current not in may_come_from(JobStatus.RESCHEDULED):
+        raise IllegalTransition(job_id, current=current, wanted=JobStatus.RESCHEDULED)
     raise RescheduleLimit(job_id, maximum=maximum)
 
 
@@ -103,27 +101,27 @@ def reschedule_all(
 ) -> list[int]:
     """Take back those of the jobs that allow it and have not used up their reschedules; their ids."""
     transitions.lock(conn, job_ids)
+    wanted = JobStatus.RESCHEDULED
     moved = transitions.move(
-        conn,
-        job_ids,
-        JobStatus.RESCHEDULED,
-        minor=RESCHEDULED,
-        source=source,
-        now=now,
-        reschedules_below=maximum,
+        conn, job_ids, wanted, minor=RESCHEDULED, source=source, now=now, reschedules_below=maximum
     )
-    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
-    attempts.close(conn, _ids(moved, HELD), closed_as="rescheduled", now=now)
-    return _ids(moved)
+    return _take_back(conn, moved, wanted, now=now)
 
 
 def delete_all(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
     """Mark those of the jobs that allow it as Deleted; retention removes their rows later."""
     transitions.lock(conn, job_ids)
-    moved = transitions.move(conn, job_ids, JobStatus.DELETED, minor="", source=source, now=now)
-    task_queues.dequeue(conn, _ids(moved, {JobStatus.WAITING}))
-    return _ids(moved)
+    wanted = JobStatus.DELETED
+    moved = transitions.move(conn, job_ids, wanted, minor=DELETED, source=source, now=now)
+    return _take_back(conn, moved, wanted, now=now)
 
 
-def _ids(moved: Iterable[Moved], states: Collection[JobStatus] | None = None) -> list[int]:
-    return [each.job_id for each in moved if states is None or each.from_status in states]
+def _take_back(conn: Connection, moved: Sequence[Moved], wanted: JobStatus, *, now: datetime) -> list[int]:
+    """Take moved jobs out of their task queues, and out of the hands of their pilots; the ids of all."""
+    task_queues.dequeue(conn, [job.job_id for job in moved if job.from_status is JobStatus.WAITING])
+    held = [job.job_id for job in moved if job.from_status in HELD]
+    if wanted is JobStatus.KILLED:
+        attempts.end_for_kill(conn, held)
+    else:
+        attempts.close(conn, held, closed_as=wanted.lower(), now=now)
+    return [job.job_id for job in moved]

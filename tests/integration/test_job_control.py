@@ -1,0 +1,363 @@
+"""What may happen to a job's status, and what belongs to it: the log, the waiting row, the attempt."""
+
+import itertools
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, delete, select, update
+
+from taskqueue import attempts, database, job_control, jobs, log, task_queues, transitions
+from taskqueue.classes import RequirementClass
+from taskqueue.errors import IllegalTransition, JobNotFound, RescheduleLimit
+from taskqueue.states import FINAL, JobStatus, may_become
+from taskqueue.tables import jobs as jobs_table
+from taskqueue.tables import waiting_jobs
+from taskqueue.task_queues import WaitingEntry
+from tests import stored
+
+S = JobStatus
+HELD = [S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING]
+
+
+def _waiting(conn: Connection, now: datetime) -> int:
+    job_id = stored.job_in(conn, now, S.WAITING)
+    entry = WaitingEntry(
+        job_id=job_id,
+        requirement_class=RequirementClass(vo="lhcb", cpu_time=3600),
+        owner="alice",
+        owner_group="lhcb_user",
+        priority=1.0,
+    )
+    task_queues.enqueue(conn, [entry], now=now)
+    return job_id
+
+
+def _claim(conn: Connection, job_id: int, now: datetime) -> bool:
+    """What a claim does, in its order: the waiting row, the job, the attempt."""
+    if not conn.execute(delete(waiting_jobs).where(waiting_jobs.c.job_id == job_id)).rowcount:
+        return False
+    is_waiting = (jobs_table.c.job_id == job_id, jobs_table.c.status == S.WAITING.value)
+    if not conn.execute(update(jobs_table).where(*is_waiting).values(status=S.MATCHED.value)).rowcount:
+        return False
+    stored.open_attempt(conn, job_id, now)
+    return True
+
+
+def _is_in_a_task_queue(conn: Connection, job_id: int) -> bool:
+    return conn.execute(select(waiting_jobs).where(waiting_jobs.c.job_id == job_id)).first() is not None
+
+
+def _kill(conn: Connection, job_id: int, now: datetime) -> None:
+    job_control.kill(conn, job_id, source="alice", now=now)
+
+
+def test_a_step_is_taken_if_and_only_if_the_table_has_it(engine: Engine, now: datetime) -> None:
+    wanted_by_hand = [status for status in S if status not in {S.WAITING, S.MATCHED}]
+    with database.writing(engine) as conn:
+        for current in S:
+            for wanted in wanted_by_hand:
+                job_id = stored.job_in(conn, now, current)
+                if not may_become(current, wanted):
+                    with pytest.raises(IllegalTransition, match=f"is {current}; it cannot become {wanted}"):
+                        job_control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                    assert (jobs.get(conn, job_id).status, len(log.of_job(conn, job_id))) == (current, 1)
+                    continue
+                job_control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                entry = log.of_job(conn, job_id)[-1]
+                assert (entry.from_status, entry.to_status, entry.source) == (current, wanted, "test")
+                assert jobs.get(conn, job_id).status is wanted
+
+
+@pytest.mark.parametrize("wanted", [S.WAITING, S.MATCHED])
+def test_nobody_makes_a_job_wait_or_match_by_its_status_alone(
+    engine: Engine, now: datetime, wanted: JobStatus
+) -> None:
+    with database.writing(engine) as conn, pytest.raises(ValueError, match="more than a status"):
+        job_control.set_status(conn, 1, wanted, minor="", source="test", now=now)
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda conn, now: job_control.kill(conn, 4711, source="test", now=now),
+        lambda conn, now: job_control.reschedule(conn, 4711, source="test", now=now, maximum=3),
+        lambda conn, now: job_control.set_status(conn, 4711, S.DONE, minor="", source="test", now=now),
+    ],
+)
+def test_a_job_that_does_not_exist_is_named(
+    engine: Engine, now: datetime, do: Callable[[Connection, datetime], None]
+) -> None:
+    with database.writing(engine) as conn, pytest.raises(JobNotFound, match="4711"):
+        do(conn, now)
+
+
+def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
+    def set_status(conn: Connection, wanted: JobStatus, minutes: int) -> jobs.Job:
+        at = now + timedelta(minutes=minutes)
+        job_control.set_status(conn, job_id, wanted, minor="", source="test", now=at)
+        return jobs.get(conn, job_id)
+
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.MATCHED)
+        assert set_status(conn, S.RUNNING, 1).started_at == now + timedelta(minutes=1)
+        failed = set_status(conn, S.FAILED, 2)
+        assert (failed.ended_at, failed.updated_at) == (now + timedelta(minutes=2),) * 2
+        assert failed.started_at == now + timedelta(minutes=1)
+        again = set_status(conn, S.RESCHEDULED, 3)
+        assert (again.ended_at, again.due_at, again.reschedules) == (None, now + timedelta(minutes=3), 1)
+
+
+def test_the_application_status_stays_unless_it_is_given(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.RUNNING, application_status="117 of 250 events")
+        job_control.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
+        assert jobs.get(conn, job_id).application_status == "117 of 250 events"
+        assert log.of_job(conn, job_id)[-1].application_status == "117 of 250 events"
+        job_control.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
+        assert jobs.get(conn, job_id).application_status == "ok"
+
+
+def test_a_killed_job_that_waited_is_in_no_task_queue(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = _waiting(conn, now)
+        _kill(conn, job_id, now)
+        assert jobs.get(conn, job_id).status is S.KILLED
+        assert not _is_in_a_task_queue(conn, job_id)
+
+
+def test_a_killed_job_that_was_prepared_is_no_work_for_the_optimizers(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = stored.job_ids(conn, now)
+        _kill(conn, job_id, now)
+        assert jobs.get(conn, job_id).due_at is None
+
+
+@pytest.mark.parametrize("status", HELD)
+def test_the_attempt_of_a_killed_job_is_ending_and_stays_open(
+    engine: Engine, now: datetime, status: JobStatus
+) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, status)
+        lease = stored.open_attempt(conn, job_id, now)
+        _kill(conn, job_id, now)
+        attempt = attempts.get(conn, lease)
+        assert jobs.get(conn, job_id).status is S.KILLED
+        assert (attempt.ending, attempt.closed_at) == (True, None)
+
+
+def test_a_kill_reaches_only_the_attempt_that_is_open(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.RUNNING)
+        first = stored.open_attempt(conn, job_id, now, epoch=1)
+        attempts.close(conn, [job_id], closed_as="expired", now=now)
+        second = stored.open_attempt(conn, job_id, now, epoch=2)
+        _kill(conn, job_id, now)
+        assert not attempts.get(conn, first).ending
+        assert attempts.get(conn, second).ending
+
+
+def test_killing_a_killed_job_again_changes_nothing(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = stored.job_ids(conn, now)
+        _kill(conn, job_id, now)
+        _kill(conn, job_id, now + timedelta(hours=1))
+        assert len(log.of_job(conn, job_id)) == 2
+        assert jobs.get(conn, job_id).updated_at == now
+
+
+@pytest.mark.parametrize("status", sorted(FINAL - {S.KILLED}))
+def test_what_has_ended_cannot_be_killed(engine: Engine, now: datetime, status: JobStatus) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, status)
+        with pytest.raises(IllegalTransition, match=f"is {status}; it cannot become Killed"):
+            _kill(conn, job_id, now)
+
+
+def test_many_are_killed_at_once_and_those_that_have_ended_are_left(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = stored.job_ids(conn, now, 2500)
+        stored.force(conn, ids[7], status="Done")
+        killed = job_control.kill_all(conn, [*ids, 10**9], source="alice", now=now)
+        assert killed == [job_id for job_id in ids if job_id != ids[7]]
+        assert job_control.kill_all(conn, ids, source="alice", now=now) == []
+        assert job_control.kill_all(conn, [], source="alice", now=now) == []
+        assert len(log.of_job(conn, ids[0])) == 2
+
+
+def test_a_rescheduled_job_is_due_again_and_its_attempt_closed(engine: Engine, now: datetime) -> None:
+    later = now + timedelta(hours=1)
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.RUNNING, step="JobScheduling")
+        lease = stored.open_attempt(conn, job_id, now)
+        job_control.reschedule(conn, job_id, source="alice", now=later, maximum=3)
+        job = jobs.get(conn, job_id)
+        attempt = attempts.get(conn, lease)
+        step = conn.execute(select(jobs_table.c.step)).scalar_one()
+    assert (job.status, job.due_at, job.reschedules, step) == (S.RESCHEDULED, later, 1, None)
+    assert (attempt.closed_at, attempt.closed_as, attempt.ending) == (later, "rescheduled", False)
+
+
+def test_a_job_that_waits_leaves_its_task_queue_when_it_is_rescheduled(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = _waiting(conn, now)
+        job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
+        assert not _is_in_a_task_queue(conn, job_id)
+
+
+def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.FAILED)
+        for _ in range(3):
+            job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
+            job_control.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
+        with pytest.raises(RescheduleLimit, match="3 times already"):
+            job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
+        assert jobs.get(conn, job_id).reschedules == 3
+
+
+def test_a_killed_job_is_not_rescheduled_and_its_attempt_stays(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, S.RUNNING)
+        lease = stored.open_attempt(conn, job_id, now)
+        _kill(conn, job_id, now)
+        with pytest.raises(IllegalTransition):
+            job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
+        assert attempts.get(conn, lease).closed_at is None
+
+
+def test_a_deleted_job_keeps_only_its_row(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        waiting, running = _waiting(conn, now), stored.job_in(conn, now, S.RUNNING)
+        assert job_control.delete_all(conn, [waiting, running], source="alice", now=now) == [waiting]
+        assert jobs.get(conn, waiting).status is S.DELETED
+        assert not _is_in_a_task_queue(conn, waiting)
+
+
+def test_of_two_steps_at_once_only_those_that_the_table_allows_in_a_row_are_taken(
+    engine: Engine, now: datetime
+) -> None:
+    """Done, Failed and Killed exclude each other: one of them comes first, and that is it."""
+    ends = [S.DONE, S.FAILED, S.KILLED, S.DONE, S.FAILED, S.KILLED]
+    with database.writing(engine) as conn:
+        ids = [stored.job_in(conn, now, S.RUNNING) for _ in range(10)]
+
+    def end(number: int) -> int:
+        won = 0
+        for job_id in ids:
+            with database.writing(engine) as conn:
+                # Said without locking or looking first: the statement itself has to refuse.
+                won += len(transitions.move(conn, [job_id], ends[number], minor="", source="t", now=now))
+        return won
+
+    assert sum(stored.at_once(6, end)) == len(ids)
+    with database.reading(engine) as conn:
+        assert [len(log.of_job(conn, job_id)) for job_id in ids] == [2] * len(ids)
+
+
+def test_whatever_happens_at_once_the_log_tells_a_legal_story(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = [stored.job_in(conn, now, S.RUNNING) for _ in range(4)]
+
+    def act(number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(25):
+            wanted = dice.choice([S.RUNNING, S.STALLED, S.RESCHEDULED, S.RECEIVED, S.CHECKING, S.FAILED])
+            with database.writing(engine) as conn:
+                transitions.lock(conn, ids)
+                transitions.move(conn, dice.sample(ids, 2), wanted, minor="", source="test", now=now)
+
+    stored.at_once(4, act)
+    with database.reading(engine) as conn:
+        for job_id in ids:
+            story = log.of_job(conn, job_id)[1:]
+            assert all(may_become(S(str(entry.from_status)), entry.to_status) for entry in story)
+            assert all(before.to_status == after.from_status for before, after in itertools.pairwise(story))
+            assert jobs.get(conn, job_id).status is story[-1].to_status
+
+
+def test_a_kill_that_comes_during_a_claim_reaches_the_attempt(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = _waiting(conn, now)
+
+    def kill() -> None:
+        with database.writing(engine) as conn:
+            _kill(conn, job_id, now)
+
+    stored.meanwhile(engine, lambda conn: _claim(conn, job_id, now), kill)
+    with database.reading(engine) as conn:
+        attempt = attempts.latest(conn, job_id)
+        assert attempt is not None
+        assert (jobs.get(conn, job_id).status, attempt.ending) == (S.KILLED, True)
+
+
+def test_a_claim_that_comes_during_a_kill_finds_nothing(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = _waiting(conn, now)
+
+    def claim() -> bool:
+        with database.writing(engine) as conn:
+            return _claim(conn, job_id, now)
+
+    assert not stored.meanwhile(engine, lambda conn: _kill(conn, job_id, now), claim)
+    with database.reading(engine) as conn:
+        assert jobs.get(conn, job_id).status is S.KILLED
+        assert attempts.latest(conn, job_id) is None
+
+
+def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = stored.job_ids(conn, now)
+
+    def arrive(conn: Connection) -> None:
+        stored.force(conn, job_id, status=S.WAITING.value)
+        entry = WaitingEntry(
+            job_id=job_id,
+            requirement_class=RequirementClass(vo="lhcb", cpu_time=1),
+            owner="alice",
+            owner_group="lhcb_user",
+            priority=1.0,
+        )
+        task_queues.enqueue(conn, [entry], now=now)
+
+    def kill() -> None:
+        with database.writing(engine) as conn:
+            _kill(conn, job_id, now)
+
+    stored.meanwhile(engine, arrive, kill)
+    with database.reading(engine) as conn:
+        assert jobs.get(conn, job_id).status is S.KILLED
+        assert not _is_in_a_task_queue(conn, job_id)
+
+
+def test_kills_claims_and_reschedules_at_once_neither_deadlock_nor_lose_a_job(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        ids = [_waiting(conn, now) for _ in range(40)]
+
+    def act(number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(25):
+            some = dice.sample(ids, 6)
+            with database.writing(engine) as conn:
+                match number % 3:
+                    case 0:
+                        _claim(conn, some[0], now)
+                    case 1:
+                        job_control.kill_all(conn, some[:1], source="alice", now=now)
+                    case 2:
+                        job_control.reschedule_all(conn, some, source="alice", now=now, maximum=9)
+
+    stored.at_once(6, act)
+    with database.reading(engine) as conn:
+        for job_id in ids:
+            status, attempt = jobs.get(conn, job_id).status, attempts.latest(conn, job_id)
+            is_open = attempt is not None and attempt.closed_at is None
+            assert _is_in_a_task_queue(conn, job_id) == (status is S.WAITING)
+            assert is_open == (
+                status is S.MATCHED or (status is S.KILLED and attempt is not None and attempt.ending)
+            )
