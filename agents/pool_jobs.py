@@ -25,11 +25,11 @@ def tell(mine: Turn, *, since: datetime | None) -> int:
 
 
 def _tell_pool(mine: Turn, pool_id: str, *, has_queue: bool) -> int:
-    wrong, right = (NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT) if has_queue else (WAITS_FOR_PILOT, NO_ELIGIBLE_QUEUE)
+    right = WAITS_FOR_PILOT if has_queue else NO_ELIGIBLE_QUEUE
     told = after = 0
     while True:
         with database.reading(mine.engine) as conn:
-            job_ids = stuck_jobs.waiting_with(conn, pool_id, wrong, after=after)
+            job_ids = stuck_jobs.waiting(conn, pool_id, NO_ELIGIBLE_QUEUE, saying=has_queue, after=after)
         if not job_ids:
             return told
         with mine.writing() as conn:

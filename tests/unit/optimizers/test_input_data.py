@@ -114,6 +114,7 @@ class Plugin:
     def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:
         if self.argument == "away":
             raise CatalogueUnavailableError("no answer")
+        assert vo == "lhcb"
         return {file: frozenset({self.argument}) for file in files}
 
 
