@@ -1,26 +1,16 @@
 """THE evaluator: whether a resource has what a job asks, with every reason why not."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
+from requirements import evaluation
 from requirements.canonical import Requirements
-from requirements.declarations import Declarations
-from requirements.values import Value
+from requirements.declarations import Declaration, Declarations, Kind, MatchRule
+from requirements.record import Record
+from requirements.rules import ReasonKind, mismatch
+from requirements.values import Value, fold, kept, normal, shown
 
-
-class ReasonKind(StrEnum):
-    """Why one requirement fails at a resource."""
-
-    ABSENT = "absent"
-    TYPE = "type"
-    TOO_SMALL = "too_small"
-    DIFFERENT = "different"
-    NOT_AMONG = "not_among"
-    NOT_ALL = "not_all"
-    EXPRESSION = "expression"
-    UNDEFINED = "undefined"
-    ERROR = "error"
+__all__ = ["Reason", "ReasonKind", "eligible", "failing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +22,67 @@ class Reason:
     has: str | None  #: what the resource has; None: nothing of that name
     kind: ReasonKind
 
+    def __str__(self) -> str:
+        has = "nothing of that name" if self.has is None else self.has
+        return f"{self.requirement}: wanted {self.wanted}, has {has} ({self.kind})"
+
 
 def failing(
     requirements: Requirements, resource: Mapping[str, Value], declarations: Declarations
 ) -> tuple[Reason, ...]:
-    """Every requirement that the resource does not fulfil; empty means that it is eligible."""
-    raise NotImplementedError
+    """Every requirement that the resource does not fulfil; empty means that it is eligible.
+
+    Args:
+        requirements: What a job asks.
+        resource: The effective parameters of a queue for the job's VO; names are looked up without case.
+        declarations: What the names mean now; an expression takes no notice of them.
+    """
+    if isinstance(requirements, Record):
+        return tuple(_record_reasons(requirements, resource, declarations))
+    return tuple(
+        Reason(requirement="Requirements", wanted=part.text, has=part.has, kind=part.kind)
+        for part in evaluation.failing_parts(requirements.text, resource)
+    )
 
 
 def eligible(requirements: Requirements, resource: Mapping[str, Value], declarations: Declarations) -> bool:
     """Whether the resource fulfils all requirements."""
-    return not failing(requirements, resource, declarations)
+    if isinstance(requirements, Record):
+        return next(_record_reasons(requirements, resource, declarations), None) is None
+    return evaluation.is_true(requirements.text, resource)
+
+
+def _record_reasons(
+    record: Record, resource: Mapping[str, Value], declarations: Declarations
+) -> Iterator[Reason]:
+    for name, wanted in record.values:
+        declaration = declarations.get(name)
+        has = lookup(resource, (declaration.resource if declaration else None) or name)
+        kind = mismatch(wanted, has, declaration)
+        if kind is not None:
+            yield Reason(
+                requirement=name,
+                wanted=_asked(wanted, declaration),
+                has=None if has is None else shown(has),
+                kind=kind,
+            )
+
+
+def lookup(resource: Mapping[str, Value], name: str) -> Value | None:
+    """The parameter of that name in any case of letters; None if it is absent or null."""
+    if name in resource:
+        return resource[name]
+    folded = fold(name)
+    return next((value for other, value in resource.items() if fold(other) == folded), None)
+
+
+def _asked(wanted: Value, declaration: Declaration | None) -> str:
+    """What is asked, in words that say by which rule."""
+    declared = declaration or Declaration(name="")
+    plain = normal(wanted)
+    if isinstance(plain, tuple):
+        which = "all of " if declared.match is MatchRule.ALL else "one of "
+        return which + shown(kept(wanted))
+    text = shown(wanted) + (f" {declared.unit}" if declared.unit else "")
+    is_number = not isinstance(plain, str | bool) or declared.kind is Kind.NUMBER
+    return f"at least {text}" if is_number and declared.kind is not Kind.LIST else text

@@ -78,7 +78,10 @@ def _fault(scalar: Scalar) -> str | None:
 
 
 def text_fault(text: str) -> str | None:
-    """What makes `text` unfit to be stored everywhere: a NUL or half a surrogate pair; None if nothing does."""
+    """What makes `text` unfit to be stored everywhere: NUL, half a surrogate pair; None if nothing does.
+
+    The ClassAd library ends the process when it sees the latter.
+    """
     if "\0" in text:
         return f"{text!r} contains the character NUL"
     if not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
@@ -97,11 +100,10 @@ def as_number(value: Scalar) -> Scalar:
     return normal_number(number) if math.isfinite(number) else value
 
 
-def normal_number(number: float) -> int | float:
+def normal_number(number: float) -> float:
     """The one form of equal numbers: 4000, 4000.0 and 4e3 are the integer."""
-    if isinstance(number, float) and number.is_integer() and abs(number) <= MAX_INTEGER:
-        return int(number)
-    return number
+    as_integer = int(number)
+    return as_integer if as_integer == number and abs(as_integer) <= MAX_INTEGER else number
 
 
 def normal(value: Value) -> Value:
@@ -121,6 +123,14 @@ def _normal_scalar(scalar: Scalar) -> Scalar:
     if isinstance(scalar, str):
         return fold(scalar)
     return scalar if isinstance(scalar, bool) else normal_number(scalar)
+
+
+def kept(value: Value) -> Value:
+    """The value in its own spelling, without what is in a list twice."""
+    if not isinstance(value, tuple):
+        return value
+    first = {key(item): item for item in reversed(value)}
+    return tuple(first[each] for each in sorted(first))
 
 
 def key(scalar: Scalar) -> tuple[int, float, str]:
