@@ -24,7 +24,7 @@ def _remember(insert: Upsert) -> Insert:
 REMEMBER = Twins(table, _remember)
 
 #: Advisory locks of PostgreSQL, which end with the transaction; on SQLite the transaction is the lock.
-_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 USED = select(func.coalesce(func.sum(table.c.size), 0)).where(table.c.vo == bindparam("vo"))
 
@@ -53,10 +53,9 @@ def keep(
     Raises:
         QuotaExceeded: The VO would have more than its quota. The caller discards the archive.
     """
-    _lock(conn, f"blobs of {vo}", staged.digest)
-    is_new = conn.execute(SIZE, {"the_digest": staged.digest, "the_vo": vo}).first() is None
-    if is_new and quota is not None:
-        _check_quota(conn, staged.size, vo=vo, quota=quota)
+    if quota is not None:
+        _check_quota(conn, staged, vo=vo, quota=quota)
+    _lock(conn, staged.digest)
     store.keep(staged)
     conn.execute(
         REMEMBER.of(conn),
@@ -99,15 +98,17 @@ def remove_file(conn: Connection, store: BlobStore, digest: str) -> bool:
     return True
 
 
-def _check_quota(conn: Connection, more: int, *, vo: str, quota: int) -> None:
+def _check_quota(conn: Connection, staged: Staged, *, vo: str, quota: int) -> None:
+    _lock(conn, f"quota of {vo}")  # of two that each fit alone, the second sees the first
+    if conn.execute(SIZE, {"the_digest": staged.digest, "the_vo": vo}).first() is not None:
+        return
     used = quota_used(conn, vo)
-    if used + more > quota:
+    if used + staged.size > quota:
         raise QuotaExceeded(
-            f"{vo} has archives of {used:,} bytes; {more:,} more would be over its quota of {quota:,}"
+            f"{vo} has archives of {used:,} bytes; {staged.size:,} more are over its quota of {quota:,}"
         )
 
 
-def _lock(conn: Connection, *names: str) -> None:
+def _lock(conn: Connection, name: str) -> None:
     if conn.dialect.name == "postgresql":
-        for name in names:
-            conn.execute(_LOCK, {"name": name})
+        conn.execute(LOCK, {"name": name})

@@ -1,0 +1,53 @@
+"""Requirement classes as values."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskqueue.classes import RequirementClass
+
+_names = st.frozensets(st.text(min_size=1, max_size=5), max_size=4)
+_classes = st.builds(
+    RequirementClass,
+    vo=st.sampled_from(["lhcb", "cms"]),
+    cpu_time=st.integers(0, 10**6),
+    sites=_names,
+    banned_sites=_names,
+    tags=_names,
+    min_ram=st.integers(0, 10**5),
+    max_ram=st.none() | st.integers(0, 10**5),
+    processors_min=st.integers(1, 64),
+    processors_max=st.none() | st.integers(1, 64),
+    whole_node=st.booleans(),
+    submit_pool=st.none() | st.just("p" * 64),
+)
+
+
+@settings(max_examples=60)
+@given(_classes, _classes)
+def test_equal_classes_and_only_those_have_one_digest(one: RequirementClass, other: RequirementClass) -> None:
+    assert (one == other) == (one.digest == other.digest)
+
+
+@settings(max_examples=60)
+@given(_classes)
+def test_a_class_is_read_back_as_it_was_written(one: RequirementClass) -> None:
+    assert RequirementClass.from_json(one.to_json()) == one
+
+
+def test_the_digest_is_the_same_everywhere_and_in_every_release() -> None:
+    simple = RequirementClass(vo="lhcb", cpu_time=86_400)
+    rich = RequirementClass(
+        vo="lhcb",
+        cpu_time=86_400,
+        sites=frozenset({"LCG.CERN.ch", "LCG.CNAF.it"}),
+        processors_max=None,
+        gpus=1,
+    )
+    assert simple.digest == "4dcaefbd9796f61dcc06747ac1846b7fb26098ecdb0d00112f8295bf96463c7a"
+    assert rich.digest == "64975d58211e876ca6d92127dd8f9d240d1a73f3377edb7f617c1f9c7da48afc"
+
+
+def test_a_requirement_that_this_release_does_not_know_is_not_passed_over() -> None:
+    with pytest.raises(TypeError, match="quantum_bits"):
+        RequirementClass.from_json('{"vo": "lhcb", "cpu_time": 1, "quantum_bits": 3}')
