@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from optimizers.batch import BatchResult
+
 
 class Metrics:
     """The metrics of one process, in a registry of their own."""
@@ -74,9 +76,9 @@ class Metrics:
         """A pilot was told that there is nothing for it."""
         self._without_match.labels(reason).inc()
 
-    def optimized(self, outcomes: Mapping[tuple[str, str], int]) -> None:
-        """Steps of the optimizer chain had these outcomes, counted by step and outcome."""
-        for (step, outcome), count in outcomes.items():
+    def optimized(self, result: BatchResult) -> None:
+        """The optimizers of this process looked at some jobs."""
+        for (step, outcome), count in result.outcomes.items():
             self._outcomes.labels(step, outcome).inc(count)
 
     def render(

@@ -1,6 +1,5 @@
 """Jobs on the wire."""
 
-from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -172,17 +171,26 @@ class JobLog(BaseModel):
 
 
 def _words(value: object) -> object:
-    """`a,b` as a list: how queries say several values."""
-    return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+    """`a,b` as a list, also within a list: how queries say several values."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        return value
+    split = [each.split(",") if isinstance(each, str) else [each] for each in value]
+    return [
+        word.strip() if isinstance(word, str) else word for words in split for word in words if word != ""
+    ]
 
 
 def _ids(value: object) -> object:
     words = _words(value)
     if not isinstance(words, list):
         return words
-    return [
-        int(word) if isinstance(word, str) and word.isascii() and word.isdigit() else word for word in words
-    ]
+    return [int(word) if isinstance(word, str) and _is_id(word) else word for word in words]
+
+
+def _is_id(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= len(str(MAX_ID))
 
 
 Words = Annotated[list[str] | None, BeforeValidator(_words), Field(max_length=MOST)]
@@ -193,7 +201,7 @@ JobIds = Annotated[list[JobId] | None, BeforeValidator(_ids), Field(max_length=M
 class JobFilter(BaseModel):
     """Which jobs; several values, separated by commas, mean any of them."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid")
 
     ids: JobIds = Field(default=None, description="Job ids.")
     status: Statuses = None
@@ -213,49 +221,22 @@ class JobFilter(BaseModel):
         return all(getattr(self, name) is None for name in JobFilter.model_fields)
 
 
-class JobQuery(Page):
-    """The filter and the page of a list of jobs, as a query string says them."""
+class JobQuery(JobFilter, Page):
+    """The filter and the page of a list of jobs."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    id: str | None = Field(default=None, description="Job ids, separated by commas.")
-    status: str | None = Field(default=None, description="Statuses, separated by commas.")
-    vo: str | None = Field(default=None, description="VOs, separated by commas.")
-    owner: str | None = None
-    owner_group: str | None = None
-    site: str | None = Field(default=None, description="Sites, separated by commas.")
-    pool: str | None = Field(default=None, description="Id of the SubmitPool.")
-    minor_status: str | None = None
-    job_name: str | None = None
-    job_type: str | None = None
-    job_group: str | None = None
+    id: JobIds = Field(default=None, description="Job ids, separated by commas; `ids` means the same.")
     after: int | None = Field(default=None, ge=1, le=MAX_ID, description="`next` of the page before.")
 
+    @property
     def filter(self) -> JobFilter:
         """What it asks of the jobs."""
-        return JobFilter.model_validate(_named(self.model_dump(exclude={"limit", "after"})))
+        return self.model_copy(update={"ids": self.id if self.ids is None else self.ids})
 
 
-class SummaryQuery(BaseModel):
+class SummaryQuery(JobFilter):
     """By which columns to count, and which jobs."""
 
-    model_config = ConfigDict(extra="forbid")
-
     by: str = Field(default="status", description="Columns, separated by commas.")
-    status: str | None = None
-    vo: str | None = None
-    owner: str | None = None
-    owner_group: str | None = None
-    site: str | None = None
-    pool: str | None = None
-
-    def filter(self) -> JobFilter:
-        """What it asks of the jobs."""
-        return JobFilter.model_validate(self.model_dump(exclude={"by"}))
-
-
-def _named(query: Mapping[str, Any]) -> dict[str, Any]:
-    return {"ids" if name == "id" else name: value for name, value in query.items()}
 
 
 class Changed(BaseModel):

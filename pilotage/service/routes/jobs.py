@@ -32,7 +32,7 @@ JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query()]) -> JobPage:
     """List jobs, the newest first: users their own, VO admins those of the VO."""
-    wanted = job_scope.visible(caller, query.filter())
+    wanted = job_scope.visible(caller, query.filter)
     with database.reading(parts.engine) as conn:
         found = job_search.find(conn, wanted, limit=query.limit, after=query.after)
     full = len(found) == query.limit
@@ -45,7 +45,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     """Count jobs by some of their columns."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
     with database.reading(parts.engine) as conn:
-        counts = job_search.summary(conn, by, job_scope.visible(caller, query.filter()))
+        counts = job_search.summary(conn, by, job_scope.visible(caller, query))
     rows = [
         JobSummaryRow.model_validate({**dict(zip(by, values, strict=True)), "count": count})
         for values, count in counts.items()

@@ -1,0 +1,116 @@
+"""A real service on a real socket, in a thread of the test."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from sqlalchemy import Engine
+
+from cs_config import versions
+from cs_config.live import LiveConfiguration
+from matcher.claimer import Claimer
+from matcher.matcher import Matcher
+from optimizers import batch
+from pilotage.service import keys
+from pilotage.service.app import create_app
+from pilotage.service.grants import grant
+from pilotage.service.parts import Parts, utc_now
+from pilotage.service.tokens import Tokens
+from taskqueue import database
+from taskqueue.blob_store import DirectoryStore
+
+KEY = keys.generate()
+
+
+@dataclass
+class Service:
+    """The parts of a service that answers at `url`."""
+
+    parts: Parts
+    url: str
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    @property
+    def engine(self) -> Engine:
+        return self.parts.engine
+
+    def token(self, role: str, **wishes: Any) -> str:
+        return self.parts.tokens.mint(grant(role=role, **wishes), now=utc_now())[0]
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        client = httpx.Client(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+        self.clients.append(client)
+        return client
+
+    def as_role(self, role: str, **wishes: Any) -> httpx.Client:
+        return self.client(self.token(role, **wishes))
+
+    def user(self, user: str = "ada", vo: str = "cms") -> httpx.Client:
+        return self.as_role("user", vo=vo, user=user)
+
+    def operator(self) -> httpx.Client:
+        return self.as_role("operator", user="root")
+
+    def pilot(self, queue: str | None = None, vo: str = "cms") -> httpx.Client:
+        return self.as_role("pilot", vo=vo, queue=queue)
+
+    def configure(self, text: str) -> None:
+        with database.writing(self.engine) as conn:
+            versions.store(
+                conn, text, author="test", message="", source="test.yaml", expected=None, now=utc_now()
+            )
+        with database.reading(self.engine) as conn:
+            self.parts.live.refresh(conn)
+
+
+@contextlib.contextmanager
+def running(engine: Engine, directory: Path, text: str) -> Iterator[Service]:
+    """A service with this configuration; jobs are optimized in the request that submits them."""
+    live = LiveConfiguration()
+    matcher = Matcher(engine, lambda: live.current)
+    claimer = Claimer(matcher)
+    parts = Parts(
+        engine=engine,
+        live=live,
+        matcher=matcher,
+        claimer=claimer,
+        blobs=DirectoryStore(directory / "blobs"),
+        tokens=Tokens(KEY),
+        ring=lambda job_ids: optimize(engine, live, job_ids),
+    )
+    claimer.start()
+    with served(create_app(parts)) as url:
+        service = Service(parts, url)
+        service.configure(text)
+        yield service
+        for client in service.clients:
+            client.close()
+    claimer.stop()
+
+
+def optimize(engine: Engine, live: LiveConfiguration, job_ids: Any) -> None:
+    if job_ids:
+        batch.optimize(engine, live.current, list(job_ids), now=utc_now())
+
+
+@contextlib.contextmanager
+def served(app: FastAPI) -> Iterator[str]:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        bound.close()
