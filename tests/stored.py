@@ -12,7 +12,7 @@ from taskqueue import database, jobs
 from taskqueue.descriptions import NewDescription
 from taskqueue.jobs import NewJob
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts
+from taskqueue.tables import attempts, pilots
 from taskqueue.tables import jobs as jobs_table
 
 T = TypeVar("T")
@@ -97,3 +97,8 @@ def meanwhile(
 def remove(conn: Connection, ids: list[int]) -> None:
     """Take jobs out of the database past all rules."""
     conn.execute(delete(jobs_table).where(jobs_table.c.job_id.in_(ids)))
+
+
+def force_pilot(conn: Connection, stamp: str, **values: object) -> None:
+    """Change a pilot's row past all rules."""
+    conn.execute(update(pilots).where(pilots.c.stamp == stamp).values(**values))

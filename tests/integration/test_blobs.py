@@ -1,0 +1,211 @@
+"""Archives and the rows that make them known: quota, races with their removal, crashes."""
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from taskqueue import blobs, database, retention
+from taskqueue.blob_store import DirectoryStore
+from taskqueue.errors import BlobNotFound, QuotaExceeded
+from tests import stored
+
+LIMIT = 10**6
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "blobs")
+
+
+def _keep(
+    engine: Engine,
+    store: DirectoryStore,
+    content: bytes,
+    now: datetime,
+    *,
+    vo: str = "lhcb",
+    quota: int | None = None,
+) -> str:
+    """What the service does with an upload."""
+    staged = store.stage([content], limit=LIMIT)
+    try:
+        with database.writing(engine) as conn:
+            return blobs.keep(conn, store, staged, vo=vo, quota=quota, now=now)
+    finally:
+        store.discard(staged)
+
+
+def _is_there(store: DirectoryStore, digest: str) -> bool:
+    try:
+        store.open(digest).close()
+    except BlobNotFound:
+        return False
+    return True
+
+
+def test_a_vo_sees_only_what_it_brought_itself(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+    digest = _keep(engine, store, b"secret", now)
+    with database.reading(engine) as conn:
+        assert blobs.size(conn, digest, vo="lhcb") == 6
+        with pytest.raises(BlobNotFound):
+            blobs.size(conn, digest, vo="cms")
+        assert blobs.quota_used(conn, "lhcb") == 6
+        assert blobs.quota_used(conn, "cms") == 0
+
+
+def test_the_same_archive_counts_once(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+    assert _keep(engine, store, b"twice", now, quota=5) == _keep(engine, store, b"twice", now, quota=5)
+    with database.reading(engine) as conn:
+        assert blobs.quota_used(conn, "lhcb") == 5
+
+
+def test_what_is_over_the_quota_is_refused_and_leaves_nothing(
+    engine: Engine, store: DirectoryStore, now: datetime
+) -> None:
+    first = _keep(engine, store, b"x" * 60, now, quota=100)
+    with pytest.raises(QuotaExceeded, match="lhcb has archives of 60 bytes; 41 more"):
+        _keep(engine, store, b"y" * 41, now, quota=100)
+    _keep(engine, store, b"y" * 41, now, vo="cms", quota=100)  # others are not concerned
+    _keep(engine, store, b"z" * 40, now, quota=100)
+    assert _is_there(store, first)
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert store.sweep(before=later) == 0
+
+
+def test_many_uploads_at_once_stay_within_the_quota(
+    engine: Engine, store: DirectoryStore, now: datetime
+) -> None:
+    def upload(number: int) -> bool:
+        try:
+            _keep(engine, store, bytes([number]) * 30, now, quota=100)
+        except QuotaExceeded:
+            return False
+        return True
+
+    assert sum(stored.at_once(6, upload)) == 3
+    with database.reading(engine) as conn:
+        assert blobs.quota_used(conn, "lhcb") == 90
+
+
+def test_a_transaction_that_fails_after_the_rename_leaves_only_a_file_that_nobody_knows(
+    engine: Engine, store: DirectoryStore, now: datetime
+) -> None:
+    staged = store.stage([b"orphan"], limit=LIMIT)
+
+    def crash(conn: Connection) -> None:
+        blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError), database.writing(engine) as conn:
+        crash(conn)
+    with database.writing(engine) as conn:
+        with pytest.raises(BlobNotFound):
+            blobs.size(conn, staged.digest, vo="lhcb")
+        later = datetime.now(UTC) + timedelta(hours=1)
+        [orphan] = store.digests(before=later)
+        assert blobs.remove_file(conn, store, orphan)
+    assert not _is_there(store, staged.digest)
+
+
+def test_the_bytes_stay_while_any_vo_has_them(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+    digest = _keep(engine, store, b"shared", now, vo="lhcb")
+    _keep(engine, store, b"shared", now, vo="cms")
+    later = now + timedelta(days=1)
+    with database.writing(engine) as conn:
+        assert retention.remove_blobs(conn, vo="lhcb", before=later, limit=10) == [digest]
+    with database.writing(engine) as conn:
+        assert not blobs.remove_file(conn, store, digest)
+        retention.remove_blobs(conn, vo="cms", before=later, limit=10)
+    with database.writing(engine) as conn:
+        assert blobs.remove_file(conn, store, digest)
+    assert not _is_there(store, digest)
+
+
+def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back(
+    engine: Engine, store: DirectoryStore, now: datetime
+) -> None:
+    digest = _keep(engine, store, b"back again", now)
+    with database.writing(engine) as conn:
+        retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
+
+    def remove(conn: Connection) -> None:
+        assert blobs.remove_file(conn, store, digest)
+
+    assert stored.meanwhile(engine, remove, lambda: _keep(engine, store, b"back again", now)) == digest
+    assert _is_there(store, digest)
+
+
+def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
+    engine: Engine, store: DirectoryStore, now: datetime
+) -> None:
+    digest = _keep(engine, store, b"stays", now)
+    with database.writing(engine) as conn:
+        retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
+    staged = store.stage([b"stays"], limit=LIMIT)
+
+    def remove() -> bool:
+        with database.writing(engine) as conn:
+            return blobs.remove_file(conn, store, digest)
+
+    def keep(conn: Connection) -> None:
+        blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+
+    assert not stored.meanwhile(engine, keep, remove)
+    assert _is_there(store, digest)
+
+
+def test_what_is_known_is_always_there(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+    contents = [bytes([number]) * 10 for number in range(4)]
+
+    def work(number: int) -> None:
+        dice = random.Random(number)
+        for _ in range(15):
+            if number % 2:
+                _keep(engine, store, dice.choice(contents), now)
+                continue
+            with database.writing(engine) as conn:
+                gone = retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=2)
+            for digest in gone:
+                with database.writing(engine) as conn:
+                    blobs.remove_file(conn, store, digest)
+
+    stored.at_once(4, work)
+    for content in contents:
+        staged = store.stage([content], limit=LIMIT)
+        store.discard(staged)
+        with database.reading(engine) as conn:
+            try:
+                blobs.size(conn, staged.digest, vo="lhcb")
+            except BlobNotFound:
+                continue
+        assert _is_there(store, staged.digest)
+
+
+def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
+    engine: Engine, store: DirectoryStore, now: datetime
+) -> None:
+    digest = _keep(engine, store, b"sandbox", now)
+    late = now + timedelta(days=30)
+
+    def submit(conn: Connection) -> None:
+        assert blobs.touch(conn, digest, vo="lhcb", now=late)
+        stored.job_ids(conn, late, sandbox=digest)
+
+    def retain() -> list[str]:
+        with database.writing(engine) as conn:
+            return retention.remove_blobs(conn, vo="lhcb", before=late, limit=10)
+
+    assert stored.meanwhile(engine, submit, retain, waits=engine.dialect.name == "sqlite") == []
+
+
+def test_an_archive_that_is_gone_or_of_others_cannot_be_named(
+    engine: Engine, store: DirectoryStore, now: datetime
+) -> None:
+    digest = _keep(engine, store, b"sandbox", now)
+    with database.writing(engine) as conn:
+        assert not blobs.touch(conn, digest, vo="cms", now=now)
+        retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
+        assert not blobs.touch(conn, digest, vo="lhcb", now=now)

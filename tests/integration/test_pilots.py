@@ -1,0 +1,136 @@
+"""Pilots: registered with intent, followed by what their batch system and they themselves say."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from cs_config.configuration import QueueAddress
+from taskqueue import database, pilots
+from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
+from taskqueue.pilots import PilotFilter
+from taskqueue.states import PilotStatus, pilot_may_become
+from tests import stored
+
+QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
+P = PilotStatus
+
+
+def _register(conn: Connection, stamp: str, now: datetime, *, vo: str = "lhcb", by: str = "director") -> bool:
+    return pilots.register(conn, stamp=stamp, vo=vo, queue=QUEUE, submitted_by=by, now=now)
+
+
+def test_an_intent_is_stored_once(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        assert _register(conn, "s", now)
+        assert not _register(conn, "s", now)
+        pilot = pilots.get(conn, "s")
+    assert (pilot.status, pilot.reference, pilot.queue, pilot.jobs) == (P.SUBMITTED, None, "long", 0)
+
+
+@pytest.mark.parametrize(("vo", "by"), [("cms", "director"), ("lhcb", "another")])
+def test_a_stamp_that_is_taken_is_refused(engine: Engine, now: datetime, vo: str, by: str) -> None:
+    with database.writing(engine) as conn:
+        _register(conn, "s", now)
+        with pytest.raises(IdempotencyConflict, match="stamp s is taken"):
+            _register(conn, "s", now, vo=vo, by=by)
+
+
+def test_of_many_that_register_one_stamp_at_once_one_is_first(engine: Engine, now: datetime) -> None:
+    def register(_: int) -> bool:
+        with database.writing(engine) as conn:
+            return _register(conn, "s", now)
+
+    assert sum(stored.at_once(6, register)) == 1
+
+
+def test_the_table_decides_about_every_step(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        for current in P:
+            for wanted in P:
+                stamp = f"{current} {wanted}"
+                _register(conn, stamp, now)
+                stored.force_pilot(conn, stamp, status=current.value)
+                if pilot_may_become(current, wanted):
+                    pilots.set_status(conn, stamp, wanted, reason="r", now=now)
+                    assert pilots.get(conn, stamp).status is wanted
+                else:
+                    with pytest.raises(IllegalTransition, match=f"is {current}; it cannot become {wanted}"):
+                        pilots.set_status(conn, stamp, wanted, now=now)
+                    assert pilots.get(conn, stamp).status is current
+
+
+def test_the_reference_stays_once_it_is_known(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        _register(conn, "s", now)
+        pilots.set_status(conn, "s", P.WAITING, reference="job 42", now=now)
+        pilots.set_status(conn, "s", P.UNKNOWN, reason="the CE does not answer", now=now)
+        pilot = pilots.get(conn, "s")
+    assert (pilot.reference, pilot.status_reason) == ("job 42", "the CE does not answer")
+
+
+def test_a_pilot_that_nobody_registered_came_by_itself(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        pilots.seen(conn, stamp="s", vo="lhcb", queue=QUEUE, now=now)
+        pilot = pilots.get(conn, "s")
+    assert (pilot.status, pilot.submitted_by, pilot.last_seen_at, pilot.site) == (
+        P.RUNNING,
+        "",
+        now,
+        "LCG.CERN.ch",
+    )
+
+
+def test_a_pilot_that_speaks_runs(engine: Engine, now: datetime) -> None:
+    later = now + timedelta(minutes=5)
+    with database.writing(engine) as conn:
+        _register(conn, "s", now)
+        pilots.seen(conn, stamp="s", vo="lhcb", queue=None, now=later)
+        pilot = pilots.get(conn, "s")
+        assert (pilot.status, pilot.updated_at, pilot.last_seen_at) == (P.RUNNING, later, later)
+        assert (pilot.site, pilot.queue) == ("LCG.CERN.ch", "long")  # it said nothing else
+        pilots.seen(conn, stamp="s", vo="lhcb", queue=None, now=later + timedelta(minutes=5))
+        assert pilots.get(conn, "s").updated_at == later
+        pilots.set_status(conn, "s", P.ABORTED, now=later)
+        pilots.seen(conn, stamp="s", vo="lhcb", queue=None, now=later)
+        assert pilots.get(conn, "s").status is P.ABORTED
+
+
+def test_a_pilot_of_another_vo_does_not_speak_for_it(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        _register(conn, "s", now)
+        pilots.seen(conn, stamp="s", vo="cms", queue=None, now=now)
+        assert pilots.get(conn, "s").last_seen_at is None
+
+
+def test_jobs_are_counted(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        _register(conn, "s", now)
+        pilots.give(conn, {"s": 2, "unknown": 1})
+        pilots.give(conn, {"s": 1})
+        pilots.give(conn, {})
+        assert pilots.get(conn, "s").jobs == 3
+
+
+def test_pilots_are_found_in_pages(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        for number in range(5):
+            _register(conn, f"s{number}", now, vo="cms" if number == 4 else "lhcb")
+        pilots.set_status(conn, "s0", P.FAILED, now=now)
+
+        def stamps(which: PilotFilter, after: str = "") -> list[str]:
+            return [pilot.stamp for pilot in pilots.find(conn, which, limit=3, after=after)]
+
+        assert stamps(PilotFilter()) == ["s0", "s1", "s2"]
+        assert stamps(PilotFilter(), after="s2") == ["s3", "s4"]
+        assert stamps(PilotFilter(vos={"cms"}, sites={"LCG.CERN.ch"}, submitted_by="director")) == ["s4"]
+        assert stamps(PilotFilter(statuses={P.FAILED})) == ["s0"]
+        assert stamps(PilotFilter(vos=[])) == []
+
+
+def test_an_unknown_pilot_is_not_found(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        with pytest.raises(PilotNotFound, match="pilot s does not exist"):
+            pilots.get(conn, "s")
+        with pytest.raises(PilotNotFound):
+            pilots.set_status(conn, "s", P.DONE, now=now)

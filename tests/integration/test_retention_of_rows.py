@@ -1,0 +1,194 @@
+"""What goes when it is old, and what stays."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, Table, func, insert, select, update
+
+from taskqueue import blobs, database, jobs, log, pilots, retention
+from taskqueue.blob_store import DirectoryStore
+from taskqueue.errors import JobNotFound
+from taskqueue.states import JobStatus, PilotStatus
+from taskqueue.tables import (
+    attempts,
+    changes,
+    descriptions,
+    idempotency_keys,
+    job_log,
+    match_requests,
+    revoked_tokens,
+)
+from tests import stored
+
+DAY = timedelta(days=1)
+
+
+def _count(conn: Connection, table: Table) -> int:
+    return conn.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def _old(conn: Connection, status: JobStatus, now: datetime, age: timedelta = 2 * DAY) -> int:
+    job_id = stored.job_in(conn, now - age, status)
+    stored.open_attempt(conn, job_id, now - age)
+    conn.execute(
+        update(attempts).where(attempts.c.job_id == job_id).values(closed_at=now - age, closed_as="finished")
+    )
+    return job_id
+
+
+def _remove_jobs(conn: Connection, now: datetime, *, vo: str = "lhcb", limit: int = 100) -> int:
+    return retention.remove_jobs(conn, vo=vo, before=now - DAY, limit=limit)
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_only_jobs_that_are_final_go(engine: Engine, now: datetime, status: JobStatus) -> None:
+    goes = status in {
+        JobStatus.DONE,
+        JobStatus.COMPLETED,
+        JobStatus.FAILED,
+        JobStatus.KILLED,
+        JobStatus.DELETED,
+    }
+    with database.writing(engine) as conn:
+        _old(conn, status, now)
+        assert _remove_jobs(conn, now) == goes
+        assert _remove_jobs(conn, now) == 0
+
+
+def test_a_job_goes_with_all_that_is_its_own(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        old, young = _old(conn, JobStatus.DONE, now), _old(conn, JobStatus.DONE, now, age=DAY / 2)
+        assert _remove_jobs(conn, now, vo="cms") == 0
+        assert _remove_jobs(conn, now) == 1
+        with pytest.raises(JobNotFound):
+            jobs.get(conn, old)
+        assert jobs.get(conn, young)
+        assert [_count(conn, table) for table in (job_log, attempts, descriptions)] == [1, 1, 1]
+
+
+def test_a_description_stays_while_a_job_shares_it(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        first, second = stored.job_ids(conn, now - 2 * DAY, 2)
+        stored.force(conn, first, status="Done")
+        _remove_jobs(conn, now)
+        assert _count(conn, descriptions) == 1
+        stored.force(conn, second, status="Killed")
+        _remove_jobs(conn, now)
+        assert _count(conn, descriptions) == 0
+
+
+def test_a_killed_job_stays_while_its_pilot_delivers(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now - 2 * DAY, JobStatus.KILLED)
+        stored.open_attempt(conn, job_id, now)
+        assert _remove_jobs(conn, now) == 0
+
+
+def test_no_more_go_at_once_than_the_limit(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = [_old(conn, JobStatus.DONE, now, age=(9 - number) * DAY) for number in range(5)]
+        assert _remove_jobs(conn, now, limit=3) == 3
+        assert jobs.get(conn, ids[-1])  # the oldest go first
+        assert _remove_jobs(conn, now, limit=3) == 2
+
+
+def test_two_that_remove_at_once_do_no_harm(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        for _ in range(40):
+            _old(conn, JobStatus.DONE, now)
+
+    def remove(_: int) -> int:
+        removed = 0
+        while True:
+            with database.writing(engine) as conn:
+                count = _remove_jobs(conn, now, limit=5)
+            removed += count
+            if not count:
+                return removed
+
+    assert sum(stored.at_once(3, remove)) == 40
+
+
+def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        old, running = _old(conn, JobStatus.DONE, now), _old(conn, JobStatus.RUNNING, now)
+        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10) == 1
+        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10) == 0
+        assert (log.of_job(conn, old), len(log.of_job(conn, running))) == ([], 1)
+        assert jobs.get(conn, old)
+
+
+def _blob(conn: Connection, store: DirectoryStore, content: bytes, now: datetime) -> str:
+    staged = store.stage([content], limit=100)
+    return blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+
+
+def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: Any) -> None:
+    store = DirectoryStore(tmp_path / "blobs")
+    with database.writing(engine) as conn:
+        digest = _blob(conn, store, b"output", now - 3 * DAY)
+        job_id = _old(conn, JobStatus.DONE, now)
+        conn.execute(update(attempts).values(output=digest))
+        assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == []  # still named
+        assert retention.forget_outputs(conn, vo="lhcb", before=now - 3 * DAY, limit=10) == 0
+        assert retention.forget_outputs(conn, vo="lhcb", before=now - DAY, limit=10) == 1
+        assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == [digest]
+        assert jobs.get(conn, job_id)
+
+
+@pytest.mark.parametrize(
+    ("status", "goes"), [(JobStatus.WAITING, False), (JobStatus.RUNNING, False), (JobStatus.DONE, True)]
+)
+def test_a_sandbox_stays_while_a_job_needs_it(
+    engine: Engine, now: datetime, tmp_path: Any, status: JobStatus, *, goes: bool
+) -> None:
+    store = DirectoryStore(tmp_path / "blobs")
+    with database.writing(engine) as conn:
+        digest = _blob(conn, store, b"sandbox", now - 3 * DAY)
+        [job_id] = stored.job_ids(conn, now, sandbox=digest)
+        stored.force(conn, job_id, status=status.value)
+        assert bool(retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10)) is goes
+
+
+_ROWS: list[tuple[Callable[..., int], Table, dict[str, object], str]] = [
+    (
+        retention.remove_match_requests,
+        match_requests,
+        {"subject": "s", "request_id": "r", "matches": "[]"},
+        "at",
+    ),
+    (
+        retention.remove_idempotency_keys,
+        idempotency_keys,
+        {"subject": "s", "key": "k", "body_digest": "d", "job_ids": "[]"},
+        "at",
+    ),
+    (retention.remove_changes, changes, {"xid": 0, "kind": "mapping", "key": "k"}, "at"),
+    (retention.remove_revoked_tokens, revoked_tokens, {"jti": "j"}, "expires_at"),
+]
+
+
+@pytest.mark.parametrize(("remove", "table", "row", "time"), _ROWS, ids=[row[1].name for row in _ROWS])
+def test_rows_that_only_matter_for_a_while_go(
+    engine: Engine, now: datetime, remove: Callable[..., int], table: Table, row: dict[str, object], time: str
+) -> None:
+    with database.writing(engine) as conn:
+        conn.execute(insert(table).values(**row, **{time: now - 2 * DAY}))
+        young = {name: f"{value}2" if isinstance(value, str) else value for name, value in row.items()}
+        conn.execute(insert(table).values(**young, **{time: now}))
+        assert remove(conn, before=now - DAY, limit=10) == 1
+        assert remove(conn, before=now - DAY, limit=10) == 0
+        assert _count(conn, table) == 1
+
+
+def test_pilots_that_have_ended_go(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        for status in PilotStatus:
+            pilots.seen(conn, stamp=status, vo="lhcb", queue=None, now=now - 2 * DAY)
+            stored.force_pilot(conn, status, status=status.value)
+        assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 4
+        assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 0
+        left = {pilot.status for pilot in pilots.find(conn, pilots.PilotFilter(), limit=10)}
+    assert left == {PilotStatus.SUBMITTED, PilotStatus.WAITING, PilotStatus.RUNNING, PilotStatus.UNKNOWN}
