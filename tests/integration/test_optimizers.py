@@ -1,0 +1,339 @@
+"""Jobs on their way from Received to Waiting, in batches, by several workers, twice, with defects."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Engine, func, insert, select
+
+from optimizers import batch, plugins
+from optimizers.candidate import NO_ELIGIBLE_QUEUE, Candidate
+from optimizers.chain import Step
+from optimizers.context import Context
+from optimizers.inline import InlineOptimizer
+from optimizers.outcome import Done, Hold, Outcome
+from requirements.canonical import pool_id
+from requirements.record import Record
+from taskqueue import database, job_control, mapping, pools, preparing, queue_classes
+from taskqueue.tables import (
+    job_log,
+    pool_queue_classes,
+    queue_class_versions,
+    requirement_classes,
+    submit_pools,
+    task_queues,
+)
+from taskqueue.tables import jobs as jobs_table
+from tests import stored
+from tests.submitted import ANN, GRID, grid, job, log_of, submit, waiting, way
+
+JOB = {"Executable": "a.sh"}
+NEEDS_4000 = {**JOB, "Requirements": {"Memory": 4000}}
+NEEDS_TOO_MUCH = {**JOB, "Requirements": {"Memory": 9000}}
+POOL_4000 = pool_id(Record(values=(("Memory", 4000),)), "lhcb")
+
+
+def count(engine: Engine, table: object) -> int:
+    with database.reading(engine) as conn:
+        return conn.execute(select(func.count()).select_from(table)).scalar_one()  # type: ignore[arg-type]
+
+
+def queues(engine: Engine, pool: str) -> list[str]:
+    with database.reading(engine) as conn:
+        return [str(queue) for queue in mapping.eligible_queues_of(conn, pool)]
+
+
+def with_step(name: str, step: Step) -> dict[str, Step]:
+    return {**plugins.installed(), name: step}
+
+
+def test_a_job_comes_to_wait_in_its_task_queue_and_pool(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, NEEDS_4000)
+    result = batch.optimize(engine, grid(), [job_id], now=now)
+    found = job(engine, job_id)
+    assert result.waiting == (job_id,)
+    assert (found.status, found.minor_status) == ("Waiting", "Pilot Agent Submission")
+    assert (found.submit_pool, found.due_at) == (POOL_4000, None)
+    assert waiting(engine) == [job_id]
+    assert queues(engine, POOL_4000) == ["A.B.ch/ce/big", "C.D.ch/ce/middle"]
+
+
+def test_the_log_names_the_steps(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, NEEDS_4000)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    last = log_of(engine, job_id)[-1]
+    assert (last.from_status, last.to_status, last.source) == ("Received", "Waiting", "JobScheduling")
+    assert last.application_status == "passed JobPath, JobSanity, Requirements, JobScheduling"
+
+
+def test_outcomes_are_counted_for_metrics(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, JOB, {**JOB, "Site": "A.B.ch", "BannedSite": "A.B.ch"})
+    seen: list[batch.BatchResult] = []
+    batch.optimize(engine, grid(), ids, now=now, observe=seen.append)
+    assert seen[0].outcomes["JobSanity", "Done"] == 2
+    assert seen[0].outcomes["JobScheduling", "Done"] == 1
+    assert seen[0].outcomes["JobScheduling", "Failed"] == 1
+
+
+def test_jobs_with_equal_demands_share_a_class_and_owners_have_task_queues(
+    engine: Engine, now: datetime
+) -> None:
+    bob = replace(ANN, subject="bob", owner="bob")
+    ids = submit(engine, grid(), now, *([NEEDS_4000] * 20)) + submit(
+        engine, grid(), now, NEEDS_4000, submitter=bob
+    )
+    batch.optimize(engine, grid(), ids, now=now)
+    assert count(engine, requirement_classes) == 1
+    assert count(engine, task_queues) == 2
+    assert count(engine, submit_pools) == 1
+    assert waiting(engine) == sorted(ids)
+
+
+def test_more_jobs_than_a_batch_holds(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, {**JOB, "Parameters": batch.MOST_AT_ONCE + 7})
+    assert len(batch.optimize(engine, grid(), ids, now=now).waiting) == len(ids)
+
+
+def test_equal_requirements_of_two_vos_are_two_pools(engine: Engine, now: datetime) -> None:
+    text = GRID.replace("small: {Memory: 2000}", "small: {Memory: 2000, VOs: {atlas: {Memory: 5000}}}")
+    atlas = replace(ANN, subject="x", vo="atlas", owner_group="atlas_user")
+    [ours] = submit(engine, grid(text), now, NEEDS_4000)
+    [theirs] = submit(engine, grid(text), now, NEEDS_4000, submitter=atlas)
+    batch.optimize(engine, grid(text), [ours, theirs], now=now)
+    pool = job(engine, theirs).submit_pool
+    assert pool is not None
+    assert pool != POOL_4000
+    assert "A.B.ch/ce/small" in queues(engine, pool)
+    assert "A.B.ch/ce/small" not in queues(engine, POOL_4000)
+
+
+def test_a_step_that_runs_twice_changes_nothing_the_second_time(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, NEEDS_4000, JOB)
+    batch.optimize(engine, grid(), ids, now=now)
+    again = batch.optimize(engine, grid(), ids, now=now + timedelta(hours=1))
+    assert (again.waiting, set(again.left)) == ((), set(ids))
+    assert [way(engine, job_id) for job_id in ids] == [["Received", "Waiting"]] * 2
+    assert waiting(engine) == ids
+
+
+def test_workers_with_the_same_jobs_do_not_collide(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, *([NEEDS_4000, JOB] * 100))
+    results = stored.at_once(4, lambda _: batch.optimize(engine, grid(), ids, now=now))
+    assert sorted(job_id for result in results for job_id in result.waiting) == ids
+    assert waiting(engine) == ids
+    assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
+
+
+def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_crosswise(
+    engine: Engine, now: datetime
+) -> None:
+    wanted = [{**JOB, "Requirements": {"Memory": 100 + number % 10}} for number in range(60)]
+    ids = submit(engine, grid(), now, *wanted)
+    shuffled = [ids, ids[::-1], ids[30:] + ids[:30]]
+    stored.at_once(3, lambda number: batch.optimize(engine, grid(), shuffled[number], now=now))
+    assert waiting(engine) == ids
+    assert count(engine, submit_pools) == 10
+    assert count(engine, pool_queue_classes) == 30
+
+
+def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, *([NEEDS_4000] * 8))
+    stored.at_once(4, lambda number: batch.optimize(engine, grid(), ids[number * 2 : number * 2 + 2], now=now))
+    assert count(engine, pool_queue_classes) == 2
+    assert waiting(engine) == ids
+
+
+def test_a_defect_in_a_step_fails_one_job_alone(engine: Engine, now: datetime) -> None:
+    def brittle(candidate: Candidate, context: Context) -> Outcome:
+        if candidate.description.job_name == "bad":
+            raise RuntimeError("I break")
+        return Done(candidate=candidate)
+
+    ids = submit(engine, grid(), now, JOB, {**JOB, "JobName": "bad"}, JOB)
+    result = batch.optimize(engine, grid(), ids, now=now, steps=with_step("Requirements", brittle))
+    assert (result.waiting, result.failed) == ((ids[0], ids[2]), (ids[1],))
+    failed = job(engine, ids[1])
+    assert (failed.status, failed.minor_status) == ("Failed", "Requirements optimizer")
+    assert "RuntimeError: I break" in failed.application_status
+
+
+def test_a_job_that_the_database_refuses_fails_alone(engine: Engine, now: datetime) -> None:
+    def poisonous(candidate: Candidate, context: Context) -> Outcome:
+        poisoned = candidate.description.job_name == "bad"
+        return Done(candidate=replace(candidate, minor_status=object()) if poisoned else candidate)  # type: ignore[arg-type]
+
+    ids = submit(engine, grid(), now, *([JOB] * 5), {**JOB, "JobName": "bad"}, *([JOB] * 5))
+    result = batch.optimize(engine, grid(), ids, now=now, steps=with_step("Requirements", poisonous))
+    assert len(result.waiting) == 10
+    assert result.failed == (ids[5],)
+    assert "could not be stored" in job(engine, ids[5]).application_status
+
+
+def test_a_description_that_cannot_be_read_fails_its_job_alone(engine: Engine, now: datetime) -> None:
+    good, bad = submit(engine, grid(), now, JOB, {**JOB, "JobName": "x"})
+    with database.writing(engine) as conn:
+        stored.force(conn, bad, parameters="{not json")
+    result = batch.optimize(engine, grid(), [good, bad], now=now)
+    assert (result.waiting, result.failed) == ((good,), (bad,))
+    assert job(engine, bad).minor_status == "JobSanity optimizer"
+
+
+def test_a_job_is_checked_again_with_the_configuration_of_now(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, {**JOB, "CPUTime": 5000})
+    stricter = grid(GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {max: 1000}}}}\n", 2)
+    batch.optimize(engine, stricter, [job_id], now=now)
+    found = job(engine, job_id)
+    assert (found.status, found.minor_status) == ("Failed", "JobSanity optimizer")
+    assert found.application_status == "CPUTime: 5000 is too large, allowed is at most 1000"
+    assert found.ended_at == now
+
+
+def test_a_held_job_is_visible_and_goes_on_after_its_delay(engine: Engine, now: datetime) -> None:
+    def once(candidate: Candidate, context: Context) -> Outcome:
+        if candidate.held_by == "Requirements":
+            return Done(candidate=candidate)
+        return Hold(reason="not yet", delay=timedelta(seconds=90))
+
+    steps = with_step("Requirements", once)
+    [job_id] = submit(engine, grid(), now, JOB)
+    assert batch.optimize(engine, grid(), [job_id], now=now, steps=steps).held == (job_id,)
+    held = job(engine, job_id)
+    assert (held.status, held.minor_status, held.application_status) == ("Checking", "Requirements", "not yet")
+    early = batch.optimize(engine, grid(), [job_id], now=now + timedelta(seconds=89), steps=steps)
+    assert early.left == (job_id,)
+    with database.reading(engine) as conn:
+        assert preparing.due(conn, now=now + timedelta(seconds=90), most=10) == [job_id]
+    later = now + timedelta(seconds=90)
+    assert batch.optimize(engine, grid(), [job_id], now=later, steps=steps).waiting == (job_id,)
+    assert way(engine, job_id) == ["Received", "Checking", "Waiting"]
+    assert job(engine, job_id).application_status == ""
+
+
+def test_the_hold_time_is_configured(engine: Engine, now: datetime) -> None:
+    config = grid(GRID + "Operations: {Defaults: {JobScheduling: {HoldTime: 42}}}\n")
+    [job_id] = submit(engine, config, now, {**JOB, "InputData": "/lhcb/x"})
+    batch.optimize(engine, config, [job_id], now=now)
+    assert job(engine, job_id).due_at == now + timedelta(seconds=42)
+
+
+def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, NEEDS_4000)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    with database.writing(engine) as conn:
+        job_control.reschedule(conn, job_id, source="ann", now=now, maximum=3)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    assert job(engine, job_id).application_status.startswith("rescheduled 1 times")
+    batch.optimize(engine, grid(), [job_id], now=now + timedelta(seconds=60))
+    assert way(engine, job_id) == ["Received", "Waiting", "Rescheduled", "Checking", "Waiting"]
+    assert waiting(engine) == [job_id]
+
+
+def test_a_job_that_is_killed_on_its_way_stays_killed(engine: Engine, now: datetime) -> None:
+    def kill(candidate: Candidate, context: Context) -> Outcome:
+        with database.writing(engine) as conn:
+            job_control.kill(conn, candidate.job_id, source="ann", now=now)
+        return Done(candidate=candidate)
+
+    [job_id] = submit(engine, grid(), now, JOB)
+    result = batch.optimize(engine, grid(), [job_id], now=now, steps=with_step("Requirements", kill))
+    assert result.left == (job_id,)
+    assert way(engine, job_id) == ["Received", "Killed"]
+    assert waiting(engine) == []
+
+
+def test_a_job_without_an_eligible_queue_says_so_and_waits(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, NEEDS_TOO_MUCH)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    assert (job(engine, job_id).status, job(engine, job_id).minor_status) == ("Waiting", NO_ELIGIBLE_QUEUE)
+    assert waiting(engine) == [job_id]
+
+
+def test_a_job_without_an_eligible_queue_fails_where_that_is_wanted(engine: Engine, now: datetime) -> None:
+    config = grid(GRID + "Operations: {lhcb: {JobScheduling: {RejectUnmatchable: true}}}\n")
+    [job_id] = submit(engine, config, now, NEEDS_TOO_MUCH)
+    batch.optimize(engine, config, [job_id], now=now)
+    found = job(engine, job_id)
+    assert (found.status, found.minor_status) == ("Failed", "Requirements optimizer")
+    assert found.application_status == NO_ELIGIBLE_QUEUE
+    assert count(engine, submit_pools) == 0
+
+
+def test_what_is_stored_of_a_pool_counts_more_than_an_older_configuration(
+    engine: Engine, now: datetime
+) -> None:
+    richer = grid(GRID.replace("8000", "16000"), 2)
+    for config in (richer, grid()):
+        [job_id] = submit(engine, config, now, NEEDS_TOO_MUCH)
+        batch.optimize(engine, config, [job_id], now=now)
+        assert job(engine, job_id).minor_status == "Pilot Agent Submission"
+
+
+def test_a_pool_that_an_older_configuration_brings_is_left_to_the_pool_agent(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        conn.execute(insert(queue_class_versions).values(vo="lhcb", config_version=7))
+    [job_id] = submit(engine, grid(), now, NEEDS_4000)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    assert waiting(engine) == [job_id]
+    with database.reading(engine) as conn:
+        assert pools.get(conn, POOL_4000).refreshed_at is None
+        assert queue_classes.version(conn, "lhcb") == 7
+
+
+def test_a_job_without_requirements_has_no_pool(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, JOB)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    assert job(engine, job_id).submit_pool is None
+    assert count(engine, submit_pools) == 0
+
+
+def test_placeholders_may_stand_in_requirements(engine: Engine, now: datetime) -> None:
+    text = "Executable: a\nRequirements: {Memory: '%s'}\nParameters: [2000, 8000]\n"
+    config = grid(GRID + "Operations: {Defaults: {JobDescription: {Memory: {type: number}}}}\n")
+    ids = submit(engine, config, now, text)
+    batch.optimize(engine, config, ids, now=now)
+    assert count(engine, submit_pools) == 2
+
+
+def test_every_waiting_job_has_its_row_and_its_log_after_any_number_of_batches(
+    engine: Engine, now: datetime
+) -> None:
+    ids = submit(engine, grid(), now, *([JOB, NEEDS_TOO_MUCH, {**JOB, "Site": "X", "BannedSite": "X"}] * 10))
+    for start in range(0, 30, 7):
+        batch.optimize(engine, grid(), ids[start : start + 7], now=now)
+    with database.reading(engine) as conn:
+        rows = conn.execute(select(jobs_table.c.job_id).where(jobs_table.c.status == "Waiting"))
+        assert sorted(rows.scalars()) == waiting(engine)
+    assert count(engine, job_log) == 60
+
+
+def test_the_inline_optimizer_takes_what_is_rung_for(engine: Engine, now: datetime) -> None:
+    done: list[batch.BatchResult] = []
+    inline = InlineOptimizer(engine, grid, clock=lambda: now, observe=done.append)
+    ids = submit(engine, grid(), now, JOB, JOB, JOB)
+    inline.start()
+    assert inline.alive
+    for job_id in ids:
+        inline.ring([job_id])
+    inline.stop()
+    assert not inline.alive
+    assert waiting(engine) == ids
+
+
+def test_the_inline_optimizer_outlives_a_defect(engine: Engine, now: datetime) -> None:
+    configurations = iter([ZeroDivisionError("no configuration")])
+
+    def current() -> object:
+        for error in configurations:
+            raise error
+        return grid()
+
+    inline = InlineOptimizer(engine, current, clock=lambda: now)  # type: ignore[arg-type]
+    first, second = submit(engine, grid(), now, JOB, JOB)
+    inline.ring([first])
+    inline.start()
+    while not inline._rung.empty():
+        pass
+    inline.ring([second])
+    inline.stop()
+    assert second in waiting(engine)

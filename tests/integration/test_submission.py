@@ -1,0 +1,238 @@
+"""Submissions: whole or not at all, once for a key, within limits."""
+
+import io
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from optimizers.submission import Submitter
+from requirements.errors import InvalidJob
+from taskqueue import blobs, database, descriptions
+from taskqueue.blob_store import DirectoryStore
+from taskqueue.errors import IdempotencyConflict, QuotaExceeded
+from taskqueue.tables import descriptions as descriptions_table
+from taskqueue.tables import jobs as jobs_table
+from tests import stored
+from tests.submitted import ANN, GRID, OPERATOR, grid, job, submit
+
+JOB = {"Executable": "a.sh"}
+
+
+def count(engine: Engine, table: object = jobs_table) -> int:
+    with database.reading(engine) as conn:
+        return conn.execute(select(func.count()).select_from(table)).scalar_one()  # type: ignore[arg-type]
+
+
+def body(engine: Engine, job_id: int) -> dict[str, object]:
+    with database.reading(engine) as conn:
+        return dict(descriptions.of_job(conn, job_id).body)
+
+
+def test_a_job_is_stored_as_its_submitters(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, {**JOB, "JobName": "mine", "Priority": 3, "Site": "A.B.ch"})
+    found = job(engine, job_id)
+    assert (found.vo, found.owner, found.owner_group) == ("lhcb", "ann", "lhcb_user")
+    assert (found.job_name, found.priority, found.site) == ("mine", 3, "A.B.ch")
+    assert (found.status, found.minor_status, found.due_at) == ("Received", "Job accepted", now)
+
+
+def test_ids_come_in_the_order_of_the_descriptions(engine: Engine, now: datetime) -> None:
+    names = [f"job{number}" for number in range(30)]
+    ids = submit(engine, grid(), now, *({**JOB, "JobName": name} for name in names))
+    assert [job(engine, job_id).job_name for job_id in ids] == names
+    assert ids == sorted(ids)
+
+
+def test_one_bad_job_refuses_the_whole_and_is_named(engine: Engine, now: datetime) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        submit(engine, grid(), now, JOB, {**JOB, "CPUTime": "long"}, "Executable: a\nSitte: x", "Executable: [")
+    paths = [problem.path for problem in caught.value.problems]
+    assert paths == ["jobs[1]/CPUTime", "jobs[2]/Sitte", "jobs[3]/description"]
+    assert count(engine) == 0
+
+
+def test_a_single_job_has_no_index(engine: Engine, now: datetime) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        submit(engine, grid(), now, {**JOB, "CPUTime": "long"})
+    assert [problem.path for problem in caught.value.problems] == ["CPUTime"]
+
+
+def test_an_empty_submission_is_refused(engine: Engine, now: datetime) -> None:
+    with pytest.raises(InvalidJob):
+        submit(engine, grid(), now)
+
+
+def test_a_parametric_job_is_stored_once_with_many_members(engine: Engine, now: datetime) -> None:
+    text = "Executable: a.sh\nArguments: '%s %n %(A)s'\nParameters: 3\nParameters.A: [x, y, z]\n"
+    ids = submit(engine, grid(), now, text)
+    assert [body(engine, job_id)["Arguments"] for job_id in ids] == ["0 0 x", "1 1 y", "2 2 z"]
+    assert count(engine, descriptions_table) == 1
+
+
+def test_placeholders_may_stand_where_numbers_and_names_do(engine: Engine, now: datetime) -> None:
+    text = "Executable: a.sh\nCPUTime: '%(cpu)s'\nSite: 'A.%s.ch'\nParameters: [B, C]\nParameters.cpu: [1000, 2000]\n"
+    first, second = submit(engine, grid(), now, text)
+    assert (body(engine, first)["CPUTime"], body(engine, first)["Site"]) == (1000, ["A.B.ch"])
+    assert (body(engine, second)["CPUTime"], body(engine, second)["Site"]) == (2000, ["A.C.ch"])
+    assert job(engine, second).site == "A.C.ch"
+
+
+def test_a_member_that_is_wrong_refuses_all_and_is_named(engine: Engine, now: datetime) -> None:
+    text = "Executable: a.sh\nCPUTime: '%s'\nParameters: [1000, many]\n"
+    with pytest.raises(InvalidJob, match="in the job with n=1, s=many"):
+        submit(engine, grid(), now, text)
+    assert count(engine) == 0
+
+
+def test_equal_descriptions_side_by_side_are_stored_once(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, *(["Executable: a"] * 5), "Executable: b")
+    assert [body(engine, job_id)["Executable"] for job_id in ids] == ["a"] * 5 + ["b"]
+    assert count(engine, descriptions_table) == 2
+
+
+def test_the_same_key_gives_the_same_ids(engine: Engine, now: datetime) -> None:
+    first = submit(engine, grid(), now, JOB, JOB, key="k")
+    assert submit(engine, grid(), now + timedelta(days=6), JOB, JOB, key="k") == first
+    assert count(engine) == 2
+
+
+def test_the_same_key_gives_the_same_ids_though_the_configuration_refuses_the_job_now(
+    engine: Engine, now: datetime
+) -> None:
+    first = submit(engine, grid(), now, {**JOB, "CPUTime": 5000}, key="k")
+    stricter = grid(GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {max: 1000}}}}\n", 2)
+    assert submit(engine, stricter, now, {**JOB, "CPUTime": 5000}, key="k") == first
+
+
+def test_another_body_under_the_same_key_is_refused(engine: Engine, now: datetime) -> None:
+    submit(engine, grid(), now, JOB, key="k")
+    with pytest.raises(IdempotencyConflict):
+        submit(engine, grid(), now, {**JOB, "JobName": "other"}, key="k")
+
+
+def test_the_keys_of_others_are_others(engine: Engine, now: datetime) -> None:
+    bob = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_user")
+    assert submit(engine, grid(), now, JOB, key="k") != submit(engine, grid(), now, JOB, key="k", submitter=bob)
+
+
+def test_a_refused_submission_does_not_use_up_its_key(engine: Engine, now: datetime) -> None:
+    with pytest.raises(InvalidJob):
+        submit(engine, grid(), now, {"Executable": ""}, key="k")
+    assert submit(engine, grid(), now, JOB, key="k")
+
+
+def test_the_same_key_at_once_makes_the_jobs_once(engine: Engine, now: datetime) -> None:
+    answers = stored.at_once(4, lambda _: submit(engine, grid(), now, JOB, JOB, key="k"))
+    assert len({tuple(answer) for answer in answers}) == 1
+    assert count(engine) == 2
+
+
+def test_only_an_operator_submits_for_others(engine: Engine, now: datetime) -> None:
+    others = {**JOB, "Owner": "bob", "OwnerGroup": "lhcb_prod", "VO": "LHCb"}
+    with pytest.raises(InvalidJob) as caught:
+        submit(engine, grid(), now, others)
+    assert {problem.path for problem in caught.value.problems} == {"Owner", "OwnerGroup"}
+    [job_id] = submit(engine, grid(), now, others, submitter=OPERATOR)
+    found = job(engine, job_id)
+    assert (found.vo, found.owner, found.owner_group) == ("lhcb", "bob", "lhcb_prod")
+
+
+def test_the_vo_of_a_configured_group_is_known(engine: Engine, now: datetime) -> None:
+    config = grid(GRID + "Registry: {Groups: {biomed_prod: {VO: biomed}}}\n")
+    [job_id] = submit(
+        engine, config, now, {**JOB, "Owner": "bob", "OwnerGroup": "biomed_prod"}, submitter=OPERATOR
+    )
+    assert job(engine, job_id).vo == "biomed"
+
+
+def test_an_operator_without_a_vo_names_one(engine: Engine, now: datetime) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        submit(engine, grid(), now, JOB, submitter=OPERATOR)
+    assert {problem.path for problem in caught.value.problems} == {"VO", "Owner"}
+
+
+def test_naming_oneself_is_allowed(engine: Engine, now: datetime) -> None:
+    assert submit(engine, grid(), now, {**JOB, "Owner": "ann", "VO": "LHCB", "OwnerGroup": "lhcb_user"})
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("WaitingJobsPerOwner", "ann has too many"), ("WaitingJobsPerVO", "lhcb has too many")],
+)
+def test_waiting_jobs_have_limits(engine: Engine, now: datetime, option: str, message: str) -> None:
+    config = grid(GRID + f"Operations: {{Defaults: {{Limits: {{{option}: 3}}}}}}\n")
+    submit(engine, config, now, JOB, JOB)
+    with pytest.raises(QuotaExceeded, match=message):
+        submit(engine, config, now, JOB, JOB)
+    [last] = submit(engine, config, now, JOB)
+    with pytest.raises(QuotaExceeded):
+        submit(engine, config, now, JOB)
+    with database.writing(engine) as conn:
+        stored.force(conn, last, status="Running")
+    assert submit(engine, config, now, JOB)
+
+
+def test_limits_are_per_vo_and_owner(engine: Engine, now: datetime) -> None:
+    config = grid(GRID + "Operations: {lhcb: {Limits: {WaitingJobsPerOwner: 1}}}\n")
+    bob = Submitter(subject="bob", vo="lhcb", owner="bob")
+    atlas = Submitter(subject="ann@atlas", vo="atlas", owner="ann")
+    for submitter in (ANN, bob, atlas):
+        assert submit(engine, config, now, JOB, submitter=submitter)
+    assert submit(engine, config, now, JOB, submitter=atlas)
+
+
+@pytest.fixture
+def archive(engine: Engine, now: datetime, tmp_path: Path) -> str:
+    """The digest of a sandbox of lhcb."""
+    store = DirectoryStore(tmp_path / "blobs")
+    staged = store.stage(iter([io.BytesIO(b"tar").read()]), limit=100)
+    with database.writing(engine) as conn:
+        return blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+
+
+def sandbox_of(engine: Engine, job_id: int) -> str | None:
+    with database.reading(engine) as conn:
+        return descriptions.of_job(conn, job_id).sandbox
+
+
+def test_a_sandbox_may_come_beside_or_in_the_description(engine: Engine, now: datetime, archive: str) -> None:
+    beside = {**JOB, "InputSandbox": ["run.sh"]}
+    for named in (archive, archive.upper()):
+        inside = {**JOB, "InputSandbox": [f"SB:sha256:{named}"]}
+        first, second = submit(engine, grid(), now, beside, inside, sandbox=f"sha256:{archive}")
+        assert sandbox_of(engine, first) == sandbox_of(engine, second) == archive
+
+
+@pytest.mark.parametrize(
+    ("entries", "beside", "message"),
+    [
+        (["run.sh"], None, "run.sh: not uploaded"),
+        ([f"sha256:{'0' * 64}"], None, "is not stored for lhcb"),
+        ([f"sha256:{'0' * 64}", f"sha256:{'1' * 64}"], None, "more than one archive"),
+        ([], "sha256:12", "is no sandbox"),
+        ([], f"sha256:{'0' * 64}", "is not stored for lhcb"),
+    ],
+)
+def test_a_sandbox_that_is_not_there_refuses_the_job(
+    engine: Engine, now: datetime, entries: list[str], beside: str | None, message: str
+) -> None:
+    with pytest.raises(InvalidJob, match=message):
+        submit(engine, grid(), now, {**JOB, "InputSandbox": entries}, sandbox=beside)
+    assert count(engine) == 0
+
+
+def test_a_sandbox_of_another_vo_is_not_there(engine: Engine, now: datetime, archive: str) -> None:
+    atlas = Submitter(subject="x", vo="atlas", owner="x")
+    with pytest.raises(InvalidJob, match="is not stored for atlas"):
+        submit(engine, grid(), now, JOB, sandbox=f"sha256:{archive}", submitter=atlas)
+
+
+def test_the_source_is_kept_as_it_came(engine: Engine, now: datetime) -> None:
+    text = "# mine\nExecutable: a.sh\n"
+    first, second = submit(engine, grid(), now, text, JOB)
+    with database.reading(engine) as conn:
+        assert descriptions.of_job(conn, first).source == text
+        assert json.loads(descriptions.of_job(conn, second).source) == JOB

@@ -1,0 +1,76 @@
+"""A small grid, and jobs submitted to it the way the service does."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Engine, select
+
+from cs_config import validate, versions
+from cs_config.configuration import Configuration
+from optimizers import submission
+from optimizers.submission import Submitter
+from taskqueue import database, jobs, log
+from taskqueue.jobs import Job
+from taskqueue.log import LogEntry
+from taskqueue.tables import waiting_jobs
+
+ANN = Submitter(subject="ann@lhcb", vo="lhcb", owner="ann", owner_group="lhcb_user")
+OPERATOR = Submitter(subject="root", operator=True)
+
+GRID = """
+Resources:
+  Sites:
+    A.B.ch:
+      CEs: {ce: {Queues: {big: {Memory: 8000}, small: {Memory: 2000}}}}
+    C.D.ch:
+      CEs: {ce: {Queues: {middle: {Memory: 4000}}}}
+"""
+
+
+def grid(text: str = GRID, version: int = 1) -> Configuration:
+    """A configuration that is not in the database."""
+    return validate.parse(text, "grid.yaml", version)
+
+
+def store_grid(engine: Engine, now: datetime, text: str = GRID) -> Configuration:
+    """A configuration that is the current one of the database."""
+    with database.writing(engine) as conn:
+        versions.store(conn, text, author="ann", message="", source="grid.yaml", expected=None, now=now)
+        return versions.load(conn)
+
+
+def submit(
+    engine: Engine,
+    config: Configuration,
+    now: datetime,
+    *sources: str | Mapping[str, object],
+    submitter: Submitter = ANN,
+    key: str | None = None,
+    sandbox: str | None = None,
+) -> list[int]:
+    """The ids of jobs that were stored."""
+    with database.writing(engine) as conn:
+        return submission.submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
+
+
+def job(engine: Engine, job_id: int) -> Job:
+    """A job as it stands."""
+    with database.reading(engine) as conn:
+        return jobs.get(conn, job_id)
+
+
+def log_of(engine: Engine, job_id: int) -> list[LogEntry]:
+    """What happened to a job."""
+    with database.reading(engine) as conn:
+        return log.of_job(conn, job_id)
+
+
+def way(engine: Engine, job_id: int) -> list[str]:
+    """The statuses that a job has had, in order."""
+    return [entry.to_status.value for entry in log_of(engine, job_id)]
+
+
+def waiting(engine: Engine) -> Sequence[int]:
+    """Ids of the jobs that a pilot may take."""
+    with database.reading(engine) as conn:
+        return conn.execute(select(waiting_jobs.c.job_id).order_by(waiting_jobs.c.job_id)).scalars().all()
