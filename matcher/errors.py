@@ -1,0 +1,28 @@
+"""The errors of the matcher that its callers can do something about."""
+
+from cs_config.errors import QueueNotFound
+from requirements.errors import PilotageError
+
+
+class UnknownQueue(QueueNotFound):
+    """A pilot says that it is in a queue which the configuration does not have."""
+
+
+class Busy(PilotageError):
+    """More pilots ask at once than there is room for, or nobody is there to answer: ask again later."""
+
+    code = "busy"
+    retry_after = 5  #: seconds
+
+
+class NotInTime(PilotageError):
+    """No answer within the time that the pilot gave us; no job was taken for it."""
+
+    code = "not_in_time"
+    retry_after = 1  #: seconds
+
+
+class NotServed(PilotageError):
+    """What the resource states is outside of what its token allows: another VO, another queue."""
+
+    code = "not_allowed"

@@ -1,0 +1,187 @@
+"""The classes that have waiting jobs, indexed: which of them may a resource run?
+
+Answers what `rules.refusals` says, for all classes at once. Answers are remembered per resource until the
+classes change, since the pilots of one queue look alike.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from matcher import rules
+from matcher.bitmaps import NameBitmap, Restriction, ThresholdBitmap, bits
+from matcher.resource import Resource
+from requirements.values import fold
+from taskqueue.classes import RequirementClass
+
+#: Resources whose answers are remembered; beyond that we start anew.
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A class with its place in the bitmaps; its names folded once."""
+
+    slot: int
+    asked: RequirementClass
+    names: Mapping[str, frozenset[str]]
+    banned_sites: frozenset[str]
+    tags: frozenset[str]
+
+
+class ClassIndex:
+    """A compact index over requirement classes."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+        self._class_in: dict[int, int] = {}  # slot → class id
+        self._free_slots: list[int] = []
+        self._everything = 0
+        self._restrictions = {name: Restriction() for name in _RESTRICTIONS}
+        self._banned_sites = NameBitmap()
+        self._tags = NameBitmap()
+        self._pools = NameBitmap()
+        self._without_pool = 0
+        self._whole_node = 0
+        self._thresholds = {name: ThresholdBitmap() for name in _NEEDS}
+        self._remembered: dict[Resource, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, class_id: int) -> bool:
+        return class_id in self._entries
+
+    def add(self, class_id: int, asked: RequirementClass) -> None:
+        """Index a class; one that is known stays as it is, since classes do not change."""
+        if class_id in self._entries:
+            return
+        slot = self._free_slots.pop() if self._free_slots else len(self._entries)
+        entry = _Entry(
+            slot=slot,
+            asked=asked,
+            names={name: rules.folded(of(asked)) for name, of in _RESTRICTIONS.items()},
+            banned_sites=rules.folded(asked.banned_sites),
+            tags=rules.folded(asked.tags),
+        )
+        self._entries[class_id] = entry
+        self._class_in[slot] = class_id
+        self._write(entry, add=True)
+
+    def discard(self, class_id: int) -> None:
+        """Forget a class, if it is known."""
+        entry = self._entries.pop(class_id, None)
+        if entry is not None:
+            self._write(entry, add=False)
+            del self._class_in[entry.slot]
+            self._free_slots.append(entry.slot)
+
+    def matching(self, resource: Resource, pools: frozenset[str]) -> list[int]:
+        """The ids of the classes that the resource may run, where these pools may run."""
+        mask = self._remembered.get(resource)
+        if mask is None:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            mask = self._remembered[resource] = self._evaluate(resource)
+        mask &= self._without_pool | self._pools.naming_of(pools)
+        return [self._class_in[slot] for slot in bits(mask)]
+
+    def _evaluate(self, resource: Resource) -> int:
+        mask = self._everything
+        for name, capacity in _capacities(resource).items():
+            if capacity is not None:
+                mask &= self._thresholds[name].up_to(capacity)
+        mask &= self._at_site(resource)
+        for name, offered in (
+            ("vo", resource.vos),
+            ("grid_ces", resource.grid_ces),
+            ("platforms", resource.platforms),
+            ("job_types", resource.job_types),
+        ):
+            mask &= self._restrictions[name].meeting(offered, self._everything)
+        if not resource.offers_whole_node:
+            mask &= ~self._whole_node
+        return mask & self._by_tags(resource) & ~self._banned(resource) & ~self._excluded(resource)
+
+    def _at_site(self, resource: Resource) -> int:
+        if resource.sites is None:
+            return self._everything
+        mask = 0
+        for site in resource.sites:
+            here = self._restrictions["sites"].meeting(frozenset({site}), self._everything)
+            mask |= here & ~self._banned_sites.naming((site,))
+        return mask
+
+    def _by_tags(self, resource: Resource) -> int:
+        mask = self._everything
+        if resource.tags is not None:
+            mask &= ~self._tags.naming_other_than(resource.tags)
+        for tag in resource.required_tags:
+            mask &= self._tags.naming((tag,))
+        return mask
+
+    def _banned(self, resource: Resource) -> int:
+        mask = 0
+        for name, banned in resource.banned.items():
+            mask |= self._naming(name, banned)
+        return mask
+
+    def _excluded(self, resource: Resource) -> int:
+        """Left out by limits that say nothing of owners; the others are seen to task queue by task queue."""
+        mask = 0
+        for exclusion in resource.excluded:
+            if not rules.concerns_owners(exclusion):
+                hit = self._everything
+                for name, values in exclusion:
+                    hit &= self._naming(name, values)
+                mask |= hit
+        return mask
+
+    def _naming(self, name: str, values: Collection[str]) -> int:
+        return self._tags.naming(values) if name == "tags" else self._restrictions[name].naming(values)
+
+    def _write(self, entry: _Entry, *, add: bool) -> None:
+        """Set or clear the class's bit everywhere."""
+        bit = 1 << entry.slot
+        self._remembered.clear()
+        for name, restriction in self._restrictions.items():
+            (restriction.add if add else restriction.discard)(bit, entry.names[name])
+        for name, threshold in self._thresholds.items():
+            (threshold.add if add else threshold.discard)(bit, _NEEDS[name](entry.asked))
+        for bitmap, names in (
+            (self._banned_sites, entry.banned_sites),
+            (self._tags, entry.tags),
+            (self._pools, _pool(entry.asked)),
+        ):
+            (bitmap.add if add else bitmap.discard)(bit, names)
+        here = bit if add else 0
+        self._everything = self._everything & ~bit | here
+        self._without_pool = self._without_pool & ~bit | (here if entry.asked.submit_pool is None else 0)
+        self._whole_node = self._whole_node & ~bit | (here if entry.asked.whole_node else 0)
+
+
+def _pool(asked: RequirementClass) -> Collection[str]:
+    return () if asked.submit_pool is None else (asked.submit_pool,)
+
+
+def _capacities(resource: Resource) -> Mapping[str, float | None]:
+    return {
+        "cpu_time": resource.cpu_time,
+        "ram": resource.max_ram,
+        "processors": resource.processors,
+        "gpus": resource.gpus,
+    }
+
+
+_RESTRICTIONS: Mapping[str, Callable[[RequirementClass], Collection[str]]] = {
+    "vo": lambda asked: (fold(asked.vo),),
+    "sites": lambda asked: asked.sites,
+    "grid_ces": lambda asked: asked.grid_ces,
+    "platforms": lambda asked: asked.platforms,
+    "job_types": lambda asked: asked.job_types,
+}
+_NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
+    "cpu_time": lambda asked: asked.cpu_time,
+    "ram": rules.ram_needed,
+    "processors": lambda asked: asked.processors_min,
+    "gpus": lambda asked: asked.gpus,
+}

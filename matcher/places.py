@@ -1,0 +1,134 @@
+"""Where a pilot is, and which pools may run there: the current mapping, not what the pilot was told.
+
+So no stale, guessed or invented list of pools takes a job that the place is not eligible for.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Select, bindparam, select
+
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from matcher.errors import UnknownQueue
+from matcher.resource import Presented
+from requirements.errors import InvalidRequest, InvalidResource
+from requirements.problem import Problem
+from taskqueue import queue_classes
+from taskqueue.claims import Place
+from taskqueue.tables import pool_queue_classes, submit_pools
+from taskqueue.views import pool_queues
+
+POOLS_OF_CLASS = select(pool_queue_classes.c.pool_id).where(
+    pool_queue_classes.c.queue_class_id == bindparam("queue_class_id")
+)
+
+
+def _pools_at(*, ce: bool) -> Select[str]:
+    found = (
+        select(pool_queues.c.pool_id)
+        .join(submit_pools, submit_pools.c.pool_id == pool_queues.c.pool_id)
+        .where(
+            pool_queues.c.pool_id.in_(bindparam("pools", expanding=True)),
+            pool_queues.c.site == bindparam("site"),
+            submit_pools.c.vo.in_(bindparam("vos", expanding=True)),
+        )
+        .distinct()
+    )
+    return found.where(pool_queues.c.ce == bindparam("ce")) if ce else found
+
+
+POOLS_AT_SITE = _pools_at(ce=False)
+POOLS_AT_CE = _pools_at(ce=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A place, with the pools that may run there now."""
+
+    place: Place
+    pools: frozenset[str]
+
+
+class Places:
+    """Looks places up in the mapping, and remembers them until it changes."""
+
+    def __init__(self) -> None:
+        self._remembered: dict[tuple[frozenset[str], object], Served] = {}
+
+    def forget(self, vos: frozenset[str]) -> None:
+        """The mapping of these VOs has changed."""
+        if vos:
+            self._remembered = {
+                key: served for key, served in self._remembered.items() if key[0].isdisjoint(vos)
+            }
+
+    def served(self, conn: Connection, address: QueueAddress, vos: frozenset[str]) -> Served:
+        """A known queue: the pools that it is eligible for now."""
+        key = (vos, address)
+        if key not in self._remembered:
+            self._remembered[key] = _at_queue(conn, address, vos)
+        return self._remembered[key]
+
+    def served_without_queue(self, conn: Connection, presented: Presented, vos: frozenset[str]) -> Served:
+        """No queue is stated: of the pilot's list, the VO's pools with an eligible queue at its site."""
+        pools = presented.pools
+        if not pools or not presented.site:
+            return _somewhere(presented, frozenset())
+        key = (vos, (pools, presented.site, presented.ce))
+        if key not in self._remembered:
+            values = {"pools": sorted(pools), "site": presented.site, "vos": sorted(vos)}
+            statement = POOLS_AT_CE if presented.ce else POOLS_AT_SITE
+            values |= {"ce": presented.ce} if presented.ce else {}
+            found = frozenset(conn.execute(statement, values).scalars())
+            self._remembered[key] = _somewhere(presented, found)
+        return self._remembered[key]
+
+
+def stated_queue(presented: Presented, config: Configuration) -> QueueAddress | None:
+    """The queue that a pilot says it is in, as the configuration spells it.
+
+    Raises:
+        InvalidResource: A queue without its site or CE.
+        UnknownQueue: The configuration has no such queue.
+    """
+    if not presented.queue:
+        return None
+    missing = [name for name, said in (("Site", presented.site), ("GridCE", presented.ce)) if not said]
+    if missing:
+        message = f"{presented.queue} is stated without {' and '.join(missing)}; a queue is Site/CE/Queue"
+        raise InvalidResource([Problem(path="Queue", message=message)])
+    text = f"{presented.site}/{presented.ce}/{presented.queue}"
+    return known_queue(text, config)
+
+
+def known_queue(text: str, config: Configuration) -> QueueAddress:
+    """The queue of this name.
+
+    Raises:
+        UnknownQueue: The configuration has no such queue.
+    """
+    try:
+        address = QueueAddress.parse(text)
+    except InvalidRequest as error:
+        raise UnknownQueue(text, config.suggest(text)) from error
+    if not config.knows(address):
+        raise UnknownQueue(text, config.suggest(text))
+    return address
+
+
+def _at_queue(conn: Connection, address: QueueAddress, vos: Iterable[str]) -> Served:
+    classes = {queue_classes.class_of(conn, vo, address) for vo in vos} - {None}
+    ids = frozenset(each for each in classes if each is not None)
+    pools: set[str] = set()
+    for queue_class_id in ids:
+        pools.update(conn.execute(POOLS_OF_CLASS, {"queue_class_id": queue_class_id}).scalars())
+    place = Place(
+        site=address.site, ce=address.ce, queue=address.queue, queue_class_ids=ids, pools=frozenset()
+    )
+    return Served(place=place, pools=frozenset(pools))
+
+
+def _somewhere(presented: Presented, pools: frozenset[str]) -> Served:
+    place = Place(site=presented.site, ce=presented.ce, queue="", queue_class_ids=frozenset(), pools=pools)
+    return Served(place=place, pools=pools)

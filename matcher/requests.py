@@ -1,0 +1,40 @@
+"""A request for work and its answer."""
+
+from dataclasses import dataclass
+
+from cs_config.address import QueueAddress
+from matcher.resource import Presented
+from taskqueue.claims import Claimed
+
+#: Seconds until an idle pilot asks again.
+RETRY_AFTER = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, as their token says."""
+
+    subject: str
+    vos: frozenset[str]  #: lower case; only jobs of these
+    queue: QueueAddress | None = None  #: the only one it may speak for; None: any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchRequest:
+    """A pilot's request for work."""
+
+    presented: Presented
+    caller: Caller
+    deadline: float  #: on the monotonic clock; what cannot be delivered by then is not claimed
+    count: int = 1  #: jobs at most
+    request_id: str | None = None  #: the same again within the lease gets the same jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchAnswer:
+    """What the pilot is given, or why nothing."""
+
+    matches: tuple[Claimed, ...] = ()
+    reason: str | None = None  #: one word if there is nothing: no_task_queue, banned
+    retry_after: int | None = None  #: seconds
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,71 @@
+"""What a pilot offers when it asks for work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: A condition on values: one of these; None: none at all.
+Values = frozenset[str] | None
+#: Values by field of `Resource`: what names one of the values in every one of the fields is left out.
+Exclusion = frozenset[tuple[str, frozenset[str]]]
+
+_WHOLE_NODE = "wholenode"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resource:
+    """A resource as matching sees it; names are folded, so equal ones are the same.
+
+    Resources that compare equal are served alike: what the matcher remembers is kept under them.
+    """
+
+    cpu_time: float  #: seconds that are left
+    sites: Values = None
+    grid_ces: Values = None
+    platforms: Values = None
+    job_types: Values = None
+    owners: Values = None
+    owner_groups: Values = None
+    vos: Values = None
+    tags: Values = frozenset()  #: what it offers; None: any tag
+    required_tags: frozenset[str] = frozenset()  #: what its jobs must ask for
+    banned_sites: frozenset[str] = frozenset()
+    banned_grid_ces: frozenset[str] = frozenset()
+    banned_platforms: frozenset[str] = frozenset()
+    banned_job_types: frozenset[str] = frozenset()
+    banned_tags: frozenset[str] = frozenset()
+    max_ram: float | None = None  #: MB; None: says nothing
+    processors: int | None = None  #: None: says nothing, its tags decide
+    gpus: int = 0
+    whole_node: bool = False
+    excluded: frozenset[Exclusion] = frozenset()  #: what limits leave out now
+    sharing_groups: frozenset[str] = frozenset()  #: whose members take each other's jobs
+
+    @property
+    def banned(self) -> Mapping[str, frozenset[str]]:
+        """Values that its jobs must not name, by kind."""
+        return {
+            "sites": self.banned_sites,
+            "grid_ces": self.banned_grid_ces,
+            "platforms": self.banned_platforms,
+            "job_types": self.banned_job_types,
+            "tags": self.banned_tags,
+        }
+
+    @property
+    def offers_whole_node(self) -> bool:
+        """Whether a job may have the node for itself."""
+        return self.whole_node or self.tags is None or _WHOLE_NODE in self.tags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Presented:
+    """All that a request for work says: the resource, where it is, and who speaks."""
+
+    resource: Resource
+    site: str = ""  #: as written
+    ce: str = ""
+    queue: str = ""
+    pools: frozenset[str] = frozenset()  #: that it was told to serve
+    stamp: str | None = None
+    attributes: dict[str, object] = field(default_factory=dict)  #: all else that it said
+    warnings: tuple[str, ...] = ()

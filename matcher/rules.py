@@ -1,0 +1,121 @@
+"""When a job and a resource meet: the specification, one condition a line.
+
+The index answers the same for many classes at once; a property test holds the two equal. Where a resource
+says nothing there is no condition; where a class asks nothing it fits. Source: DIRAC TaskQueueDB, without
+its slips: of several sites one has to be both wanted and not banned, any banned value excludes.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from matcher.resource import Exclusion, Resource, Values
+from requirements.values import fold
+from taskqueue.classes import RequirementClass
+
+#: What a refusal is called, in the order in which people look for it.
+Condition = str
+
+#: What a class names, under the names that resources have for it.
+NAMED: Mapping[str, Callable[[RequirementClass], frozenset[str]]] = {
+    "sites": lambda asked: asked.sites,
+    "grid_ces": lambda asked: asked.grid_ces,
+    "platforms": lambda asked: asked.platforms,
+    "job_types": lambda asked: asked.job_types,
+    "tags": lambda asked: asked.tags,
+}
+_OWNERS = frozenset({"owners", "owner_groups"})
+
+
+def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]) -> tuple[Condition, ...]:
+    """Every condition that keeps the resource from running jobs of this class; empty: it may.
+
+    Args:
+        asked: What the jobs ask.
+        resource: What the pilot offers.
+        pools: The submit pools that may run where it is.
+    """
+    refused = [name for name, fits in _CONDITIONS.items() if not fits(asked, resource)]
+    if asked.submit_pool is not None and asked.submit_pool not in pools:
+        refused.append("submit_pool")
+    return tuple(refused)
+
+
+def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: Resource) -> bool:
+    """Whether the resource takes jobs of this owner and group, which are of this class.
+
+    A resource for one owner of a group that shares its jobs takes those of the others, too.
+    """
+    if not _named(owner_group, resource.owner_groups):
+        return False
+    shares = resource.owner_groups is not None and fold(owner_group) in resource.sharing_groups
+    if not shares and not _named(owner, resource.owners):
+        return False
+    names = _names(asked) | {"owners": folded([owner]), "owner_groups": folded([owner_group])}
+    return not any(_excludes(each, names) for each in resource.excluded if concerns_owners(each))
+
+
+def concerns_owners(exclusion: Exclusion) -> bool:
+    """Whether it takes the owner to tell who is left out."""
+    return any(name in _OWNERS for name, _ in exclusion)
+
+
+def ram_needed(asked: RequirementClass) -> int:
+    """MB that a job of this class needs: its own figure, or the one per core for the cores it must have."""
+    return max(asked.min_ram, asked.min_ram_per_core * asked.processors_min)
+
+
+def folded(names: Collection[str]) -> frozenset[str]:
+    """Names as they compare."""
+    return frozenset(map(fold, names))
+
+
+def _named(name: str, wanted: Values) -> bool:
+    return wanted is None or fold(name) in wanted
+
+
+def _meets(wanted: Collection[str], offered: Values) -> bool:
+    return not wanted or offered is None or not offered.isdisjoint(folded(wanted))
+
+
+def _site(asked: RequirementClass, resource: Resource) -> bool:
+    if resource.sites is None:
+        return True
+    allowed = resource.sites - folded(asked.banned_sites)
+    return bool(allowed) and _meets(asked.sites, allowed)
+
+
+def _names(asked: RequirementClass) -> dict[str, frozenset[str]]:
+    return {name: folded(of(asked)) for name, of in NAMED.items()}
+
+
+def _excludes(exclusion: Exclusion, names: Mapping[str, frozenset[str]]) -> bool:
+    return all(not values.isdisjoint(names[name]) for name, values in exclusion)
+
+
+def _not_excluded(asked: RequirementClass, resource: Resource) -> bool:
+    names = _names(asked) if resource.excluded else {}
+    return not any(_excludes(each, names) for each in resource.excluded if not concerns_owners(each))
+
+
+def _not_banned(asked: RequirementClass, resource: Resource) -> bool:
+    names = _names(asked)
+    return all(banned.isdisjoint(names[name]) for name, banned in resource.banned.items())
+
+
+_CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = {
+    "vo": lambda asked, resource: _named(asked.vo, resource.vos),
+    "cpu_time": lambda asked, resource: asked.cpu_time <= resource.cpu_time,
+    "site": _site,
+    "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),
+    "platform": lambda asked, resource: _meets(asked.platforms, resource.platforms),
+    "job_type": lambda asked, resource: _meets(asked.job_types, resource.job_types),
+    "tag": lambda asked, resource: resource.tags is None or folded(asked.tags) <= resource.tags,
+    "required_tag": lambda asked, resource: resource.required_tags <= folded(asked.tags),
+    "banned": _not_banned,
+    "ram": lambda asked, resource: resource.max_ram is None or ram_needed(asked) <= resource.max_ram,
+    "processors": lambda asked, resource: (
+        resource.processors is None or asked.processors_min <= resource.processors
+    ),
+    "gpus": lambda asked, resource: asked.gpus <= resource.gpus,
+    "whole_node": lambda asked, resource: resource.offers_whole_node or not asked.whole_node,
+    "limits": _not_excluded,
+}

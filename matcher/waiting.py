@@ -1,0 +1,69 @@
+"""What waits, in memory: the task queues that have jobs, and the index over their classes.
+
+Loaded once, then kept up with the feed of changes. It may be a little behind: then a claim finds nothing,
+or a job that has just come is found a moment later.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sqlalchemy import Connection
+
+from matcher import rules
+from matcher.index import ClassIndex
+from matcher.resource import Resource
+from taskqueue import changes, task_queues
+from taskqueue.task_queues import TaskQueue
+
+
+class Waiting:
+    """The task queues that have jobs."""
+
+    def __init__(self) -> None:
+        self._index = ClassIndex()
+        self._by_id: dict[int, TaskQueue] = {}
+        self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
+        self._position: int | None = None  # in the feed; None: nothing is loaded
+
+    def follow(self, conn: Connection) -> frozenset[str]:
+        """Take up what has changed; the VOs whose mapping did. The first time, load everything."""
+        if self._position is None:
+            position = changes.position(conn)
+            for each in task_queues.occupied(conn):
+                self._add(each)
+            self._position = position
+            return frozenset()
+        found, self._position = changes.read(conn, self._position)
+        ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
+        if ids:
+            self._look_again(conn, ids)
+        return frozenset(change.key for change in found if change.kind == changes.MAPPING)
+
+    def candidates(self, resource: Resource, pools: frozenset[str]) -> Iterator[TaskQueue]:
+        """The task queues that the resource may serve, where these pools may run."""
+        for class_id in self._index.matching(resource, pools):
+            for each in self._of_class[class_id].values():
+                if rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource):
+                    yield each
+
+    def _look_again(self, conn: Connection, ids: set[int]) -> None:
+        occupied = {each.task_queue_id: each for each in task_queues.occupied_of(conn, ids)}
+        for gone in ids - occupied.keys():
+            self._discard(gone)
+        for each in occupied.values():
+            self._add(each)
+
+    def _add(self, each: TaskQueue) -> None:
+        self._by_id[each.task_queue_id] = each
+        self._of_class[each.class_id][each.task_queue_id] = each
+        self._index.add(each.class_id, each.requirement_class)
+
+    def _discard(self, task_queue_id: int) -> None:
+        known = self._by_id.pop(task_queue_id, None)
+        if known is None:
+            return
+        siblings = self._of_class[known.class_id]
+        del siblings[task_queue_id]
+        if not siblings:
+            del self._of_class[known.class_id]
+            self._index.discard(known.class_id)
