@@ -95,13 +95,12 @@ class Installation:
             self._add("up", "up", "--port", port, "--resources", resources)
         self._wait_until_ready()
         self.token = self._mint("user", "--user", "ada")
-        pilot_token = self._mint("pilot")
         for number in range(self.pilots):
             queue = ("long", "short")[number % 2]
             self._add(
                 f"pilot{number}",
                 *("pilot", "--site", "LCG.Chaos.org", "--ce", "ce01", "--queue", queue),
-                token=pilot_token,
+                token=self._mint("pilot", "--queue", f"LCG.Chaos.org/ce01/{queue}"),
             )
 
     def _add(self, name: str, *arguments: str, token: str | None = None) -> None:
