@@ -48,7 +48,8 @@ def test_ids_come_in_the_order_of_the_descriptions(engine: Engine, now: datetime
 
 def test_one_bad_job_refuses_the_whole_and_is_named(engine: Engine, now: datetime) -> None:
     with pytest.raises(InvalidJob) as caught:
-        submit(engine, grid(), now, JOB, {**JOB, "CPUTime": "long"}, "Executable: a\nSitte: x", "Executable: [")
+        wrong = ({**JOB, "CPUTime": "long"}, "Executable: a\nSitte: x", "Executable: [")
+        submit(engine, grid(), now, JOB, *wrong)
     paths = [problem.path for problem in caught.value.problems]
     assert paths == ["jobs[1]/CPUTime", "jobs[2]/Sitte", "jobs[3]/description"]
     assert count(engine) == 0
@@ -73,7 +74,10 @@ def test_a_parametric_job_is_stored_once_with_many_members(engine: Engine, now: 
 
 
 def test_placeholders_may_stand_where_numbers_and_names_do(engine: Engine, now: datetime) -> None:
-    text = "Executable: a.sh\nCPUTime: '%(cpu)s'\nSite: 'A.%s.ch'\nParameters: [B, C]\nParameters.cpu: [1000, 2000]\n"
+    text = (
+        "Executable: a.sh\nCPUTime: '%(cpu)s'\nSite: 'A.%s.ch'\n"
+        "Parameters: [B, C]\nParameters.cpu: [1000, 2000]\n"
+    )
     first, second = submit(engine, grid(), now, text)
     assert (body(engine, first)["CPUTime"], body(engine, first)["Site"]) == (1000, ["A.B.ch"])
     assert (body(engine, second)["CPUTime"], body(engine, second)["Site"]) == (2000, ["A.C.ch"])
@@ -115,7 +119,8 @@ def test_another_body_under_the_same_key_is_refused(engine: Engine, now: datetim
 
 def test_the_keys_of_others_are_others(engine: Engine, now: datetime) -> None:
     bob = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_user")
-    assert submit(engine, grid(), now, JOB, key="k") != submit(engine, grid(), now, JOB, key="k", submitter=bob)
+    ours = submit(engine, grid(), now, JOB, key="k")
+    assert ours != submit(engine, grid(), now, JOB, key="k", submitter=bob)
 
 
 def test_a_refused_submission_does_not_use_up_its_key(engine: Engine, now: datetime) -> None:
