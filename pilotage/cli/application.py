@@ -70,4 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = failures.INTERRUPTED
     except failures.SHOWN as error:
         status = failures.show(error, as_json="--json" in words)
+    except Exception as error:  # noqa: BLE001 - the entry point: whatever it is, no traceback for users
+        status = failures.show_bug(error)
     sys.exit(status or 0)

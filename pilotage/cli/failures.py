@@ -1,7 +1,9 @@
 """What a command says when it cannot do what it was asked, and its exit status."""
 
 import json
+import os
 import sys
+import traceback
 
 from typer.exceptions import TyperException
 
@@ -35,6 +37,17 @@ def show(error: Exception, *, as_json: bool) -> int:
         lines = [f"pilotage: {line}" for line in _lines(error)]
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     return status_of(error)
+
+
+def show_bug(error: Exception) -> int:
+    """Tell of an error that is ours; its traceback only where somebody asked for it."""
+    if os.environ.get("PILOTAGE_DEBUG"):
+        traceback.print_exception(error)
+    else:
+        what = one_line(f"{type(error).__name__}: {error}")
+        hint = "PILOTAGE_DEBUG=1 shows where"
+        sys.stderr.write(f"pilotage: an error of the program itself, {what} ({hint})\n")
+    return REFUSED
 
 
 def status_of(error: Exception) -> int:

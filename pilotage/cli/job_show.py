@@ -115,7 +115,7 @@ def log_table(entries: Sequence[Mapping[str, Any]]) -> RenderableType:
 def _summary(client: Client, by: str, filters: Mapping[str, str], *, as_json: bool) -> None:
     fields = [field.strip() for field in by.split(",")]
     rows = client.summary(by=fields, filters=filters)
-    headings = (*(field.replace("_", " ").capitalize() for field in fields), "#Jobs")
+    headings = (*map(output.heading, fields), "#Jobs")
     cells = [(*(row[field] for field in fields), row["count"]) for row in rows]
     output.emit({"summary": rows}, as_json=as_json, render=lambda: output.table(headings, cells))
 
@@ -138,8 +138,8 @@ def _job_table(jobs: Sequence[Job]) -> RenderableType:
 
 
 def _details(job: Job) -> RenderableType:
-    facts = {name: value for name, value in job.items() if name != "description"}
-    return Group(
-        output.table(("Job", str(job["job_id"])), facts.items()),
-        output.table(("Description", ""), (job.get("description") or {}).items()),
-    )
+    inner = {"attempt", "description", "job_id"}
+    facts = {name: value for name, value in job.items() if name not in inner}
+    attempt = [output.facts(job["attempt"], title="Latest attempt")] if job.get("attempt") else []
+    description = output.table(("Description", ""), (job.get("description") or {}).items())
+    return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, description)

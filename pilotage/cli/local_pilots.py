@@ -13,31 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
+from pilotage.cli.local_demand import Post
+
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks at what there is to do.
 _EVERY = 1.0
-#: A pilot that fails sooner than this after its start is not tried again at once.
-_HASTY = 5.0
-#: Seconds until the next try of a queue whose pilot failed so.
+#: A post whose pilot ended sooner than this, in seconds, is not tried again at once …
+_HASTY = 3.0
+#: … but after so many seconds, if it ended as it should …
+_PAUSE = 3.0
+#: … or so many, if it failed.
 _PENALTY = 30.0
 #: Seconds that pilots get to hand back their jobs at the end.
 _GRACE = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Slot:
-    """What a pilot is for: the jobs of a VO at a queue."""
-
-    vo: str
-    site: str
-    ce: str
-    queue: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    slot: Slot
+    post: Post
     process: subprocess.Popen[bytes]
     directory: Path
     since: float
@@ -50,16 +44,16 @@ class LocalPilots:
         self,
         *,
         most: int,
-        wanted: Callable[[], Sequence[Slot]],
-        environment: Callable[[Slot, str], Mapping[str, str]],
+        wanted: Callable[[], Sequence[Post]],
+        environment: Callable[[Post, str], Mapping[str, str]],
         directory: Path,
     ) -> None:
         """Make the keeper; `start` starts it.
 
         Args:
             most: Pilots at a time.
-            wanted: The slots that have waiting jobs now.
-            environment: The variables of a pilot, by its slot and stamp: where the service is, and its token.
+            wanted: The posts that have waiting jobs now.
+            environment: The variables of a pilot, by its post and stamp: where the service is, and its token.
             directory: Each pilot works in a directory of its own below it.
         """
         self._most = most
@@ -67,7 +61,7 @@ class LocalPilots:
         self._environment = environment
         self._directory = directory
         self._running: list[_Running] = []
-        self._not_before: dict[Slot, float] = {}
+        self._not_before: dict[Post, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="local-pilots", daemon=True)
 
@@ -93,14 +87,14 @@ class LocalPilots:
         if len(self._running) >= self._most:
             return
         now = time.monotonic()
-        slots = [slot for slot in self._wanted() if self._not_before.get(slot, 0.0) <= now]
+        posts = [post for post in self._wanted() if self._not_before.get(post, 0.0) <= now]
         # The one with the fewest pilots first, so that every queue with work gets one.
-        while slots and len(self._running) < self._most:
-            slot = min(slots, key=lambda each: (self._count(each), each))
-            self._launch(slot)
+        while posts and len(self._running) < self._most:
+            post = min(posts, key=lambda each: (self._count(each), each))
+            self._launch(post)
 
-    def _count(self, slot: Slot) -> int:
-        return sum(each.slot == slot for each in self._running)
+    def _count(self, post: Post) -> int:
+        return sum(each.post == post for each in self._running)
 
     def _run(self) -> None:
         while not self._stop.wait(_EVERY):
@@ -109,50 +103,42 @@ class LocalPilots:
             except Exception:
                 log.exception("the local pilots could not be looked after")
 
-    def _launch(self, slot: Slot) -> None:
+    def _launch(self, post: Post) -> None:
         stamp = token_hex(8)
         directory = self._directory / stamp
         directory.mkdir(parents=True)
+        place = post.address
         command = [
-            sys.executable,
-            "-m",
-            "pilotage.cli",
-            "pilot",
-            "--site",
-            slot.site,
-            "--ce",
-            slot.ce,
-            "--queue",
-            slot.queue,
+            *(sys.executable, "-m", "pilotage.cli", "pilot"),
+            *("--site", place.site, "--ce", place.ce, "--queue", place.queue),
+            *("--max-empty", "1"),  # an idle pilot makes room for one that is needed
         ]
         with (directory / "pilot.log").open("wb") as output:
             process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env={**os.environ, **self._environment(slot, stamp)},
+                env={**os.environ, **self._environment(post, stamp)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for us; we tell the pilots when it is their turn
             )
         self._running.append(
-            _Running(slot=slot, process=process, directory=directory, since=time.monotonic())
+            _Running(post=post, process=process, directory=directory, since=time.monotonic())
         )
 
     def _reap(self) -> None:
         ended = [each for each in self._running if each.process.poll() is not None]
         self._running = [each for each in self._running if each.process.poll() is None]
         for each in ended:
-            if each.process.returncode == 0:
+            failed = each.process.returncode != 0
+            if failed:
+                log.warning("a local pilot ended with status %d: %s", each.process.returncode, each.directory)
+            else:
                 shutil.rmtree(each.directory, ignore_errors=True)
-                continue
-            log.warning(
-                "a local pilot ended with status %d: %s",
-                each.process.returncode,
-                each.directory / "pilot.log",
-            )
-            if time.monotonic() - each.since < _HASTY:
-                self._not_before[each.slot] = time.monotonic() + _PENALTY
+            now = time.monotonic()
+            if now - each.since < _HASTY:
+                self._not_before[each.post] = now + (_PENALTY if failed else _PAUSE)
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:

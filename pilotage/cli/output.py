@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich import box
@@ -59,11 +59,27 @@ def cell(value: object) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{escape(str(name))} = {cell(each)}" for name, each in value.items()) or "–"
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(cell(each) for each in value) or "–"
     text = escape(str(value))
     colour = _COLOURS.get(text)
     return f"[{colour}]{text}[/]" if colour else text
+
+
+def heading(field: str) -> str:
+    """A field of the interface as the heading of a column: `submit_pool` as `Submit pool`."""
+    return "VO" if field == "vo" else field.replace("_", " ").capitalize()
+
+
+def facts(entries: Mapping[str, object], *, title: str) -> Table:
+    """Names with their values, one a line; times as people read them."""
+    rows = (
+        (heading(name), local_time(value) if name.endswith("_at") and isinstance(value, str) else value)
+        for name, value in entries.items()
+    )
+    return table((title, ""), rows)
 
 
 def escape(text: str) -> str:

@@ -90,6 +90,6 @@ def _details(pool: Pool) -> RenderableType:
     facts["requirements"] = requirements_text(pool)
     facts["jobs"] = _counts(pool["jobs"])
     return Group(
-        output.table(("Pool", ""), facts.items()),
+        output.facts(facts, title="Pool"),
         output.table((f"{len(pool['queues'])} eligible queues",), ([queue] for queue in pool["queues"])),
     )

@@ -11,6 +11,7 @@ from pilotage.cli import (
     client_env,
     databases,
     home_directory,
+    local_demand,
     logs,
     options,
     serving,
@@ -19,6 +20,7 @@ from pilotage.cli import (
 )
 from pilotage.cli.agents_by_name import AGENTS, Surroundings
 from pilotage.cli.failures import Refused
+from pilotage.cli.local_demand import Post
 from pilotage.cli.local_pilots import LocalPilots
 from pilotage.cli.settings import Settings
 from pilotage.service import grants
@@ -95,9 +97,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             holder=agents_by_name.holder(),
         )
         stack.enter_context(agents_by_name.running(list(AGENTS), surroundings))
-        local = LocalPilots(
-            parts, site=chosen.site, most=chosen.pilots, url=url, directory=chosen.home / "pilots"
-        )
+        local = _local_pilots(chosen, parts, url)
 
         def ready() -> None:
             client_env.write(chosen.home, url=url, token=_token(chosen, parts))
@@ -107,6 +107,20 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         serving.serve(create_app(parts), bound, log_level=chosen.log_level, ready=ready, ending=local.stop)
     if not as_json:
         typer.echo("Ended. Start it again and it goes on.")
+
+
+def _local_pilots(chosen: Settings, parts: Parts, url: str) -> LocalPilots:
+    def environment(post: Post, stamp: str) -> dict[str, str]:
+        grant = grants.grant(role="pilot", vo=post.vo, queue=str(post.address), stamp=stamp)
+        token, _ = parts.tokens.mint(grant, now=utc_now())
+        return {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
+
+    def wanted() -> list[Post]:
+        return local_demand.posts(parts, chosen.site) if chosen.site is not None else []
+
+    return LocalPilots(
+        most=chosen.pilots, wanted=wanted, environment=environment, directory=chosen.home / "pilots"
+    )
 
 
 def _check_site(chosen: Settings, parts: Parts) -> None:

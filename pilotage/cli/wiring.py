@@ -97,8 +97,8 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
     with ExitStack() as stack:
         live = stack.enter_context(live_configuration(engine))
         metrics = Metrics()
-        matcher = Matcher(engine, lambda: live.current)
-        claimer = Claimer(matcher)
+        matcher = Matcher(engine, lambda: live.current, utc_now)
+        claimer = Claimer(engine, matcher)
         claimer.start()
         stack.callback(claimer.stop)
         yield Parts(
@@ -121,9 +121,7 @@ def _doorbell(
     if settings.redis_url is not None:
         yield RedisDoorbell(settings.redis_url).ring
         return
-    optimizer = InlineOptimizer(
-        engine, lambda: live.current, observe=lambda result: metrics.optimized(result.outcomes)
-    )
+    optimizer = InlineOptimizer(engine, lambda: live.current, observe=metrics.optimized)
     optimizer.start()
     try:
         yield optimizer.ring

@@ -1,0 +1,44 @@
+"""Which local pilots there is work for: what the matcher would give to each queue of the site."""
+
+from dataclasses import dataclass
+
+from cs_config.configuration import QueueAddress
+from matcher import presented
+from matcher.requests import Caller
+from pilotage.fabric.pilot import offer
+from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from pilotage.service.parts import Parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Post:
+    """Where a pilot may be needed: the jobs of a VO at a queue."""
+
+    vo: str
+    address: QueueAddress
+
+
+def posts(parts: Parts, site: str) -> list[Post]:
+    """The posts of a site for which jobs wait now."""
+    config = parts.live.current
+    usable = [
+        Post(vo=vo, address=address)
+        for address in config.addresses
+        if address.site == site
+        for vo in sorted(config.vos)
+        if config.usable(address, vo)
+    ]
+    return [post for post in usable if _has_work(parts, post)]
+
+
+def _has_work(parts: Parts, post: Post) -> bool:
+    """Ask as the pilot itself would."""
+    address = post.address
+    place = Place(site=address.site, ce=address.ce, queue=address.queue)
+    values = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in parts.live.current.values(address, post.vo).items()
+    }
+    request = presented.read(offer.make(place, Slot(), Wishes(), values).at(0))
+    caller = Caller(subject="pilotage up", vos=frozenset({post.vo}), queue=address)
+    return bool(parts.matcher.get_matching_task_queues(request, caller))
