@@ -57,7 +57,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         return None
     vos = _behind(engine, config, now)
     changes = [_refresh(mine, config, vo) for vo in vos]
-    told = pool_jobs.tell(mine, since=mine.last)
+    told = pool_jobs.tell(mine, frozenset().union(*changes))
     removed = _remove_unused(mine, config) if _is_new_minute(mine.last, now) else 0
     mine.finish()
     return PoolResult(

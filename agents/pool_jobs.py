@@ -1,7 +1,5 @@
 """Waiting jobs say whether some queue is eligible for them, as soon as that changes."""
 
-from datetime import datetime
-
 from agents.turn import Turn
 from optimizers.candidate import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
 from taskqueue import database, pool_refresh, stuck_jobs
@@ -9,16 +7,21 @@ from taskqueue import database, pool_refresh, stuck_jobs
 _SOURCE = "PoolAgent"
 
 
-def tell(mine: Turn, *, since: datetime | None) -> int:
-    """Correct the minor status of waiting jobs in pools that were resolved after `since`.
+def tell(mine: Turn, resolved_now: frozenset[str]) -> int:
+    """Correct the minor status of waiting jobs in pools that were resolved lately.
 
-    A cycle that was killed halfway did not note its end, so the next one begins where that one did.
+    A cycle that was killed halfway did not note its end: pools that it resolved are looked at again.
+
+    Args:
+        mine: The turn of the pool agent.
+        resolved_now: Pools that this cycle has resolved.
 
     Returns:
         How many jobs were told.
     """
     with database.reading(mine.engine) as conn:
-        resolved = stuck_jobs.have_queue(conn, pool_refresh.refreshed_since(conn, since))
+        lately = resolved_now.union(pool_refresh.refreshed_since(conn, mine.last))
+        resolved = stuck_jobs.have_queue(conn, lately)
     return sum(
         _tell_pool(mine, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(resolved.items())
     )

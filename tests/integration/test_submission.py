@@ -47,8 +47,8 @@ def test_ids_come_in_the_order_of_the_descriptions(engine: Engine, now: datetime
 
 
 def test_one_bad_job_refuses_the_whole_and_is_named(engine: Engine, now: datetime) -> None:
+    wrong = ({**JOB, "CPUTime": "long"}, "Executable: a\nSitte: x", "Executable: [")
     with pytest.raises(InvalidJob) as caught:
-        wrong = ({**JOB, "CPUTime": "long"}, "Executable: a\nSitte: x", "Executable: [")
         submit(engine, grid(), now, JOB, *wrong)
     paths = [problem.path for problem in caught.value.problems]
     assert paths == ["jobs[1]/CPUTime", "jobs[2]/Sitte", "jobs[3]/description"]
