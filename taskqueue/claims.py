@@ -9,7 +9,7 @@ tells from "gone".
 
 import json
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,7 +32,7 @@ from sqlalchemy import (
 from taskqueue import log, placeholders
 from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts, descriptions, jobs, pool_queue_classes, waiting_jobs
+from taskqueue.tables import attempts, descriptions, jobs, pool_queue_classes, task_queues, waiting_jobs
 
 SOURCE = "Matcher"
 ASSIGNED = "Assigned"
@@ -41,6 +41,8 @@ _LEASE_BYTES = 24
 _QUEUE_CLASSES: BindParameter[int] = bindparam("queue_class_ids", expanding=True)
 _POOLS: BindParameter[str] = bindparam("pools", expanding=True)
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
+#: Ids in one statement; SQLite takes no more than 32,766 values.
+_BATCH = 1000
 
 #: The current mapping decides, not what the matcher remembers of it.
 _MAY_RUN_HERE: ColumnElement[bool] = or_(
@@ -53,9 +55,9 @@ _MAY_RUN_HERE: ColumnElement[bool] = or_(
 )
 
 
-def _claimable(*columns: ColumnElement[int]) -> Select[int]:
+def _claimable(column: ColumnElement[int]) -> Select[int]:
     return (
-        select(*columns)
+        select(column)
         .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
         .where(jobs.c.status == JobStatus.WAITING.value, _MAY_RUN_HERE)
     )
@@ -64,7 +66,7 @@ def _claimable(*columns: ColumnElement[int]) -> Select[int]:
 #: The user's priority first, then first in, first out.
 PICK = (
     _claimable(waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.task_queue_id == bindparam("task_queue_id"))
+    .where(waiting_jobs.c.task_queue_id == bindparam("the_task_queue"))
     .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     .limit(bindparam("most"))
 )
@@ -106,10 +108,13 @@ TAKE_SQLITE = (
     .returning(*_CLAIMED)
 )
 OPEN = insert(attempts)
-LEFT = (
-    _claimable(waiting_jobs.c.task_queue_id)
-    .where(waiting_jobs.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)))
-    .distinct()
+#: EXISTS ends at the first job of each; a task queue may hold hundreds of thousands.
+LEFT = select(task_queues.c.task_queue_id).where(
+    task_queues.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)),
+    _claimable(waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id)
+    .correlate(task_queues)
+    .exists(),
 )
 DESCRIPTIONS = select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
     descriptions.c.description_id.in_(bindparam("ids", expanding=True))
@@ -146,6 +151,19 @@ class Holder:
     lease_time: timedelta  #: until it must have begun
 
 
+#: A job that nobody else gets any more: its id, new epoch, VO, description and parameters.
+Taken = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A job with the lease that it is held by."""
+
+    row: Taken
+    lease: str
+    expires: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """A job in the hands of a pilot."""
@@ -159,51 +177,59 @@ class Claimed:
     sandbox: str | None  #: digest of the input sandbox
 
 
-def claim(
-    conn: Connection,
-    task_queue_ids: Sequence[int],
-    count: int,
-    *,
-    place: Place,
-    holder: Holder,
-    now: datetime,
-) -> list[Claimed]:
+def take(
+    conn: Connection, task_queue_ids: Iterable[int], count: int, *, place: Place, now: datetime
+) -> list[Taken]:
     """Take up to `count` jobs, from the first task queue that has any, then from the next.
 
-    In one transaction with attempt, lease and log: either all of it happened, or nothing.
+    `hand_over` has to follow in the same transaction: a job that is Matched has an open attempt.
     """
-    rows: list[Row[*tuple[Any, ...]]] = []
+    taken: list[Taken] = []
     for task_queue_id in task_queue_ids:
-        if len(rows) >= count:
+        if len(taken) >= count:
             break
-        rows += _take(conn, task_queue_id, count - len(rows), place, now)
-    if not rows:
+        taken += _take(conn, task_queue_id, count - len(taken), place, now)
+    return taken
+
+
+def hand_over(
+    conn: Connection, given: Sequence[tuple[Taken, Place, Holder]], *, now: datetime
+) -> list[Claimed]:
+    """Open an attempt with a lease for each job that was taken, and log it."""
+    if not given:
         return []
-    expires = now + holder.lease_time
-    leases = {row.job_id: secrets.token_hex(_LEASE_BYTES) for row in rows}
-    conn.execute(OPEN, [_opened(row, leases[row.job_id], place, holder, now, expires) for row in rows])
-    log.append(conn, [_logged(row, now) for row in rows])
-    return _claimed(conn, [(row, leases[row.job_id], expires) for row in rows])
+    held = [
+        _Held(
+            row=row,
+            lease=secrets.token_hex(_LEASE_BYTES),
+            expires=now + holder.lease_time,
+        )
+        for row, _, holder in given
+    ]
+    opened = [_opened(each, place, holder, now) for each, (_, place, holder) in zip(held, given, strict=True)]
+    conn.execute(OPEN, opened)
+    log.append(conn, [_logged(each.row, now) for each in held])
+    return _claimed(conn, held)
 
 
-def left(conn: Connection, task_queue_ids: Collection[int], *, place: Place) -> list[int]:
+def left(conn: Connection, task_queue_ids: Collection[int], *, place: Place) -> frozenset[int]:
     """Those of the task queues that have a job for this place, though perhaps in another's hands just now."""
-    if not task_queue_ids:
-        return []
-    values = {"task_queue_ids": sorted(task_queue_ids), **_where(place)}
-    return list(conn.execute(LEFT, values).scalars())
+    ordered = sorted(set(task_queue_ids))
+    found: set[int] = set()
+    for start in range(0, len(ordered), _BATCH):
+        values = {"task_queue_ids": ordered[start : start + _BATCH], **_where(place)}
+        found.update(conn.execute(LEFT, values).scalars())
+    return frozenset(found)
 
 
 def still_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> list[Claimed]:
     """Those of the jobs that this holder has still: what a lost answer said."""
     rows = conn.execute(STILL_HELD, {"job_ids": sorted(job_ids), "holder": subject}).all()
-    return _claimed(conn, [(row, row.lease, row.lease_expires_at) for row in rows])
+    return _claimed(conn, [_Held(row=row, lease=row.lease, expires=row.lease_expires_at) for row in rows])
 
 
-def _take(
-    conn: Connection, task_queue_id: int, most: int, place: Place, now: datetime
-) -> Sequence[Row[*tuple[Any, ...]]]:
-    picking = {"task_queue_id": task_queue_id, "most": most, **_where(place)}
+def _take(conn: Connection, task_queue_id: int, most: int, place: Place, now: datetime) -> Sequence[Taken]:
+    picking = {"the_task_queue": task_queue_id, "most": most, **_where(place)}
     giving = {"at_site": place.site or "ANY", "now": now}
     if conn.dialect.name != "sqlite":
         return conn.execute(TAKE_POSTGRESQL, picking | giving).all()
@@ -218,25 +244,23 @@ def _where(place: Place) -> dict[str, object]:
     return {"queue_class_ids": sorted(place.queue_class_ids), "pools": sorted(place.pools)}
 
 
-def _opened(
-    row: Row[*tuple[Any, ...]], lease: str, place: Place, holder: Holder, now: datetime, expires: datetime
-) -> dict[str, object]:
+def _opened(held: _Held, place: Place, holder: Holder, now: datetime) -> dict[str, object]:
     return {
-        "job_id": row.job_id,
-        "epoch": row.epoch,
-        "lease": lease,
+        "job_id": held.row.job_id,
+        "epoch": held.row.epoch,
+        "lease": held.lease,
         "holder": holder.subject,
         "stamp": holder.stamp,
-        "vo": row.vo,
+        "vo": held.row.vo,
         "site": place.site,
         "ce": place.ce,
         "queue": place.queue,
         "opened_at": now,
-        "lease_expires_at": expires,
+        "lease_expires_at": held.expires,
     }
 
 
-def _logged(row: Row[*tuple[Any, ...]], now: datetime) -> LogEntry:
+def _logged(row: Taken, now: datetime) -> LogEntry:
     return LogEntry(
         job_id=row.job_id,
         at=now,
@@ -248,22 +272,22 @@ def _logged(row: Row[*tuple[Any, ...]], now: datetime) -> LogEntry:
     )
 
 
-def _claimed(conn: Connection, rows: Sequence[tuple[Row[*tuple[Any, ...]], str, datetime]]) -> list[Claimed]:
-    ids = sorted({row.description_id for row, _, _ in rows})
-    known = {each.description_id: each for each in conn.execute(DESCRIPTIONS, {"ids": ids})}
-    found = []
-    for row, lease, expires in rows:
-        written = known[row.description_id]
-        parameters = json.loads(row.parameters) if row.parameters else None
-        found.append(
-            Claimed(
-                job_id=row.job_id,
-                epoch=row.epoch,
-                vo=row.vo,
-                lease=lease,
-                lease_expires_at=expires,
-                description=placeholders.fill(json.loads(written.body), parameters),
-                sandbox=written.sandbox,
-            )
+def _claimed(conn: Connection, held: Sequence[_Held]) -> list[Claimed]:
+    ids = sorted({each.row.description_id for each in held})
+    written = {row.description_id: row for row in conn.execute(DESCRIPTIONS, {"ids": ids})}
+    return [
+        Claimed(
+            job_id=each.row.job_id,
+            epoch=each.row.epoch,
+            vo=each.row.vo,
+            lease=each.lease,
+            lease_expires_at=each.expires,
+            description=_filled(written[each.row.description_id].body, each.row.parameters),
+            sandbox=written[each.row.description_id].sandbox,
         )
-    return found
+        for each in held
+    ]
+
+
+def _filled(body: str, parameters: str | None) -> Mapping[str, Any]:
+    return placeholders.fill(json.loads(body), json.loads(parameters) if parameters else None)

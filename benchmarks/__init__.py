@@ -1,0 +1,1 @@
+"""Measurements: each prints a table, writes JSON, and measures its reference in the same run."""
