@@ -1,6 +1,7 @@
 """Connections and transactions: what the two databases must do, and the traps of SQLite."""
 
 import multiprocessing
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -47,24 +48,38 @@ def test_foreign_keys_hold(engine: Engine) -> None:
         conn.execute(text("INSERT INTO waiting_jobs VALUES (1, 1, 1.0)"))
 
 
-def test_who_reads_first_and_writes_later_does_not_fail_when_others_write(engine: Engine) -> None:
+def test_who_reads_first_and_writes_later_does_not_fail_when_others_write(database_url: str) -> None:
     """The trap of SQLite: the second such writer in a deferred transaction fails at once."""
-    with database.writing(engine) as conn:
+    read = "SELECT version FROM config_imports"
+    if database_url.startswith("postgresql"):
+        read += " FOR UPDATE"
+    # An engine each, as processes have: within one, writers queue up before SQLite sees them.
+    engines = [database.connect(database_url, pool_size=1) for _ in range(4)]
+    with database.writing(engines[0]) as conn:
         _put(conn, "counter")
 
-    read = "SELECT version FROM config_imports"
-    if engine.dialect.name == "postgresql":
-        read += " FOR UPDATE"
-
-    def increment(_: int) -> None:
+    def increment(number: int) -> None:
         for _round in range(20):
-            with database.writing(engine) as conn:
+            with database.writing(engines[number]) as conn:
                 seen = conn.execute(text(read)).scalar_one()
                 conn.execute(text("UPDATE config_imports SET version = :v"), {"v": seen + 1})
 
     stored.at_once(4, increment)
-    with database.reading(engine) as conn:
+    with database.reading(engines[0]) as conn:
         assert conn.execute(text("SELECT version FROM config_imports")).scalar_one() == 80
+    for engine in engines:
+        engine.dispose()
+
+
+def test_a_deferred_transaction_would_fail_there(sqlite_url: str) -> None:
+    """What `writing` is for, shown on SQLite itself: no busy time-out helps a snapshot that is old."""
+    engine = database.connect(sqlite_url, busy_timeout=30)
+    with database.reading(engine) as conn:  # deferred, and on SQLite nothing keeps it from writing
+        conn.execute(text("SELECT count(*) FROM config_imports")).scalar_one()
+        _write_once(engine)
+        with pytest.raises(database.UNAVAILABLE, match="locked"):
+            _put(conn, "late")
+    engine.dispose()
 
 
 def test_readers_go_on_while_someone_writes(engine: Engine) -> None:
@@ -176,19 +191,21 @@ def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
         pass
 
 
-def _child(engine: Engine, answer: "multiprocessing.SimpleQueue[int]") -> None:
+def _child(engine: Engine, answer: "multiprocessing.SimpleQueue[tuple[int, bool]]") -> None:
     _write_once(engine)
-    answer.put(_count(engine))
+    with engine.connect() as conn:
+        is_own = conn.info["pid"] == os.getpid()
+    answer.put((_count(engine), is_own))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process with threads, which pytest has
 def test_a_child_does_not_speak_over_the_connections_of_its_parent(engine: Engine) -> None:
     assert _count(engine) == 0
     fork = multiprocessing.get_context("fork")
-    answer: multiprocessing.SimpleQueue[int] = fork.SimpleQueue()
+    answer: multiprocessing.SimpleQueue[tuple[int, bool]] = fork.SimpleQueue()
     child = fork.Process(target=_child, args=(engine, answer))
     child.start()
-    assert answer.get() == 1
+    assert answer.get() == (1, True)
     child.join()
     assert child.exitcode == 0
     assert _count(engine) == 1
