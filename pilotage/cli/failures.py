@@ -13,6 +13,9 @@ REFUSED = 1  #: refused or not found
 WRONG = 2  #: wrong usage or configuration
 INTERRUPTED = 130  #: Ctrl-C, as shells count it
 
+#: Problems of a refused request that are told; a thousand equal jobs have a thousand equal ones.
+_MOST_LINES = 20
+
 #: Errors that the user can do something about; anything else is a bug and keeps its traceback.
 SHOWN: tuple[type[Exception], ...] = (PilotageError, TyperException, OSError)
 
@@ -67,7 +70,9 @@ def _lines(error: Exception) -> list[str]:
         return [one_line(str(problem)) for problem in error.problems]
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{error.filename}: {error.strerror}"]
-    return _joined(str(error)) or [type(error).__name__]
+    lines = _joined(str(error)) or [type(error).__name__]
+    more = [f"… and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+    return lines[:_MOST_LINES] + more
 
 
 def _joined(text: str) -> list[str]:

@@ -1,0 +1,44 @@
+from pathlib import Path
+
+from pilotage.cli import findings, settings
+from pilotage.cli.findings import Health
+from pilotage.cli.settings import Settings
+
+
+def installation(home: Path, **flags: object) -> Settings:
+    return settings.load({"home": home, **flags}, {})
+
+
+def test_our_packages_come_from_one_place() -> None:
+    assert [finding.health for finding in findings.packages()] == [Health.GOOD]
+
+
+def test_a_home_that_is_not_there_is_no_disaster(tmp_path: Path) -> None:
+    (finding,) = findings.files(installation(tmp_path / "none"))
+    assert finding.health is Health.WARNING
+
+
+def test_a_key_that_others_may_read_is_bad(tmp_path: Path) -> None:
+    chosen = installation(tmp_path)
+    chosen.key.write_text("secret")
+    chosen.key.chmod(0o644)
+    (finding,) = [each for each in findings.files(chosen) if each.subject == chosen.key.name]
+    assert finding.health is Health.BAD
+    assert "chmod 600" in finding.message
+
+
+def test_a_database_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
+    (finding,) = findings.the_database(installation(tmp_path))
+    assert finding.health is Health.BAD
+    assert "pilotage.db does not exist" in finding.message
+    assert not (tmp_path / "pilotage.db").exists()
+
+
+def test_a_redis_that_does_not_answer_is_bad(tmp_path: Path) -> None:
+    (finding,) = findings.redis(installation(tmp_path, redis_url="redis://127.0.0.1:1"))
+    assert finding.health is Health.BAD
+
+
+def test_no_redis_is_fine(tmp_path: Path) -> None:
+    (finding,) = findings.redis(installation(tmp_path))
+    assert finding.health is Health.GOOD

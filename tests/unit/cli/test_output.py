@@ -1,0 +1,72 @@
+import io
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from pilotage.cli import explanation, output
+
+
+def printed(renderable: object) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        ("", "–"),
+        (True, "yes"),
+        ([], "–"),
+        (["a", 1], "a, 1"),
+        ({"Memory": 4000, "Tag": ["a"]}, "Memory = 4000; Tag = a"),
+        ("[red]x", r"\[red]x"),
+    ],
+)
+def test_values_are_shown_as_people_read_them(value: object, shown: str) -> None:
+    assert output.cell(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("then", "shown"),
+    [
+        ("2026-03-28T11:59:55Z", "5 s"),
+        ("2026-03-28T11:50:00Z", "10 min"),
+        ("2026-03-28T08:00:00Z", "4 h"),
+        ("2026-03-01T12:00:00Z", "27 d"),
+        ("2026-03-28T12:00:07Z", "0 s"),
+    ],
+)
+def test_ages_are_told_in_the_largest_unit_that_says_enough(then: str, shown: str) -> None:
+    assert output.ago(then, datetime(2026, 3, 28, 12, 0, tzinfo=UTC)) == shown
+
+
+def test_text_with_brackets_is_not_taken_for_markup() -> None:
+    assert "[bold]" in printed(output.table(("A",), [["[bold]"]]))
+
+
+def test_an_explanation_names_every_reason_and_what_holds_the_job_back_now() -> None:
+    found = {
+        "job_id": 7,
+        "status": "Waiting",
+        "eligible_queues": 0,
+        "candidate_queues": 3,
+        "reasons": [
+            {
+                "requirement": "Memory",
+                "wanted": "at least 9000 MB",
+                "excluded": 3,
+                "only_this": 2,
+                "example": {"queue": "A/b/c", "has": "4000"},
+            },
+            {"requirement": "OS", "wanted": "el9", "excluded": 1, "only_this": 0, "example": None},
+        ],
+        "changes": [{"change": "Memory = 4000", "gains": 2, "example": "A/b/c"}],
+        "now": ["no eligible queue"],
+    }
+    text = printed(explanation.of_job(found))
+    for said in ("0 of 3", "Memory", "A/b/c", "4000", "OS", "Memory = 4000", "no eligible queue"):
+        assert said in text
