@@ -75,8 +75,8 @@ class Service:
 def running(engine: Engine, directory: Path, text: str) -> Iterator[Service]:
     """A service with this configuration; jobs are optimized in the request that submits them."""
     live = LiveConfiguration()
-    matcher = Matcher(engine, lambda: live.current)
-    claimer = Claimer(matcher)
+    matcher = Matcher(engine, lambda: live.current, utc_now)
+    claimer = Claimer(engine, matcher)
     parts = Parts(
         engine=engine,
         live=live,

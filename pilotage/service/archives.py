@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from pilotage.service.api_route import refuse_by_length
-from pilotage.service.refusals import BodyTooLarge, NotInTime
+from pilotage.service.refusals import BodyTooLarge, SenderSilent
 from taskqueue.blob_store import BlobStore, Staged
 from taskqueue.errors import TooLarge
 
@@ -29,7 +29,7 @@ async def receive(request: Request, store: BlobStore, *, limit: int) -> Staged:
 
     Raises:
         BodyTooLarge: It has more than `limit` bytes.
-        NotInTime: Its sender fell silent.
+        SenderSilent: Its sender fell silent.
         StorageFull: The store has no room.
     """
     refuse_by_length(request, limit)
@@ -58,7 +58,7 @@ async def _next(body: AsyncIterator[bytes]) -> bytes | None:
         async with asyncio.timeout(_SILENCE):
             return await anext(body, None)
     except TimeoutError:
-        raise NotInTime(f"nothing came for {_SILENCE:.0f} s") from None
+        raise SenderSilent(f"nothing came for {_SILENCE:.0f} s") from None
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

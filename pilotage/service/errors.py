@@ -36,13 +36,15 @@ STATUS: dict[type[Exception], int] = {
     taskqueue_errors.TooLarge: 413,
     taskqueue_errors.StorageFull: 503,
     matcher_errors.Busy: 503,
+    matcher_errors.NotInTime: 503,
+    matcher_errors.NotServed: 403,
     refusals.NotAuthenticated: 401,
     refusals.NotAllowed: 403,
     refusals.NotHere: 404,
     refusals.BodyTooLarge: 413,
     refusals.PreconditionRequired: 428,
     refusals.TooManyRequests: 429,
-    refusals.NotInTime: 503,
+    refusals.SenderSilent: 408,
     refusals.ClientGone: 400,
 }
 

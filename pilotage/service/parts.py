@@ -11,6 +11,7 @@ from matcher.claimer import Claimer
 from matcher.matcher import Matcher
 from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
+from pilotage.service.pilot_places import PilotPlaces
 from pilotage.service.revoked import RevokedTokens
 from pilotage.service.tokens import Tokens
 from taskqueue.blob_store import BlobStore
@@ -47,7 +48,9 @@ class Parts:
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
     rates: RateLimiter = field(default_factory=RateLimiter)
+    places: PilotPlaces = field(init=False)
     revoked: RevokedTokens = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "places", PilotPlaces(self.engine))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))

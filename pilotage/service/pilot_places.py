@@ -55,6 +55,17 @@ class PilotPlaces:
         if bound != queue:
             raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot ask for {queue}")
 
+    def require_unbound(self, caller: Caller) -> None:
+        """Refuse a pilot that states no queue although it belongs to one.
+
+        Raises:
+            NotAllowed: It does.
+        """
+        with database.reading(self._engine) as conn:
+            bound = caller.queue or pilot_binding.bound(conn, caller.stamp or "")
+        if bound is not None:
+            raise NotAllowed(f"the pilot {caller.stamp} belongs to {bound} and has to state it")
+
 
 def check_site(caller: Caller, site: str | None) -> None:
     """Refuse directors and gateways that ask for a site which is not theirs.

@@ -59,10 +59,10 @@ class PreconditionRequired(PilotageError):
     code = "precondition_required"
 
 
-class NotInTime(PilotageError):
-    """The answer was not ready within the time that the client waits."""
+class SenderSilent(PilotageError):
+    """The rest of a body did not come."""
 
-    code = "not_in_time"
+    code = "sender_silent"
 
 
 class ClientGone(PilotageError):

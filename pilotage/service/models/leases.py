@@ -53,6 +53,7 @@ class LeaseAnswer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     commands: list[str] = Field(default=[], description="`kill`: end the payload, deliver what there is.")
+    heartbeat_seconds: float | None = Field(default=None, description="Seconds until the next one.")
 
 
 class OutputStored(BaseModel):

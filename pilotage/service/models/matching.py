@@ -85,6 +85,7 @@ class MatchAnswer(BaseModel):
     lease: str = Field(description="Names the attempt in `/leases/…`.")
     lease_expires_at: datetime = Field(description="Until when it has to be started.")
     description: dict[str, Any]
+    sandbox: str | None = Field(default=None, description="There is an input sandbox to fetch.")
 
 
 class Matches(BaseModel):

@@ -33,7 +33,8 @@ def start(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Start | None
 
     def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
         lease_time = lease_scope.length(parts, attempt.vo)
-        return handover.start(conn, lease, lease_time=lease_time, now=parts.clock())
+        answer = handover.start(conn, lease, lease_time=lease_time, now=parts.clock())
+        return answer | {"heartbeat_seconds": lease_scope.heartbeat_every(parts, attempt.vo)}
 
     return _reported(parts, caller, lease, "start", report)
 
@@ -47,7 +48,7 @@ def heartbeat(
     said = body or Heartbeat()
 
     def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        return handover.heartbeat(
+        answer = handover.heartbeat(
             conn,
             lease,
             progress=said.progress,
@@ -55,6 +56,7 @@ def heartbeat(
             lease_time=lease_scope.length(parts, attempt.vo),
             now=parts.clock(),
         )
+        return answer | {"heartbeat_seconds": lease_scope.heartbeat_every(parts, attempt.vo)}
 
     return _reported(parts, caller, lease, "heartbeat", report)
 

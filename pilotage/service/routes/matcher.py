@@ -1,0 +1,162 @@
+"""The matcher: pools of queues, work for pilots, task queues for directors."""
+
+import json
+import time
+from dataclasses import replace
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Header, Request
+
+from cs_config.address import QueueAddress
+from matcher import places, presented, requests
+from matcher.matcher import Listing
+from matcher.requests import MatchRequest
+from matcher.resource import Presented
+from pilotage.service import door, pilot_places
+from pilotage.service.access import allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Caller, Role
+from pilotage.service.models.matching import (
+    JobRequest,
+    MatchAnswer,
+    Matches,
+    PoolsOfQueues,
+    QueuesQuestion,
+    ResourceDescription,
+    TaskQueueAnswer,
+    TaskQueues,
+    UnknownQueue,
+)
+from pilotage.service.parts import Parts
+from requirements.errors import InvalidRequest
+from requirements.problem import Problem
+
+router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
+
+RequestTimeout = Annotated[
+    float | None,
+    Header(
+        gt=0, le=86_400, description="Seconds that the client waits; what cannot be delivered is not claimed."
+    ),
+]
+
+
+@router.post("/getSubmitPoolsForQueue")
+@allow(Role.DIRECTOR, Role.GATEWAY, Role.PILOT)
+def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQuestion) -> PoolsOfQueues:
+    """For each queue the ids of the pools that it is eligible for.
+
+    Unknown queues do not spoil the bunch; 404 only if all are unknown.
+    """
+    names = _queue_names(body)
+    pools, unknown = parts.matcher.get_submit_pools(_vos(parts, caller), names)
+    addresses = frozenset(QueueAddress.parse(name) for name in pools)
+    pilot_places.check_queues(caller, addresses)
+    if caller.role is Role.PILOT:
+        for address in addresses:
+            parts.places.bind(caller, address, now=parts.clock())
+    return PoolsOfQueues(
+        pools=dict(pools),
+        unknown=[UnknownQueue(queue=each.name, did_you_mean=each.suggestion) for each in unknown],
+    )
+
+
+@router.post("/requestJob", response_model_exclude_none=True)
+@allow(Role.GATEWAY, Role.PILOT)
+async def request_job(
+    parts: PartsOf,
+    caller: CallerOf,
+    request: Request,
+    body: JobRequest,
+    request_timeout: RequestTimeout = None,
+) -> Matches:
+    """Ask for work: jobs with their leases, or why there is none and when to ask again."""
+    said = presented.read(body.stated())
+    address = await _admitted(parts, caller, said)
+    limits = parts.limits
+    seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
+    wanted = MatchRequest(
+        presented=replace(said, stamp=caller.stamp) if caller.stamp else said,
+        caller=_caller(parts, caller, said),
+        deadline=time.monotonic() + seconds,
+        count=body.count,
+        request_id=body.request_id,
+    )
+    answer = await door.answer_of(request, parts.claimer, wanted)
+    site = address.site if address else said.site
+    for match in answer.matches:
+        parts.metrics.matched(vo=match.vo, site=site, jobs=1)
+    if answer.reason:
+        parts.metrics.not_matched(answer.reason)
+    return Matches(
+        matches=[
+            MatchAnswer(
+                job_id=match.job_id,
+                epoch=match.epoch,
+                lease=match.lease,
+                lease_expires_at=match.lease_expires_at,
+                description=dict(match.description),
+                sandbox=f"sha256:{match.sandbox}" if match.sandbox else None,
+            )
+            for match in answer.matches
+        ],
+        warnings=list(answer.warnings),
+        reason=answer.reason,
+        retry_after=answer.retry_after,
+    )
+
+
+@router.post("/getMatchingTaskQueues")
+@allow(Role.DIRECTOR)
+def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
+    """All task queues that the resource may serve now."""
+    said = presented.read(body.stated())
+    pilot_places.check_site(caller, said.site)
+    found = parts.matcher.get_matching_task_queues(said, _caller(parts, caller, said))
+    return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(said.warnings))
+
+
+def _queue_names(body: QueuesQuestion) -> list[str]:
+    parts = (body.site, body.ce, body.queue)
+    stated = [part for part in parts if part is not None]
+    if (body.queues is None) == (not stated) or (stated and len(stated) < len(parts)):
+        raise InvalidRequest([Problem(path="body", message="needs queues, or Site, CE and Queue")])
+    return body.queues if body.queues is not None else ["/".join(stated)]
+
+
+async def _admitted(parts: Parts, caller: Caller, said: Presented) -> QueueAddress | None:
+    """The queue that the pilot states, if it may ask from there; None: it states none."""
+    address = places.stated_queue(said, parts.live.current)
+    if caller.role is not Role.PILOT:
+        pilot_places.check_site(caller, said.site)
+    elif address is None:
+        await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
+    elif not parts.places.is_known(caller, address, now=parts.clock()):
+        await anyio.to_thread.run_sync(lambda: parts.places.bind(caller, address, now=parts.clock()))
+    return address
+
+
+def _caller(parts: Parts, caller: Caller, said: Presented) -> requests.Caller:
+    """Operators speak for the VOs that they state, else for all."""
+    stated = said.resource.vos if caller.is_operator else None
+    return requests.Caller(subject=caller.subject, vos=stated or _vos(parts, caller), queue=caller.queue)
+
+
+def _vos(parts: Parts, caller: Caller) -> frozenset[str]:
+    return parts.live.current.vos if caller.is_operator else caller.vos
+
+
+def _task_queue(found: Listing) -> TaskQueueAnswer:
+    task_queue = found.task_queue
+    return TaskQueueAnswer(
+        task_queue=task_queue.task_queue_id,
+        vo=task_queue.vo,
+        owner_group=task_queue.owner_group,
+        owner=task_queue.owner,
+        submit_pool=task_queue.requirement_class.submit_pool,
+        priority=task_queue.priority,
+        waiting=found.waiting,
+        definition=json.loads(task_queue.requirement_class.to_json()),
+        job_ids=list(found.job_ids),
+    )

@@ -1,0 +1,191 @@
+import logging
+from datetime import timedelta
+
+import pytest
+
+from pilotage.service.access import allow, allowed_roles
+from pilotage.service.callers import Role
+from pilotage.service.grants import grant
+from pilotage.service.parts import utc_now
+from tests.running_service import Service
+
+QUEUE = "LCG.A.org/ce1/long"
+TREE = {"config": {"Resources": {}}, "message": ""}
+
+#: Route, body, and the roles that may use it beside the operator.
+ROUTES = [
+    ("POST", "/jobs", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
+    ("GET", "/jobs", None, {"user", "vo_admin"}),
+    ("GET", "/jobs/summary", None, {"user", "vo_admin"}),
+    ("GET", "/jobs/1", None, {"user", "vo_admin"}),
+    ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
+    ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),
+    ("POST", "/jobs/1/kill", None, {"user", "vo_admin"}),
+    ("POST", "/jobs/1/reschedule", None, {"user", "vo_admin"}),
+    ("POST", "/jobs/kill", {"ids": [1]}, {"user", "vo_admin"}),
+    ("POST", "/jobs/reschedule", {"ids": [1]}, {"user", "vo_admin"}),
+    ("POST", "/sandboxes", None, {"user", "vo_admin"}),
+    (
+        "GET",
+        "/jobs/1/explain",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
+    ("GET", "/pools", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
+    ("GET", "/pools/0", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
+    (
+        "GET",
+        f"/resources/queues/{QUEUE}",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
+    (
+        "POST",
+        "/resources/getEligibleNodes",
+        {},
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
+    ("GET", "/config", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
+    ("PUT", "/config", TREE, set()),
+    ("GET", "/config/versions", None, set()),
+    ("POST", "/config/rollback", {"version": 1}, set()),
+    ("POST", "/matcher/getSubmitPoolsForQueue", {"queues": [QUEUE]}, {"director", "gateway", "pilot"}),
+    (
+        "POST",
+        "/matcher/requestJob",
+        {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 1},
+        {"gateway", "pilot"},
+    ),
+    ("POST", "/matcher/getMatchingTaskQueues", {"CPUTime": 1, "Site": "LCG.A.org"}, {"director"}),
+    ("POST", "/leases/nope/start", {}, {"gateway", "pilot"}),
+    ("POST", "/leases/nope/heartbeat", {}, {"gateway", "pilot"}),
+    ("POST", "/leases/nope/finish", {"status": "Done"}, {"gateway", "pilot"}),
+    ("POST", "/leases/nope/release", {}, {"gateway", "pilot"}),
+    ("GET", "/leases/nope/sandbox", None, {"gateway", "pilot"}),
+    ("PUT", "/leases/nope/output", None, {"gateway", "pilot"}),
+    ("POST", "/pilots", {"stamp": "s1", "queue": QUEUE}, {"director"}),
+    ("POST", "/pilots/nope/status", {"status": "Done"}, {"director", "pilot"}),
+    ("GET", "/pilots", None, {"vo_admin", "site_admin", "director", "gateway"}),
+    ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
+    ("POST", "/tokens/revoke", {"jti": "x"}, set()),
+]
+
+TOKENS = {
+    "user": {"vo": "cms", "user": "ada"},
+    "vo_admin": {"vo": "cms", "user": "eve"},
+    "site_admin": {"vo": "cms", "site": "LCG.A.org"},
+    "director": {"vo": "cms", "site": "LCG.A.org"},
+    "gateway": {"vo": "cms", "site": "LCG.A.org"},
+    "pilot": {"vo": "cms", "queue": QUEUE},
+    "operator": {"user": "root"},
+    "monitor": {},
+}
+
+
+def test_each_role_may_use_its_routes_and_no_other(service: Service):
+    clients = {role: service.as_role(role, **wishes) for role, wishes in TOKENS.items()}
+    wrong = []
+    for method, path, body, roles in ROUTES:
+        for role, client in clients.items():
+            answer = client.request(method, f"/api/v1{path}", json=body)
+            assert answer.status_code < 500, answer.text
+            is_refused = answer.status_code == 403
+            if is_refused == (role in roles | {"operator"}):
+                wrong.append((method, path, role, answer.status_code, answer.text))
+    assert not wrong
+
+
+def test_the_table_above_has_every_route(service: Service):
+    paths = service.client().get("/openapi.json").json()["paths"]
+    described = {
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method in methods
+        if path.startswith("/api/v1")
+    }
+    known = set()
+    for method, path, _, _ in ROUTES:
+        plain = f"/api/v1{path}".replace(QUEUE, "{site}/{ce}/{queue}").replace("/nope", "/{key}")
+        plain = plain.replace("/jobs/1", "/jobs/{key}").replace("/pools/0", "/pools/{key}")
+        known.add((method, plain))
+    names = ("{job_id}", "{lease}", "{stamp}", "{pool_id}")
+    for name in names:
+        described = {(method, path.replace(name, "{key}")) for method, path in described}
+    assert described == known
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Basic YTpi", "Bearer nonsense", "Bearer a.b.c", "bearer " + "x" * 9000],
+)
+def test_without_a_good_token_every_route_is_401(service: Service, header: str | None):
+    client = service.client()
+    headers = {} if header is None else {"Authorization": header}
+    for method, path, body, _ in ROUTES if header is None else ROUTES[:1]:
+        answer = client.request(method, f"/api/v1{path}", json=body, headers=headers)
+        assert answer.status_code == 401, path
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.json()["error"]["code"] == "not_authenticated"
+    assert client.get("/metrics", headers=headers).status_code == 401
+
+
+def test_an_expired_token_is_401(service: Service):
+    past = utc_now() - timedelta(days=2)
+    token, _ = service.parts.tokens.mint(grant(role="operator"), now=past)
+    assert service.client(token).get("/api/v1/jobs").status_code == 401
+
+
+def test_a_revoked_token_is_401_at_once(service: Service):
+    token = service.token("user", vo="cms", user="ada")
+    client = service.client(token)
+    assert client.get("/api/v1/jobs").status_code == 200
+    assert service.operator().post("/api/v1/tokens/revoke", json={"token": token}).status_code == 204
+    assert client.get("/api/v1/jobs").status_code == 401
+    # Revoking is idempotent, and another token of the same bearer is another token.
+    assert service.operator().post("/api/v1/tokens/revoke", json={"token": token}).status_code == 204
+    assert service.user().get("/api/v1/jobs").status_code == 200
+
+
+def test_a_request_outside_its_role_is_in_the_audit_log(service: Service, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, logger="pilotage.audit"):
+        service.user().put("/api/v1/config", json=TREE)
+    [line] = [record.getMessage() for record in caplog.records if record.name == "pilotage.audit"]
+    assert '"action": "refused"' in line
+    assert "user:cms::ada" in line
+    assert "/api/v1/config" in line
+
+
+def test_a_gateway_renews_its_token_and_revoking_the_first_revokes_both(service: Service):
+    first = service.token("gateway", vo="cms", site="LCG.A.org")
+    answer = service.client(first).post("/api/v1/tokens/renew")
+    assert answer.status_code == 200
+    renewed = service.client(answer.json()["token"])
+    assert renewed.get("/api/v1/pools").status_code == 200
+    service.operator().post("/api/v1/tokens/revoke", json={"token": first})
+    assert renewed.get("/api/v1/pools").status_code == 401
+
+
+def test_a_pilot_that_does_not_run_does_not_renew_its_token(service: Service):
+    assert service.pilot(QUEUE).post("/api/v1/tokens/renew").status_code == 404
+
+
+def test_too_many_requests_of_one_subject_are_429(service: Service, config_text: str):
+    limited = config_text.replace("Defaults:", "Defaults:\n    Limits: {RequestsPerSecond: 0.1}")
+    service.configure(limited)
+    user = service.user()
+    assert user.get("/api/v1/jobs").status_code == 200
+    answer = user.get("/api/v1/jobs")
+    assert answer.status_code == 429
+    assert 1 <= int(answer.headers["Retry-After"]) <= 10
+    assert answer.json()["error"]["code"] == "too_many_requests"
+    assert service.user("bob").get("/api/v1/jobs").status_code == 200
+    operator = service.operator()
+    assert all(operator.get("/api/v1/jobs").status_code == 200 for _ in range(3))
+
+
+def test_a_route_that_does_not_say_who_may_use_it_does_not_start():
+    def open_to_whom() -> None: ...
+
+    with pytest.raises(TypeError, match="open_to_whom"):
+        allowed_roles(open_to_whom)
+    assert allowed_roles(allow(Role.USER)(open_to_whom)) == {Role.USER, Role.OPERATOR}

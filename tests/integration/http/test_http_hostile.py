@@ -1,0 +1,158 @@
+"""Whatever comes in, the answer is never 5xx, and always in the one shape."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.integration.http.test_http_access import ROUTES
+from tests.running_service import Service
+
+BODIES = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"1e999",
+    b"{}",
+    b'{"a": NaN}',
+    b"\xff\xfe\x00",
+    b'{"x": "\\u0000"}',
+    b'{"x": "\\ud800"}',
+    b"[" * 20_000,
+    b'{"a":' * 2_000 + b"1" + b"}" * 2_000,
+    b"9" * 10_000,
+    b'{"count": -1, "limit": -1, "ids": [-1], "version": -1, "CPUTime": -1}',
+    b'{"count": 99999999999999999999, "version": 99999999999999999999}',
+    b'{"count": 9223372036854775807, "CPUTime": 9223372036854775807, "version": 9223372036854775807}',
+    b'{"jdl": "[[[[[["}',
+    b'{"jdl": ""}',
+    b'{"jobs": [null, 5, "x", []]}',
+    b'{"jobs": [{"Executable": {"a": {"b": []}}}]}',
+    b'{"jobs": [{"Executable": "x", "CPUTime": 9223372036854775807, "Priority": 1e308}]}',
+    b'{"queues": ["", "a", "a/b", "a/b/c/d", "../../etc", "a/b/c"]}',
+    b'{"Site": {}, "CPUTime": [[]], "Tag": [{}], "MaxRAM": "x", "SubmitPool": 5}',
+    b'{"queue": {"MaxRAM": {"a": 1}}, "ce": {"": []}, "vo": ""}',
+    b'{"config": {"Resources": {"Sites": []}}, "message": ""}',
+    b'{"text": "a: &a [*a]", "message": ""}',
+    b'{"stamp": "", "queue": "x"}',
+    b'{"status": "Flying", "exit_code": 1e400}',
+    b'{"token": "x"}',
+]
+
+
+def check(answer, what: object) -> None:
+    assert answer.status_code < 500, (what, answer.status_code, answer.text[:500])
+    if answer.status_code >= 400:
+        assert set(answer.json()["error"]) == {"code", "message", "details"}, what
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body[:24].decode("latin-1"))
+def test_no_body_makes_a_route_fail(service: Service, body: bytes):
+    operator = service.operator()
+    for method, path, _, _ in ROUTES:
+        if path.endswith("requestJob"):
+            continue  # has tests of its own: the operator's would wait
+        answer = operator.request(
+            method, f"/api/v1{path}", content=body, headers={"Content-Type": "application/json"}
+        )
+        check(answer, (method, path, body))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["%00", "%ff", "%ed%a0%80", "-1", "0", "99999999999999999999", "..", "%2e%2e%2f", "a" * 300, "%0a"],
+)
+def test_no_path_makes_a_route_fail(service: Service, value: str):
+    operator = service.operator()
+    for path in (
+        f"/jobs/{value}",
+        f"/jobs/{value}/log",
+        f"/jobs/{value}/explain",
+        f"/jobs/{value}/output",
+        f"/pools/{value}",
+        f"/resources/queues/{value}/{value}/{value}",
+        f"/leases/{value}/sandbox",
+        f"/nothing/{value}",
+    ):
+        check(operator.get(f"/api/v1{path}"), path)
+    for path in (f"/leases/{value}/finish", f"/pilots/{value}/status", f"/jobs/{value}/kill"):
+        check(operator.post(f"/api/v1{path}", json={"status": "Done"}), path)
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/pools", "/pilots", "/config/versions", "/jobs/summary"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=-1",
+        "limit=1e9",
+        "after=%00",
+        "after=-9223372036854775809",
+        "vo=%00",
+        "vo=%f0%9f%92%a9",
+        "by=%00",
+        "status=%00",
+    ],
+)
+def test_no_query_makes_a_list_fail(service: Service, path: str, query: str):
+    check(service.operator().get(f"/api/v1{path}?{query}"), (path, query))
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "é".encode().decode("latin-1")])
+def test_no_idempotency_key_makes_a_submission_fail(service: Service, key: str):
+    answer = service.user().post(
+        "/api/v1/jobs",
+        content=json.dumps({"jobs": [{"Executable": "x"}]}),
+        headers=[(b"Idempotency-Key", key.encode("latin-1")), (b"Content-Type", b"application/json")],
+    )
+    check(answer, key)
+
+
+def test_a_body_beyond_the_limit_is_413_whether_it_says_its_length_or_not(service: Service):
+    limit = service.parts.limits.json_bytes
+    user = service.user()
+    answer = user.post("/api/v1/jobs", content=b"x" * (limit + 1))
+    assert answer.status_code == 413
+    assert answer.json()["error"]["details"] == {"limit_bytes": limit}
+
+    def chunks():
+        for _ in range(limit // (1 << 20) + 2):
+            yield b"x" * (1 << 20)
+
+    assert user.post("/api/v1/jobs", content=chunks()).status_code == 413
+
+
+def test_a_body_of_another_type_is_400(service: Service):
+    answer = service.user().post("/api/v1/jobs", data={"jdl": "x"})
+    assert answer.status_code == 400
+
+
+def test_unknown_routes_and_methods_have_the_same_shape(service: Service):
+    operator = service.operator()
+    assert operator.get("/api/v1/nothing").json()["error"]["code"] == "not_found"
+    assert operator.delete("/api/v1/jobs").json()["error"]["code"] == "method_not_allowed"
+    assert operator.get("/api/v1/jobs/").status_code == 404
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = ["jdl", "jobs", "Executable", "Requirements", "CPUTime", "Site", "queue", "ce", "vo", "ids", "status"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4))
+def test_random_bodies_make_nothing_fail(service: Service, body: dict[str, object]):
+    operator = service.operator()
+    job = {"jobs": [{"VO": "cms", "Owner": "ada", **body}]}
+    for path, content in (
+        ("/jobs", body),
+        ("/jobs", job),
+        ("/resources/getEligibleNodes", body),
+        ("/jobs/kill", body),
+    ):
+        check(operator.post(f"/api/v1{path}", content=json.dumps(content)), (path, content))

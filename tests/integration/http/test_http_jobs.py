@@ -1,0 +1,272 @@
+import pytest
+
+from tests.running_service import Service
+
+JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
+STUCK = {"Executable": "/bin/true", "Requirements": {"Memory": 64000, "CPUModel": "intel xeon"}}
+
+
+def submit(client, *jobs, **headers) -> list[int]:
+    answer = client.post("/api/v1/jobs", json={"jobs": list(jobs or [JOB])}, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["job_ids"]
+
+
+def error(answer) -> dict:
+    body = answer.json()["error"]
+    assert set(body) == {"code", "message", "details"}
+    return body
+
+
+def test_a_submitted_job_is_shown_with_its_description_pool_and_log(service: Service):
+    user = service.user()
+    [job_id] = submit(user)
+    job = user.get(f"/api/v1/jobs/{job_id}").json()
+    assert job["job_id"] == job_id
+    assert (job["vo"], job["owner"], job["owner_group"]) == ("cms", "ada", "cms_user")
+    assert job["status"] == "Waiting"
+    assert len(job["submit_pool"]) == 64
+    assert job["description"]["Executable"] == "/bin/true"
+    assert job["submitted_at"].endswith("Z")
+    assert job["attempt"] is None
+    log = user.get(f"/api/v1/jobs/{job_id}/log").json()["log"]
+    assert [entry["to"] for entry in log] == ["Received", "Waiting"]
+    assert log[0]["from"] is None
+    assert {"at", "from", "to", "minor", "application", "source", "epoch"} == set(log[0])
+
+
+def test_a_jdl_makes_jobs_as_json_does(service: Service):
+    user = service.user()
+    jdl = 'Executable = "/bin/echo"; Arguments = "%s"; Parameters = {"a", "b", "c"};'
+    answer = user.post("/api/v1/jobs", json={"jdl": jdl})
+    assert answer.status_code == 201
+    ids = answer.json()["job_ids"]
+    assert len(ids) == 3
+    assert user.get(f"/api/v1/jobs/{ids[1]}").json()["description"]["Arguments"] == "b"
+    answer = user.post("/api/v1/jobs", json={"jdls": [jdl, jdl]})
+    assert len(answer.json()["job_ids"]) == 6
+
+
+def test_the_same_idempotency_key_gives_the_same_ids_and_another_body_409(service: Service):
+    user = service.user()
+    key = {"Idempotency-Key": "k1"}
+    first = submit(user, JOB, JOB, **key)
+    assert submit(user, JOB, JOB, **key) == first
+    answer = user.post("/api/v1/jobs", json={"jobs": [JOB]}, headers=key)
+    assert answer.status_code == 409
+    assert error(answer)["code"] == "idempotency_conflict"
+    assert submit(service.user("bob"), JOB, JOB, **key) != first
+
+
+def test_one_bad_job_refuses_the_whole_and_names_index_and_field(service: Service):
+    user = service.user()
+    bad = {"Executable": "/bin/true", "Requirements": {"Memory": "lots"}, "CPUTimee": 5}
+    answer = user.post("/api/v1/jobs", json={"jobs": [JOB, bad]})
+    assert answer.status_code == 400
+    problems = error(answer)["details"]["problems"]
+    assert {"jobs[1]/Requirements/Memory", "jobs[1]/CPUTimee"} <= {each["path"] for each in problems}
+    assert any(each.get("suggestion") == "CPUTime" for each in problems)
+    assert user.get("/api/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"jdl": "x", "jobs": [JOB]}, {"jobs": []}, {"jobs": [JOB] * 1001}, {"job": JOB}, [], 5, "x", None],
+)
+def test_a_submission_that_is_none_is_400(service: Service, body):
+    answer = service.user().post("/api/v1/jobs", json=body)
+    assert answer.status_code == 400
+    assert error(answer)["details"]["problems"]
+
+
+def test_a_bulk_of_a_thousand_is_stored_whole(service: Service):
+    user = service.user()
+    assert len(submit(user, *[JOB] * 1000)) == 1000
+    assert user.get("/api/v1/jobs/summary").json()["summary"] == [{"status": "Waiting", "count": 1000}]
+
+
+def test_users_see_their_own_jobs_admins_those_of_the_vo_operators_all(service: Service):
+    ada, bob, dune = service.user(), service.user("bob"), service.user(vo="dune")
+    [of_ada], [of_bob], [of_dune] = submit(ada), submit(bob), submit(dune)
+    admin, operator = service.as_role("vo_admin", vo="cms", user="eve"), service.operator()
+    seen = {
+        who: {job["job_id"] for job in client.get("/api/v1/jobs").json()["jobs"]}
+        for who, client in {"ada": ada, "dune": dune, "admin": admin, "operator": operator}.items()
+    }
+    assert seen == {
+        "ada": {of_ada},
+        "dune": {of_dune},
+        "admin": {of_ada, of_bob},
+        "operator": {of_ada, of_bob, of_dune},
+    }
+    assert ada.get("/api/v1/jobs?vo=dune").json()["jobs"] == []
+    assert ada.get("/api/v1/jobs?owner=bob").json()["jobs"] == []
+    assert admin.get("/api/v1/jobs?owner=bob").json()["jobs"][0]["job_id"] == of_bob
+    assert len(operator.get("/api/v1/jobs?vo=dune").json()["jobs"]) == 1
+
+
+@pytest.mark.parametrize("path", ["", "/log", "/output", "/explain", "/kill", "/reschedule"])
+def test_jobs_of_another_vo_look_exactly_like_no_jobs(service: Service, path: str):
+    [hidden] = submit(service.user(vo="dune"))
+    user = service.user()
+    call = user.post if path in ("/kill", "/reschedule") else user.get
+    theirs, none = call(f"/api/v1/jobs/{hidden}{path}"), call(f"/api/v1/jobs/{hidden + 5000}{path}")
+    assert theirs.status_code == none.status_code == 404
+    assert theirs.text.replace(str(hidden), "N") == none.text.replace(str(hidden + 5000), "N")
+
+
+def test_lists_page_without_gaps_or_repeats(service: Service):
+    user = service.user()
+    ids = submit(user, *[JOB] * 25)
+    found, after = [], None
+    while True:
+        page = user.get("/api/v1/jobs", params={"limit": 10} | ({"after": after} if after else {})).json()
+        found += [job["job_id"] for job in page["jobs"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert found == sorted(ids, reverse=True)
+
+
+def test_jobs_are_found_by_ids_status_and_pool(service: Service):
+    user = service.user()
+    first, second = submit(user, JOB, STUCK)
+    pool = user.get(f"/api/v1/jobs/{first}").json()["submit_pool"]
+
+    def ids(**params):
+        return [job["job_id"] for job in user.get("/api/v1/jobs", params=params).json()["jobs"]]
+
+    assert ids(id=f"{first},99999") == [first]
+    assert ids(status="Waiting,Running") == [second, first]
+    assert ids(status="Done") == []
+    assert ids(pool=pool) == [first]
+    assert ids(minor_status="No eligible queue") == [second]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=-1",
+        "limit=1001",
+        "limit=99999999999999999999999",
+        "limit=x",
+        "after=-3",
+        "after=99999999999999999999",
+        "status=Sleeping",
+        "id=abc",
+        "id=99999999999999999999",
+        "id=-1",
+        "nonsense=1",
+        "owner=a%00b",
+        "vo=%00",
+        "a%00=1",
+    ],
+)
+def test_wrong_filters_are_400(service: Service, query: str):
+    answer = service.user().get(f"/api/v1/jobs?{query}")
+    assert answer.status_code == 400, answer.text
+    assert error(answer)["code"] == "invalid_request"
+
+
+def test_a_job_is_killed_once_and_stays_killed(service: Service):
+    user = service.user()
+    [job_id] = submit(user)
+    answer = user.post(f"/api/v1/jobs/{job_id}/kill")
+    assert answer.json() == {"job_id": job_id, "status": "Killed"}
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["status"] == "Killed"
+    assert user.post(f"/api/v1/jobs/{job_id}/kill").status_code == 200
+    answer = user.post(f"/api/v1/jobs/{job_id}/reschedule")
+    assert answer.status_code == 409
+    assert error(answer)["details"]["current"] == "Killed"
+
+
+def test_a_waiting_job_is_rescheduled_and_waits_again(service: Service):
+    user = service.user()
+    [job_id] = submit(user)
+    assert user.post(f"/api/v1/jobs/{job_id}/reschedule").json()["status"] == "Rescheduled"
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["reschedules"] == 1
+
+
+def test_many_jobs_are_killed_by_filter_but_never_those_of_others(service: Service):
+    ada, bob = service.user(), service.user("bob")
+    mine, theirs = submit(ada, JOB, JOB, JOB), submit(bob)
+    ada.post(f"/api/v1/jobs/{mine[0]}/kill")
+    answer = ada.post("/api/v1/jobs/kill", json={"status": "Waiting"}).json()
+    assert answer == {"job_ids": mine[1:], "refused": []}
+    answer = ada.post("/api/v1/jobs/kill", json={"ids": [*mine, *theirs]}).json()
+    assert answer["job_ids"] == []
+    refused = {each["job_id"]: each["reason"] for each in answer["refused"]}
+    assert refused[theirs[0]] == f"job {theirs[0]} does not exist"
+    assert bob.get(f"/api/v1/jobs/{theirs[0]}").json()["status"] == "Waiting"
+
+
+def test_a_filter_that_names_nothing_kills_nothing(service: Service):
+    user = service.user()
+    submit(user)
+    assert user.post("/api/v1/jobs/kill", json={}).status_code == 400
+    assert user.post("/api/v1/jobs/kill", json={"stat": "Waiting"}).status_code == 400
+
+
+def test_many_jobs_of_several_vos_are_rescheduled_by_an_operator(service: Service):
+    ids = sorted(submit(service.user()) + submit(service.user(vo="dune")))
+    answer = service.operator().post("/api/v1/jobs/reschedule", json={"status": "Waiting"}).json()
+    assert answer["job_ids"] == ids
+
+
+def test_an_operator_submits_for_others_and_a_user_does_not(service: Service):
+    job = {**JOB, "VO": "dune", "Owner": "zoe", "OwnerGroup": "dune_user"}
+    [job_id] = submit(service.operator(), job)
+    assert service.user("zoe", "dune").get(f"/api/v1/jobs/{job_id}").json()["owner"] == "zoe"
+    answer = service.user().post("/api/v1/jobs", json={"jobs": [job]})
+    assert answer.status_code == 400
+
+
+def test_an_operator_without_a_vo_is_told_to_name_one(service: Service):
+    answer = service.operator().post("/api/v1/jobs", json={"jobs": [JOB]})
+    assert answer.status_code == 400
+    assert "VO" in error(answer)["message"]
+
+
+def test_waiting_jobs_of_an_owner_are_limited(service: Service, config_text: str):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {WaitingJobsPerOwner: 2}"))
+    user = service.user()
+    submit(user, JOB, JOB)
+    answer = user.post("/api/v1/jobs", json={"jobs": [JOB]})
+    assert answer.status_code == 429
+    assert int(answer.headers["Retry-After"]) > 0
+    assert error(answer)["code"] == "quota_exceeded"
+
+
+def test_a_job_that_cannot_run_says_why(service: Service):
+    user = service.user()
+    [job_id] = submit(user, STUCK)
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["minor_status"] == "No eligible queue"
+    found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
+    assert (found["job_id"], found["status"]) == (job_id, "Waiting")
+    assert (found["eligible_queues"], found["candidate_queues"]) == (0, 3)
+    memory, model = sorted(found["reasons"], key=lambda each: -each["excluded"])
+    assert memory["requirement"] == "Memory"
+    assert (memory["excluded"], memory["only_this"]) == (3, 1)
+    assert memory["example"] == {"queue": "LCG.B.org/ce2/all", "has": "16000"}
+    assert (model["requirement"], model["excluded"], model["only_this"]) == ("CPUModel", 2, 0)
+    assert model["example"]["has"] is None
+    assert found["changes"] == []
+    assert "no eligible queue" in found["now"][0]
+
+
+def test_a_job_without_requirements_fits_every_queue(service: Service):
+    user = service.user()
+    [job_id] = submit(user, {"Executable": "/bin/true"})
+    found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
+    assert (found["eligible_queues"], found["reasons"]) == (3, [])
+
+
+def test_counts_by_two_columns_are_of_visible_jobs_only(service: Service):
+    submit(service.user(vo="dune"))
+    user = service.user()
+    submit(user, JOB, STUCK)
+    rows = user.get("/api/v1/jobs/summary?by=status,vo").json()["summary"]
+    assert rows == [{"status": "Waiting", "vo": "cms", "count": 2}]
+    answer = user.get("/api/v1/jobs/summary?by=colour")
+    assert answer.status_code == 400
