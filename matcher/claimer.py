@@ -2,7 +2,7 @@
 
 Requests wait on a future. The thread takes all that have come in, drops those whose time is over or whose
 client has gone, and claims for the rest in one transaction; no timer, so nobody waits for company. What
-cannot be delivered is released at once. One request that breaks the transaction is found by serving each
+cannot be delivered is released at once. A request that breaks the transaction is found by serving each
 alone, and fails alone.
 """
 
@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from matcher import matcher as matching
-from matcher.errors import Busy
-from matcher.matcher import Look, Matcher
+from matcher import undelivered
+from matcher.claiming import Look
+from matcher.errors import Busy, NotInTime
+from matcher.matcher import Matcher
 from matcher.requests import MatchAnswer, MatchRequest
-from taskqueue import database, handover
-from taskqueue.claims import Claimed
-from taskqueue.errors import IllegalTransition, LeaseNotFound, StaleLease
+from requirements.errors import PilotageError
+from taskqueue import database
 
 log = logging.getLogger(__name__)
 
@@ -34,17 +35,36 @@ _BATCH = 64
 _IDLE = 0.5
 #: Seconds before another look for jobs that were in other hands.
 _PAUSE = 0.02
-UNDELIVERED = "The answer could not be delivered"
+#: Seconds after which a turn that has not ended is one that never will.
+_STUCK = 60.0
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Ticket:
-    """A request in the queue; `future` gets its answer or its error."""
+    """A request in the queue; `future` gets its answer or its error, unless it is cancelled first."""
 
     request: MatchRequest
     future: "Future[MatchAnswer]" = field(default_factory=Future)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    abandoned: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether an answer would still find its pilot."""
+        return not self.future.cancelled() and time.monotonic() < self.request.deadline
+
+    def deliver(self, answer: MatchAnswer) -> bool:
+        """Give the answer; False: nobody waits for it any more."""
+        if not self.wanted:
+            self.refuse(NotInTime("there was no answer in time; no job was taken"))
+            return False
+        if not self.future.set_running_or_notify_cancel():
+            return False
+        self.future.set_result(answer)
+        return True
+
+    def refuse(self, error: Exception) -> None:
+        """Give an error instead of an answer."""
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
 
 
 class Claimer:
@@ -53,13 +73,15 @@ class Claimer:
     def __init__(self, engine: Engine, matcher: Matcher, *, most_waiting: int = _MOST_WAITING) -> None:
         self._engine = engine
         self._matcher = matcher
-        self._tickets: queue.Queue[Ticket | None] = queue.Queue(most_waiting)
-        self._undelivered: queue.SimpleQueue[Claimed] = queue.SimpleQueue()
+        self._tickets: queue.Queue[Ticket] = queue.Queue(most_waiting)
+        self._returned: queue.SimpleQueue[tuple[MatchRequest, MatchAnswer]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="claimer", daemon=True)
         self._stopping = threading.Event()
+        self._turn_began = time.monotonic()
 
     def start(self) -> None:
         """Begin to serve."""
+        self._turn_began = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -70,7 +92,7 @@ class Claimer:
     @property
     def alive(self) -> bool:
         """Whether requests are being served; if not, the process is not ready."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and time.monotonic() - self._turn_began < _STUCK
 
     def submit(self, request: MatchRequest) -> Ticket:
         """Queue a request.
@@ -89,103 +111,92 @@ class Claimer:
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody waits for this answer any more; what it was given goes back."""
-        with ticket.lock:
-            ticket.abandoned = True
-            given = ticket.future.done() and not ticket.future.cancelled()
-        if given and ticket.future.exception() is None:
-            self._take_back(ticket.future.result().matches)
+        if not ticket.future.cancel() and ticket.future.exception() is None:
+            self._returned.put((ticket.request, ticket.future.result()))
 
     def _run(self) -> None:
         again: list[Ticket] = []
-        while not (self._stopping.is_set() and self._tickets.empty() and not again):
+        while not self._stopping.is_set() or again or not self._tickets.empty():
             batch = again + self._next(wait=_PAUSE if again else _IDLE, most=_BATCH - len(again))
-            again = self._serve([ticket for ticket in batch if _wanted(ticket)])
-            self._release_undelivered()
-        self._release_undelivered()
+            self._turn_began = time.monotonic()
+            again = self._turn(batch)
+
+    def _turn(self, batch: Sequence[Ticket]) -> list[Ticket]:
+        """Serve a batch; those that have to look again are returned."""
+        for ticket in batch:
+            if not ticket.wanted:
+                ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
+        try:
+            again = self._serve([ticket for ticket in batch if ticket.wanted])
+            self._release_returned()
+        except database.UNAVAILABLE as error:
+            log.warning("the database is away or too busy: %s", error)
+            _refuse_all(batch, error)
+        except Exception as error:
+            log.exception("requests for work could not be served")
+            _refuse_all(batch, error)
+        else:
+            return again
+        return []
 
     def _next(self, *, wait: float, most: int) -> list[Ticket]:
         """All that have come in; if none has, the first that comes within `wait` seconds."""
         batch: list[Ticket] = []
         try:
             while len(batch) < most:
-                ticket = self._tickets.get(timeout=wait) if not batch else self._tickets.get_nowait()
-                if ticket is not None:
-                    batch.append(ticket)
+                batch.append(
+                    self._tickets.get_nowait() if batch or wait <= 0 else self._tickets.get(timeout=wait)
+                )
         except queue.Empty:
             pass
         return batch
 
     def _serve(self, batch: Sequence[Ticket]) -> list[Ticket]:
-        """Answer the requests; those that have to look again are returned."""
-        try:
+        if not batch:
             self._matcher.refresh()
-            if not batch:
-                return []
-            looks = self._matcher.serve([ticket.request for ticket in batch])
-        except database.UNAVAILABLE as error:
-            self._refuse(batch, error)
             return []
-        except Exception as error:  # noqa: BLE001 - whose fault it is shows when each is served alone
-            if len(batch) == 1:
-                self._refuse(batch, error)
-                return []
-            return [again for ticket in batch for again in self._serve([ticket])]
-        again = self._deliver(batch, looks)
-        self._settle(looks)
-        return again
-
-    def _deliver(self, batch: Sequence[Ticket], looks: Sequence[Look]) -> list[Ticket]:
-        again = []
-        for ticket, look in zip(batch, looks, strict=True):
-            if look.in_other_hands and time.monotonic() < ticket.request.deadline:
-                again.append(ticket)
-                continue
-            answer = matching.answer(ticket.request, look)
-            with ticket.lock:
-                undeliverable = ticket.abandoned or time.monotonic() > ticket.request.deadline
-                ticket.future.set_result(MatchAnswer(reason="timeout") if undeliverable else answer)
-            if undeliverable:
-                self._take_back(answer.matches)
-        return again
-
-    def _settle(self, looks: Sequence[Look]) -> None:
         try:
-            self._matcher.settle([look for look in looks if not look.in_other_hands])
-        except database.UNAVAILABLE as error:
-            log.warning("emptied task queues are still tried: %s", error)
+            looks = self._matcher.serve([ticket.request for ticket in batch])
+        except database.UNAVAILABLE:
+            raise
+        except Exception:
+            if len(batch) == 1:
+                raise
+            log.warning("%d requests could not be served together; each goes alone", len(batch))
+            return [again for ticket in batch for again in self._turn([ticket])]
+        again = self._deliver(batch, looks)
+        self._matcher.settle(looks)
+        return again
 
-    def _refuse(self, batch: Sequence[Ticket], error: Exception) -> None:
-        for ticket in batch:
-            with ticket.lock:
-                ticket.future.set_exception(error)
+    def _deliver(self, batch: Sequence[Ticket], looks: Sequence[Look | PilotageError]) -> list[Ticket]:
+        again: list[Ticket] = []
+        delivered: set[str] = set()
+        undeliverable: list[tuple[MatchRequest, MatchAnswer]] = []
+        for ticket, look in zip(batch, looks, strict=True):
+            if isinstance(look, PilotageError):
+                ticket.refuse(look)
+            elif look.in_other_hands and ticket.wanted:
+                again.append(ticket)
+            else:
+                answer = matching.answer(ticket.request, look)
+                if ticket.deliver(answer):
+                    delivered.update(match.lease for match in answer.matches)
+                elif answer.matches:
+                    undeliverable.append((ticket.request, answer))
+        for request, answer in undeliverable:
+            # The same request said twice: one of the two has its answer.
+            if delivered.isdisjoint(match.lease for match in answer.matches):
+                self._returned.put((request, answer))
+        return again
 
-    def _take_back(self, matches: Sequence[Claimed]) -> None:
-        for each in matches:
-            self._undelivered.put(each)
-
-    def _release_undelivered(self) -> None:
-        """Release what nobody was told of; if the database is away, its lease runs out instead."""
-        while not self._undelivered.empty():
-            claimed = self._undelivered.get()
-            try:
-                with database.writing(self._engine) as conn:
-                    handover.release(
-                        conn,
-                        claimed.lease,
-                        reason=UNDELIVERED,
-                        max_rescheduling=0,
-                        now=self._matcher.now(),
-                    )
-            except (StaleLease, LeaseNotFound, IllegalTransition):
-                continue
-            except database.UNAVAILABLE as error:
-                log.warning("job %d stays with its lease until that ends: %s", claimed.job_id, error)
+    def _release_returned(self) -> None:
+        """Release what nobody was told of; if that fails, its lease runs out instead."""
+        while not self._returned.empty():
+            request, answer = self._returned.get()
+            with database.writing(self._engine) as conn:
+                undelivered.release(conn, request, answer, now=self._matcher.now())
 
 
-def _wanted(ticket: Ticket) -> bool:
-    """Whether an answer would still find its pilot."""
-    with ticket.lock:
-        if not ticket.abandoned and time.monotonic() < ticket.request.deadline:
-            return True
-        ticket.future.set_result(MatchAnswer(reason="timeout"))
-        return False
+def _refuse_all(batch: Sequence[Ticket], error: Exception) -> None:
+    for ticket in batch:
+        ticket.refuse(error)

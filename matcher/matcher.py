@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import islice
 from random import Random
 
 from sqlalchemy import Connection, Engine
@@ -12,31 +11,23 @@ from sqlalchemy import Connection, Engine
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import lottery, places
-from matcher.errors import UnknownQueue
+from matcher import claiming, lottery, places
+from matcher.claiming import Look, Wish
+from matcher.errors import NotServed, UnknownQueue
 from matcher.places import Places, Served
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
-from matcher.resource import Presented, Resource, Values
+from matcher.resource import Presented, Resource
 from matcher.waiting import Waiting
+from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import claims, database, mapping, match_requests, task_queues
+from taskqueue import database, mapping, task_queues
 from taskqueue.claims import Claimed, Holder
 from taskqueue.task_queues import TaskQueue
 
 #: Jobs whose ids a listing names.
 _NAMED_JOBS = 100
-#: Task queues that one look tries; what is left waits for the next look.
-_TRIES = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look brought a request: jobs, or how it stands."""
-
-    claimed: tuple[Claimed, ...] = ()
-    closed: bool = False  #: its queue serves none of its VOs now
-    tried: tuple[int, ...] = ()  #: task queues that had fewer jobs than were wanted
-    in_other_hands: bool = False  #: jobs that fit are being taken by others; they may come free again
+#: Property of groups whose members take each other's jobs.
+_JOB_SHARING = "JobSharing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,31 +67,39 @@ class Matcher:
 
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
-        with self._lock, database.reading(self._engine) as conn:
-            self._places.forget(self._waiting.follow(conn))
+        with database.reading(self._engine) as conn:
+            self._follow(conn)
 
-    def serve(self, batch: Sequence[MatchRequest]) -> list[Look]:
-        """Claim for all requests in one transaction: all of it happens, or nothing.
+    def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+        """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
 
-        Raises:
-            UnknownQueue, InvalidResource: Of a request that is wrong; serve it alone to learn which.
+        Who finds nothing in memory, which has been brought up to date before, costs no writing.
         """
         now = self._clock()
-        with database.writing(self._engine) as conn:
-            # In one order everywhere: a repeated request waits for its twin in another process.
-            looks = {
-                position: self._look(conn, batch[position], now)
-                for position in sorted(range(len(batch)), key=lambda each: _order(batch[each]))
+        first = _firsts(batch)
+        unique = [batch[number] for number in range(len(batch)) if first[number] == number]
+        with database.reading(self._engine) as conn:
+            self._follow(conn)
+            given = claiming.given_before(conn, unique)
+            found = {
+                id(request): self._prepare(conn, request, given.get(claiming.key_of(request), ()))
+                for request in unique
             }
-        return [looks[position] for position in range(len(batch))]
-
-    def settle(self, looks: Sequence[Look]) -> None:
-        """Stop trying task queues that turned out to be empty."""
-        tried = {each for look in looks for each in look.tried}
-        if tried:
+        wishes = [each for each in found.values() if isinstance(each, Wish)]
+        if wishes:
             with database.writing(self._engine) as conn:
-                task_queues.mark_empty(conn, tried, now=self._clock())
-            self.refresh()
+                looks = claiming.claim_all(conn, wishes, now=now)
+            claimed = {id(wish.request): look for wish, look in zip(wishes, looks, strict=True)}
+        else:
+            claimed = {}
+        return [_outcome(found, claimed, batch[number]) for number in first]
+
+    def settle(self, looks: Sequence[Look | PilotageError]) -> None:
+        """Stop trying task queues that turned out to be empty."""
+        emptied = {each for look in looks if isinstance(look, Look) for each in look.emptied}
+        if emptied:
+            with database.writing(self._engine) as conn:
+                task_queues.mark_empty(conn, emptied, now=self._clock())
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
@@ -146,51 +145,42 @@ class Matcher:
                 for each in sorted(waiting)
             ]
 
-    def _look(self, conn: Connection, request: MatchRequest, now: datetime) -> Look:
-        if request.request_id is None:
-            return self._claim(conn, request, now)
-        this = {"subject": request.caller.subject, "request_id": request.request_id}
-        given = match_requests.reserve(conn, **this, now=now)
-        if given:
-            held = claims.still_held(conn, given, subject=request.caller.subject)
-            if held:
-                return Look(claimed=tuple(held))
-        look = self._claim(conn, request, now)
-        if look.claimed:
-            ids = [each.job_id for each in look.claimed]
-            match_requests.remember(conn, **this, job_ids=ids, now=now)
-        return look
+    def _follow(self, conn: Connection) -> None:
+        with self._lock:
+            self._places.forget(self._waiting.follow(conn))
 
-    def _claim(self, conn: Connection, request: MatchRequest, now: datetime) -> Look:
-        served, resource = self._place(conn, request.presented, request.caller)
+    def _prepare(
+        self, conn: Connection, request: MatchRequest, given: tuple[Claimed, ...]
+    ) -> Wish | Look | PilotageError:
+        """What a request comes down to; a look if it is answered without a claim."""
+        if given:
+            return Look(claimed=given)
+        try:
+            served, resource = self._place(conn, request.presented, request.caller)
+        except PilotageError as error:
+            return error
         if served is None:
             return Look(closed=True)
-        drawn = lottery.order(self._candidates(served, resource), self._random)
-        order = [each.task_queue_id for each in islice(drawn, _TRIES)]
-        if not order:
+        candidates = self._candidates(served, resource)
+        if not candidates:
             return Look()
-        claimed = claims.claim(
-            conn, order, request.count, place=served.place, holder=self._holder(request), now=now
-        )
-        if len(claimed) >= request.count:
-            return Look(claimed=tuple(claimed))
-        in_other_hands = not claimed and bool(claims.left(conn, order, place=served.place))
-        return Look(claimed=tuple(claimed), tried=tuple(order), in_other_hands=in_other_hands)
+        drawn = (each.task_queue_id for each in lottery.order(candidates, self._random))
+        return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
 
     def _place(
         self, conn: Connection, presented: Presented, caller: Caller
     ) -> tuple[Served | None, Resource]:
-        """Where the pilot is, and its resource as far as the caller may offer it there."""
+        """Where the pilot is, and its resource as far as the caller may offer it there.
+
+        None: the queue serves none of the VOs now.
+        """
         config = self._config()
-        address = caller.queue or places.stated_queue(presented, config)
-        vos = _common(caller.vos, presented.resource.vos)
-        resource = replace(presented.resource, vos=vos)
+        address = _address(presented, caller, config)
+        resource = _allowed(presented.resource, caller, config)
         if address is None:
             with self._lock:
-                return self._places.served_without_queue(conn, presented, vos), resource
-        if not config.knows(address):
-            raise UnknownQueue(str(address), config.suggest(str(address)))
-        usable = frozenset(vo for vo in vos if config.usable(address, vo))
+                return self._places.served_without_queue(conn, presented, _vos(resource)), resource
+        usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
             return None, resource
         here = replace(
@@ -211,7 +201,7 @@ class Matcher:
         leases = operations(self._config(), min(vos) if len(vos) == 1 else None).leases
         return Holder(
             subject=request.caller.subject,
-            stamp=request.presented.stamp,
+            stamp=request.caller.stamp or request.presented.stamp,
             lease_time=timedelta(seconds=leases.time),
         )
 
@@ -225,9 +215,59 @@ def answer(request: MatchRequest, look: Look) -> MatchAnswer:
     return MatchAnswer(reason=reason, retry_after=RETRY_AFTER, warnings=warnings)
 
 
-def _common(allowed: frozenset[str], stated: Values) -> frozenset[str]:
-    return allowed if stated is None else allowed & stated
+def _firsts(batch: Sequence[MatchRequest]) -> list[int]:
+    """For each request the first of the batch that is the same one, said again."""
+    seen: dict[object, int] = {}
+    return [
+        seen.setdefault(claiming.key_of(request) or number, number) for number, request in enumerate(batch)
+    ]
 
 
-def _order(request: MatchRequest) -> tuple[str, str]:
-    return request.caller.subject, request.request_id or ""
+def _outcome(
+    found: Mapping[int, Wish | Look | PilotageError], claimed: Mapping[int, Look], request: MatchRequest
+) -> Look | PilotageError:
+    outcome = found[id(request)]
+    return claimed[id(request)] if isinstance(outcome, Wish) else outcome
+
+
+def _address(presented: Presented, caller: Caller, config: Configuration) -> QueueAddress | None:
+    """The queue that the pilot is in; None: it states none, and does not have to.
+
+    Raises:
+        NotServed: It states another one than its token is bound to.
+        UnknownQueue: The configuration has no such queue.
+        InvalidResource: It states a queue without its site or CE.
+    """
+    stated = places.stated_queue(presented, config)
+    if caller.queue is None:
+        return stated
+    if not config.knows(caller.queue):
+        raise UnknownQueue(str(caller.queue), config.suggest(str(caller.queue)))
+    if stated not in (None, caller.queue):
+        raise NotServed(f"this token speaks for {caller.queue}, not for {stated}")
+    return caller.queue
+
+
+def _allowed(resource: Resource, caller: Caller, config: Configuration) -> Resource:
+    """The resource without what its token does not stand for.
+
+    Raises:
+        NotServed: It states none but VOs of others.
+    """
+    vos = caller.vos if resource.vos is None else caller.vos & resource.vos
+    if not vos and resource.vos:
+        raise NotServed(f"this token does not speak for the VO {', '.join(sorted(resource.vos))}")
+    return replace(resource, vos=vos, sharing_groups=_sharing_groups(config, resource))
+
+
+def _sharing_groups(config: Configuration, resource: Resource) -> frozenset[str]:
+    """Those of the stated groups whose members take each other's jobs; asked for only where owners matter."""
+    if resource.owners is None or resource.owner_groups is None:
+        return frozenset()
+    return frozenset(
+        fold(name) for name, group in config.registry.groups.items() if _JOB_SHARING in group.properties
+    )
+
+
+def _vos(resource: Resource) -> frozenset[str]:
+    return resource.vos or frozenset()

@@ -17,6 +17,7 @@ class Caller:
     subject: str
     vos: frozenset[str]  #: lower case; only jobs of these
     queue: QueueAddress | None = None  #: the only one it may speak for; None: any
+    stamp: str | None = None  #: of the pilot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

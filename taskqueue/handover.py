@@ -137,6 +137,19 @@ def release(
     return _close(conn, attempt, "released", request, answer, now, None)
 
 
+def recall(conn: Connection, lease: str, *, reason: str, now: datetime) -> bool:
+    """Put a job back that its pilot was never told of; False: it knows, or the attempt is closed.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+    """
+    attempt = attempts.lock(conn, lease)
+    if attempt.closed_at is not None or attempt.started_at is not None:
+        return False
+    release(conn, lease, reason=reason, max_rescheduling=0, now=now)
+    return True
+
+
 def record_stale(conn: Connection, lease: str, what: str, *, now: datetime) -> None:
     """Note in the job's log that somebody spoke for a closed attempt; nothing else changes."""
     attempt = attempts.get(conn, lease)

@@ -5,48 +5,79 @@ and the same request cannot claim twice: the second one waits for the first at t
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, delete, select, tuple_, update
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.tables import match_requests as table
 from taskqueue.upserts import Twins, Upsert
 
+#: Token subject of the one who asks, and its name for the request.
+Key = tuple[str, str]
+
+#: Keys in one statement; SQLite takes no more than 32,766 values.
+_BATCH = 1000
+
 
 def _keep(insert: Upsert) -> Insert:
-    return insert.on_conflict_do_nothing().returning(table.c.request_id)
+    return insert.on_conflict_do_nothing().returning(table.c.subject, table.c.request_id)
 
 
 RESERVE = Twins(table, _keep)
+_KEY = (table.c.subject, table.c.request_id)
 _THIS = (table.c.subject == bindparam("the_subject"), table.c.request_id == bindparam("the_request_id"))
-ANSWERED = select(table.c.matches).where(*_THIS)
+ANSWERED = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(bindparam("keys", expanding=True)))
 REMEMBER = update(table).where(*_THIS).values(matches=bindparam("the_matches"), at=bindparam("now"))
+FORGET = delete(table).where(*_THIS)
 
 
-def reserve(conn: Connection, *, subject: str, request_id: str, now: datetime) -> list[int] | None:
-    """Take the id for this transaction.
-
-    Returns:
-        None if it is new; else the jobs that the request was given before.
-    """
-    row = {"subject": subject, "request_id": request_id, "at": now, "matches": "[]"}
-    if conn.execute(RESERVE.of(conn), row).one_or_none() is not None:
-        return None
-    this = {"the_subject": subject, "the_request_id": request_id}
-    answered: list[int] = json.loads(conn.execute(ANSWERED, this).scalar_one())
-    return answered
-
-
-def remember(
-    conn: Connection, *, subject: str, request_id: str, job_ids: Collection[int], now: datetime
-) -> None:
-    """Note what the request is given, before the transaction commits."""
-    values = {
-        "the_subject": subject,
-        "the_request_id": request_id,
-        "the_matches": json.dumps(sorted(job_ids)),
-        "now": now,
+def answered(conn: Connection, keys: Collection[Key]) -> Mapping[Key, list[int]]:
+    """The jobs that requests were given before."""
+    return {
+        (row.subject, row.request_id): json.loads(row.matches)
+        for some in _batches(keys)
+        for row in conn.execute(ANSWERED, {"keys": some})
     }
-    conn.execute(REMEMBER, values)
+
+
+def reserve(conn: Connection, keys: Collection[Key], *, now: datetime) -> frozenset[Key]:
+    """Take the keys for this transaction; those that are new. The others were answered by now."""
+    new: set[Key] = set()
+    for some in _batches(keys):
+        rows = [
+            {"subject": subject, "request_id": request_id, "at": now, "matches": "[]"}
+            for subject, request_id in some
+        ]
+        found = conn.execute(RESERVE.of(conn), rows)
+        new |= {(row.subject, row.request_id) for row in found}
+    return frozenset(new)
+
+
+def remember(conn: Connection, given: Mapping[Key, Collection[int]], *, now: datetime) -> None:
+    """Note what requests are given, before the transaction commits."""
+    rows = [
+        {
+            "the_subject": subject,
+            "the_request_id": request_id,
+            "the_matches": json.dumps(sorted(job_ids)),
+            "now": now,
+        }
+        for (subject, request_id), job_ids in sorted(given.items())
+    ]
+    if rows:
+        conn.execute(REMEMBER, rows)
+
+
+def forget(conn: Connection, keys: Collection[Key]) -> None:
+    """Give up keys that were reserved for nothing."""
+    rows = [{"the_subject": subject, "the_request_id": request_id} for subject, request_id in sorted(keys)]
+    if rows:
+        conn.execute(FORGET, rows)
+
+
+def _batches(keys: Collection[Key]) -> Iterator[Sequence[Key]]:
+    ordered = sorted(set(keys))
+    for start in range(0, len(ordered), _BATCH):
+        yield ordered[start : start + _BATCH]

@@ -62,6 +62,13 @@ LOCK = (
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True)
 )
+#: Whoever holds the lock puts jobs in: that task queue is not empty, and nobody waits for it here.
+LOCK_IF_FREE = (
+    select(task_queues.c.task_queue_id)
+    .where(task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied)
+    .order_by(task_queues.c.task_queue_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
 SET_OCCUPIED = (
     update(task_queues)
     .where(task_queues.c.task_queue_id.in_(_IDS))
@@ -171,10 +178,10 @@ def dequeue(conn: Connection, job_ids: Collection[int]) -> None:
 def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: datetime) -> None:
     """Tell the matchers not to try these any more, as far as they really are empty."""
     for ids in _batches(task_queue_ids):
-        locked = {row.task_queue_id for row in conn.execute(LOCK, {"ids": ids}) if row.occupied}
+        locked = set(conn.execute(LOCK_IF_FREE, {"ids": ids}).scalars())
         if not locked:
             continue
-        # A new statement sees what an inserter committed while we waited for its lock.
+        # Only a statement that begins after we have the lock sees all that was put in before.
         empty = locked - set(conn.execute(WITH_JOBS, {"ids": sorted(locked)}).scalars())
         _set_occupied(conn, empty, now, is_occupied=False)
 
