@@ -4,11 +4,12 @@ Locks are taken in one order everywhere, so that no two transactions wait for ea
 attempts, jobs; within each by job id.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Select, bindparam, func, select, update
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, update
 
 from taskqueue import log
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
@@ -116,27 +117,30 @@ def move(
     }
     moved: list[Moved] = []
     for ids in _batches(job_ids):
-        before = {row.job_id: row for row in conn.execute(LOCK_JOBS, {"job_ids": ids})}
+        before = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
         changed = set(conn.execute(MOVE, {**values, "job_ids": ids}).scalars())
-        rows = [row for job_id, row in before.items() if job_id in changed]
-        entries = [
-            log.LogEntry(
-                job_id=row.job_id,
-                at=now,
-                from_status=JobStatus(row.status),
-                to_status=wanted,
-                minor_status=minor,
-                application_status=row.application_status if application is None else application,
-                source=source,
-                epoch=row.epoch,
-            )
-            for row in rows
-        ]
-        log.append(conn, entries)
-        moved += [
-            Moved(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch) for row in rows
-        ]
+        rows = [row for row in before if row.job_id in changed]
+        log.append(conn, (_log_entry(row, values, source) for row in rows))
+        moved += (_moved(row) for row in rows)
     return moved
+
+
+def _moved(row: Row[Any, Any, Any, Any]) -> Moved:
+    return Moved(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch)
+
+
+def _log_entry(row: Row[Any, Any, Any, Any], values: Mapping[str, Any], source: str) -> log.LogEntry:
+    application = values["application"]
+    return log.LogEntry(
+        job_id=row.job_id,
+        at=values["now"],
+        from_status=JobStatus(row.status),
+        to_status=JobStatus(values["wanted"]),
+        minor_status=values["minor"],
+        application_status=row.application_status if application is None else application,
+        source=source,
+        epoch=row.epoch,
+    )
 
 
 def _consequences(wanted: JobStatus, now: datetime) -> dict[str, object]:

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from taskqueue import database
 from tests import stored
+from tests.postgres import Postgres
 
 
 def _count(engine: Engine) -> int:
@@ -189,6 +190,17 @@ def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
     engine = database.connect(f"postgresql:///pilotage?host={tmp_path}")
     with pytest.raises(database.UNAVAILABLE), database.writing(engine):
         pass
+
+
+def test_a_server_that_was_restarted_costs_no_request_an_error(postgres: Postgres, postgres_url: str) -> None:
+    engine = database.connect(postgres_url)
+    _write_once(engine)
+    postgres.kill()
+    with pytest.raises(database.UNAVAILABLE), database.writing(engine):
+        pass
+    postgres.start()
+    assert _count(engine) == 1  # and what was committed before the power went is there
+    engine.dispose()
 
 
 def _child(engine: Engine, answer: "multiprocessing.SimpleQueue[tuple[int, bool]]") -> None:
