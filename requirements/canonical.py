@@ -9,7 +9,7 @@ import unicodedata
 
 import rfc8785
 
-from requirements.expression import Expression
+from requirements.expression import Expression, canonical_text
 from requirements.record import Record
 from requirements.values import Value, fold, normal
 
@@ -21,7 +21,7 @@ def canonical(requirements: Requirements, vo: str) -> bytes:
     if isinstance(requirements, Record):
         asked: object = {fold(name): _as_json(normal(value)) for name, value in requirements.values}
     else:
-        asked = unicodedata.normalize("NFC", requirements.text)
+        asked = canonical_text(requirements)
     return rfc8785.dumps({"requirements": asked, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
 
 

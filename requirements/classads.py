@@ -1,6 +1,17 @@
-"""Reading text in the ClassAd language: job descriptions (JDL) and resource ads."""
+"""Reading text in the ClassAd language: job descriptions (JDL) and resource ads.
 
-from dataclasses import dataclass
+The text is scanned and parsed here, so that errors have a place and no literal is misread; then the
+ClassAd library has to accept it as well.
+"""
+
+from dataclasses import dataclass, field
+
+import classad2
+
+from requirements.grammar import read_ad
+from requirements.rendering import rendered
+from requirements.source import Source
+from requirements.syntax import Ad, ListOf, Literal, Node, Special, Unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,8 +19,53 @@ class Unevaluated:
     """An expression that stands where a value might: its text as written."""
 
     text: str
+    file: str | None = field(default=None, compare=False)
+    line: int = field(default=1, compare=False)  #: where it begins in the file
+    column: int = field(default=1, compare=False)  #: where it begins in the file
 
 
-def parse_ad(text: str, file: str | None = None) -> dict[str, object]:
-    """The attributes of an ad, in the order and spelling in which they are written."""
-    raise NotImplementedError
+def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> dict[str, object]:
+    """The attributes of an ad, in the order and spelling in which they are written.
+
+    Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and
+    `Unevaluated` for everything that has to be computed. The brackets around the whole may be left out;
+    its names may have dots.
+
+    Args:
+        text: `[ Name = value; … ]`.
+        file: Where it comes from, for the messages.
+        path: What it is, for the messages.
+
+    Raises:
+        InvalidInput: With line, column and the line itself: no ClassAd, names that differ only in case, or a
+            literal that programs read differently.
+    """
+    source = Source(text=text, path=path, file=file)
+    ad = read_ad(source)
+    try:
+        classad2.ClassAd(rendered(ad))
+    except classad2.ClassAdException as error:
+        raise source.fault(ad.start, "HTCondor's ClassAd library cannot read this") from error
+    return _attributes(ad, source)
+
+
+def _attributes(ad: Ad, source: Source) -> dict[str, object]:
+    return {name: _value(node, source) for name, node in ad.entries}
+
+
+def _value(node: Node, source: Source) -> object:
+    match node:
+        case Literal(value=Special.UNDEFINED):
+            return None
+        case Literal(value=value) if not isinstance(value, Special):
+            return value
+        case Unary(operator="-" | "+", operand=Literal(value=int() | float() as number)) if not isinstance(
+            number, bool
+        ):
+            return -number if node.operator == "-" else number
+        case ListOf(items=items):
+            return [_value(item, source) for item in items]
+        case Ad():
+            return _attributes(node, source)
+    line, column = source.place(node.start)
+    return Unevaluated(source.text[node.start : node.end], source.file, line, column)

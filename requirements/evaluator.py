@@ -8,7 +8,7 @@ from requirements.canonical import Requirements
 from requirements.declarations import Declaration, Declarations, Kind, MatchRule
 from requirements.record import Record
 from requirements.rules import ReasonKind, mismatch
-from requirements.values import Value, fold, kept, normal, shown
+from requirements.values import Value, kept, lookup, normal, shown
 
 __all__ = ["Reason", "ReasonKind", "eligible", "failing"]
 
@@ -66,14 +66,6 @@ def _record_reasons(
                 has=None if has is None else shown(has),
                 kind=kind,
             )
-
-
-def lookup(resource: Mapping[str, Value], name: str) -> Value | None:
-    """The parameter of that name in any case of letters; None if it is absent or null."""
-    if name in resource:
-        return resource[name]
-    folded = fold(name)
-    return next((value for other, value in resource.items() if fold(other) == folded), None)
 
 
 def _asked(wanted: Value, declaration: Declaration | None) -> str:

@@ -30,6 +30,8 @@ def parse_record(raw: Mapping[str, object], declarations: Declarations, path: st
             `record_problems` finds.
     """
     problems = list(_name_problems(raw, path))
+    if problems:
+        raise InvalidInput(problems)
     values: list[tuple[str, Value]] = []
     for name, item in raw.items():
         try:

@@ -3,6 +3,7 @@
 import math
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache
 
 from requirements.errors import InvalidInput
@@ -83,9 +84,9 @@ def text_fault(text: str) -> str | None:
     The ClassAd library ends the process when it sees the latter.
     """
     if "\0" in text:
-        return f"{text!r} contains the character NUL"
+        return f"{text[:40]!r} contains the character NUL"
     if not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
-        return f"{text!r} is not valid Unicode text"
+        return f"{text[:40]!r} is not valid Unicode text"
     return None
 
 
@@ -138,6 +139,14 @@ def key(scalar: Scalar) -> tuple[int, float, str]:
     if isinstance(scalar, str):
         return 2, 0, fold(scalar)
     return (0 if isinstance(scalar, bool) else 1), scalar, ""
+
+
+def lookup(resource: Mapping[str, Value], name: str) -> Value | None:
+    """The parameter of that name in any case of letters; None if it is absent or null."""
+    if name in resource:
+        return resource[name]
+    folded = fold(name)
+    return next((value for other, value in resource.items() if fold(other) == folded), None)
 
 
 def shown(value: Value) -> str:

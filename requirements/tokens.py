@@ -1,0 +1,148 @@
+"""The literal scan: ClassAd text into tokens, refusing what `classad2` would silently read as something else.
+
+The library reads `99999999999999999999` as 0, some hexadecimal and octal numbers as others, and
+`1e400` as infinite. Here each of these is an error that names its place.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+import classad2
+
+from requirements.source import Source
+from requirements.values import MAX_INTEGER, Scalar, text_fault
+
+
+class TokenKind(StrEnum):
+    """What a token is."""
+
+    NAME = "name"
+    QUOTED_NAME = "quoted name"  #: 'a name between single quotes', never a keyword
+    STRING = "text"
+    NUMBER = "number"
+    OPERATOR = "operator"
+    END = "the end"
+
+
+class Token(NamedTuple):
+    """A word of the language; `value` is the name, the text, the number or the operator itself."""
+
+    kind: TokenKind
+    value: Scalar
+    start: int
+    end: int
+
+
+_TOKEN = re.compile(
+    r"""(?P<blank>[ \t\r\n\v\f]+|//[^\n]*|/\*.*?\*/)
+      | (?P<number>\.?[0-9](?:[eE][+-](?=[0-9])|[0-9A-Za-z_.])*)
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<quoted>'(?:[^'\\]|\\.)*')
+      | (?P<operator>=\?=|=!=|>>>|<<|>>|<=|>=|==|!=|\|\||&&|[-+*/%&|^~!<>?:()\[\]{},;.=])
+      | (?P<comment>\#[^\n]*)""",
+    re.VERBOSE | re.DOTALL,
+)
+_INTEGER = re.compile(r"0|[1-9][0-9]*")
+_REAL = re.compile(r"(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
+_UNFINISHED = {
+    '"': 'the text is not ended by "',
+    "'": "the name is not ended by '",
+    "/*": "the comment is not ended by */",
+}
+
+
+def scan(source: Source) -> Iterator[Token]:
+    """The tokens of a text, the last one being the end.
+
+    `//`, `/* … */` and lines that start with `#` are comments.
+
+    Raises:
+        InvalidInput: A literal that not every program reads as the same value, or a character that
+            starts nothing. It points at the place.
+    """
+    text = source.text
+    source.check_characters()
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None or (found["comment"] and text[text.rfind("\n", 0, position) + 1 : position].strip()):
+            raise source.fault(position, _unreadable(text, position))
+        position = found.end()
+        token = _token(source, found)
+        if token is not None:
+            yield token
+    yield Token(TokenKind.END, "", position, position)
+
+
+def _unreadable(text: str, position: int) -> str:
+    for start, message in _UNFINISHED.items():
+        if text.startswith(start, position):
+            return message
+    return f"{text[position]!r} has no meaning here"
+
+
+def _token(source: Source, found: re.Match[str]) -> Token | None:
+    start, end, word = found.start(), found.end(), found[0]
+    match found.lastgroup:
+        case "name":
+            return Token(TokenKind.NAME, word, start, end)
+        case "operator":
+            return Token(TokenKind.OPERATOR, word, start, end)
+        case "number":
+            return Token(TokenKind.NUMBER, _number(source, start, word), start, end)
+        case "string":
+            return Token(TokenKind.STRING, _unquoted(source, start, word), start, end)
+        case "quoted":
+            return Token(TokenKind.QUOTED_NAME, _quoted_name(source, start, word), start, end)
+        case _:
+            return None
+
+
+def _number(source: Source, start: int, word: str) -> int | float:
+    if _INTEGER.fullmatch(word):
+        # A number of thousands of digits would make `int` itself refuse.
+        if len(word) > 16 or int(word) > MAX_INTEGER:
+            raise source.fault(start, f"{_cut(word)} is out of range, integers reach to {MAX_INTEGER}")
+        return int(word)
+    if _REAL.fullmatch(word):
+        if not math.isfinite(float(word)):
+            raise source.fault(start, f"{_cut(word)} is out of range")
+        return float(word)
+    raise source.fault(start, f"{_cut(word)} {_no_number(word)}")
+
+
+def _no_number(word: str) -> str:
+    if re.match("0[xX]", word):
+        return "is hexadecimal; numbers are written in decimal"
+    if re.match("0[bB]", word):
+        return "is binary; numbers are written in decimal"
+    if word.isdigit():
+        return "has a leading zero, which would make it octal; numbers are written in decimal"
+    return "is not a number; allowed are 12, 1.5 and 1e3"
+
+
+def _cut(word: str) -> str:
+    return word if len(word) <= 40 else f"{word[:40]}…"
+
+
+def _unquoted(source: Source, start: int, word: str) -> str:
+    if "\\" not in word:
+        return word[1:-1]
+    try:
+        text = classad2.unquote(word)
+    except ValueError as error:  # an octal escape of NUL, or of bytes that are not UTF-8
+        raise source.fault(start, f"{_cut(word)} has an escape that is no character") from error
+    if not isinstance(text, str) or text_fault(text):
+        raise source.fault(start, f"{_cut(word)} has an escape that is no character")
+    return text
+
+
+def _quoted_name(source: Source, start: int, word: str) -> str:
+    name = _unquoted(source, start, '"' + word[1:-1].replace('"', r"\"") + '"')
+    if not name.strip():
+        raise source.fault(start, "a name is empty")
+    return name
