@@ -1,0 +1,189 @@
+"""Jobs that wait, pools with their queues, and pilots that ask: what tests of the matching need."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from random import Random
+
+from sqlalchemy import Connection, Engine, select
+
+from cs_config import validate
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from cs_config.queue_classes import queue_classes as configured
+from matcher import presented
+from matcher.matcher import Matcher
+from matcher.requests import Caller, MatchRequest
+from taskqueue import claims, jobs, mapping, pools, queue_classes, task_queues
+from taskqueue.claims import Claimed, Holder, Place
+from taskqueue.classes import RequirementClass
+from taskqueue.descriptions import NewDescription
+from taskqueue.jobs import NewJob
+from taskqueue.states import JobStatus
+from taskqueue.tables import task_queues as task_queues_table
+from taskqueue.tables import waiting_jobs
+from taskqueue.task_queues import WaitingEntry
+from tests import stored
+
+GRID = """
+Resources:
+  Sites:
+    A.B.ch:
+      VO: [lhcb, cms]
+      CEs:
+        ce1:
+          Queues: {long: {}, short: {}, shut: {Enabled: false}}
+        ce2:
+          Queues: {long: {VO: [cms]}}
+    C.D.ch:
+      CEs: {ce: {Queues: {long: {}}}}
+Registry:
+  VO: {lhcb: {}, cms: {}}
+  Groups:
+    lhcb_prod: {VO: lhcb, Properties: [JobSharing]}
+"""
+LONG = QueueAddress(site="A.B.ch", ce="ce1", queue="long")
+SHORT = QueueAddress(site="A.B.ch", ce="ce1", queue="short")
+ELSEWHERE = QueueAddress(site="C.D.ch", ce="ce", queue="long")
+EVERYWHERE = RequirementClass(vo="lhcb", cpu_time=3600)
+HOLDER = Holder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
+ANYWHERE = Place(site="A.B.ch", ce="", queue="", queue_class_ids=frozenset(), pools=frozenset())
+
+
+def grid(text: str = GRID, version: int = 1) -> Configuration:
+    """A configuration that is not in the database."""
+    return validate.parse(text, "grid.yaml", version)
+
+
+def put(
+    conn: Connection,
+    now: datetime,
+    count: int = 1,
+    *,
+    asked: RequirementClass = EVERYWHERE,
+    owner: str = "alice",
+    group: str = "lhcb_user",
+    priority: float = 1.0,
+    body: Mapping[str, object] | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> list[int]:
+    """New jobs that wait; their ids."""
+    new = NewJob(vo=asked.vo, owner=owner, owner_group=group, priority=priority, parameters=parameters)
+    description = NewDescription(source="", body=body or {"Executable": "x"}, sandbox=None)
+    job_ids = jobs.submit(conn, description=description, jobs=[new] * count, now=now)
+    for job_id in job_ids:
+        stored.force(
+            conn,
+            job_id,
+            status=JobStatus.WAITING.value,
+            submit_pool=asked.submit_pool,
+            due_at=None,
+        )
+    entries = [
+        WaitingEntry(
+            job_id=job_id, requirement_class=asked, owner=owner, owner_group=group, priority=priority
+        )
+        for job_id in job_ids
+    ]
+    task_queues.enqueue(conn, entries, now=now)
+    return job_ids
+
+
+def claim(
+    conn: Connection,
+    task_queue_ids: Iterable[int],
+    now: datetime,
+    *,
+    count: int = 1,
+    place: Place = ANYWHERE,
+    holder: Holder = HOLDER,
+) -> list[Claimed]:
+    """Jobs in the hands of a pilot."""
+    taken = claims.take(conn, task_queue_ids, count, place=place, now=now)
+    return claims.hand_over(conn, [(row, place, holder) for row in taken], now=now)
+
+
+def task_queue_of(conn: Connection, job_id: int) -> int:
+    """The task queue that a job is in, or was."""
+    found = jobs.get(conn, job_id).task_queue_id
+    assert found is not None
+    return found
+
+
+def left(conn: Connection) -> list[int]:
+    """Ids of the jobs that a pilot may take."""
+    return list(conn.execute(select(waiting_jobs.c.job_id).order_by(waiting_jobs.c.job_id)).scalars())
+
+
+def occupied(conn: Connection) -> set[int]:
+    """Ids of the task queues that are said to have jobs."""
+    statement = select(task_queues_table.c.task_queue_id).where(task_queues_table.c.occupied)
+    return set(conn.execute(statement).scalars())
+
+
+def pool(
+    conn: Connection,
+    now: datetime,
+    pool_id: str,
+    *queues: QueueAddress,
+    config: Configuration,
+    vo: str = "lhcb",
+) -> str:
+    """A pool that these queues are eligible for."""
+    pools.touch(conn, pool_id=pool_id, vo=vo, requirements_json="{}", original_json="{}", now=now)
+    remap(conn, now, pool_id, *queues, config=config, vo=vo)
+    return pool_id
+
+
+def remap(
+    conn: Connection,
+    now: datetime,
+    pool_id: str,
+    *queues: QueueAddress,
+    config: Configuration,
+    vo: str = "lhcb",
+) -> None:
+    """Make these, and what is like them, the eligible queues of a pool."""
+    classes = configured(config, vo)
+    queue_classes.sync(conn, vo=vo, config_version=config.version, classes=classes, now=now)
+    digests = [each.digest for each in classes if set(each.queues) & set(queues)]
+    mapping.resolve(
+        conn, pool_id=pool_id, config_version=config.version, queue_class_digests=digests, now=now
+    )
+
+
+def matcher(engine: Engine, now: datetime, config: Configuration | None = None) -> Matcher:
+    """A matcher at a fixed time, whose lottery is always the same."""
+    running = config or grid()
+    return Matcher(engine, lambda: running, lambda: now, Random(1))
+
+
+def request(
+    *,
+    caller: Caller | None = None,
+    count: int = 1,
+    request_id: str | None = None,
+    seconds: float = 60,
+    **said: object,
+) -> MatchRequest:
+    """A pilot's request; it has CPU time for everything unless it says otherwise."""
+    return MatchRequest(
+        presented=presented.read({"CPUTime": 10**7, **said}),
+        caller=caller or Caller(subject="pilot", vos=frozenset({"lhcb"})),
+        deadline=time.monotonic() + seconds,
+        count=count,
+        request_id=request_id,
+    )
+
+
+def at(address: QueueAddress) -> dict[str, object]:
+    """How a pilot says where it is."""
+    return {"Site": address.site, "GridCE": address.ce, "Queue": address.queue}
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for another thread to have done something."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.005)
