@@ -6,6 +6,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pilotage.service.metrics import Metrics
 
+_UNKNOWN = "unknown"
+
 
 class Measured:
     """Counts requests by route, not by path: ids would make a time series each."""
@@ -31,6 +33,8 @@ class Measured:
         try:
             await self._app(scope, receive, watch)
         finally:
-            route = getattr(scope.get("route"), "path", "unknown")
+            route = getattr(scope.get("route"), "path", _UNKNOWN)
+            # A method that no route has may be any word of the client's.
+            method = _UNKNOWN if route == _UNKNOWN else scope["method"]
             seconds = time.perf_counter() - begun
-            self._metrics.served(method=scope["method"], route=route, status=status, seconds=seconds)
+            self._metrics.served(method=method, route=route, status=status, seconds=seconds)

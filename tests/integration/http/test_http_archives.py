@@ -1,0 +1,166 @@
+import hashlib
+import io
+import os
+import tarfile
+
+import pytest
+
+from taskqueue import blobs, database
+from tests.running_service import Service
+
+QUEUE = "LCG.A.org/ce1/long"
+
+
+def archive(content: bytes = b"echo hello\n") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        member = tarfile.TarInfo("run.sh")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def digest(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def match(service: Service, pilot) -> dict:
+    resource = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
+    answer = pilot.post("/api/v1/matcher/requestJob", json=resource)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["matches"][0]
+
+
+def run_with_sandbox(service: Service) -> tuple[int, str, object, bytes]:
+    data = archive()
+    user = service.user()
+    sandbox = user.post("/api/v1/sandboxes", content=data).json()["sandbox"]
+    job = {"Executable": "run.sh", "InputSandbox": ["run.sh"]}
+    answer = user.post("/api/v1/jobs", json={"jobs": [job], "sandbox": sandbox})
+    assert answer.status_code == 201, answer.text
+    pilot = service.pilot(QUEUE)
+    found = match(service, pilot)
+    assert found["sandbox"] == sandbox
+    return found["job_id"], found["lease"], pilot, data
+
+
+def test_equal_archives_get_one_name(service: Service):
+    user = service.user()
+    data = archive()
+    first = user.post("/api/v1/sandboxes", content=data)
+    assert first.json() == {"sandbox": digest(data)}
+    assert user.post("/api/v1/sandboxes", content=data).json() == first.json()
+    with database.reading(service.engine) as conn:
+        assert blobs.quota_used(conn, "cms") == len(data)
+
+
+def test_a_large_archive_streams_through(service: Service):
+    piece = os.urandom(1 << 20)
+
+    def chunks():
+        for _ in range(30):
+            yield piece
+
+    answer = service.user().post("/api/v1/sandboxes", content=chunks())
+    assert answer.json() == {"sandbox": digest(piece * 30)}
+
+
+def test_an_archive_beyond_the_limit_is_413_and_leaves_nothing(service: Service, config_text: str, tmp_path):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {SandboxBytes: 1000}"))
+    user = service.user()
+    said = user.post("/api/v1/sandboxes", content=b"x" * 1001)
+    assert said.status_code == 413
+    assert said.json()["error"]["code"] == "body_too_large"
+    unsaid = user.post("/api/v1/sandboxes", content=iter([b"x" * 600, b"x" * 600]))
+    assert unsaid.status_code == 413
+    assert not [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+
+
+def test_a_vo_beyond_its_quota_is_429(service: Service, config_text: str, tmp_path):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {SandboxQuota: 1500}"))
+    user = service.user()
+    assert user.post("/api/v1/sandboxes", content=b"x" * 1000).status_code == 200
+    answer = user.post("/api/v1/sandboxes", content=b"y" * 1000)
+    assert answer.status_code == 429
+    assert "Retry-After" in answer.headers
+    assert service.user(vo="dune").post("/api/v1/sandboxes", content=b"y" * 1000).status_code == 200
+    assert not list((tmp_path / "blobs" / "incoming").iterdir())
+
+
+def test_an_empty_archive_is_400(service: Service):
+    assert service.user().post("/api/v1/sandboxes").status_code == 400
+
+
+def test_an_operator_names_the_vo_and_a_user_cannot_name_another(service: Service):
+    operator = service.operator()
+    assert operator.post("/api/v1/sandboxes", content=b"x").status_code == 400
+    assert operator.post("/api/v1/sandboxes?vo=CMS", content=b"x").status_code == 200
+    assert service.user().post("/api/v1/sandboxes?vo=dune", content=b"x").status_code == 400
+
+
+def test_a_vo_uses_only_the_sandboxes_that_it_brought(service: Service):
+    data = archive()
+    sandbox = service.user(vo="dune").post("/api/v1/sandboxes", content=data).json()["sandbox"]
+    job = {"Executable": "run.sh", "InputSandbox": ["run.sh"]}
+    answer = service.user().post("/api/v1/jobs", json={"jobs": [job], "sandbox": sandbox})
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("sandbox", ["x", "sha256:1", "sha256:" + "z" * 64, "../../etc/passwd", ""])
+def test_what_is_no_sandbox_is_400(service: Service, sandbox: str):
+    body = {"jobs": [{"Executable": "x"}], "sandbox": sandbox}
+    assert service.user().post("/api/v1/jobs", json=body).status_code == 400
+
+
+def test_a_pilot_fetches_the_sandbox_and_delivers_the_output(service: Service):
+    job_id, lease, pilot, data = run_with_sandbox(service)
+    fetched = pilot.get(f"/api/v1/leases/{lease}/sandbox")
+    assert fetched.content == data
+    assert fetched.headers["Content-Length"] == str(len(data))
+    pilot.post(f"/api/v1/leases/{lease}/start", json={})
+    output = archive(b"the output")
+    user = service.user()
+    assert user.get(f"/api/v1/jobs/{job_id}/output").status_code == 404
+    answer = pilot.put(f"/api/v1/leases/{lease}/output", content=output)
+    assert answer.json() == {"output": digest(output), "size": len(output)}
+    assert user.get(f"/api/v1/jobs/{job_id}/output").content == output
+    assert service.user("bob").get(f"/api/v1/jobs/{job_id}/output").status_code == 404
+
+
+def test_other_pilots_get_nothing_of_a_lease(service: Service):
+    _, lease, _, _ = run_with_sandbox(service)
+    other = service.pilot(QUEUE)
+    assert other.get(f"/api/v1/leases/{lease}/sandbox").status_code == 404
+    assert other.put(f"/api/v1/leases/{lease}/output", content=b"x").status_code == 404
+    assert other.post(f"/api/v1/leases/{lease}/start").status_code == 404
+
+
+def test_the_output_of_a_closed_attempt_is_409_and_not_stored(service: Service, tmp_path):
+    job_id, lease, pilot, _ = run_with_sandbox(service)
+    pilot.post(f"/api/v1/leases/{lease}/release", json={"reason": "shutting down"})
+    answer = pilot.put(f"/api/v1/leases/{lease}/output", content=b"late")
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "stale_lease"
+    assert pilot.get(f"/api/v1/leases/{lease}/sandbox").status_code == 409
+    assert service.user().get(f"/api/v1/jobs/{job_id}/output").status_code == 404
+    assert not list((tmp_path / "blobs" / "incoming").iterdir())
+
+
+def test_a_job_without_a_sandbox_has_none_to_fetch(service: Service):
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]})
+    pilot = service.pilot(QUEUE)
+    found = match(service, pilot)
+    answer = pilot.get(f"/api/v1/leases/{found['lease']}/sandbox")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "blob_not_found"
+
+
+def test_a_sender_that_breaks_off_leaves_nothing(service: Service, tmp_path):
+    def broken():
+        yield b"x" * 100_000
+        raise ConnectionAbortedError
+
+    with pytest.raises(ConnectionAbortedError):
+        service.user().post("/api/v1/sandboxes", content=broken())
+    assert service.user().post("/api/v1/sandboxes", content=b"fine").status_code == 200
+    assert not list((tmp_path / "blobs" / "incoming").iterdir())

@@ -1,0 +1,90 @@
+import time
+
+import pytest
+
+from pilotage.service.parts import utc_now
+from taskqueue import database, revoked_tokens
+from tests.running_service import Service
+
+
+def test_the_health_of_a_service_that_works(service: Service):
+    client = service.client()
+    assert client.get("/healthz").json() == {"status": "ok"}
+    answer = client.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json()["checks"] == {"database": "ok", "claimer": "ok"}
+
+
+def test_a_dead_claimer_fails_readyz(service: Service):
+    service.parts.claimer.stop()
+    answer = service.client().get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["checks"]["claimer"] == "has ended"
+    assert service.client().get("/healthz").status_code == 200
+
+
+def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
+    user = service.user()
+    job = {"Executable": "x", "Requirements": {"Memory": 10**6}}
+    user.post("/api/v1/jobs", json={"jobs": [job, {"Executable": "x"}]})
+    user.get("/api/v1/jobs/77")
+    text = service.as_role("monitor").get("/metrics").text
+    assert 'pilotage_jobs{status="Waiting",vo="cms"} 2.0' in text
+    assert 'pilotage_pools_without_queues{vo="cms"} 1.0' in text
+    assert 'pilotage_http_refusals_total{code="job_not_found"} 1.0' in text
+    line = 'pilotage_http_requests_total{method="GET",route="/jobs/{job_id}",status="404"} 1.0'
+    assert line in text
+    assert service.operator().get("/metrics").status_code == 200
+    assert user.get("/metrics").status_code == 403
+
+
+def test_every_model_and_field_of_the_interface_is_described(service: Service):
+    document = service.client().get("/openapi.json").json()
+    assert service.client().get("/docs").status_code == 200
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description"), (method, path)
+    for name, schema in document["components"]["schemas"].items():
+        assert schema.get("description") or name in {"HTTPValidationError", "ValidationError"}, name
+
+
+def test_a_database_that_is_away_is_503_with_retry_after(service: Service, monkeypatch: pytest.MonkeyPatch):
+    user = service.user()
+    assert user.get("/api/v1/jobs").status_code == 200
+
+    def away(_engine):
+        raise database.UNAVAILABLE[0]("SELECT 1", {}, Exception("away"))
+
+    monkeypatch.setattr(database, "reading", away)
+    answer = user.get("/api/v1/jobs")
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) > 0
+    assert answer.json()["error"]["code"] == "unavailable"
+    assert "SELECT" not in answer.text
+
+
+def test_a_bug_is_500_and_tells_nothing(service: Service, monkeypatch: pytest.MonkeyPatch):
+    user = service.user()
+
+    def broken(_engine):
+        raise RuntimeError("the secret of the database")
+
+    monkeypatch.setattr(database, "reading", broken)
+    answer = user.get("/api/v1/jobs")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: Service):
+    token = service.token("user", vo="cms", user="ada")
+    client = service.client(token)
+    token_id = service.parts.tokens.verify(token, now=utc_now()).token_id
+    with database.writing(service.engine) as conn:
+        now = utc_now()
+        revoked_tokens.revoke(conn, token_id, expires_at=now.replace(year=now.year + 1), now=now)
+    deadline = time.monotonic() + 10
+    while client.get("/api/v1/jobs").status_code == 200 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert client.get("/api/v1/jobs").status_code == 401

@@ -1,0 +1,404 @@
+import contextlib
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pytest
+
+from matcher.matcher import Matcher
+from tests.running_service import Service
+
+QUEUE = "LCG.A.org/ce1/long"
+OTHER = "LCG.B.org/ce2/all"
+JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
+
+
+def resource(queue: str = QUEUE, **more: object) -> dict[str, object]:
+    site, ce, name = queue.split("/")
+    return {"Site": site, "GridCE": ce, "Queue": name, "CPUTime": 100_000, **more}
+
+
+def submit(service: Service, *jobs: dict, vo: str = "cms") -> list[int]:
+    answer = service.user(vo=vo).post("/api/v1/jobs", json={"jobs": list(jobs or [JOB])})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["job_ids"]
+
+
+def ask(client, queue: str = QUEUE, headers: dict | None = None, **more: object):
+    return client.post("/api/v1/matcher/requestJob", json=resource(queue, **more), headers=headers)
+
+
+def take(client, queue: str = QUEUE, **more: object) -> dict:
+    answer = ask(client, queue, **more)
+    assert answer.status_code == 200, answer.text
+    [found] = answer.json()["matches"]
+    return found
+
+
+def status(service: Service, job_id: int) -> str:
+    return service.operator().get(f"/api/v1/jobs/{job_id}").json()["status"]
+
+
+def test_a_pilot_takes_a_job_runs_it_and_finishes(service: Service):
+    [job_id] = submit(service)
+    pilot = service.pilot(QUEUE)
+    found = take(pilot)
+    assert (found["job_id"], found["epoch"]) == (job_id, 1)
+    assert found["description"]["Executable"] == "/bin/true"
+    assert status(service, job_id) == "Matched"
+    lease = f"/api/v1/leases/{found['lease']}"
+    started = pilot.post(f"{lease}/start").json()
+    assert started["commands"] == []
+    assert 0 < started["heartbeat_seconds"] <= 20
+    assert status(service, job_id) == "Running"
+    said = {"progress": "half", "output_tail": "x" * 20_000 + "the end"}
+    assert pilot.post(f"{lease}/heartbeat", json=said).json()["commands"] == []
+    ended = {"status": "Done", "exit_code": 0}
+    first = pilot.post(f"{lease}/finish", json=ended)
+    assert first.status_code == 200
+    assert pilot.post(f"{lease}/finish", json=ended).json() == first.json()
+    assert pilot.post(f"{lease}/finish", json={"status": "Failed"}).status_code == 409
+    shown = service.user().get(f"/api/v1/jobs/{job_id}").json()
+    assert shown["status"] == "Done"
+    assert shown["attempt"]["progress"] == "half"
+    assert shown["attempt"]["output_tail"].endswith("the end")
+    assert shown["attempt"]["exit_code"] == 0
+    assert "lease" not in shown["attempt"]
+    assert shown["site"] == "LCG.A.org"
+
+
+def test_a_heartbeat_that_says_nothing_keeps_what_was_said(service: Service):
+    submit(service)
+    pilot = service.pilot(QUEUE)
+    found = take(pilot)
+    lease = f"/api/v1/leases/{found['lease']}"
+    pilot.post(f"{lease}/start")
+    pilot.post(f"{lease}/heartbeat", json={"progress": "half"})
+    pilot.post(f"{lease}/heartbeat")
+    shown = service.user().get(f"/api/v1/jobs/{found['job_id']}").json()
+    assert shown["attempt"]["progress"] == "half"
+
+
+def test_nothing_to_give_says_why_and_when_to_ask_again(service: Service):
+    answer = ask(service.pilot(QUEUE), Colour="red").json()
+    assert answer["matches"] == []
+    assert answer["reason"] == "no_task_queue"
+    assert answer["retry_after"] > 0
+    assert any("Colour" in warning for warning in answer["warnings"])
+
+
+def test_the_same_request_id_gives_the_same_match(service: Service):
+    submit(service, JOB, JOB)
+    pilot = service.pilot(QUEUE)
+    first = take(pilot, request_id="r1")
+    assert take(pilot, request_id="r1") == first
+    assert take(pilot, request_id="r2")["job_id"] != first["job_id"]
+
+
+def test_a_pilot_gets_as_many_jobs_as_it_counts(service: Service):
+    submit(service, *[JOB] * 5)
+    assert len(ask(service.pilot(QUEUE), count=3).json()["matches"]) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"CPUTime": "long"},
+        {"CPUTime": None},
+        {"CPUTime": -1},
+        {"count": 0},
+        {"count": 1001},
+        {"count": "x"},
+        {"request_id": ""},
+        {"request_id": "x" * 300},
+        {"MaxRAM": 1.5},
+        {"Tag": [5]},
+        {"Site": None, "GridCE": None},
+    ],
+)
+def test_a_wrong_resource_is_400(service: Service, wrong: dict[str, object]):
+    answer = ask(service.operator(), **wrong)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["details"]["problems"]
+
+
+def test_a_killed_job_tells_its_pilot_and_keeps_its_output(service: Service):
+    [job_id] = submit(service)
+    pilot = service.pilot(QUEUE)
+    lease = f"/api/v1/leases/{take(pilot)['lease']}"
+    pilot.post(f"{lease}/start")
+    service.user().post(f"/api/v1/jobs/{job_id}/kill")
+    assert pilot.post(f"{lease}/heartbeat").json()["commands"] == ["kill"]
+    assert pilot.put(f"{lease}/output", content=b"partial").status_code == 200
+    assert pilot.post(f"{lease}/finish", json={"status": "Failed", "exit_code": 137}).status_code == 200
+    assert status(service, job_id) == "Killed"
+    assert service.user().get(f"/api/v1/jobs/{job_id}/output").content == b"partial"
+
+
+def test_a_released_job_waits_again_and_a_late_report_is_recorded(service: Service):
+    [job_id] = submit(service)
+    pilot = service.pilot(QUEUE)
+    lease = f"/api/v1/leases/{take(pilot)['lease']}"
+    released = pilot.post(f"{lease}/release", json={"reason": "no disk"})
+    assert released.status_code == 200
+    assert pilot.post(f"{lease}/release", json={"reason": "no disk"}).json() == released.json()
+    assert status(service, job_id) == "Waiting"
+    answer = pilot.post(f"{lease}/start")
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "stale_lease"
+    log = service.user().get(f"/api/v1/jobs/{job_id}/log").json()["log"]
+    assert "refused" in log[-1]["minor"]
+    assert take(pilot)["epoch"] == 2
+
+
+def test_a_started_job_that_is_released_goes_through_the_optimizers_again(service: Service):
+    [job_id] = submit(service)
+    pilot = service.pilot(QUEUE)
+    lease = f"/api/v1/leases/{take(pilot)['lease']}"
+    pilot.post(f"{lease}/start")
+    pilot.post(f"{lease}/release")
+    shown = service.user().get(f"/api/v1/jobs/{job_id}").json()
+    assert shown["reschedules"] == 1
+    assert shown["status"] in {"Rescheduled", "Checking", "Waiting"}
+
+
+def test_a_bound_pilot_asks_for_its_own_queue_only(service: Service):
+    submit(service)
+    pilot = service.pilot(QUEUE)
+    assert ask(pilot, OTHER).status_code == 403
+    assert pilot.post("/api/v1/matcher/requestJob", json={"CPUTime": 1}).status_code == 403
+    assert (
+        pilot.post("/api/v1/matcher/requestJob", json={"CPUTime": 1, "Site": "LCG.A.org"}).status_code == 403
+    )
+    pools = pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [OTHER]})
+    assert pools.status_code == 403
+    assert ask(pilot).status_code == 200
+
+
+def test_an_unbound_pilot_belongs_to_the_first_queue_it_states(service: Service):
+    submit(service, JOB, JOB)
+    pilot = service.pilot()
+    assert take(pilot)
+    assert ask(pilot, OTHER).status_code == 403
+    assert pilot.post("/api/v1/matcher/requestJob", json={"CPUTime": 1}).status_code == 403
+    assert take(pilot)
+    asks = service.pilot()
+    first = asks.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [OTHER]})
+    assert first.status_code == 200
+    assert ask(asks, QUEUE).status_code == 403
+    [bound] = service.operator().get("/api/v1/pilots?site=LCG.B.org").json()["pilots"]
+    assert (bound["ce"], bound["queue"], bound["status"]) == ("ce2", "all", "Running")
+
+
+def test_a_pilot_without_a_queue_gets_only_jobs_that_any_place_may_run(service: Service):
+    submit(service)
+    [free] = submit(service, {"Executable": "x"})
+    pilot = service.pilot()
+    answer = pilot.post("/api/v1/matcher/requestJob", json={"CPUTime": 100_000}).json()
+    assert [found["job_id"] for found in answer["matches"]] == [free]
+    answer = pilot.post("/api/v1/matcher/requestJob", json={"CPUTime": 100_000}).json()
+    assert answer["matches"] == []
+
+
+def test_a_queue_that_does_not_exist_is_404_with_a_suggestion(service: Service):
+    answer = ask(service.pilot(), "LCG.A.org/ce1/lnog")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["details"]["did_you_mean"] == QUEUE
+
+
+def test_pilots_get_jobs_of_their_own_vo_only(service: Service):
+    submit(service, vo="dune")
+    assert ask(service.pilot(QUEUE, vo="cms")).json()["matches"] == []
+    assert take(service.pilot(QUEUE, vo="dune"))
+
+
+def test_a_gateway_takes_jobs_at_its_own_site_only(service: Service):
+    submit(service, JOB, JOB)
+    gateway = service.as_role("gateway", vo="cms,dune", site="LCG.A.org")
+    assert take(gateway)
+    assert ask(gateway, OTHER).status_code == 403
+    assert gateway.post("/api/v1/matcher/requestJob", json={"CPUTime": 1}).status_code == 403
+
+
+def test_an_operator_takes_jobs_of_any_vo(service: Service):
+    submit(service, vo="dune")
+    assert take(service.operator(), VO="DUNE")
+
+
+def test_pools_of_thousands_of_queues_come_in_one_answer(service: Service):
+    submit(service, {"Executable": "x", "Requirements": {"Memory": 5000}})
+    [pool] = service.user().get("/api/v1/pools").json()["pools"]
+    director = service.as_role("director", vo="cms")
+    names = [QUEUE, OTHER, "LCG.A.org/ce1/lnog", "nonsense"] + [f"X.y/z/{n}" for n in range(3000)]
+    found = director.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": names}).json()
+    assert found["pools"] == {QUEUE: [], OTHER: [pool["pool_id"]]}
+    assert len(found["unknown"]) == 3002
+    assert found["unknown"][0] == {"queue": "LCG.A.org/ce1/lnog", "did_you_mean": QUEUE}
+
+
+def test_pools_of_one_queue_by_its_parts(service: Service):
+    director = service.as_role("director", vo="cms")
+    body = {"Site": "LCG.A.org", "CE": "ce1", "Queue": "long"}
+    found = director.post("/api/v1/matcher/getSubmitPoolsForQueue", json=body).json()
+    assert found == {"pools": {QUEUE: []}, "unknown": []}
+    none = director.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": ["a/b/c", "d"]})
+    assert none.status_code == 404
+
+
+@pytest.mark.parametrize("body", [{}, {"queues": []}, {"Site": "A"}, {"queues": ["a/b/c"], "Site": "A"}])
+def test_a_question_without_queues_is_400(service: Service, body: dict):
+    director = service.as_role("director", vo="cms")
+    assert director.post("/api/v1/matcher/getSubmitPoolsForQueue", json=body).status_code == 400
+
+
+def test_a_director_asks_for_its_own_sites_and_vos(service: Service):
+    submit(service, vo="dune")
+    here = service.as_role("director", vo="cms", site="LCG.A.org")
+    assert here.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [OTHER]}).status_code == 403
+    found = here.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [QUEUE]}).json()
+    assert found["pools"] == {QUEUE: []}
+
+
+def test_a_director_lists_the_task_queues_that_a_resource_may_serve(service: Service):
+    ids = submit(service, *[JOB] * 3)
+    submit(service, vo="dune")
+    director = service.as_role("director", vo="cms")
+    answer = director.post("/api/v1/matcher/getMatchingTaskQueues", json=resource())
+    [found] = answer.json()["task_queues"]
+    assert (found["vo"], found["owner"], found["owner_group"]) == ("cms", "ada", "cms_user")
+    assert (found["waiting"], found["job_ids"]) == (3, ids)
+    assert found["submit_pool"] == found["definition"]["submit_pool"]
+
+
+def test_pilots_are_registered_and_followed_by_their_director(service: Service):
+    director = service.as_role("director", vo="cms", site="LCG.A.org")
+    body = {"stamp": "s1", "queue": QUEUE}
+    first = director.post("/api/v1/pilots", json=body)
+    assert (first.status_code, first.json()["status"]) == (201, "Submitted")
+    assert director.post("/api/v1/pilots", json=body).status_code == 200
+    news = {"status": "Waiting", "reference": "batch:17"}
+    assert director.post("/api/v1/pilots/s1/status", json=news).json()["reference"] == "batch:17"
+    assert director.post("/api/v1/pilots/s1/status", json={"status": "Done"}).status_code == 200
+    assert director.post("/api/v1/pilots/s1/status", json={"status": "Running"}).status_code == 409
+    assert director.post("/api/v1/pilots/s1/status", json={"status": "Flying"}).status_code == 400
+    assert director.post("/api/v1/pilots", json={"stamp": "s2", "queue": OTHER}).status_code == 403
+    wrong = {"stamp": "s2", "queue": "LCG.A.org/ce1/lnog"}
+    assert director.post("/api/v1/pilots", json=wrong).status_code == 404
+    assert [each["stamp"] for each in director.get("/api/v1/pilots").json()["pilots"]] == ["s1"]
+    elsewhere = service.as_role("director", vo="dune")
+    assert elsewhere.get("/api/v1/pilots").json()["pilots"] == []
+    assert elsewhere.post("/api/v1/pilots/s1/status", json=news).status_code == 404
+
+
+def test_a_registered_pilot_is_seen_when_it_asks_and_renews_its_token(service: Service):
+    director = service.as_role("director", vo="cms")
+    director.post("/api/v1/pilots", json={"stamp": "s1", "queue": QUEUE})
+    pilot = service.as_role("pilot", vo="cms", stamp="s1")
+    ask(pilot)
+    [seen] = director.get("/api/v1/pilots?status=Running").json()["pilots"]
+    assert seen["last_seen_at"] is not None
+    assert ask(pilot, OTHER).status_code == 403
+    renewed = pilot.post("/api/v1/tokens/renew").json()["token"]
+    assert ask(service.client(renewed)).status_code == 200
+
+
+def test_metrics_count_matches_and_refusals(service: Service):
+    submit(service)
+    pilot = service.pilot(QUEUE)
+    take(pilot)
+    ask(pilot)
+    text = service.as_role("monitor").get("/metrics").text
+    assert 'pilotage_matches_total{site="LCG.A.org",vo="cms"} 1.0' in text
+    assert 'pilotage_match_refusals_total{reason="no_task_queue"} 1.0' in text
+
+
+@contextlib.contextmanager
+def held_up(service: Service, monkeypatch: pytest.MonkeyPatch):
+    """The claimer hangs at its next batch until the end of the block."""
+    arrived, go = threading.Event(), threading.Event()
+    serve = Matcher.serve
+
+    def slowly(self, batch):
+        arrived.set()
+        go.wait(20)
+        return serve(self, batch)
+
+    monkeypatch.setattr(Matcher, "serve", slowly)
+    try:
+        yield arrived
+    finally:
+        go.set()
+        monkeypatch.setattr(Matcher, "serve", serve)
+
+
+def eventually(condition) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within ten seconds"
+        time.sleep(0.02)
+
+
+def test_what_cannot_be_delivered_in_time_is_503_and_not_kept(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    [job_id] = submit(service)
+    pilot = service.pilot(QUEUE)
+    with held_up(service, monkeypatch):
+        begun = time.monotonic()
+        answer = ask(pilot, headers={"Request-Timeout": "0.3"})
+        assert time.monotonic() - begun < 5
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) > 0
+    assert answer.json()["error"]["code"] == "not_in_time"
+    eventually(lambda: status(service, job_id) == "Waiting")
+    assert take(pilot)["job_id"] == job_id
+
+
+def test_a_client_that_goes_away_leaves_its_job_to_others(service: Service, monkeypatch: pytest.MonkeyPatch):
+    [job_id] = submit(service)
+    token = service.token("pilot", vo="cms", queue=QUEUE)
+    with held_up(service, monkeypatch) as arrived:
+        send_and_close(service, token, arrived)
+    eventually(lambda: status(service, job_id) == "Waiting")
+    assert take(service.pilot(QUEUE))["job_id"] == job_id
+
+
+def send_and_close(service: Service, token: str, arrived: threading.Event) -> None:
+    where = urlsplit(service.url)
+    body = json.dumps(resource()).encode()
+    head = (
+        f"POST /api/v1/matcher/requestJob HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((where.hostname, where.port)) as connection:
+        connection.sendall(head.encode() + body)
+        assert arrived.wait(10)
+    time.sleep(0.2)  # the service has to notice before the claimer goes on
+
+
+def test_a_dead_claimer_is_503(service: Service):
+    service.parts.claimer.stop()
+    answer = ask(service.pilot(QUEUE))
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "busy"
+
+
+@pytest.mark.parametrize("seconds", ["x", "0", "-1", "nan", "1e9"])
+def test_a_time_out_has_to_be_a_number_of_seconds(service: Service, seconds: str):
+    answer = ask(service.pilot(QUEUE), headers={"Request-Timeout": seconds})
+    assert answer.status_code == 400
+
+
+def test_many_pilots_at_once_get_each_job_once(service: Service):
+    ids = submit(service, *[JOB] * 60)
+    pilots = [service.pilot(QUEUE) for _ in range(20)]
+
+    def drain(pilot) -> list[int]:
+        return [take(pilot)["job_id"] for _ in range(3)]
+
+    with ThreadPoolExecutor(20) as pool:
+        taken = [job_id for found in pool.map(drain, pilots) for job_id in found]
+    assert sorted(taken) == ids
