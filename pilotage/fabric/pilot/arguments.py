@@ -1,0 +1,212 @@
+"""The command line of the pilot."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
+
+_ENDS = Ends()
+
+
+def parser() -> argparse.ArgumentParser:
+    """All words that the pilot understands."""
+    made = argparse.ArgumentParser(
+        prog="pilotage pilot",
+        allow_abbrev=False,
+        description="Takes jobs that fit this batch queue, one after the other, and runs them here.",
+        epilog="Exit status: 0 ended as it should, 1 refused by the service, 2 wrong usage, "
+        "3 the service stayed away, 4 trouble with this host.",
+    )
+    _add_connection(made.add_argument_group("the service"))
+    _add_place(made.add_argument_group("the batch queue that it runs in"))
+    _add_wishes(made.add_argument_group("which jobs"))
+    _add_slot(made.add_argument_group("what the slot offers; else what the queue is configured with"))
+    _add_ends(made.add_argument_group("when it ends by itself"))
+    _add_care(made.add_argument_group("how jobs are looked after"))
+    made.add_argument("--json", action="store_true", help="at the end, say in JSON what became of it")
+    made.add_argument("--verbose", action="store_true", help="say more")
+    return made
+
+
+def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+    """The settings that the command line states.
+
+    Raises:
+        ValueError: They make no sense; the message says which.
+    """
+    url = said.url or environment.get("PILOTAGE_URL")
+    if not url:
+        raise ValueError("no service known: give --url or set PILOTAGE_URL")
+    return Settings(
+        url=url,
+        authorities=said.ca,
+        place=Place(said.site, said.ce, said.queue),
+        wishes=Wishes(
+            vo=said.vo,
+            pools=_pools(said.pools),
+            owner_groups=tuple(said.owner_group),
+            job_types=tuple(said.job_type),
+            reference=said.reference,
+        ),
+        slot=Slot(
+            cpu_time=said.cpu_time,
+            lifetime=said.lifetime,
+            max_ram=said.max_ram,
+            processors=said.processors,
+            gpus=said.gpus,
+            platform=said.platform,
+            tags=tuple(said.tag),
+            required_tags=tuple(said.required_tag),
+        ),
+        ends=Ends(
+            max_jobs=said.max_jobs,
+            max_empty=said.max_empty,
+            max_idle=said.max_idle,
+            patience=said.patience,
+        ),
+        care=Care(
+            work_dir=(said.work_dir or Path(tempfile.gettempdir())).absolute(),
+            keep_work=said.keep_work,
+            heartbeat=said.heartbeat,
+            grace=said.grace,
+            report_patience=said.report_patience,
+            sandbox_limit=said.sandbox_limit,
+            output_limit=said.output_limit,
+            passed_on=tuple(said.pass_env),
+        ),
+    )
+
+
+def _add_connection(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--url", metavar="URL", help="where it is; else PILOTAGE_URL")
+    group.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="file that holds the token, - for standard input; else the variable PILOTAGE_TOKEN",
+    )
+    group.add_argument("--ca", type=Path, metavar="PATH", help="CA certificates: a file or a directory")
+
+
+def _add_place(group: argparse._ArgumentGroup) -> None:
+    for name in ("site", "ce", "queue"):
+        group.add_argument(f"--{name}", required=True, metavar=name.upper())
+    group.add_argument("--reference", metavar="ID", help="the CE's id of this pilot")
+
+
+def _add_wishes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--vo", metavar="VO", help="needed where the token does not say")
+    group.add_argument(
+        "--pools",
+        metavar="@FILE|ID,…",
+        help="serve these SubmitPools; else ask which the queue is eligible for",
+    )
+    group.add_argument("--owner-group", action="append", default=[], metavar="GROUP", help="may be repeated")
+    group.add_argument("--job-type", action="append", default=[], metavar="TYPE", help="may be repeated")
+
+
+def _add_slot(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--cpu-time", type=_positive, metavar="S", help="seconds of CPU time that a job may use"
+    )
+    group.add_argument(
+        "--lifetime", type=_positive, metavar="S", help="seconds that the slot lasts from now on"
+    )
+    group.add_argument("--max-ram", type=_positive, metavar="MB", help="memory")
+    group.add_argument("--processors", type=_positive, metavar="N")
+    group.add_argument("--gpus", type=_positive, metavar="N")
+    group.add_argument("--platform", metavar="NAME")
+    group.add_argument("--tag", action="append", default=[], metavar="TAG", help="may be repeated")
+    group.add_argument("--required-tag", action="append", default=[], metavar="TAG", help="may be repeated")
+
+
+def _add_ends(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-jobs", type=_positive, metavar="N", help="after so many jobs")
+    group.add_argument(
+        "--max-empty",
+        type=_counting,
+        default=_ENDS.max_empty,
+        metavar="N",
+        help="after so many answers in a row without a job; 0: never (default %(default)s)",
+    )
+    group.add_argument("--max-idle", type=_seconds, metavar="S", help="after so many seconds without a job")
+    group.add_argument(
+        "--patience",
+        type=_seconds,
+        default=_ENDS.patience,
+        metavar="S",
+        help="when the service is away for so long and there is no job (default %(default)g)",
+    )
+
+
+def _add_care(group: argparse._ArgumentGroup) -> None:
+    care = Care(work_dir=Path())
+    group.add_argument(
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="each job gets a fresh directory below; else the one for temporary files",
+    )
+    group.add_argument("--keep-work", action="store_true", help="do not remove the jobs' directories")
+    group.add_argument(
+        "--pass-env", action="append", default=[], metavar="NAME", help="variable that jobs see too"
+    )
+    seconds = (
+        ("--heartbeat", care.heartbeat, "seconds between two heartbeats at most"),
+        ("--grace", care.grace, "seconds between TERM and KILL"),
+        (
+            "--report-patience",
+            care.report_patience,
+            "seconds that a result is kept while the service is away",
+        ),
+    )
+    for flag, default, text in seconds:
+        group.add_argument(
+            flag, type=_seconds, default=default, metavar="S", help=f"{text} (default %(default)g)"
+        )
+    sizes = (
+        ("--sandbox-limit", care.sandbox_limit, "bytes of an input sandbox, unpacked"),
+        ("--output-limit", care.output_limit, "bytes of all output files of a job"),
+    )
+    for flag, size, text in sizes:
+        group.add_argument(
+            flag, type=_positive, default=size, metavar="N", help=f"{text} (default %(default)d)"
+        )
+
+
+def _pools(said: str | None) -> tuple[str, ...]:
+    """Pool ids separated by commas, blanks or lines, given directly or in a file."""
+    if said is None:
+        return ()
+    try:
+        text = Path(said[1:]).read_text(encoding="ascii") if said.startswith("@") else said
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--pools: {error}") from None
+    pools = text.replace(",", " ").split()
+    if not pools:
+        raise ValueError("--pools: names no pool")
+    return tuple(pools)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def _counting(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return number

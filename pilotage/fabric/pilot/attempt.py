@@ -1,0 +1,218 @@
+"""One attempt at one job, from its lease to its report."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Callable, TypeVar
+
+from pilotage.fabric.pilot import delivery, limits, report, retrying, watching, work_area
+from pilotage.fabric.pilot.description import UnfitDescription
+from pilotage.fabric.pilot.execution import Execution
+from pilotage.fabric.pilot.heart import KILL, Heart
+from pilotage.fabric.pilot.host import HostTrouble
+from pilotage.fabric.pilot.limits import Excess
+from pilotage.fabric.pilot.offer import Offer
+from pilotage.fabric.pilot.payload import NotStarted
+from pilotage.fabric.pilot.preparation import CannotRun, Prepared, Preparer
+from pilotage.fabric.pilot.report import Report
+from pilotage.fabric.pilot.service import Match, News, Service
+from pilotage.fabric.pilot.settings import Care
+from pilotage.fabric.pilot.transport import Away, Refused
+from pilotage.fabric.pilot.watching import Watched
+from pilotage.fabric.pilot.work_area import WorkArea
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: What became of an attempt, besides Done and Failed.
+RELEASED, LOST = "Released", "Lost"
+
+_TOLD_TO_END = "the pilot has to end"
+
+#: Seconds for the last words of a pilot that has to end.
+_LAST_WORDS = 10.0
+#: The part of the lease after which the service hears from us again.
+_BEATS_IN_LEASE = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an attempt."""
+
+    job_id: int
+    epoch: int
+    ended: str  #: Done, Failed, Released (given back) or Lost (it was not ours any more)
+    detail: str
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all attempts of a pilot share."""
+
+    service: Service
+    preparer: Preparer
+    care: Care
+    offer: Offer
+    stop: threading.Event  #: set when the pilot has to end
+
+
+def run(match: Match, around: Surroundings, *, seconds_left: float | None) -> Outcome:
+    """Run a job to its end and report it.
+
+    Args:
+        match: The job, matched to us.
+        around: What all attempts share.
+        seconds_left: Until the slot ends; None: it does not.
+
+    Raises:
+        HostTrouble: This host cannot run it; it was given back.
+    """
+    attempt = _Attempt(match, around, seconds_left)
+    try:
+        return attempt.run()
+    except Refused as error:
+        return attempt.outcome(LOST, str(error))
+    except Away as error:
+        return attempt.outcome(LOST, f"the service stays away: {error}")
+    except (HostTrouble, OSError) as error:
+        attempt.try_to_release(f"trouble with the host {socket.gethostname()}: {error}")
+        raise HostTrouble(str(error)) from error
+
+
+class _Attempt:
+    def __init__(self, match: Match, around: Surroundings, seconds_left: float | None) -> None:
+        self._match = match
+        self._around = around
+        self._care = around.care
+        self._service = around.service
+        self._seconds_left = seconds_left
+
+    def run(self) -> Outcome:
+        area = work_area.make(self._care.work_dir, job_id=self._match.job_id, epoch=self._match.epoch)
+        try:
+            return self._run_in(area)
+        finally:
+            if not self._care.keep_work:
+                area.remove()
+
+    def outcome(self, ended: str, detail: str) -> Outcome:
+        return Outcome(self._match.job_id, self._match.epoch, ended, detail)
+
+    def try_to_release(self, reason: str) -> Outcome:
+        """Give the job back; if that cannot be said, the service finds out by our silence."""
+        try:
+            self._insistently(lambda: self._service.release(self._match.lease, reason))
+        except (Away, Refused) as error:
+            return self.outcome(LOST, f"{reason}; and: {error}")
+        return self.outcome(RELEASED, reason)
+
+    def _run_in(self, area: WorkArea) -> Outcome:
+        try:
+            ready = self._prepare(area)
+            if self._around.stop.is_set():
+                return self.try_to_release(_TOLD_TO_END)
+            news = self._start()
+        except Away:
+            if self._around.stop.is_set():
+                return self.try_to_release(_TOLD_TO_END)
+            raise
+        if KILL in news.commands:
+            return self._finish(report.failed(report.KILLED))
+        if isinstance(ready, Report):
+            return self._finish(ready)
+        return self._execute(ready, area, news)
+
+    def _prepare(self, area: WorkArea) -> Prepared | Report:
+        """The job ready to start, or the report of why it can never be."""
+        prepare = self._around.preparer.prepare
+        try:
+            return self._patiently(
+                lambda: prepare(self._match, area), max(self._match.lease_seconds, _LAST_WORDS)
+            )
+        except CannotRun as error:
+            return error.report
+
+    def _start(self) -> News:
+        facts = {"host": socket.gethostname(), "pilot": os.getpid()}
+        # Beyond its lease nobody wants it any more, but only the service can tell when that was.
+        return self._patiently(
+            lambda: self._service.start(self._match.lease, facts), self._care.report_patience
+        )
+
+    def _execute(self, ready: Prepared, area: WorkArea, news: News) -> Outcome:
+        allowed = limits.for_job(
+            ready.description, seconds_left=self._seconds_left, max_ram=self._around.offer.max_ram
+        )
+        try:
+            execution = Execution(ready, area, allowed)
+        except UnfitDescription as error:
+            return self._finish(report.failed(report.UNFIT, str(error)))
+        except NotStarted as error:
+            return self._finish(report.failed(report.NOT_FOUND, str(error)))
+        # The heart beats on while the output is sent, which may take long when the service is away.
+        with execution, self._heart(execution) as heart:
+            heart.obey(news)
+            watched = execution.until_end(heart, self._around.stop, grace=self._care.grace)
+            return self._settle(watched, ready, area)
+
+    def _heart(self, execution: Execution) -> Heart:
+        every = min(self._care.heartbeat, max(1.0, self._match.lease_seconds / _BEATS_IN_LEASE))
+        return Heart(self._service, self._match.lease, every=every, news=execution.news)
+
+    def _settle(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
+        if watched.why == watching.STALE:
+            return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
+        if watched.why == watching.STOPPED:
+            return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
+        return self._deliver(_judge(watched), ready, area)
+
+    def _deliver(self, said: Report, ready: Prepared, area: WorkArea) -> Outcome:
+        packed = delivery.pack(ready.description, area, limit=self._care.output_limit)
+        said = delivery.with_shortcomings(said, packed)
+        try:
+            self._persistently(lambda: self._send_output(area))
+        except Refused as error:
+            if error.status in (404, 409):
+                raise
+            said = said.without_output(str(error))
+        return self._finish(said)
+
+    def _send_output(self, area: WorkArea) -> None:
+        with area.output.open("rb") as archive:
+            size = os.fstat(archive.fileno()).st_size
+            self._service.deliver_output(self._match.lease, archive, size=size)
+
+    def _finish(self, said: Report) -> Outcome:
+        self._persistently(lambda: self._service.finish(self._match.lease, said.as_json()))
+        return self.outcome(
+            said.status, ": ".join(filter(None, (said.minor_status, said.application_status)))
+        )
+
+    def _patiently(self, request: Callable[[], T], patience: float) -> T:
+        return retrying.patiently(request, patience=patience, stop=self._around.stop)
+
+    def _insistently(self, request: Callable[[], T]) -> T:
+        """Try for a little while, even if the pilot has to end."""
+        return retrying.patiently(request, patience=_LAST_WORDS, stop=threading.Event())
+
+    def _persistently(self, request: Callable[[], T]) -> T:
+        """Try for as long as a result is worth it, and a little longer when the pilot has to end."""
+        try:
+            return self._patiently(request, self._care.report_patience)
+        except Away:
+            if not self._around.stop.is_set():
+                raise
+        return self._insistently(request)
+
+
+def _judge(watched: Watched) -> Report:
+    if isinstance(watched.why, Excess):
+        return report.failed(watched.why.minor_status, watched.why.detail, watched.end)
+    if watched.why == watching.KILL_WANTED:
+        return report.failed(report.KILLED, "", watched.end)
+    return report.of_end(watched.end)

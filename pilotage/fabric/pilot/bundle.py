@@ -1,0 +1,41 @@
+"""The pilot as one file: a zip archive that any Python 3.9 or later runs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipapp
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+#: The packages above ours, of which the pilot needs nothing but their being there.
+_PARENTS = ("pilotage", "pilotage/fabric")
+_START = """import os
+import sys
+
+from pilotage.fabric.pilot.main import main
+
+sys.exit(main(sys.argv[1:], os.environ))
+"""
+
+
+def build(target: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
+    """Write the file.
+
+    Args:
+        target: Where; what is there is replaced.
+        interpreter: For its first line.
+
+    Returns:
+        `target`.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        shutil.copytree(
+            _PACKAGE, root / "pilotage/fabric/pilot", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+        )
+        for parent in _PARENTS:
+            (root / parent / "__init__.py").write_text("", encoding="utf-8")
+        (root / "__main__.py").write_text(_START, encoding="utf-8")
+        zipapp.create_archive(root, target, interpreter=interpreter, compressed=True)
+    return target

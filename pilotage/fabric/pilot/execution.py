@@ -1,0 +1,87 @@
+"""A prepared job while it runs: its payload, its files, and what can be told of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from pilotage.fabric.pilot import standard_files, tail
+from pilotage.fabric.pilot.heart import Heart
+from pilotage.fabric.pilot.limits import Limits
+from pilotage.fabric.pilot.payload import Payload
+from pilotage.fabric.pilot.preparation import Prepared
+from pilotage.fabric.pilot.watching import Watch, Watched
+from pilotage.fabric.pilot.work_area import WorkArea
+
+#: Characters of progress that are sent.
+_LONGEST = 500
+
+
+class Execution:
+    """Runs from the moment it is made; used with `with`, its files are closed at the end."""
+
+    def __init__(self, ready: Prepared, area: WorkArea, limits: Limits) -> None:
+        """Start it.
+
+        Raises:
+            UnfitDescription: Its standard output cannot be written where it says.
+            NotStarted: Its program cannot be executed.
+            HostTrouble: Nothing can be executed here.
+        """
+        asked = ready.description
+        self._area = area
+        self._files = standard_files.make(area.home, output=asked.std_output, error=asked.std_error)
+        try:
+            self._payload = Payload(
+                ready.words,
+                directory=area.home,
+                environment=ready.environment,
+                output=self._files.output,
+                error=self._files.error,
+                area=area.top,
+            )
+        except BaseException:
+            self._files.close()
+            raise
+        self._watch = Watch(self._payload, limits)
+
+    def __enter__(self) -> Execution:  # noqa: PYI034 - Self is of Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._payload.close()
+        self._files.close()
+
+    def until_end(self, heart: Heart, stop: threading.Event, *, grace: float) -> Watched:
+        """Wait for the end of the payload, or end it; see `Watch.until_end`."""
+        return self._watch.until_end(heart, stop, grace=grace)
+
+    def news(self) -> dict[str, object]:
+        """What a heartbeat tells."""
+        usage, elapsed = self._watch.usage, self._watch.elapsed
+        measured = f"{elapsed:.0f} s, CPU {usage.cpu_seconds:.0f} s, {usage.resident >> 20} MB"
+        return {
+            "progress": tail.printable(_own_words(self._area.progress) or measured, _LONGEST),
+            "output_tail": self._files.tail(),
+            "cpu_seconds": round(usage.cpu_seconds, 1),
+            "wall_seconds": round(elapsed, 1),
+            "memory_mb": usage.resident >> 20,
+            "processes": usage.processes,
+        }
+
+
+def _own_words(progress: Path) -> str:
+    """What the payload itself says of how far it is."""
+    try:
+        descriptor = os.open(progress, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return tail.last_line(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
+    finally:
+        os.close(descriptor)

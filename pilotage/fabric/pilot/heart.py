@@ -1,0 +1,87 @@
+"""The heartbeat of an attempt: tells the service that the payload lives, and hears what it wants."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Callable
+
+from pilotage.fabric.pilot.service import News, Service
+from pilotage.fabric.pilot.transport import Away, Refused
+
+log = logging.getLogger(__name__)
+
+KILL = "kill"
+_SHORTEST, _LONGEST = 1.0, 300.0  # seconds, whatever the service asks for
+
+
+class Heart:
+    """Beats in a thread of its own: a service that hangs must not keep us from watching the payload."""
+
+    def __init__(
+        self, service: Service, lease: str, *, every: float, news: Callable[[], Mapping[str, object]]
+    ) -> None:
+        """Make it; used with `with`, it beats until the end of the block.
+
+        Args:
+            service: Where to.
+            lease: Of the attempt.
+            every: Seconds between two beats, until the service wishes otherwise.
+            news: What to tell each time.
+        """
+        self.killed = threading.Event()  #: the job was killed: end the payload, deliver what there is
+        self.stale = threading.Event()  #: the attempt is closed: nobody wants to hear of it any more
+        self._service = service
+        self._lease = lease
+        self._every = every
+        self._news = news
+        self._away = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heart:  # noqa: PYI034 - Self is of Python 3.11
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def obey(self, news: News) -> None:
+        """Do what an answer of the service says."""
+        if KILL in news.commands:
+            self.killed.set()
+        if news.heartbeat_seconds is not None:
+            self._every = min(max(news.heartbeat_seconds, _SHORTEST), _LONGEST)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every) and not self.stale.is_set():
+            self._beat()
+
+    def _beat(self) -> None:
+        try:
+            self.obey(self._service.heartbeat(self._lease, self._news()))
+            self._note(away=False, why="")
+        except Away as error:
+            self._note(away=True, why=str(error))
+        except Refused as error:
+            self._refused(error)
+
+    def _refused(self, error: Refused) -> None:
+        """404 and 409 say that the attempt is over; what else it may be, the payload is not to blame."""
+        if error.status in (404, 409):
+            log.warning("the attempt is closed: %s", error)
+            self.stale.set()
+        else:
+            self._note(away=True, why=str(error))
+
+    def _note(self, *, away: bool, why: str) -> None:
+        if away and not self._away:
+            log.warning("a heartbeat failed, the payload runs on: %s", why)
+        elif self._away and not away:
+            log.info("heartbeats arrive again")
+        self._away = away

@@ -1,0 +1,153 @@
+"""A pilot from its command line to its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import ssl
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+
+from pilotage.fabric.pilot import arguments, credentials, kernel, offer, retrying
+from pilotage.fabric.pilot.agent import Agent
+from pilotage.fabric.pilot.attempt import Surroundings
+from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, USAGE, Ending
+from pilotage.fabric.pilot.offer import Offer
+from pilotage.fabric.pilot.preparation import Preparer
+from pilotage.fabric.pilot.service import Service
+from pilotage.fabric.pilot.settings import Settings, Wishes
+from pilotage.fabric.pilot.transport import Away, Refused, Transport
+
+log = logging.getLogger(__name__)
+
+
+def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a pilot; its exit status.
+
+    Args:
+        words: The command line without the program.
+        environment: The process environment.
+    """
+    kernel.keep_private()
+    parser = arguments.parser()
+    said = parser.parse_args(words)
+    _log_to_stderr(verbose=said.verbose)
+    try:
+        settings = arguments.settings(said, environment)
+        token = credentials.read(said.token_file, environment)
+        transport = Transport(settings.url, token, context=_tls(settings))
+    except (ValueError, OSError, credentials.NoToken) as error:
+        parser.print_usage(sys.stderr)
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return USAGE
+    kernel.wipe_variable(credentials.VARIABLE)
+    kernel.adopt_orphans()
+    pilot = Pilot(settings, Service(transport), environment, claims=credentials.claims(token))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: pilot.stop.set())
+    ending = pilot.run()
+    _say(ending, pilot, said)
+    return ending.exit_status
+
+
+class Pilot:
+    """One pilot: asks what it is to offer, works, and says why it ends."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        service: Service,
+        environment: Mapping[str, str],
+        *,
+        claims: Mapping[str, object],
+    ) -> None:
+        self.stop = threading.Event()  #: set to end it
+        self.jobs: list[dict[str, object]] = []  #: what became of each job
+        self._settings = settings
+        self._service = service
+        self._environment = environment
+        self._claims = claims
+
+    def run(self) -> Ending:
+        """Work until there is a reason to end; the reason."""
+        try:
+            offered = retrying.patiently(self._offer, patience=self._settings.ends.patience, stop=self.stop)
+        except Refused as error:
+            ending = Ending(REFUSED, f"the service refuses us: {error}")
+        except Away as error:
+            told = self.stop.is_set()
+            ending = Ending(
+                FINE if told else AWAY, f"{'told to end' if told else 'the service stays away'}: {error}"
+            )
+        else:
+            ending = self._work(offered)
+        self._tell(ending)
+        return ending
+
+    def _offer(self) -> Offer:
+        place, wishes = self._settings.place, self._settings.wishes
+        parameters = self._service.queue_parameters(place, wishes.vo)
+        pools = wishes.pools or self._service.submit_pools(place)
+        wishes = Wishes(**{**vars(wishes), "pools": pools})
+        return offer.make(place, self._settings.slot, wishes, parameters)
+
+    def _work(self, offered: Offer) -> Ending:
+        settings = self._settings
+        log.info("at %s, offering %s", settings.place, json.dumps(_shown(offered)))
+        preparer = Preparer(
+            service=self._service,
+            care=settings.care,
+            place=settings.place,
+            processors=offered.processors,
+            environment=self._environment,
+        )
+        around = Surroundings(self._service, preparer, settings.care, offered, self.stop)
+        agent = Agent(around, settings.ends)
+        try:
+            return agent.run()
+        finally:
+            self.jobs = [vars(outcome) for outcome in agent.outcomes]
+
+    def _tell(self, ending: Ending) -> None:
+        """Tell the service, if it knows us by a stamp; it learns it from our silence otherwise."""
+        stamp = self._claims.get("stamp")
+        if not isinstance(stamp, str) or ending.exit_status == AWAY:
+            return
+        status = "Done" if ending.exit_status == FINE else "Failed"
+        try:
+            self._service.report_pilot(stamp, status=status, reason=ending.reason)
+        except (Away, Refused) as error:
+            log.info("could not say that we end: %s", error)
+
+
+def _shown(offered: Offer) -> dict[str, object]:
+    said = offered.at(0)
+    pools = said.pop("SubmitPool", ())
+    return {**said, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
+
+
+def _tls(settings: Settings) -> ssl.SSLContext:
+    authorities = settings.authorities
+    if authorities is None:
+        return ssl.create_default_context()
+    if authorities.is_dir():
+        return ssl.create_default_context(capath=str(authorities))
+    return ssl.create_default_context(cafile=str(authorities))
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+
+
+def _say(ending: Ending, pilot: Pilot, said: argparse.Namespace) -> None:
+    log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
+    if said.json:
+        summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
+        sys.stdout.write(json.dumps(summary) + "\n")

@@ -1,0 +1,108 @@
+"""What the pilot offers when it asks for work: what it was told, else what its queue is configured with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+
+#: What is offered where nobody says how long the slot lasts: three days.
+_CPU_TIME = 259_200
+#: The time left is told in steps: what all pilots say alike the matcher remembers.
+_STEP = 600
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A slot as it is offered."""
+
+    place: Place
+    cpu_time: int  #: seconds
+    lifetime: int | None  #: seconds, None: no end in sight
+    max_ram: int | None  #: MB
+    processors: int
+    rest: Mapping[str, object]  #: further names of the request, as they are
+
+    def at(self, elapsed: float) -> dict[str, object]:
+        """The request for work, so many seconds after the start of the pilot."""
+        said: dict[str, object] = {
+            "Site": self.place.site,
+            "GridCE": self.place.ce,
+            "Queue": self.place.queue,
+            "CPUTime": self._cpu_time_left(elapsed),
+            "NumberOfProcessors": self.processors,
+        }
+        if self.max_ram is not None:
+            said["MaxRAM"] = self.max_ram
+        return {**said, **self.rest}
+
+    def seconds_left(self, elapsed: float) -> float | None:
+        """Seconds until the slot ends; None: it does not."""
+        return None if self.lifetime is None else max(0.0, self.lifetime - elapsed)
+
+    def _cpu_time_left(self, elapsed: float) -> int:
+        if self.lifetime is None:
+            return self.cpu_time
+        return max(0, min(self.cpu_time, self.lifetime - int(elapsed) // _STEP * _STEP))
+
+
+def make(place: Place, slot: Slot, wishes: Wishes, parameters: Mapping[str, Any]) -> Offer:
+    """The offer of a slot.
+
+    Args:
+        place: Where it is.
+        slot: What was told; it wins.
+        wishes: Which jobs are wanted.
+        parameters: Effective parameters of the queue, by name.
+    """
+    known = {name.lower(): value for name, value in parameters.items()}
+    cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
+    lifetime = slot.lifetime or _number(known, "maxwallclocktime") or _number(known, "cputime")
+    rest: dict[str, object] = {
+        "Platform": slot.platform or known.get("platform"),
+        "GPUs": slot.gpus or _number(known, "gpus"),
+        "Tag": [*slot.tags, *_list(known.get("tag"))],
+        "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
+        "WholeNode": known.get("wholenode") if isinstance(known.get("wholenode"), bool) else None,
+        "VO": wishes.vo,
+        "SubmitPool": list(wishes.pools),
+        "OwnerGroup": list(wishes.owner_groups),
+        "JobType": list(wishes.job_types),
+        "PilotReference": wishes.reference,
+    }
+    return Offer(
+        place=place,
+        cpu_time=cpu_time or lifetime or _CPU_TIME,
+        lifetime=lifetime,
+        max_ram=slot.max_ram or _number(known, "maxram") or _memory_of_host(),
+        processors=slot.processors or _number(known, "numberofprocessors") or 1,
+        rest={name: value for name, value in rest.items() if value not in (None, [], ())},
+    )
+
+
+def _number(known: Mapping[str, Any], name: str) -> int | None:
+    value = known.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = int(float(value))
+    except (ValueError, OverflowError):
+        return None
+    return number if number > 0 else None
+
+
+def _list(value: object) -> list[object]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _memory_of_host() -> int | None:
+    """MB of memory that this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,88 @@
+"""Getting a job ready: its sandbox, its program, its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pilotage.fabric.pilot import description, environment, executable, report, unpacking
+from pilotage.fabric.pilot.description import Description, UnfitDescription
+from pilotage.fabric.pilot.report import Report
+from pilotage.fabric.pilot.service import Match, Service
+from pilotage.fabric.pilot.settings import Care, Place
+from pilotage.fabric.pilot.transport import TooLarge
+from pilotage.fabric.pilot.work_area import WorkArea
+
+
+class CannotRun(Exception):
+    """The job would fail on every host; `report` says why."""
+
+    def __init__(self, why: Report) -> None:
+        super().__init__(f"{why.minor_status}: {why.application_status}")
+        self.report = why
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that can be started."""
+
+    description: Description
+    words: tuple[str, ...]  #: the program and its arguments
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Preparer:
+    """Prepares the jobs of one pilot."""
+
+    service: Service
+    care: Care
+    place: Place
+    processors: int
+    environment: Mapping[str, str]  #: the pilot's own
+
+    def prepare(self, match: Match, area: WorkArea) -> Prepared:
+        """Fill the work area of a job.
+
+        Raises:
+            CannotRun: The job is to blame.
+            Away, Refused: The input sandbox could not be fetched.
+            OSError: This host is to blame.
+        """
+        try:
+            asked = description.read(match.description)
+            self._unpack_sandbox(match, asked, area)
+            variables = self._environment(match, asked, area)
+            program = executable.find(asked.executable, home=area.home, environment=variables)
+        except UnfitDescription as error:
+            raise CannotRun(report.failed(report.UNFIT, str(error))) from None
+        except executable.NotFound as error:
+            raise CannotRun(report.failed(report.NOT_FOUND, str(error))) from None
+        return Prepared(asked, (program, *asked.arguments), variables)
+
+    def _unpack_sandbox(self, match: Match, asked: Description, area: WorkArea) -> None:
+        limit = self.care.sandbox_limit
+        try:
+            with area.sandbox.open("w+b") as archive:
+                found = self.service.fetch_sandbox(match.lease, archive, limit=limit)
+                if found:
+                    unpacking.unpack(archive, area.home, limit=limit)
+            area.sandbox.unlink()
+        except (TooLarge, unpacking.UnsafeArchive) as error:
+            raise CannotRun(report.failed(report.NO_SANDBOX, f"the archive {error}")) from None
+        if not found and asked.input_files:
+            raise CannotRun(report.failed(report.NO_SANDBOX, "the service has it no more"))
+
+    def _environment(self, match: Match, asked: Description, area: WorkArea) -> dict[str, str]:
+        return environment.for_payload(
+            self.environment,
+            job_id=match.job_id,
+            place=self.place,
+            processors=self.processors,
+            job_processors=min(asked.processors or 1, self.processors),
+            home=area.home,
+            scratch=area.scratch,
+            progress=area.progress,
+            stated=asked.environment,
+            passed_on=self.care.passed_on,
+        )

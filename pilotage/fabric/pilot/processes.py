@@ -1,0 +1,131 @@
+"""The processes below another one, as /proc shows them: who they are, what they use, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_GONE = (OSError, ValueError, IndexError)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the processes of a payload use together."""
+
+    processes: int
+    cpu_seconds: float  #: also of those that have ended
+    resident: int  #: bytes; memory that several share counts for each
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below `pid`, parents before children; zombies too."""
+    found: list[int] = []
+    ahead = list(_children(pid))
+    while ahead:
+        child = ahead.pop(0)
+        found.append(child)
+        ahead.extend(_children(child))
+    return found
+
+
+def usage(pid: int) -> Usage:
+    """What everything below `pid` uses, and what its ended children have used."""
+    below = descendants(pid)
+    own, ended = zip(*(_cpu(each) for each in (pid, *below)))
+    return Usage(
+        processes=len(below),
+        cpu_seconds=sum(own[1:]) + sum(ended),
+        resident=sum(_resident(each) for each in below),
+    )
+
+
+def proportional(pid: int) -> int | None:
+    """Bytes that everything below `pid` occupies, shared memory counted once; None: cannot be told."""
+    shares = [_proportional(each) for each in descendants(pid)]
+    known = [share for share in shares if share is not None]
+    return sum(known) if known else None
+
+
+def in_session(session: int) -> list[int]:
+    """The processes of a session, wherever they are in the tree."""
+    found = []
+    for pid in _all():
+        with contextlib.suppress(*_GONE):
+            if int(_stat(pid)[3]) == session:
+                found.append(pid)
+    return found
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _children(pid: int) -> Iterator[int]:
+    try:
+        threads = list((_PROC / str(pid) / "task").iterdir())
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            text = (thread / "children").read_text()
+        except FileNotFoundError:
+            yield from _children_by_scan(pid) if _lists_no_children() else ()
+            return
+        except OSError:
+            continue
+        yield from map(int, text.split())
+
+
+def _lists_no_children() -> bool:
+    """Whether this kernel was built without lists of children."""
+    return not (_PROC / "self" / "task" / str(os.getpid()) / "children").exists()
+
+
+def _children_by_scan(pid: int) -> Iterator[int]:
+    for each in _all():
+        with contextlib.suppress(*_GONE):
+            if int(_stat(each)[1]) == pid:
+                yield each
+
+
+def _all() -> Iterator[int]:
+    return (int(path.name) for path in _PROC.iterdir() if path.name.isdigit())
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields 3 and up of its stat; the name before them may hold anything."""
+    return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def _cpu(pid: int) -> tuple[float, float]:
+    """Seconds that it used itself, and those of its children that were waited for."""
+    try:
+        user, system, ended_user, ended_system = map(int, _stat(pid)[11:15])
+    except _GONE:
+        return 0.0, 0.0
+    return (user + system) / _TICKS, (ended_user + ended_system) / _TICKS
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE
+    except _GONE:
+        return 0
+
+
+def _proportional(pid: int) -> int | None:
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    except (*_GONE, StopIteration):
+        return None

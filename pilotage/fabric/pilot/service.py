@@ -1,0 +1,146 @@
+"""What a pilot asks of the service and tells it, request by request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlencode
+
+from pilotage.fabric.pilot.settings import Place
+from pilotage.fabric.pilot.transport import Away, Refused, Transport
+
+#: Seconds within which an answer to a request for work can still be used.
+_WAIT_FOR_WORK = 20
+#: Seconds for what is only news: the next one comes soon.
+_WAIT_FOR_NEWS = 10.0
+
+
+@dataclass(frozen=True)
+class Match:
+    """A job that was handed to us: the attempt and what to run."""
+
+    job_id: int
+    epoch: int
+    lease: str
+    lease_seconds: float  #: within which it has to be started
+    description: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The answer to a request for work: matches, or why there are none."""
+
+    matches: tuple[Match, ...]
+    reason: str  #: one word, if there is nothing to do
+    retry_after: float | None  #: seconds
+
+
+@dataclass(frozen=True)
+class News:
+    """The answer to start and heartbeat."""
+
+    commands: tuple[str, ...]
+    heartbeat_seconds: float | None  #: how often the service wants to hear from us, if it says
+
+
+class Service:
+    """The service as a pilot sees it. Every method raises `Away` or `Refused`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def queue_parameters(self, place: Place, vo: str | None) -> dict[str, Any]:
+        """The effective parameters of a queue."""
+        path = f"/resources/queues/{quote(place.site)}/{quote(place.ce)}/{quote(place.queue)}"
+        query = f"?{urlencode({'vo': vo})}" if vo else ""
+        parameters = self._transport.call("GET", path + query).body.get("parameters", {})
+        return {name: parameter.get("value") for name, parameter in parameters.items()}
+
+    def submit_pools(self, place: Place) -> tuple[str, ...]:
+        """The ids of the SubmitPools that a queue is eligible for."""
+        body = {"queues": [str(place)]}
+        answer = self._transport.call("POST", "/matcher/getSubmitPoolsForQueue", body).body
+        return tuple(answer["pools"].get(str(place), ()))
+
+    def request_job(self, offer: Mapping[str, object], *, count: int, request_id: str) -> Work:
+        """Ask for work; the same `request_id` again gets the same jobs, so a lost answer costs nothing."""
+        answer = self._transport.call(
+            "POST",
+            "/matcher/requestJob",
+            {**offer, "count": count, "request_id": request_id},
+            headers={"Request-Timeout": str(_WAIT_FOR_WORK - 5)},
+            timeout=_WAIT_FOR_WORK,
+        )
+        body = answer.body
+        retry_after = body.get("retry_after")
+        return Work(
+            matches=tuple(_match(each, answer.at) for each in body.get("matches", ())),
+            reason=str(body.get("reason") or "nothing"),
+            retry_after=None if retry_after is None else float(retry_after),
+        )
+
+    def start(self, lease: str, facts: Mapping[str, object]) -> News:
+        """Say that the payload is about to run."""
+        return _news(self._transport.call("POST", f"/leases/{quote(lease)}/start", facts).body)
+
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+        """Say that the payload runs."""
+        path = f"/leases/{quote(lease)}/heartbeat"
+        return _news(self._transport.call("POST", path, facts, timeout=_WAIT_FOR_NEWS).body)
+
+    def finish(self, lease: str, report: Mapping[str, object]) -> None:
+        """Say how the payload ended."""
+        self._transport.call("POST", f"/leases/{quote(lease)}/finish", report)
+
+    def release(self, lease: str, reason: str) -> None:
+        """Give the job back."""
+        self._transport.call("POST", f"/leases/{quote(lease)}/release", {"reason": reason})
+
+    def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
+        """Write the input sandbox to a file; False if the job has none.
+
+        Raises:
+            TooLarge: It has more than `limit` bytes.
+        """
+        to.seek(0)
+        to.truncate()
+        try:
+            self._transport.download(f"/leases/{quote(lease)}/sandbox", to, limit=limit)
+        except Refused as error:
+            if error.status == 404 and error.code == "blob_not_found":
+                return False
+            raise
+        return True
+
+    def deliver_output(self, lease: str, archive: BinaryIO, *, size: int) -> None:
+        """Send the output archive."""
+        self._transport.upload(f"/leases/{quote(lease)}/output", archive, size=size)
+
+    def report_pilot(self, stamp: str, *, status: str, reason: str) -> None:
+        """Say what became of this pilot."""
+        body = {"status": status, "reason": reason}
+        self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)
+
+
+def _match(raw: Mapping[str, Any], now: datetime) -> Match:
+    try:
+        expires = datetime.fromisoformat(str(raw["lease_expires_at"]).replace("Z", "+00:00"))
+        return Match(
+            job_id=int(raw["job_id"]),
+            epoch=int(raw["epoch"]),
+            lease=str(raw["lease"]),
+            lease_seconds=(expires - now).total_seconds(),
+            description=dict(raw["description"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Away(f"the service answers a match that cannot be read: {error!r}") from None
+
+
+def _news(body: Mapping[str, Any]) -> News:
+    seconds = body.get("heartbeat_seconds")
+    return News(
+        commands=tuple(map(str, body.get("commands", ()))),
+        heartbeat_seconds=float(seconds) if isinstance(seconds, (int, float)) else None,
+    )

@@ -1,0 +1,194 @@
+"""HTTP with nothing but the standard library: one connection a request, JSON or archives."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+#: Bytes of an archive that are in memory at a time.
+_CHUNK = 1 << 18
+#: Bytes of a JSON answer; more is no answer of ours.
+_LONGEST_ANSWER = 64 << 20
+#: Refusals that another try may not meet: in time, too many, and all troubles of the server itself.
+_PASSING = frozenset({408, 425, 429})
+
+
+class Away(Exception):
+    """Nothing answers, or the service cannot now: the same request may well succeed later."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after  #: seconds that the service asks for
+
+
+class Refused(Exception):
+    """The service says no; the same request again gets the same answer."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"{message} ({status} {code})")
+        self.status = status  #: of HTTP
+        self.code = code  #: `error.code` of the answer
+
+
+class TooLarge(Exception):
+    """A download has more bytes than may be stored."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A JSON object and when the service wrote it, by its own clock."""
+
+    body: Mapping[str, Any]
+    at: datetime
+
+
+class Transport:
+    """Speaks for the bearer of one token with one service; safe to use from several threads.
+
+    Every method raises `Away` or `Refused`. Redirects are not followed: the token is for this service only.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, timeout: float = 30.0, context: ssl.SSLContext | None = None
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no address of a service, such as https://pilotage.example.org")
+        self.url = url.rstrip("/")
+        self._host, self._port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
+        self._prefix = parts.path.rstrip("/") + "/api/v1"
+        self._token = token
+        self._timeout = timeout
+        self._context = context
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Send a JSON object and return the one that comes back."""
+        data = None if body is None else json.dumps(body).encode("utf-8")
+        said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
+        with self._response(method, path, data, said, timeout) as response:
+            text = response.read(_LONGEST_ANSWER)
+        try:
+            answer = json.loads(text) if text else {}
+        except ValueError:
+            raise Away(f"{self.url}{path} answers something that is not JSON: {text[:80]!r}") from None
+        if not isinstance(answer, dict):
+            raise Away(f"{self.url}{path} answers {text[:80]!r}, not an object")
+        return Answer(body=answer, at=_date(response))
+
+    def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
+        """Write an archive to a file.
+
+        Raises:
+            TooLarge: It has more than `limit` bytes.
+            Away: Also when it ends before it is whole.
+        """
+        with self._response("GET", path, None, {}, None) as response:
+            length, received = response.length, 0
+            while chunk := response.read(_CHUNK):
+                received += len(chunk)
+                if received > limit:
+                    raise TooLarge(f"has more than {limit} bytes")
+                to.write(chunk)
+            if length is not None and received != length:
+                raise Away(f"{self.url}{path} broke off after {received} of {length} bytes")
+
+    def upload(self, path: str, archive: BinaryIO, *, size: int) -> Answer:
+        """Send an archive from its start."""
+        archive.seek(0)
+        headers = {"Content-Type": "application/x-tar", "Content-Length": str(size)}
+        with self._response("PUT", path, archive, headers, None) as response:
+            text = response.read(_LONGEST_ANSWER)
+        try:
+            return Answer(body=json.loads(text) if text else {}, at=_date(response))
+        except ValueError:
+            raise Away(f"{self.url}{path} answers something that is not JSON: {text[:80]!r}") from None
+
+    @contextmanager
+    def _response(
+        self,
+        method: str,
+        path: str,
+        data: bytes | BinaryIO | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._connection(timeout or self._timeout)
+        try:
+            response = _exchange(connection, method, self._prefix + path, data, self._with_token(headers))
+            _refuse_failure(response)
+            yield response
+        except (OSError, http.client.HTTPException) as error:
+            raise Away(f"{self.url}: {str(error) or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self._tls:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+
+    def _with_token(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers}
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    data: bytes | BinaryIO | None,
+    headers: Mapping[str, str],
+) -> http.client.HTTPResponse:
+    connection.connect()
+    # A service that refuses before it has read all says why in its answer.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, path, body=data, headers=headers)
+    return connection.getresponse()
+
+
+def _refuse_failure(response: http.client.HTTPResponse) -> None:
+    """Raise what a status other than 2xx means."""
+    if 200 <= response.status < 300:
+        return
+    code, message = _error(response)
+    if response.status >= 500 or response.status in _PASSING:
+        raise Away(f"{message} ({response.status} {code})", _seconds(response.getheader("Retry-After")))
+    raise Refused(response.status, code, message)
+
+
+def _error(response: http.client.HTTPResponse) -> tuple[str, str]:
+    try:
+        error = json.loads(response.read(1 << 16))["error"]
+        return str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return "error", f"the service answers {response.status} {response.reason}"
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
+
+
+def _date(response: http.client.HTTPResponse) -> datetime:
+    try:
+        said = parsedate_to_datetime(response.getheader("Date") or "")
+        return said if said.tzinfo else said.replace(tzinfo=timezone.utc)
+    except (TypeError, ValueError):
+        return datetime.now(timezone.utc)

@@ -1,0 +1,169 @@
+"""Unpacking an archive that somebody sent: whatever it holds, nothing is written outside its directory.
+
+Tar archives can name absolute paths and `..`, lead out through links made a moment before, bring devices
+and set-user-id programs, or unpack a few kilobytes to terabytes. All of these are refused.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from pilotage.fabric.pilot import host
+
+_CHUNK = 1 << 20
+_MOST_MEMBERS = 100_000
+#: Bytes that are read at a time; tarfile copies contents in smaller pieces.
+_LARGEST_PIECE = 4 << 20
+
+
+class UnsafeArchive(Exception):
+    """The archive is damaged, too large or wants to leave its directory."""
+
+
+def unpack(archive: BinaryIO, root: Path, *, limit: int) -> None:
+    """Unpack a tar archive, compressed or not, into an existing empty directory.
+
+    Args:
+        archive: Read from its start.
+        root: Nothing is written elsewhere.
+        limit: Bytes that all files may have together.
+
+    Raises:
+        UnsafeArchive: It was refused; `root` then holds a part of it.
+    """
+    unpacker = _Unpacker(root, limit)
+    try:
+        with tarfile.open(fileobj=_plain(archive), mode="r:") as members:
+            for member in members:
+                unpacker.add(members, member)
+    except UnsafeArchive:
+        raise
+    except OSError as error:
+        if host.is_to_blame(error):
+            raise
+        raise UnsafeArchive(f"cannot be unpacked: {error.strerror or error}") from None
+    except Exception as error:  # noqa: BLE001 - tarfile and its decompressors raise anything on bad input
+        raise UnsafeArchive(f"is no readable tar archive: {error}") from None
+
+
+def _plain(archive: BinaryIO) -> _Piecemeal:
+    """The archive without its compression, which its first bytes tell."""
+    archive.seek(0)
+    start = archive.read(6)
+    archive.seek(0)
+    if start.startswith(b"\x1f\x8b"):
+        return _Piecemeal(gzip.GzipFile(fileobj=archive))
+    if start.startswith(b"BZh"):
+        return _Piecemeal(bz2.BZ2File(archive))
+    if start == b"\xfd7zXZ\x00":
+        return _Piecemeal(lzma.LZMAFile(archive))
+    return _Piecemeal(archive)
+
+
+class _Piecemeal(io.RawIOBase):
+    """A stream that is never read in large pieces.
+
+    tarfile takes headers with long names into memory whole, and a few kilobytes unpack to gigabytes of them.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _LARGEST_PIECE:
+            raise UnsafeArchive(f"has a header of {size} bytes")
+        return bytes(self._stream.read(size))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._stream.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+
+class _Unpacker:
+    def __init__(self, root: Path, limit: int) -> None:
+        self._root = root
+        self._left = limit
+        self._members = 0
+
+    def add(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._members += 1
+        if self._members > _MOST_MEMBERS:
+            raise UnsafeArchive(f"has more than {_MOST_MEMBERS} members")
+        parts = _inside(member.name, member.name)
+        if member.isdir():
+            self._directory(parts)
+            return
+        if not parts:
+            raise UnsafeArchive(f"{member.name!r} is no name of a file")
+        target = self._directory(parts[:-1]) / parts[-1]
+        if os.path.lexists(target):
+            raise UnsafeArchive(f"{member.name!r} is in it twice")
+        if member.issym():
+            self._link(member, parts, target)
+        elif member.islnk():
+            os.link(self._earlier(member), target, follow_symlinks=False)
+        elif member.isreg():
+            self._file(members, member, target)
+        else:
+            raise UnsafeArchive(f"{member.name!r} is neither file, directory nor link")
+
+    def _directory(self, parts: tuple[str, ...]) -> Path:
+        """The directory with this path, made where missing; no component may be a link."""
+        path = self._root
+        for part in parts:
+            path = path / part
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                raise UnsafeArchive(f"{'/'.join(parts)!r} leads through a link or a file")
+            path.mkdir(mode=0o755, exist_ok=True)
+        return path
+
+    def _link(self, member: tarfile.TarInfo, parts: tuple[str, ...], target: Path) -> None:
+        """A symbolic link that stays inside: `..` only at its start, and not further up than the root.
+
+        Since its own directory is reached without links, and `..` never follows another link, no
+        link made later can give it another meaning.
+        """
+        steps = PurePosixPath(member.linkname).parts
+        up = next((number for number, step in enumerate(steps) if step != ".."), len(steps))
+        if not steps or steps[0] == "/" or ".." in steps[up:] or up > len(parts) - 1:
+            raise UnsafeArchive(f"{member.name!r} is a link out of its directory: {member.linkname!r}")
+        target.symlink_to(member.linkname)
+
+    def _earlier(self, member: tarfile.TarInfo) -> Path:
+        """The file that a hard link names, which must have come before."""
+        parts = _inside(member.linkname, member.name)
+        path = self._directory(parts[:-1]) / parts[-1] if parts else self._root
+        if path.is_symlink() or not path.is_file():
+            raise UnsafeArchive(f"{member.name!r} is a link to {member.linkname!r}, no file before it")
+        return path
+
+    def _file(self, members: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+        content = members.extractfile(member)
+        mode = 0o700 | (member.mode & 0o055) if member.mode & 0o100 else 0o600 | (member.mode & 0o044)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            while content is not None and (chunk := content.read(_CHUNK)):
+                self._left -= len(chunk)
+                if self._left < 0:
+                    raise UnsafeArchive("has more bytes than allowed when unpacked")
+                file.write(chunk)
+            if file.tell() != member.size:
+                raise UnsafeArchive(f"breaks off in {member.name!r}")
+
+
+def _inside(name: str, shown: str) -> tuple[str, ...]:
+    """The components of a relative path without `..`."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise UnsafeArchive(f"{shown!r} leaves its directory")
+    return path.parts
