@@ -4,9 +4,10 @@ Removal is in small transactions, each of which may run twice or be cut off: the
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from sqlalchemy import Connection, Engine
@@ -15,7 +16,7 @@ from agents import turn
 from agents.turn import Turn
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from taskqueue import blobs, database, known_vos, retention
+from taskqueue import blobs, database, known_vos, retention, stray_blobs
 from taskqueue.blob_store import BlobStore
 
 NAME: Final = "retention"
@@ -118,7 +119,7 @@ def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore |
         with mine.writing() as conn:
             digests = retention.remove_blobs(conn, vo=vo, before=before, limit=_LIMIT)
         if store is not None:
-            _remove_files(mine, store, iter(digests))
+            _remove_files(mine, store, digests)
         total += len(digests)
         if len(digests) < _LIMIT:
             break
@@ -128,10 +129,16 @@ def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore |
 def _remove_stray(mine: Turn, store: BlobStore) -> int:
     """Bytes that a process left behind which died between the file and its row."""
     before = mine.now - _STRAY
-    return store.sweep(before=before) + _remove_files(mine, store, store.digests(before=before))
+    removed = store.sweep(before=before)
+    stored = store.digests(before=before)
+    while digests := list(islice(stored, _LIMIT)):
+        with database.reading(mine.engine) as conn:
+            stray = stray_blobs.among(conn, digests)
+        removed += _remove_files(mine, store, stray)
+    return removed
 
 
-def _remove_files(mine: Turn, store: BlobStore, digests: Iterator[str]) -> int:
+def _remove_files(mine: Turn, store: BlobStore, digests: Iterable[str]) -> int:
     removed = 0
     for digest in digests:
         with mine.writing() as conn:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from optimizers import yaml_jobs
 from requirements.classads import parse_ad
-from requirements.errors import InvalidJob
+from requirements.errors import InvalidInput, InvalidJob
 from requirements.problem import Problem
 from requirements.values import text_fault
 
@@ -41,7 +41,10 @@ def read_jdl(text: str, file: str | None = None) -> Mapping[str, object]:
     Raises:
         InvalidJob: A syntax error, a number that is none, a name twice; with line, column and line.
     """
-    return parse_ad(text, file)
+    try:
+        return parse_ad(text, file, "description")
+    except InvalidInput as invalid:
+        raise InvalidJob(invalid.problems) from None
 
 
 def is_jdl(text: str) -> bool:

@@ -3,39 +3,56 @@
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from optimizers import jdl, members
-from optimizers.members import Member, Submitted
+from optimizers.checking import Checked, Source, as_text, check
+from optimizers.members import Member
 from optimizers.submitter import Submitter
-from requirements.classads import Unevaluated
-from requirements.errors import InvalidInput, InvalidJob
+from requirements.errors import InvalidJob
 from requirements.problem import Problem
-from taskqueue import backlog, blobs, idempotency, jobs
+from taskqueue import backlog, blobs, database, idempotency, jobs
 from taskqueue.descriptions import NewDescription
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import Bundle, NewJob
 
-__all__ = ["Submitter", "check", "submit"]
-
-#: One description: its text, or what a JSON body says.
-Source = str | Mapping[str, object]
+__all__ = ["Source", "Submitter", "accept", "check", "submit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """Jobs that share a description, ready to be stored."""
+def accept(
+    engine: Engine,
+    config: Configuration,
+    submitter: Submitter,
+    sources: Sequence[Source],
+    *,
+    now: datetime,
+    key: str | None = None,
+    sandbox: str | None = None,
+) -> list[int]:
+    """Do what `submit` does in a transaction of its own, which is short: checks come before it.
 
-    source: str  #: the text that it came in
-    path: str  #: where in the submission it stands, for messages
-    submitted: Submitted
+    Raises:
+        InvalidJob: With the problems of every description; nothing is stored.
+        QuotaExceeded: Too many jobs wait already.
+        IdempotencyConflict: The key stands for another submission.
+    """
+    try:
+        checked = check(config, submitter, sources, sandbox=sandbox)
+    except InvalidJob:
+        if key is None:
+            raise
+        # The same may have been accepted under its key when the configuration was another.
+        with database.writing(engine) as conn:
+            return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
+    with database.writing(engine) as conn:
+        return _once(
+            conn, submitter, key, _digest(sources, sandbox), lambda: _store(conn, config, checked, now), now
+        )
 
 
 def submit(
@@ -67,67 +84,39 @@ def submit(
         QuotaExceeded: Too many jobs wait already.
         IdempotencyConflict: The key stands for another submission.
     """
-    if key is not None:
-        digest = _digest(sources, sandbox)
-        known = idempotency.reserve(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
-        if known is not None:
-            return known
-    checked = check(config, submitter, sources, sandbox=sandbox)
+
+    def store() -> list[int]:
+        return _store(conn, config, check(config, submitter, sources, sandbox=sandbox), now)
+
+    return _once(conn, submitter, key, _digest(sources, sandbox), store, now)
+
+
+def _once(
+    conn: Connection,
+    submitter: Submitter,
+    key: str | None,
+    digest: str,
+    store: Callable[[], list[int]],
+    now: datetime,
+) -> list[int]:
+    """The ids that were given for the key before, else those that `store` makes."""
+    if key is None:
+        return store()
+    known = idempotency.reserve(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
+    if known is None:
+        known = store()
+        idempotency.fulfil(conn, subject=submitter.subject, key=key, job_ids=known)
+    return known
+
+
+def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], now: datetime) -> list[int]:
     _check_sandboxes(conn, checked, now)
     _check_room(conn, config, checked)
-    job_ids = jobs.submit_all(conn, list(_bundles(checked)), now=now)
-    if key is not None:
-        idempotency.fulfil(conn, subject=submitter.subject, key=key, job_ids=job_ids)
-    return job_ids
-
-
-def check(
-    config: Configuration, submitter: Submitter, sources: Sequence[Source], *, sandbox: str | None = None
-) -> list[Checked]:
-    """Read and check everything that needs no database.
-
-    Raises:
-        InvalidJob: With the problems of every description, each with its index.
-    """
-    checked: list[Checked] = []
-    problems: list[Problem] = []
-    alike: dict[str, list[Checked]] = {}
-    for index, source in enumerate(sources):
-        text = source if isinstance(source, str) else _as_text(source)
-        prefix = f"jobs[{index}]/" if len(sources) > 1 else ""
-        try:
-            if text not in alike:
-                alike[text] = list(_check_one(config, submitter, source, prefix, sandbox))
-            checked += alike[text]
-        except InvalidInput as invalid:
-            problems += (replace(each, path=f"{prefix}{each.path}") for each in invalid.problems)
-    if problems:
-        raise InvalidJob(problems)
-    if not checked:
-        raise InvalidJob([Problem(path="jobs", message="is empty: there is nothing to submit")])
-    return checked
-
-
-def _check_one(
-    config: Configuration, submitter: Submitter, source: Source, path: str, sandbox: str | None
-) -> Iterator[Checked]:
-    """What one source makes; a text may hold several descriptions."""
-    text, raws = (source, jdl.read(source)) if isinstance(source, str) else (_as_text(source), (source,))
-    for raw in raws:
-        for submitted in members.expand(raw, submitter, config, sandbox):
-            yield Checked(source=text, path=path, submitted=submitted)
-
-
-def _as_text(source: Mapping[str, object]) -> str:
-    return json.dumps(source, ensure_ascii=False, default=_expression)
-
-
-def _expression(value: object) -> object:
-    return value.text if isinstance(value, Unevaluated) else str(value)
+    return jobs.submit_all(conn, list(_bundles(checked)), now=now)
 
 
 def _digest(sources: Sequence[Source], sandbox: str | None) -> str:
-    texts = [source if isinstance(source, str) else _as_text(source) for source in sources]
+    texts = [source if isinstance(source, str) else as_text(source) for source in sources]
     return hashlib.sha256(json.dumps([texts, sandbox]).encode()).hexdigest()
 
 

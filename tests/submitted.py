@@ -49,8 +49,7 @@ def submit(
     sandbox: str | None = None,
 ) -> list[int]:
     """The ids of jobs that were stored."""
-    with database.writing(engine) as conn:
-        return submission.submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
+    return submission.accept(engine, config, submitter, sources, now=now, key=key, sandbox=sandbox)
 
 
 def job(engine: Engine, job_id: int) -> Job:

@@ -57,6 +57,35 @@ def test_a_job_comes_to_wait_in_its_task_queue_and_pool(engine: Engine, now: dat
     assert queues(engine, POOL_4000) == ["A.B.ch/ce/big", "C.D.ch/ce/middle"]
 
 
+def test_the_job_of_the_rfc_comes_to_wait(engine: Engine, now: datetime) -> None:
+    text = """[
+Executable = "my_executable";
+Requirements = [
+SoftwareTag = { "AppVersion1","AppVersion2" };
+CPUModel = "Intel Xeon";
+Memory = 4000;
+]
+]"""
+    fit = "{Memory: 8000, CPUModel: intel xeon, SoftwareTag: [AppVersion2, Other]}"
+    config = grid(GRID.replace("{Memory: 8000}", fit))
+    [job_id] = submit(engine, config, now, text)
+    batch.optimize(engine, config, [job_id], now=now)
+    found = job(engine, job_id)
+    assert (found.status, found.minor_status) == ("Waiting", "Pilot Agent Submission")
+    assert found.submit_pool is not None
+    assert queues(engine, found.submit_pool) == ["A.B.ch/ce/big"]
+
+
+def test_an_expression_is_resolved_like_a_record(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(
+        engine, grid(), now, 'Executable = "a"; Requirements = other.Memory > 2000 && TARGET.Memory < 8000'
+    )
+    batch.optimize(engine, grid(), [job_id], now=now)
+    pool = job(engine, job_id).submit_pool
+    assert pool is not None
+    assert queues(engine, pool) == ["C.D.ch/ce/middle"]
+
+
 def test_the_log_names_the_steps(engine: Engine, now: datetime) -> None:
     [job_id] = submit(engine, grid(), now, NEEDS_4000)
     batch.optimize(engine, grid(), [job_id], now=now)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, func, select
 
+from optimizers import submission
 from optimizers.submission import Submitter
 from requirements.errors import InvalidJob
 from taskqueue import blobs, database, descriptions
@@ -109,6 +110,14 @@ def test_the_same_key_gives_the_same_ids_though_the_configuration_refuses_the_jo
     first = submit(engine, grid(), now, {**JOB, "CPUTime": 5000}, key="k")
     stricter = grid(GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {max: 1000}}}}\n", 2)
     assert submit(engine, stricter, now, {**JOB, "CPUTime": 5000}, key="k") == first
+
+
+def test_a_submission_may_be_part_of_a_transaction_of_its_caller(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = submission.submit(conn, grid(), ANN, [JOB], now=now, key="k")
+        assert submission.submit(conn, grid(), ANN, [JOB], now=now, key="k") == ids
+        conn.rollback()
+    assert count(engine) == 0
 
 
 def test_another_body_under_the_same_key_is_refused(engine: Engine, now: datetime) -> None:

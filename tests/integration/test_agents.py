@@ -1,0 +1,349 @@
+"""The agents that bring jobs back, find those nobody rang for, and remove what is old."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy.exc import OperationalError
+
+from agents import loop, lost_jobs, retention, sweep
+from agents.lost_jobs import LostResult
+from agents.retention import RetentionResult
+from cs_config.configuration import Configuration
+from optimizers import batch
+from taskqueue import blobs, claims, database, handover, job_control
+from taskqueue.blob_store import DirectoryStore
+from taskqueue.claims import Claimed, Holder, Place
+from taskqueue.states import JobStatus
+from taskqueue.tables import (
+    attempts,
+    changes,
+    descriptions,
+    idempotency_keys,
+    job_log,
+    match_requests,
+    task_queues,
+)
+from taskqueue.tables import jobs as jobs_table
+from tests import stored
+from tests.submitted import GRID, grid, job, submit, waiting, way
+
+JOB = {"Executable": "a.sh"}
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+PLACE = Place(site="A.B.ch", ce="ce", queue="big", queue_class_ids=frozenset(), pools=frozenset())
+
+
+def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:
+    ids = submit(engine, grid(), now, *([JOB] * count))
+    batch.optimize(engine, grid(), ids, now=now)
+    return ids
+
+
+def match(engine: Engine, now: datetime, count: int = 1) -> list[Claimed]:
+    with database.writing(engine) as conn:
+        ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
+        holder = Holder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
+        taken = claims.take(conn, ids, count, place=PLACE, now=now)
+        return claims.hand_over(conn, [(row, PLACE, holder) for row in taken], now=now)
+
+
+def start(engine: Engine, claimed: Claimed, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        handover.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
+
+
+def run(engine: Engine, now: datetime) -> int:
+    [job_id] = wait_in_queue(engine, now)
+    [claimed] = match(engine, now)
+    start(engine, claimed, now)
+    return job_id
+
+
+def look(
+    engine: Engine, now: datetime, config: Configuration | None = None, rung: list[int] | None = None
+) -> LostResult:
+    ring = None if rung is None else rung.extend
+    result = lost_jobs.cycle(engine, config or grid(), now=now, holder="me", ring=ring)
+    assert result is not None
+    return result
+
+
+def test_a_job_that_no_pilot_began_in_time_waits_again(engine: Engine, now: datetime) -> None:
+    [job_id] = wait_in_queue(engine, now)
+    match(engine, now)
+    assert not look(engine, now + 4 * MINUTE)
+    assert look(engine, now + 6 * MINUTE) == LostResult(waiting=1)
+    assert waiting(engine) == [job_id]
+    assert job(engine, job_id).reschedules == 0
+
+
+def test_a_silent_job_is_stalled_then_rescheduled_and_comes_to_wait_again(
+    engine: Engine, now: datetime
+) -> None:
+    job_id = run(engine, now)
+    rung: list[int] = []
+    assert not look(engine, now + 29 * MINUTE)
+    assert look(engine, now + 31 * MINUTE) == LostResult(stalled=1)
+    assert job(engine, job_id).status is JobStatus.STALLED
+    assert not look(engine, now + 60 * MINUTE, rung=rung)
+    assert look(engine, now + 62 * MINUTE, rung=rung) == LostResult(rescheduled=1)
+    assert rung == [job_id]
+    after = now + 62 * MINUTE
+    batch.optimize(engine, grid(), rung, now=after)
+    batch.optimize(engine, grid(), rung, now=after + MINUTE)
+    assert waiting(engine) == [job_id]
+    assert way(engine, job_id) == [
+        *("Received", "Waiting", "Matched", "Running", "Stalled", "Rescheduled", "Checking", "Waiting")
+    ]
+
+
+def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
+    job_id = run(engine, now)
+    look(engine, now + 31 * MINUTE)
+    with database.writing(engine) as conn:
+        lease = conn.execute(select(attempts.c.lease)).scalar_one()
+        later = now + 32 * MINUTE
+        handover.heartbeat(conn, lease, progress=None, output_tail=None, lease_time=MINUTE, now=later)
+    assert job(engine, job_id).status is JobStatus.RUNNING
+    assert not look(engine, now + 61 * MINUTE)
+
+
+def test_a_job_that_is_lost_too_often_fails(engine: Engine, now: datetime) -> None:
+    job_id = run(engine, now)
+    with database.writing(engine) as conn:
+        stored.force(conn, job_id, reschedules=3)
+    look(engine, now + 31 * MINUTE)
+    assert look(engine, now + 62 * MINUTE) == LostResult(failed=1)
+    found = job(engine, job_id)
+    assert (found.status, found.minor_status) == (JobStatus.FAILED, "Maximum of reschedulings reached")
+
+
+def test_the_times_are_the_vos_own(engine: Engine, now: datetime) -> None:
+    config = grid(GRID + "Operations: {lhcb: {Leases: {StalledTime: 60, StalledGrace: 60}}}\n")
+    run(engine, now)
+    assert look(engine, now + timedelta(seconds=61), config).stalled == 1
+    assert look(engine, now + timedelta(seconds=122), config).rescheduled == 1
+
+
+def test_a_killed_job_whose_pilot_is_gone_is_let_go(engine: Engine, now: datetime) -> None:
+    job_id = run(engine, now)
+    with database.writing(engine) as conn:
+        job_control.kill(conn, job_id, source="ann", now=now)
+    assert look(engine, now + 6 * MINUTE) == LostResult(closed=1)
+    assert job(engine, job_id).status is JobStatus.KILLED
+
+
+def test_two_agents_at_once_look_after_each_job_once(engine: Engine, now: datetime) -> None:
+    ids = wait_in_queue(engine, now, 50)
+    assert len(match(engine, now, 50)) == 50
+    later = now + 6 * MINUTE
+    results = stored.at_once(2, lambda number: lost_jobs.cycle(engine, grid(), now=later, holder=str(number)))
+    assert sum(result.waiting for result in results if result) == 50
+    assert waiting(engine) == ids
+    assert {len(way(engine, job_id)) for job_id in ids} == {4}
+
+
+def test_the_sweep_leaves_fresh_jobs_to_those_who_were_rung(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, JOB, JOB)
+    assert not sweep.cycle(engine, grid(), now=now, holder="me")
+    result = sweep.cycle(engine, grid(), now=now + sweep.LAG, holder="me")
+    assert result == sweep.SweepResult(waiting=2)
+    assert waiting(engine) == ids
+
+
+def test_the_sweep_finds_held_jobs_whose_delay_is_over(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, {**JOB, "InputData": "/lhcb/x"})
+    first = sweep.cycle(engine, grid(), now=now + MINUTE, holder="me")
+    assert first == sweep.SweepResult(held=1)
+    assert not sweep.cycle(engine, grid(), now=now + 2 * MINUTE, holder="me")
+    again = sweep.cycle(engine, grid(), now=now + 7 * MINUTE, holder="me")
+    assert again == sweep.SweepResult(held=1)
+    assert job(engine, job_id).status is JobStatus.CHECKING
+
+
+def test_the_sweep_takes_many_batches(engine: Engine, now: datetime) -> None:
+    submit(engine, grid(), now, {**JOB, "Parameters": 1200})
+    assert sweep.cycle(engine, grid(), now=now + MINUTE, holder="me") == sweep.SweepResult(waiting=1200)
+
+
+def count(engine: Engine, table: object) -> int:
+    with database.reading(engine) as conn:
+        return conn.execute(select(func.count()).select_from(table)).scalar_one()  # type: ignore[arg-type]
+
+
+def clean(
+    engine: Engine, now: datetime, store: DirectoryStore | None = None, text: str = GRID
+) -> Mapping[str, int]:
+    result = retention.cycle(engine, grid(text), now=now, holder="me", store=store)
+    assert result is not None
+    return result.removed
+
+
+def end(engine: Engine, job_ids: list[int], now: datetime, vo: str = "lhcb") -> None:
+    with database.writing(engine) as conn:
+        conn.execute(
+            update(jobs_table)
+            .where(jobs_table.c.job_id.in_(job_ids))
+            .values(status="Done", ended_at=now, updated_at=now, vo=vo, due_at=None)
+        )
+
+
+def test_old_jobs_go_with_all_that_is_theirs(engine: Engine, now: datetime) -> None:
+    old = run(engine, now)
+    [young] = submit(engine, grid(), now, JOB)
+    with database.writing(engine) as conn:
+        lease = conn.execute(select(attempts.c.lease)).scalar_one()
+        handover.finish(conn, lease, handover.Finish(status="Done", exit_code=0), now=now)
+    assert not clean(engine, now + 29 * DAY).get("jobs")
+    assert clean(engine, now + 31 * DAY)["jobs"] == 1
+    assert job(engine, young)
+    assert (count(engine, jobs_table), count(engine, descriptions), count(engine, attempts)) == (1, 1, 0)
+    with database.reading(engine) as conn:
+        assert old not in conn.execute(select(job_log.c.job_id)).scalars().all()
+
+
+def test_each_vo_keeps_its_jobs_as_long_as_it_wants(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, JOB, JOB)
+    end(engine, ids[:1], now)
+    end(engine, ids[1:], now, vo="atlas")
+    text = GRID + "Operations: {atlas: {Retention: {Jobs: 1}}}\n"
+    assert clean(engine, now + 2 * DAY, text=text) == {"jobs": 1}
+    assert job(engine, ids[0])
+
+
+def test_the_log_may_go_before_the_job(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, JOB)
+    end(engine, ids, now)
+    text = GRID + "Operations: {Defaults: {Retention: {Logs: 5}}}\n"
+    assert clean(engine, now + 6 * DAY, text=text)["logs"] == 1
+    assert way(engine, ids[0]) == []
+    assert not clean(engine, now + 6 * DAY, text=text)
+
+
+def test_more_than_one_transactions_worth_goes(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, {**JOB, "Parameters": 1200})
+    end(engine, ids, now)
+    assert clean(engine, now + 31 * DAY)["jobs"] == 1200
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "blobs")
+
+
+def keep(engine: Engine, store: DirectoryStore, content: bytes, now: datetime, vo: str = "lhcb") -> str:
+    staged = store.stage(iter([content]), limit=100)
+    with database.writing(engine) as conn:
+        return blobs.keep(conn, store, staged, vo=vo, quota=None, now=now)
+
+
+def held(store: DirectoryStore) -> set[str]:
+    return set(store.digests(before=datetime.now().astimezone() + DAY))
+
+
+def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+    needed, unneeded = (keep(engine, store, content, now) for content in (b"needed", b"not"))
+    ids = submit(engine, grid(), now, JOB, sandbox=f"sha256:{needed}")
+    assert clean(engine, now + 13 * DAY, store) == {}
+    assert clean(engine, now + 15 * DAY, store)["blobs"] == 1
+    assert held(store) == {needed}
+    assert unneeded not in held(store)
+    end(engine, ids, now + 15 * DAY)
+    assert clean(engine, now + 16 * DAY, store)["blobs"] == 1
+    assert held(store) == set()
+
+
+def test_bytes_stay_while_another_vo_has_them(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+    digest = keep(engine, store, b"same", now)
+    assert keep(engine, store, b"same", now + 10 * DAY, vo="atlas") == digest
+    assert clean(engine, now + 15 * DAY, store)["blobs"] == 1
+    assert held(store) == {digest}
+
+
+def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+    digest = keep(engine, store, b"output", now)
+    run(engine, now)
+    with database.writing(engine) as conn:
+        conn.execute(update(attempts).values(output=digest, closed_at=now, closed_as="finished"))
+    text = GRID + "Operations: {Defaults: {Retention: {Outputs: 20}}}\n"
+    assert not clean(engine, now + 19 * DAY, store, text).get("outputs")
+    assert clean(engine, now + 21 * DAY, store, text)["outputs"] == 1
+    assert held(store) == set()
+
+
+def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: DirectoryStore) -> None:
+    now = datetime.now().astimezone()
+    stray = store.stage(iter([b"stray"]), limit=100)
+    store.keep(stray)
+    store.stage(iter([b"never kept"]), limit=100)
+    known = keep(engine, store, b"known", now)
+    assert clean(engine, now, store) == {}
+    assert clean(engine, now + 2 * DAY, store) == {"stray files": 2}
+    assert held(store) == {known}
+
+
+def test_what_the_system_noted_for_itself_goes(engine: Engine, now: datetime) -> None:
+    submit(engine, grid(), now, JOB, key="k")
+    wait_in_queue(engine, now)
+    with database.writing(engine) as conn:
+        conn.execute(insert(match_requests).values(subject="p", request_id="r", at=now, matches="[]"))
+        conn.execute(update(changes).values(at=now))
+    assert count(engine, changes) > 0
+    assert clean(engine, now + 23 * timedelta(hours=1)) == {}
+    clean(engine, now + 2 * DAY)
+    assert (count(engine, changes), count(engine, match_requests)) == (0, 0)
+    assert count(engine, idempotency_keys) == 1
+    clean(engine, now + 8 * DAY)
+    assert count(engine, idempotency_keys) == 0
+
+
+def test_retention_twice_at_once_does_no_harm(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+    ids = submit(engine, grid(), now, *([JOB] * 30))
+    end(engine, ids, now)
+    keep(engine, store, b"x", now)
+
+    def cycle(number: int) -> RetentionResult | None:
+        later = now + 31 * DAY
+        return retention.cycle(engine, grid(), now=later, holder=str(number), store=store)
+
+    results = stored.at_once(2, cycle)
+    assert sum(result.removed["jobs"] for result in results if result) == 30
+
+
+def test_a_loop_goes_on_after_a_cycle_that_broke(now: datetime, caplog: pytest.LogCaptureFixture) -> None:
+    stop = threading.Event()
+    times: list[datetime] = []
+
+    def cycle(at: datetime) -> str | None:
+        times.append(at)
+        if len(times) == 1:
+            raise ZeroDivisionError
+        if len(times) == 2:
+            raise OperationalError("select 1", {}, Exception("away"))
+        stop.set()
+        return "done it"
+
+    with caplog.at_level(logging.INFO):
+        loop.run(cycle, name="test", every=0, stop=stop, clock=lambda: now)
+    assert times == [now] * 3
+    assert "test: the cycle broke" in caplog.text
+    assert "test: the database is away" in caplog.text
+    assert "test: done it" in caplog.text
+
+
+def test_a_loop_ends_while_it_waits(now: datetime) -> None:
+    stop = threading.Event()
+    began = threading.Event()
+    thread = threading.Thread(
+        target=loop.run, args=(lambda _: began.set(),), kwargs={"name": "test", "every": 3600, "stop": stop}
+    )
+    thread.start()
+    assert began.wait(10)
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
