@@ -319,7 +319,7 @@ class _Reader:
     def _unexpected(self, wanted: str) -> InvalidInput:
         token = self._token
         seen = self._source.text[token.start : min(token.end, token.start + 40)] or "the end"
-        meant = _MEANT.get(seen.lower())
+        meant = None if wanted.startswith("a name") else _MEANT.get(seen.lower())
         return self._source.fault(token.start, f"{seen} where {wanted} should stand", meant)
 
 

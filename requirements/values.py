@@ -72,7 +72,9 @@ def _fault(scalar: Scalar) -> str | None:
     if isinstance(scalar, str):
         return text_fault(scalar)
     if isinstance(scalar, int) and abs(scalar) > MAX_INTEGER:
-        return f"{scalar:.6g} is out of range, integers reach from {-MAX_INTEGER} to {MAX_INTEGER}"
+        # Python refuses to write out integers of thousands of digits.
+        seen = str(scalar) if scalar.bit_length() < 128 else f"an integer of {scalar.bit_length()} bits"
+        return f"{seen} is out of range, integers reach from {-MAX_INTEGER} to {MAX_INTEGER}"
     if isinstance(scalar, float) and not math.isfinite(scalar):
         return f"{scalar} is not a number to compare with"
     return None
@@ -101,10 +103,11 @@ def as_number(value: Scalar) -> Scalar:
     return normal_number(number) if math.isfinite(number) else value
 
 
-def normal_number(number: float) -> float:
+def normal_number(number: int | float) -> int | float:  # noqa: PYI041  # `float` alone hides the integers
     """The one form of equal numbers: 4000, 4000.0 and 4e3 are the integer."""
-    as_integer = int(number)
-    return as_integer if as_integer == number and abs(as_integer) <= MAX_INTEGER else number
+    if isinstance(number, float) and number.is_integer() and abs(number) <= MAX_INTEGER:
+        return int(number)
+    return number
 
 
 def normal(value: Value) -> Value:

@@ -1,0 +1,97 @@
+import pytest
+
+from requirements.declarations import Declaration, Declarations, Kind
+from requirements.errors import InvalidInput
+from requirements.record import Record, parse_record, record_problems
+
+DECLARED = Declarations.of(
+    [
+        Declaration(name="Memory", kind=Kind.NUMBER, unit="MB", minimum=0, maximum=1_000_000),
+        Declaration(name="CPUModel", kind=Kind.STRING),
+        Declaration(name="SoftwareTag", kind=Kind.LIST),
+        Declaration(name="Outbound", kind=Kind.BOOLEAN),
+    ]
+)
+
+
+def problems(raw: dict[str, object]) -> list[str]:
+    with pytest.raises(InvalidInput) as refused:
+        parse_record(raw, DECLARED)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_the_record_of_the_rfc_keeps_its_spelling() -> None:
+    raw: dict[str, object] = {
+        "SoftwareTag": ["AppVersion1", "AppVersion2"],
+        "CPUModel": "Intel Xeon",
+        "Memory": 4000,
+    }
+    assert parse_record(raw, DECLARED) == Record(
+        values=(
+            ("CPUModel", "Intel Xeon"),
+            ("Memory", 4000),
+            ("SoftwareTag", ("AppVersion1", "AppVersion2")),
+        )
+    )
+
+
+def test_any_name_is_legal() -> None:
+    assert parse_record({"GPU model/2": "A100", "été": True}, DECLARED).values
+
+
+def test_a_word_for_a_number_is_refused() -> None:
+    assert problems({"Memory": "much"}) == [
+        "Requirements/Memory: 'much' is a string, Memory is a number of MB"
+    ]
+
+
+def test_a_number_for_a_word_is_refused() -> None:
+    assert problems({"CPUModel": 7}) == ["Requirements/CPUModel: '7' is a number, CPUModel is a string"]
+
+
+def test_a_number_written_as_text_is_one_where_declared() -> None:
+    assert parse_record({"Memory": "4000"}, DECLARED).values == (("Memory", "4000"),)
+
+
+def test_values_out_of_bounds_are_refused() -> None:
+    assert problems({"Memory": -1}) == ["Requirements/Memory: -1 is too small, allowed is at least 0"]
+    assert problems({"Memory": "2e6"}) == [
+        "Requirements/Memory: 2000000 is too large, allowed is at most 1000000"
+    ]
+    assert problems({"Memory": [1, -5]}) == ["Requirements/Memory: -5 is too small, allowed is at least 0"]
+
+
+def test_all_problems_are_listed() -> None:
+    seen = problems({"Memory": "x", "CPUModel": 1, "Outbound": "yes", "Other": None, "Empty": []})
+    assert len(seen) == 5
+
+
+def test_a_misspelt_name_with_a_problem_gets_the_name_that_was_meant() -> None:
+    assert problems({"Memmory": []})[0].endswith("did you mean Memory?")
+
+
+def test_names_that_differ_only_in_case_are_refused() -> None:
+    assert problems({"Memory": 1, "memory": 2}) == [
+        "Requirements/memory: named twice, the other time as Memory"
+    ]
+
+
+def test_an_empty_record_is_refused() -> None:
+    assert problems({}) == ["Requirements: asks for nothing; leave it out"]
+
+
+def test_an_empty_name_is_refused() -> None:
+    assert problems({" ": 1}) == ["Requirements: a name is empty"]
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    assert problems({"\ud800": 1}) == [r"Requirements: '\ud800' is not valid Unicode text"]
+
+
+def test_a_stored_record_is_judged_by_the_declarations_of_today() -> None:
+    record = parse_record({"Disk": "large"}, DECLARED)
+    today = Declarations.of([Declaration(name="Disk", kind=Kind.NUMBER)])
+    assert record_problems(record, DECLARED) == []
+    assert [str(problem) for problem in record_problems(record, today)] == [
+        "Requirements/Disk: 'large' is a string, Disk is a number"
+    ]
