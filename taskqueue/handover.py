@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, bindparam, func, update
+from sqlalchemy import Connection, bindparam, case, func, update
 
+from cs_config.tables import UtcTime
 from taskqueue import attempts, job_control, jobs, log, task_queues, transitions
 from taskqueue.attempts import Attempt
 from taskqueue.errors import IllegalTransition, StaleLease
@@ -29,13 +30,16 @@ LAST_RELEASE = "Maximum of reschedulings reached"
 _DONE = "Execution Complete"
 _FAILED = "Application Finished With Errors"
 
+_BEGUN = func.coalesce(table.c.started_at, bindparam("started", type_=UtcTime)).is_not(None)
+
 TOUCH = (
     update(table)
     .where(table.c.lease == bindparam("the_lease"), table.c.closed_at.is_(None))
     .values(
         heartbeat_at=bindparam("now"),
-        started_at=func.coalesce(table.c.started_at, bindparam("started")),
-        lease_expires_at=bindparam("expires"),
+        started_at=func.coalesce(table.c.started_at, bindparam("started", type_=UtcTime)),
+        # Only starting ends the time that there is for it; signs of life do not.
+        lease_expires_at=case((_BEGUN, bindparam("expires", type_=UtcTime)), else_=table.c.lease_expires_at),
         progress=func.coalesce(bindparam("new_progress"), table.c.progress),
         output_tail=func.coalesce(bindparam("new_tail"), table.c.output_tail),
     )

@@ -1,0 +1,265 @@
+"""The claim: a job is taken by one, whole, and only where it may run."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine
+
+from taskqueue import attempts, claims, database, job_control, jobs, log, match_requests, queue_classes
+from taskqueue.claims import Place
+from taskqueue.classes import RequirementClass
+from taskqueue.states import JobStatus
+from tests import stored, waiting
+
+POOL = "a" * 64
+
+
+def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
+    engine: Engine, now: datetime
+) -> None:
+    place = Place(site="A.B.ch", ce="ce1", queue="long", queue_class_ids=frozenset(), pools=frozenset())
+    holder = claims.Holder(subject="pilot-1", stamp="stamp-1", lease_time=timedelta(minutes=5))
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        task_queue = waiting.task_queue_of(conn, job_id)
+    with database.writing(engine) as conn:
+        [claimed] = waiting.claim(conn, [task_queue], now, place=place, holder=holder)
+    with database.reading(engine) as conn:
+        job = jobs.get(conn, job_id)
+        attempt = attempts.get(conn, claimed.lease)
+        last = log.of_job(conn, job_id)[-1]
+        assert waiting.left(conn) == []
+    assert (job.status, job.minor_status, job.site, job.epoch) == ("Matched", "Assigned", "A.B.ch", 1)
+    assert (claimed.job_id, claimed.epoch) == (attempt.job_id, attempt.epoch) == (job_id, 1)
+    assert claimed.lease_expires_at == attempt.lease_expires_at == now + timedelta(minutes=5)
+    assert (attempt.holder, attempt.stamp, attempt.vo) == ("pilot-1", "stamp-1", "lhcb")
+    assert (attempt.site, attempt.ce, attempt.queue) == ("A.B.ch", "ce1", "long")
+    assert (attempt.closed_at, attempt.started_at, attempt.ending) == (None, None, False)
+    assert (last.from_status, last.to_status, last.source, last.epoch) == (
+        JobStatus.WAITING,
+        JobStatus.MATCHED,
+        "Matcher",
+        1,
+    )
+
+
+def test_a_claim_that_is_rolled_back_never_was(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        task_queue = waiting.task_queue_of(conn, job_id)
+    with engine.connect() as conn, conn.begin() as transaction:
+        assert waiting.claim(conn, [task_queue], now)
+        transaction.rollback()
+    with database.reading(engine) as conn:
+        assert waiting.left(conn) == [job_id]
+        assert jobs.get(conn, job_id).status is JobStatus.WAITING
+        assert attempts.latest(conn, job_id) is None
+
+
+def test_the_users_priority_comes_first_and_then_who_came_first(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        low = waiting.put(conn, now, 2, priority=1.0)
+        high = waiting.put(conn, now, 2, priority=9.0)
+        task_queue = waiting.task_queue_of(conn, low[0])
+        order = [waiting.claim(conn, [task_queue], now)[0].job_id for _ in range(4)]
+    assert order == [*high, *low]
+
+
+def test_several_jobs_come_from_the_task_queues_in_their_order(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        first = waiting.put(conn, now, 2)
+        second = waiting.put(conn, now, 3, owner="bob")
+        order = [waiting.task_queue_of(conn, each) for each in (first[0], second[0])]
+        claimed = waiting.claim(conn, order, now, count=4)
+        assert {each.job_id for each in claimed} == {*first, *second[:2]}
+        assert waiting.left(conn) == second[2:]
+
+
+def test_the_description_has_the_jobs_own_values(engine: Engine, now: datetime) -> None:
+    body = {"Executable": "run.sh", "Arguments": "%(A)s of %n", "InputData": ["LFN:/lhcb/%s"]}
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now, body=body, parameters={"A": "x", "n": "3", "s": "file"})
+        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now)
+    assert claimed.description["Arguments"] == "x of 3"
+    assert claimed.description["InputData"] == ["LFN:/lhcb/file"]
+
+
+def test_an_empty_task_queue_gives_nothing_and_has_nothing_left(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        task_queue = waiting.task_queue_of(conn, job_id)
+        waiting.claim(conn, [task_queue], now)
+        assert waiting.claim(conn, [task_queue], now) == []
+        assert claims.left(conn, [task_queue], place=waiting.ANYWHERE) == frozenset()
+
+
+def test_a_killed_job_is_not_claimed_and_the_next_one_is(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        first, second = waiting.put(conn, now, 2)
+        job_control.kill(conn, first, source="alice", now=now)
+        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, second)], now)
+        assert claimed.job_id == second
+
+
+def test_a_job_that_is_not_waiting_any_more_is_not_claimed_whatever_its_row_says(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        first, second = waiting.put(conn, now, 2)
+        stored.force(conn, first, status=JobStatus.KILLED.value)
+        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, second)], now)
+        assert claimed.job_id == second
+
+
+@pytest.fixture
+def pooled(engine: Engine, now: datetime) -> tuple[int, Place]:
+    """A task queue whose jobs have a pool, and the place whose queue is eligible for it."""
+    config = waiting.grid()
+    asked = replace(waiting.EVERYWHERE, submit_pool=POOL)
+    with database.writing(engine) as conn:
+        waiting.pool(conn, now, POOL, waiting.LONG, config=config)
+        [job_id] = waiting.put(conn, now, asked=asked)
+        class_id = queue_classes.class_of(conn, "lhcb", waiting.LONG)
+        assert class_id is not None
+        ids = frozenset({class_id})
+        place = Place(site="A.B.ch", ce="ce1", queue="long", queue_class_ids=ids, pools=frozenset())
+        return waiting.task_queue_of(conn, job_id), place
+
+
+def test_a_job_with_a_pool_is_claimed_where_the_mapping_allows_it(
+    engine: Engine, now: datetime, pooled: tuple[int, Place]
+) -> None:
+    task_queue, place = pooled
+    with database.writing(engine) as conn:
+        assert claims.left(conn, [task_queue], place=place) == {task_queue}
+        assert len(waiting.claim(conn, [task_queue], now, place=place)) == 1
+
+
+def test_the_current_mapping_decides_not_what_a_matcher_remembers(
+    engine: Engine, now: datetime, pooled: tuple[int, Place]
+) -> None:
+    task_queue, place = pooled
+    with database.writing(engine) as conn:
+        waiting.remap(conn, now, POOL, config=waiting.grid())
+    with database.writing(engine) as conn:
+        assert waiting.claim(conn, [task_queue], now, place=place) == []
+        assert claims.left(conn, [task_queue], place=place) == frozenset()
+
+
+def test_a_place_without_queue_and_pools_gets_no_pool_jobs(
+    engine: Engine, now: datetime, pooled: tuple[int, Place]
+) -> None:
+    task_queue, _ = pooled
+    with database.writing(engine) as conn:
+        assert waiting.claim(conn, [task_queue], now, place=waiting.ANYWHERE) == []
+
+
+def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        first, second = waiting.put(conn, now, 2)
+        task_queue = waiting.task_queue_of(conn, first)
+    with database.writing(engine) as rival:
+        assert [each.job_id for each in waiting.claim(rival, [task_queue], now)] == [first]
+        with database.writing(engine) as conn:
+            assert [each.job_id for each in waiting.claim(conn, [task_queue], now)] == [second]
+        with database.writing(engine) as conn:
+            assert waiting.claim(conn, [task_queue], now) == []
+            assert claims.left(conn, [task_queue], place=waiting.ANYWHERE) == {task_queue}
+    engine.dispose()
+
+
+def test_however_many_claim_at_once_no_job_is_taken_twice_and_none_is_left(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        ids = [
+            job_id
+            for number in range(5)
+            for job_id in waiting.put(conn, now, 20, asked=RequirementClass(vo="lhcb", cpu_time=360 + number))
+        ]
+        task_queues = sorted({waiting.task_queue_of(conn, each) for each in ids})
+
+    def drain(number: int) -> list[int]:
+        mine: list[int] = []
+        for turn in itertools.count(number):
+            order = task_queues[turn % 5 :] + task_queues[: turn % 5]
+            with database.writing(engine) as conn:
+                claimed = waiting.claim(conn, order, now, count=1 + turn % 3)
+                if not claimed and not claims.left(conn, order, place=waiting.ANYWHERE):
+                    return mine
+            mine += [each.job_id for each in claimed]
+        return mine
+
+    taken = Counter(job_id for mine in stored.at_once(6, drain) for job_id in mine)
+    assert set(taken) == set(ids)
+    assert max(taken.values()) == 1
+
+
+def test_a_kill_and_a_claim_at_once_leave_the_job_killed(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = waiting.put(conn, now, 30)
+        task_queue = waiting.task_queue_of(conn, ids[0])
+
+    def play(number: int) -> None:
+        for job_id in ids:
+            with database.writing(engine) as conn:
+                if number == 0:
+                    job_control.kill_all(conn, [job_id], source="alice", now=now)
+                else:
+                    waiting.claim(conn, [task_queue], now)
+
+    stored.at_once(3, play)
+    with database.reading(engine) as conn:
+        assert {jobs.get(conn, each).status for each in ids} == {JobStatus.KILLED}
+        assert waiting.left(conn) == []
+        open_ones = [each for each in ids if (last := attempts.latest(conn, each)) and not last.closed_at]
+        assert all(attempts.latest(conn, each).ending for each in open_ones)  # type: ignore[union-attr]
+
+
+def test_what_a_holder_still_has_is_told_again_and_only_to_it(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        first, second = waiting.put(conn, now, 2)
+        claimed = waiting.claim(conn, [waiting.task_queue_of(conn, first)], now, count=2)
+        attempts.close(conn, [second], closed_as="released", now=now)
+        assert claims.still_held(conn, [first, second], subject="pilot") == [
+            each for each in claimed if each.job_id == first
+        ]
+        assert claims.still_held(conn, [first, second], subject="another") == []
+
+
+def test_a_reserved_request_is_new_once(engine: Engine, now: datetime) -> None:
+    one, two = ("pilot", "r1"), ("pilot", "r2")
+    with database.writing(engine) as conn:
+        assert match_requests.reserve(conn, [one], now=now) == {one}
+        match_requests.remember(conn, {one: [3, 2]}, now=now)
+        assert match_requests.reserve(conn, [one, two], now=now) == {two}
+        match_requests.forget(conn, [two])
+        assert match_requests.answered(conn, [one, two, ("other", "r1")]) == {one: [2, 3]}
+
+
+def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    key = ("pilot", "r1")
+
+    def again() -> dict[tuple[str, str], list[int]]:
+        with database.writing(engine) as conn:
+            assert match_requests.reserve(conn, [key], now=now) == frozenset()
+            return dict(match_requests.answered(conn, [key]))
+
+    with database.writing(engine) as conn:
+        waiting.put(conn, now)
+    assert stored.meanwhile(
+        engine,
+        lambda conn: (
+            match_requests.reserve(conn, [key], now=now),
+            match_requests.remember(conn, {key: [7]}, now=now),
+        ),
+        again,
+    ) == {key: [7]}
+    engine.dispose()
