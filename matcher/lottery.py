@@ -9,10 +9,13 @@ from random import Random
 
 from taskqueue.task_queues import TaskQueue
 
+#: Weight of what has none: tried when nothing else is there.
+_LEAST = 1e-9
+
 
 def order(task_queues: Iterable[TaskQueue], random: Random) -> Iterator[TaskQueue]:
     """The task queues one by one; what is not asked for is not sorted."""
-    draws = [(random.random() / each.priority, each.task_queue_id, each) for each in task_queues]
+    draws = [(random.random() / max(each.priority, _LEAST), each.task_queue_id, each) for each in task_queues]
     heapify(draws)
     while draws:
         yield heappop(draws)[2]

@@ -49,6 +49,8 @@ def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: 
     shares = resource.owner_groups is not None and fold(owner_group) in resource.sharing_groups
     if not shares and not _named(owner, resource.owners):
         return False
+    if not resource.excluded:
+        return True
     names = _names(asked) | {"owners": folded([owner]), "owner_groups": folded([owner_group])}
     return not any(_excludes(each, names) for each in resource.excluded if concerns_owners(each))
 

@@ -1,0 +1,128 @@
+"""The index answers what the rules say, whatever the classes and resources."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matcher import rules
+from matcher.index import ClassIndex
+from matcher.resource import Resource
+from taskqueue.classes import RequirementClass
+
+_NAMES = st.sampled_from(["s1", "S2", "s3"])
+_FOLDED = st.sampled_from(["s1", "s2", "s3"])
+_SETS = st.frozensets(_NAMES, max_size=3)
+_OFFERS = st.none() | st.frozensets(_FOLDED, min_size=1, max_size=2)
+_BANS = st.frozensets(_FOLDED, max_size=1)
+_TAGS = st.frozensets(st.sampled_from(["GPU", "WholeNode", "MultiProcessor"]), max_size=2)
+_OFFERED_TAGS = st.frozensets(st.sampled_from(["gpu", "wholenode", "multiprocessor"]), max_size=3)
+_NUMBERS = st.integers(0, 3)
+_POOLS = st.frozensets(st.sampled_from("ab"), max_size=2)
+_FIELDS = st.sampled_from(["sites", "grid_ces", "platforms", "job_types"])
+_EXCLUSIONS = st.frozensets(
+    st.frozensets(st.tuples(_FIELDS, st.frozensets(_FOLDED, min_size=1, max_size=2)), min_size=1, max_size=2),
+    max_size=2,
+)
+
+classes = st.builds(
+    RequirementClass,
+    vo=st.sampled_from(["lhcb", "cms"]),
+    cpu_time=_NUMBERS,
+    sites=_SETS,
+    banned_sites=_SETS,
+    grid_ces=_SETS,
+    platforms=_SETS,
+    job_types=_SETS,
+    tags=_TAGS,
+    min_ram=_NUMBERS,
+    min_ram_per_core=_NUMBERS,
+    processors_min=st.integers(1, 3),
+    whole_node=st.booleans(),
+    gpus=_NUMBERS,
+    submit_pool=st.none() | st.sampled_from("ab"),
+)
+resources = st.builds(
+    Resource,
+    cpu_time=_NUMBERS,
+    sites=_OFFERS,
+    grid_ces=_OFFERS,
+    platforms=_OFFERS,
+    job_types=_OFFERS,
+    vos=st.none() | st.frozensets(st.sampled_from(["lhcb", "cms"]), max_size=2),
+    tags=st.none() | _OFFERED_TAGS,
+    required_tags=st.frozensets(st.sampled_from(["gpu", "multiprocessor"]), max_size=1),
+    banned_sites=_BANS,
+    banned_grid_ces=_BANS,
+    banned_platforms=_BANS,
+    banned_job_types=_BANS,
+    banned_tags=st.frozensets(st.just("gpu"), max_size=1),
+    max_ram=st.none() | st.integers(0, 6),
+    processors=st.none() | st.integers(1, 3),
+    gpus=_NUMBERS,
+    whole_node=st.booleans(),
+    excluded=_EXCLUSIONS,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(classes, max_size=12),
+    st.lists(st.tuples(resources, _POOLS), min_size=1, max_size=5),
+    st.data(),
+)
+def test_the_index_finds_what_the_rules_allow(
+    asked: list[RequirementClass],
+    questions: list[tuple[Resource, frozenset[str]]],
+    data: st.DataObject,
+) -> None:
+    index = ClassIndex()
+    known: dict[int, RequirementClass] = {}
+    for class_id, each in enumerate(asked):
+        index.add(class_id, each)
+        known[class_id] = each
+        _compare(index, known, *data.draw(st.sampled_from(questions)))
+    for class_id in data.draw(st.lists(st.sampled_from(range(12)), unique=True)):
+        index.discard(class_id)
+        known.pop(class_id, None)
+        _compare(index, known, *data.draw(st.sampled_from(questions)))
+    for class_id, each in enumerate(asked):  # slots that were freed are used again
+        index.add(class_id, each)
+        known[class_id] = each
+    for resource, pools in questions:
+        _compare(index, known, resource, pools)
+
+
+def _compare(
+    index: ClassIndex, known: dict[int, RequirementClass], resource: Resource, pools: frozenset[str]
+) -> None:
+    expected = {class_id for class_id, each in known.items() if not rules.refusals(each, resource, pools)}
+    assert set(index.matching(resource, pools)) == expected
+    assert set(index.matching(resource, pools)) == expected, "the second time from memory"
+
+
+@given(classes, resources, _POOLS)
+def test_every_refusal_is_named(asked: RequirementClass, resource: Resource, pools: frozenset[str]) -> None:
+    refusals = rules.refusals(asked, resource, pools)
+    assert len(set(refusals)) == len(refusals)
+    generous = replace(asked, submit_pool=None)
+    assert set(rules.refusals(generous, resource, pools)) == set(refusals) - {"submit_pool"}
+
+
+def test_all_refusals_are_told_and_not_only_the_first() -> None:
+    asked = RequirementClass(
+        vo="lhcb", cpu_time=100, sites=frozenset({"A"}), min_ram=4000, gpus=1, submit_pool="p"
+    )
+    resource = Resource(cpu_time=50, sites=frozenset({"b"}), max_ram=2000, vos=frozenset({"lhcb"}))
+    assert set(rules.refusals(asked, resource, ())) == {"cpu_time", "site", "ram", "gpus", "submit_pool"}
+
+
+def test_memory_per_core_counts_for_the_cores_that_a_job_must_have() -> None:
+    asked = RequirementClass(vo="lhcb", cpu_time=1, min_ram_per_core=2000, processors_min=4)
+    assert "ram" in rules.refusals(asked, Resource(cpu_time=1, max_ram=7999), ())
+    assert "ram" not in rules.refusals(asked, Resource(cpu_time=1, max_ram=8000), ())
+
+
+def test_of_several_sites_one_has_to_be_wanted_and_not_banned() -> None:
+    asked = RequirementClass(vo="lhcb", cpu_time=1, sites=frozenset({"S1"}), banned_sites=frozenset({"S1"}))
+    assert rules.refusals(asked, Resource(cpu_time=1, sites=frozenset({"s1", "s2"})), ()) == ("site",)
