@@ -46,8 +46,15 @@ def filled_text(raw: object) -> str:
 
 
 def arguments(raw: object) -> str:
-    """A command line; a list is quoted where a shell would need it."""
-    return shlex.join(texts(raw)) if isinstance(raw, list | tuple) else text(raw)
+    """A command line as the pilot will split it; a list is quoted where a shell would need it."""
+    if isinstance(raw, list | tuple):
+        return shlex.join(text(word) for word in raw)
+    line = text(raw)
+    try:
+        shlex.split(line)
+    except ValueError as error:
+        raise UnfitValueError(f"{seen(line)} cannot be split into words as in a shell: {error}") from None
+    return line
 
 
 def texts(raw: object) -> tuple[str, ...]:
