@@ -81,10 +81,11 @@ class _Supervisor:
     def run(self) -> int:
         self._payload, problem = _start(self._order)
         self._tell({"problem": problem} if problem else {"pid": self._payload})
+        self._reap()
         while self._ended is None:
-            self._reap()
             self._listen(self._patience())
             self._kill_if_due()
+            self._reap()  # last: once the end is known nothing would wake `_listen` any more
         self._end_the_rest()
         self._tell({"ended": self._ended})
         if not self._pilot_lives:
