@@ -79,10 +79,10 @@ class Matcher:
         first = _firsts(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
         with database.reading(self._engine) as conn:
-            self._follow(conn)
+            age = self._follow(conn)
             given = claiming.given_before(conn, unique)
             found = {
-                id(request): self._prepare(conn, request, given.get(claiming.key_of(request), ()))
+                id(request): self._prepare(conn, request, given.get(claiming.key_of(request), ()), age)
                 for request in unique
             }
         wishes = [each for each in found.values() if isinstance(each, Wish)]
@@ -129,9 +129,8 @@ class Matcher:
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
-        self.refresh()
         with database.reading(self._engine) as conn:
-            served, resource = self._place(conn, presented, caller)
+            served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
             candidates = {each.task_queue_id: each for each in self._candidates(served, resource)}
@@ -145,18 +144,20 @@ class Matcher:
                 for each in sorted(waiting)
             ]
 
-    def _follow(self, conn: Connection) -> None:
+    def _follow(self, conn: Connection) -> int:
+        """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
         with self._lock:
             self._places.forget(self._waiting.follow(conn))
+            return self._places.age
 
     def _prepare(
-        self, conn: Connection, request: MatchRequest, given: tuple[Claimed, ...]
+        self, conn: Connection, request: MatchRequest, given: tuple[Claimed, ...], age: int
     ) -> Wish | Look | PilotageError:
         """What a request comes down to; a look if it is answered without a claim."""
         if given:
             return Look(claimed=given)
         try:
-            served, resource = self._place(conn, request.presented, request.caller)
+            served, resource = self._place(conn, request.presented, request.caller, age)
         except PilotageError as error:
             return error
         if served is None:
@@ -168,7 +169,7 @@ class Matcher:
         return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
 
     def _place(
-        self, conn: Connection, presented: Presented, caller: Caller
+        self, conn: Connection, presented: Presented, caller: Caller, age: int
     ) -> tuple[Served | None, Resource]:
         """Where the pilot is, and its resource as far as the caller may offer it there.
 
@@ -179,7 +180,8 @@ class Matcher:
         resource = _allowed(presented.resource, caller, config)
         if address is None:
             with self._lock:
-                return self._places.served_without_queue(conn, presented, _vos(resource)), resource
+                found = self._places.served_without_queue(conn, presented, _vos(resource), age=age)
+                return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
             return None, resource
@@ -190,7 +192,7 @@ class Matcher:
             grid_ces=frozenset({fold(address.ce)}),
         )
         with self._lock:
-            return self._places.served(conn, address, usable), here
+            return self._places.served(conn, address, usable, age=age), here
 
     def _candidates(self, served: Served, resource: Resource) -> list[TaskQueue]:
         with self._lock:

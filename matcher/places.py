@@ -42,6 +42,10 @@ POOLS_AT_SITE = _pools_at(ce=False)
 POOLS_AT_CE = _pools_at(ce=True)
 
 
+#: Places that are remembered; beyond that we start anew.
+_REMEMBERED = 10_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """A place, with the pools that may run there now."""
@@ -51,38 +55,49 @@ class Served:
 
 
 class Places:
-    """Looks places up in the mapping, and remembers them until it changes."""
+    """Looks places up in the mapping, and remembers them until it changes.
+
+    What is read while another thread learns of a change may be older than that: it is used, since it held
+    when its reader began, but not remembered.
+    """
 
     def __init__(self) -> None:
         self._remembered: dict[tuple[frozenset[str], object], Served] = {}
+        self._age = 0
+
+    @property
+    def age(self) -> int:
+        """How many changes are known; a reader notes it before it begins to read."""
+        return self._age
 
     def forget(self, vos: frozenset[str]) -> None:
         """The mapping of these VOs has changed."""
         if vos:
+            self._age += 1
             self._remembered = {
                 key: served for key, served in self._remembered.items() if key[0].isdisjoint(vos)
             }
 
-    def served(self, conn: Connection, address: QueueAddress, vos: frozenset[str]) -> Served:
+    def served(self, conn: Connection, address: QueueAddress, vos: frozenset[str], *, age: int) -> Served:
         """A known queue: the pools that it is eligible for now."""
         key = (vos, address)
-        if key not in self._remembered:
-            self._remembered[key] = _at_queue(conn, address, vos)
-        return self._remembered[key]
+        return self._remembered.get(key) or self._remember(key, _at_queue(conn, address, vos), age)
 
-    def served_without_queue(self, conn: Connection, presented: Presented, vos: frozenset[str]) -> Served:
+    def served_without_queue(
+        self, conn: Connection, presented: Presented, vos: frozenset[str], *, age: int
+    ) -> Served:
         """No queue is stated: of the pilot's list, the VO's pools with an eligible queue at its site."""
-        pools = presented.pools
-        if not pools or not presented.site:
+        if not presented.pools or not presented.site:
             return _somewhere(presented, frozenset())
-        key = (vos, (pools, presented.site, presented.ce))
-        if key not in self._remembered:
-            values = {"pools": sorted(pools), "site": presented.site, "vos": sorted(vos)}
-            statement = POOLS_AT_CE if presented.ce else POOLS_AT_SITE
-            values |= {"ce": presented.ce} if presented.ce else {}
-            found = frozenset(conn.execute(statement, values).scalars())
-            self._remembered[key] = _somewhere(presented, found)
-        return self._remembered[key]
+        key = (vos, (presented.pools, presented.site, presented.ce))
+        return self._remembered.get(key) or self._remember(key, _at_site(conn, presented, vos), age)
+
+    def _remember(self, key: tuple[frozenset[str], object], served: Served, age: int) -> Served:
+        if age == self._age:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = served
+        return served
 
 
 def stated_queue(presented: Presented, config: Configuration) -> QueueAddress | None:
@@ -118,17 +133,23 @@ def known_queue(text: str, config: Configuration) -> QueueAddress:
 
 
 def _at_queue(conn: Connection, address: QueueAddress, vos: Iterable[str]) -> Served:
-    classes = {queue_classes.class_of(conn, vo, address) for vo in vos} - {None}
-    ids = frozenset(each for each in classes if each is not None)
     pools: set[str] = set()
-    for queue_class_id in ids:
-        pools.update(conn.execute(POOLS_OF_CLASS, {"queue_class_id": queue_class_id}).scalars())
-    place = Place(
-        site=address.site, ce=address.ce, queue=address.queue, queue_class_ids=ids, pools=frozenset()
-    )
+    for vo in vos:
+        queue_class_id = queue_classes.class_of(conn, vo, address)
+        if queue_class_id is not None:
+            pools.update(conn.execute(POOLS_OF_CLASS, {"queue_class_id": queue_class_id}).scalars())
+    place = Place(site=address.site, ce=address.ce, queue=address.queue)
     return Served(place=place, pools=frozenset(pools))
 
 
+def _at_site(conn: Connection, presented: Presented, vos: Iterable[str]) -> Served:
+    values = {"pools": sorted(presented.pools), "site": presented.site, "vos": sorted(vos)}
+    if presented.ce:
+        found = conn.execute(POOLS_AT_CE, {**values, "ce": presented.ce})
+    else:
+        found = conn.execute(POOLS_AT_SITE, values)
+    return _somewhere(presented, frozenset(found.scalars()))
+
+
 def _somewhere(presented: Presented, pools: frozenset[str]) -> Served:
-    place = Place(site=presented.site, ce=presented.ce, queue="", queue_class_ids=frozenset(), pools=pools)
-    return Served(place=place, pools=pools)
+    return Served(place=Place(site=presented.site, ce=presented.ce), pools=pools)

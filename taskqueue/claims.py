@@ -22,7 +22,6 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
-    exists,
     insert,
     or_,
     select,
@@ -33,26 +32,31 @@ from taskqueue import log, placeholders
 from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
 from taskqueue.tables import attempts, descriptions, jobs, pool_queue_classes, task_queues, waiting_jobs
+from taskqueue.tables import queue_class_members as members
 
 SOURCE = "Matcher"
 ASSIGNED = "Assigned"
 _LEASE_BYTES = 24
 
-_QUEUE_CLASSES: BindParameter[int] = bindparam("queue_class_ids", expanding=True)
-_POOLS: BindParameter[str] = bindparam("pools", expanding=True)
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 #: Ids in one statement; SQLite takes no more than 32,766 values.
 _BATCH = 1000
 
-#: The current mapping decides, not what the matcher remembers of it.
-_MAY_RUN_HERE: ColumnElement[bool] = or_(
-    jobs.c.submit_pool.is_(None),
-    exists().where(
+#: The current mapping decides, not what the matcher remembers of it: some queue of the stated place is
+#: eligible. What is not stated is empty; without a site no queue is there.
+_ELIGIBLE_HERE = (
+    select(pool_queue_classes.c.pool_id)
+    .join(members, members.c.queue_class_id == pool_queue_classes.c.queue_class_id)
+    .where(
         pool_queue_classes.c.pool_id == jobs.c.submit_pool,
-        pool_queue_classes.c.queue_class_id.in_(_QUEUE_CLASSES),
-    ),
-    jobs.c.submit_pool.in_(_POOLS),
+        members.c.vo == jobs.c.vo,
+        members.c.site == bindparam("here_site"),
+        or_(bindparam("here_ce") == "", members.c.ce == bindparam("here_ce")),
+        or_(bindparam("here_queue") == "", members.c.queue == bindparam("here_queue")),
+    )
+    .correlate(jobs)
 )
+_MAY_RUN_HERE: ColumnElement[bool] = or_(jobs.c.submit_pool.is_(None), _ELIGIBLE_HERE.exists())
 
 
 def _claimable(column: ColumnElement[int]) -> Select[int]:
@@ -133,13 +137,11 @@ STILL_HELD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a job would run, and what may run there."""
+    """Where a job would run; empty: not stated."""
 
     site: str
-    ce: str
-    queue: str
-    queue_class_ids: frozenset[int]  #: of the stated queue, one for each VO that it serves; its pools count
-    pools: frozenset[str]  #: where no queue was stated: those with an eligible queue at the stated place
+    ce: str = ""
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +243,7 @@ def _take(conn: Connection, task_queue_id: int, most: int, place: Place, now: da
 
 
 def _where(place: Place) -> dict[str, object]:
-    return {"queue_class_ids": sorted(place.queue_class_ids), "pools": sorted(place.pools)}
+    return {"here_site": place.site, "here_ce": place.ce, "here_queue": place.queue}
 
 
 def _opened(held: _Held, place: Place, holder: Holder, now: datetime) -> dict[str, object]:

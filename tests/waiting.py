@@ -36,6 +36,7 @@ Resources:
         ce2:
           Queues: {long: {VO: [cms]}}
     C.D.ch:
+      MaxRAM: 4000
       CEs: {ce: {Queues: {long: {}}}}
 Registry:
   VO: {lhcb: {}, cms: {}}
@@ -47,7 +48,7 @@ SHORT = QueueAddress(site="A.B.ch", ce="ce1", queue="short")
 ELSEWHERE = QueueAddress(site="C.D.ch", ce="ce", queue="long")
 EVERYWHERE = RequirementClass(vo="lhcb", cpu_time=3600)
 HOLDER = Holder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-ANYWHERE = Place(site="A.B.ch", ce="", queue="", queue_class_ids=frozenset(), pools=frozenset())
+ANYWHERE = Place(site="")
 
 
 def grid(text: str = GRID, version: int = 1) -> Configuration:

@@ -35,7 +35,7 @@ from tests.submitted import GRID, grid, job, submit, waiting, way
 JOB = {"Executable": "a.sh"}
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
-PLACE = Place(site="A.B.ch", ce="ce", queue="big", queue_class_ids=frozenset(), pools=frozenset())
+PLACE = Place(site="A.B.ch", ce="ce", queue="big")
 
 
 def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:

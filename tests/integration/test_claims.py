@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine
 
+from cs_config.queue_classes import queue_classes as configured
 from taskqueue import attempts, claims, database, job_control, jobs, log, match_requests, queue_classes
 from taskqueue.claims import Place
 from taskqueue.classes import RequirementClass
@@ -20,7 +21,7 @@ POOL = "a" * 64
 def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
     engine: Engine, now: datetime
 ) -> None:
-    place = Place(site="A.B.ch", ce="ce1", queue="long", queue_class_ids=frozenset(), pools=frozenset())
+    place = Place(site="A.B.ch", ce="ce1", queue="long")
     holder = claims.Holder(subject="pilot-1", stamp="stamp-1", lease_time=timedelta(minutes=5))
     with database.writing(engine) as conn:
         [job_id] = waiting.put(conn, now)
@@ -120,12 +121,9 @@ def pooled(engine: Engine, now: datetime) -> tuple[int, Place]:
     config = waiting.grid()
     asked = replace(waiting.EVERYWHERE, submit_pool=POOL)
     with database.writing(engine) as conn:
-        waiting.pool(conn, now, POOL, waiting.LONG, config=config)
+        waiting.pool(conn, now, POOL, waiting.LONG, config=config)  # and what is like it at its CE
         [job_id] = waiting.put(conn, now, asked=asked)
-        class_id = queue_classes.class_of(conn, "lhcb", waiting.LONG)
-        assert class_id is not None
-        ids = frozenset({class_id})
-        place = Place(site="A.B.ch", ce="ce1", queue="long", queue_class_ids=ids, pools=frozenset())
+        place = Place(site="A.B.ch", ce="ce1", queue="long")
         return waiting.task_queue_of(conn, job_id), place
 
 
@@ -149,12 +147,37 @@ def test_the_current_mapping_decides_not_what_a_matcher_remembers(
         assert claims.left(conn, [task_queue], place=place) == frozenset()
 
 
-def test_a_place_without_queue_and_pools_gets_no_pool_jobs(
+def test_a_queue_that_has_become_another_one_does_not_get_the_jobs_of_what_it_was(
     engine: Engine, now: datetime, pooled: tuple[int, Place]
+) -> None:
+    task_queue, place = pooled
+    smaller = waiting.grid(waiting.GRID.replace("long: {}, short", "long: {MaxRAM: 1}, short"), version=2)
+    with database.writing(engine) as conn:
+        classes = configured(smaller, "lhcb")
+        queue_classes.sync(conn, vo="lhcb", config_version=2, classes=classes, now=now)
+    with database.writing(engine) as conn:
+        assert waiting.claim(conn, [task_queue], now, place=place) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "fits"),
+    [
+        (Place(site=""), False),
+        (Place(site="A.B.ch"), True),
+        (Place(site="A.B.ch", ce="ce1"), True),
+        (Place(site="A.B.ch", ce="ce2"), False),
+        (Place(site="C.D.ch"), False),
+        (Place(site="A.B.ch", ce="ce1", queue="short"), True),
+        (Place(site="A.B.ch", ce="ce1", queue="none"), False),
+    ],
+)
+def test_pool_jobs_go_only_where_a_queue_of_the_stated_place_is_eligible(
+    engine: Engine, now: datetime, pooled: tuple[int, Place], place: Place, *, fits: bool
 ) -> None:
     task_queue, _ = pooled
     with database.writing(engine) as conn:
-        assert waiting.claim(conn, [task_queue], now, place=waiting.ANYWHERE) == []
+        assert bool(claims.left(conn, [task_queue], place=place)) == fits
+        assert bool(waiting.claim(conn, [task_queue], now, place=place)) == fits
 
 
 def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgres_url: str, now: datetime) -> None:
