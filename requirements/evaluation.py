@@ -4,6 +4,7 @@ Three-valued logic and functions are the library's. Only `true` itself counts: u
 integers in Python, and not true here.
 """
 
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -65,15 +66,21 @@ class Program:
         ad = classad2.ClassAd()
         for name in self.names:
             has = lookup(resource, name)
+            # `as_value` again: at text that is no Unicode the library ends the process.
             if has is not None:
-                has = as_value(has, name)  # the library ends the process at text that is no Unicode
-                ad[attribute_key(name)] = list(has) if isinstance(has, tuple) else has
+                ad[attribute_key(name)] = _for_library(as_value(has, name))
         try:
             for call in self.regexps:
                 ad[call.name] = call.result(ad)
             return self.tree.eval(ad)
         except classad2.ClassAdException:
             return classad2.Value.Error
+
+
+def _for_library(value: Value) -> object:
+    if isinstance(value, tuple):
+        return [_for_library(item) for item in value]
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
 
 
 def read(source: Source) -> Program:

@@ -25,6 +25,7 @@ from requirements.syntax import (
     Subscript,
     Unary,
     binding,
+    children,
 )
 from requirements.values import Scalar
 
@@ -63,7 +64,11 @@ def rendered(node: Node, override: Override = lambda _: None) -> str:
         case Subscript(of=of, index=index):
             return f"{_within(of, PRIMARY, override)}[{rendered(index, override)}]"
         case Selection(of=of, name=name):
-            return f"{_within(of, PRIMARY, override)}.{attribute_name(name)}"
+            # After a number the dot would be a decimal point.
+            text = (
+                f"({rendered(of, override)})" if isinstance(of, Literal) else _within(of, PRIMARY, override)
+            )
+            return f"{text}.{attribute_name(name)}"
 
 
 def attribute_key(name: str) -> str:
@@ -87,9 +92,8 @@ def _operation(node: Chain | Unary | Conditional, override: Override) -> str:
             f" {operator} {_within(operand, node.level + 1, override)}" for operator, operand in node.rest
         )
         return _within(node.first, node.level, override) + "".join(rest)
-    condition, otherwise = _within(node.condition, 1, override), _within(node.otherwise, 1, override)
-    then = "" if node.then is None else f" {_within(node.then, 1, override)} "
-    return f"{condition} ?{then}: {otherwise}"
+    condition, then, otherwise = (_within(part, 1, override) for part in children(node))
+    return f"{condition} ? {then} : {otherwise}"
 
 
 def _within(node: Node, lowest: int, override: Override) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from requirements import regexps
+from requirements import functions
 from requirements.errors import InvalidInput
 from requirements.source import Source
-from requirements.suggestion import did_you_mean
 from requirements.syntax import (
     AND,
+    ELVIS,
     OR,
     UNARY,
     Ad,
@@ -27,54 +27,6 @@ MAX_SIZE = 20_000
 MAX_TERMS = 399
 #: Levels that the library descends in an evaluation before it fails: measured, and held by a test.
 MAX_HEIGHT = 401
-
-#: Pure functions with the least and the most arguments; None: any number. No clock, no chance, no `eval`,
-#: nothing that builds long texts (`join`, `split`), and nothing that reads files (`userMap`).
-FUNCTIONS: dict[str, tuple[int, int | None]] = {
-    **dict.fromkeys(
-        ("isundefined", "iserror", "isstring", "isinteger", "isreal", "isboolean", "islist"), (1, 1)
-    ),
-    **dict.fromkeys(("int", "real", "string", "bool", "floor", "ceiling", "round"), (1, 1)),
-    **dict.fromkeys(("size", "tolower", "toupper", "sum", "avg", "min", "max"), (1, 1)),
-    **dict.fromkeys(("member", "identicalmember", "pow", "quantize", "strcmp", "stricmp"), (2, 2)),
-    **dict.fromkeys(("versioncmp", "versiongt", "versionge", "versionlt", "versionle", "versioneq"), (2, 2)),
-    **dict.fromkeys(("ifthenelse", "anycompare", "allcompare", "version_in_range"), (3, 3)),
-    **dict.fromkeys(
-        ("stringlistsize", "stringlistsum", "stringlistavg", "stringlistmin", "stringlistmax"), (1, 2)
-    ),
-    **dict.fromkeys(
-        (
-            "stringlistmember",
-            "stringlistimember",
-            "stringlistsintersect",
-            "stringlistsubsetmatch",
-            "stringlistisubsetmatch",
-        ),
-        (2, 3),
-    ),
-    **dict.fromkeys(regexps.FUNCTIONS, (2, 3)),
-    "substr": (2, 3),
-    "strcat": (1, None),
-}
-_SPELLED = (
-    "isUndefined",
-    "isError",
-    "isString",
-    "isInteger",
-    "isReal",
-    "isBoolean",
-    "isList",
-    "toLower",
-    "toUpper",
-    "identicalMember",
-    "ifThenElse",
-    "anyCompare",
-    "allCompare",
-    "stringListMember",
-    "stringListIMember",
-    "regexpMember",
-    *FUNCTIONS,
-)
 
 #: The two spellings of the resource as a scope.
 _RESOURCE = frozenset({"other", "target"})
@@ -133,25 +85,9 @@ def _fault(part: Node) -> tuple[str, str | None] | None:
         case Chain(level=level, rest=rest) if level in (AND, OR) and len(rest) >= MAX_TERMS:
             return f"{len(rest) + 1} terms in a row, allowed are {MAX_TERMS}; member() takes any number", None
         case Call():
-            return _call_fault(part)
+            return functions.fault(part)
         case _:
             return None
-
-
-def _call_fault(call: Call) -> tuple[str, str | None] | None:
-    bounds = FUNCTIONS.get(call.name.lower())
-    if bounds is None:
-        return f"the function {call.name[:60]} is not allowed", did_you_mean(call.name, _SPELLED)
-    least, most = bounds
-    given = len(call.arguments)
-    if given < least or (most is not None and given > most):
-        allowed = (
-            f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
-        )
-        return f"{call.name} has {given} arguments, allowed are {allowed}", None
-    if call.name.lower() in regexps.FUNCTIONS and (fault := regexps.fault(call)):
-        return f"{call.name}: {fault}", None
-    return None
 
 
 def height(node: Node) -> int:
@@ -162,7 +98,8 @@ def height(node: Node) -> int:
         case Chain(first=first, rest=rest, level=level):
             count = len(rest)
             right = (_operand_height(each, level + 1) + count - place for place, (_, each) in enumerate(rest))
-            return max(_operand_height(first, level) + count, *right)
+            highest = max(_operand_height(first, level) + count, *right)
+            return highest + count if level == ELVIS else highest
         case Unary(operand=operand):
             return 1 + _operand_height(operand, UNARY)
         case _:

@@ -55,10 +55,10 @@ class Unary(Span):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditional(Span):
-    """`condition ? then : otherwise`; without `then` the condition itself unless it is undefined."""
+    """`condition ? then : otherwise`."""
 
     condition: "Node"
-    then: "Node | None"
+    then: "Node"
     otherwise: "Node"
 
 
@@ -116,7 +116,8 @@ PRECEDENCE = {
     **dict.fromkeys(("*", "/", "%"), 10),
 }
 OR, AND = PRECEDENCE["||"], PRECEDENCE["&&"]
-UNARY, PRIMARY = 11, 12
+#: Operators of one operand; `a ?: b` (a unless it is undefined, then b), closer than any other; all else.
+UNARY, ELVIS, PRIMARY = 11, 12, 13
 
 #: Words that are operators or values, never names.
 KEYWORDS = frozenset({"is", "isnt", "true", "false", "undefined", "error"})
@@ -130,7 +131,7 @@ def children(node: Node) -> tuple[Node, ...]:
         case Unary(operand=operand):
             return (operand,)
         case Conditional(condition=condition, then=then, otherwise=otherwise):
-            return (condition, otherwise) if then is None else (condition, then, otherwise)
+            return condition, then, otherwise
         case Call(arguments=parts) | ListOf(items=parts):
             return parts
         case Ad(entries=entries):
@@ -150,7 +151,7 @@ def binding(node: Node) -> int:
             return 0
         case Chain(level=level):
             return level
-        case Unary() | Literal():
+        case Unary():
             return UNARY
         case _:
             return PRIMARY

@@ -42,7 +42,8 @@ _TOKEN = re.compile(
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<string>"(?:[^"\\]|\\.)*")
       | (?P<quoted>'(?:[^'\\]|\\.)*')
-      | (?P<operator>=\?=|=!=|>>>|<<|>>|<=|>=|==|!=|\|\||&&|[-+*/%&|^~!<>?:()\[\]{},;.=])
+      | (?P<elvis>\?[ \t\r\n\v\f]*:)
+      | (?P<operator>=\?=|=!=|>>>|<<|>>|<=|>=|==|!=|\|\||&&|/(?!\*)|[-+*%&|^~!<>?:()\[\]{},;.=])
       | (?P<comment>\#[^\n]*)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -90,6 +91,8 @@ def _token(source: Source, found: re.Match[str]) -> Token | None:
     match found.lastgroup:
         case "name":
             return Token(TokenKind.NAME, word, start, end)
+        case "elvis":
+            return Token(TokenKind.OPERATOR, "?:", start, end)
         case "operator":
             return Token(TokenKind.OPERATOR, word, start, end)
         case "number":
