@@ -193,9 +193,10 @@ def _is_id(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) <= len(str(MAX_ID))
 
 
-Words = Annotated[list[str] | None, BeforeValidator(_words), Field(max_length=MOST)]
-Statuses = Annotated[list[JobStatus] | None, BeforeValidator(_words), Field(max_length=MOST)]
-JobIds = Annotated[list[JobId] | None, BeforeValidator(_ids), Field(max_length=MOST)]
+_Most = Field(max_length=MOST)
+Words = Annotated[Annotated[list[str], _Most] | None, BeforeValidator(_words)]
+Statuses = Annotated[Annotated[list[JobStatus], _Most] | None, BeforeValidator(_words)]
+JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 
 
 class JobFilter(BaseModel):
@@ -217,8 +218,8 @@ class JobFilter(BaseModel):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it lets every job pass."""
-        return all(getattr(self, name) is None for name in JobFilter.model_fields)
+        """Whether it names no condition."""
+        return not any(getattr(self, name) for name in JobFilter.model_fields)
 
 
 class JobQuery(JobFilter, Page):
