@@ -1,0 +1,397 @@
+"""The one thread that claims: what is late, gone or wrong costs nobody a job."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from matcher import claimer as claimer_module
+from matcher.claimer import Claimer, Ticket
+from matcher.claiming import Look
+from matcher.errors import Busy, NotInTime, UnknownQueue
+from matcher.matcher import Matcher
+from matcher.requests import Caller, MatchAnswer, MatchRequest
+from requirements.errors import PilotageError
+from taskqueue import attempts, database, handover, jobs
+from taskqueue.states import JobStatus
+from tests import waiting
+from tests.waiting import at, request, until
+
+
+@pytest.fixture
+def matcher(engine: Engine, now: datetime) -> Matcher:
+    return waiting.matcher(engine, now)
+
+
+@pytest.fixture
+def claimer(engine: Engine, matcher: Matcher) -> Iterator[Claimer]:
+    running = Claimer(engine, matcher)
+    running.start()
+    yield running
+    running.stop()
+
+
+def _put(engine: Engine, now: datetime, count: int = 1) -> list[int]:
+    with database.writing(engine) as conn:
+        return waiting.put(conn, now, count)
+
+
+def _left(engine: Engine) -> list[int]:
+    with database.reading(engine) as conn:
+        return waiting.left(conn)
+
+
+def _answer(ticket: Ticket) -> MatchAnswer:
+    return ticket.future.result(20)
+
+
+Serve = Callable[[Sequence[MatchRequest]], list[Look | PilotageError]]
+
+
+def _instead(monkeypatch: pytest.MonkeyPatch, matcher: Matcher, serve: Callable[[Serve], Serve]) -> None:
+    """Let something happen around the matcher's look."""
+    monkeypatch.setattr(matcher, "serve", serve(matcher.serve))
+
+
+def _held_up(monkeypatch: pytest.MonkeyPatch, matcher: Matcher) -> tuple[threading.Event, threading.Event]:
+    """Stop the claimer after its claim is committed: `claimed` says so, `go` lets it go on."""
+    claimed, go = threading.Event(), threading.Event()
+
+    def wrap(serve: Serve) -> Serve:
+        def slow(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+            looks = serve(batch)
+            claimed.set()
+            assert go.wait(20)
+            return looks
+
+        return slow
+
+    _instead(monkeypatch, matcher, wrap)
+    return claimed, go
+
+
+def test_a_request_gets_its_job(engine: Engine, now: datetime, claimer: Claimer) -> None:
+    [job_id] = _put(engine, now)
+    answer = _answer(claimer.submit(request(**at(waiting.LONG))))
+    assert [match.job_id for match in answer.matches] == [job_id]
+    assert claimer.alive
+
+
+def test_nothing_to_give_is_answered_with_the_reason(claimer: Claimer) -> None:
+    answer = _answer(claimer.submit(request()))
+    assert (answer.matches, answer.reason) == ((), "no_task_queue")
+
+
+def test_all_that_have_come_in_are_served_in_one_transaction(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = _put(engine, now, 10)
+    sizes: list[int] = []
+
+    def wrap(serve: Serve) -> Serve:
+        def counted(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+            sizes.append(len(batch))
+            return serve(batch)
+
+        return counted
+
+    _instead(monkeypatch, matcher, wrap)
+    claimer = Claimer(engine, matcher)
+    monkeypatch.setattr(Claimer, "alive", True)
+    tickets = [claimer.submit(request()) for _ in range(10)]
+    claimer.start()
+    given = [match.job_id for ticket in tickets for match in _answer(ticket).matches]
+    claimer.stop()
+    assert sizes == [10]
+    assert sorted(given) == ids
+
+
+def test_wrong_requests_get_their_error_and_the_others_their_jobs(
+    engine: Engine, now: datetime, claimer: Claimer
+) -> None:
+    _put(engine, now, 3)
+    wrong = claimer.submit(request(Site="A.B.ch", GridCE="ce1", Queue="lnog"))
+    right = [claimer.submit(request()) for _ in range(3)]
+    with pytest.raises(UnknownQueue):
+        _answer(wrong)
+    assert all(_answer(ticket).matches for ticket in right)
+
+
+def test_a_poisoned_request_fails_alone(
+    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = _put(engine, now, 3)
+
+    def wrap(serve: Serve) -> Serve:
+        def poisoned(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+            looks = serve(batch)
+            if any(each.request_id == "poison" for each in batch):
+                raise ZeroDivisionError("a defect of ours")
+            return looks
+
+        return poisoned
+
+    _instead(monkeypatch, matcher, wrap)
+    tickets = [claimer.submit(request()) for _ in range(3)]
+    poison = claimer.submit(request(request_id="poison", caller=Caller(subject="x", vos=frozenset({"cms"}))))
+    with pytest.raises(ZeroDivisionError):
+        _answer(poison)
+    given = [match.job_id for ticket in tickets for match in _answer(ticket).matches]
+    assert len(given) == len(set(given)) <= len(ids)
+    assert claimer.alive
+
+
+def test_a_database_that_is_away_is_told_to_all_and_the_claimer_goes_on(
+    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = _put(engine, now)
+    away = [True]
+
+    def wrap(serve: Serve) -> Serve:
+        def sometimes(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+            if away:
+                raise OperationalError("SELECT 1", {}, Exception("server closed the connection"))
+            return serve(batch)
+
+        return sometimes
+
+    _instead(monkeypatch, matcher, wrap)
+    with pytest.raises(OperationalError):
+        _answer(claimer.submit(request()))
+    away.clear()
+    assert _answer(claimer.submit(request())).matches[0].job_id == job_id
+
+
+# Deadlines, clients that have gone.
+
+
+def test_a_request_whose_time_is_over_takes_no_job(engine: Engine, now: datetime, claimer: Claimer) -> None:
+    [job_id] = _put(engine, now)
+    with pytest.raises(NotInTime):
+        _answer(claimer.submit(request(seconds=-1)))
+    assert _left(engine) == [job_id]
+    with database.reading(engine) as conn:
+        assert attempts.latest(conn, job_id) is None, "it was not claimed at all"
+
+
+def test_a_request_whose_client_has_gone_takes_no_job(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = _put(engine, now)
+    claimer = Claimer(engine, matcher)
+    monkeypatch.setattr(Claimer, "alive", True)
+    gone, there = claimer.submit(request()), claimer.submit(request())
+    claimer.abandon(gone)
+    claimer.start()
+    assert _answer(there).matches[0].job_id == job_id
+    claimer.stop()
+    assert gone.future.cancelled()
+
+
+@pytest.mark.parametrize("request_id", [None, "r"])
+def test_a_job_that_was_claimed_for_a_client_that_has_gone_waits_again_at_once(
+    engine: Engine,
+    now: datetime,
+    matcher: Matcher,
+    claimer: Claimer,
+    monkeypatch: pytest.MonkeyPatch,
+    request_id: str | None,
+) -> None:
+    [job_id] = _put(engine, now)
+    claimed, go = _held_up(monkeypatch, matcher)
+    ticket = claimer.submit(request(request_id=request_id))
+    assert claimed.wait(20)
+    claimer.abandon(ticket)
+    go.set()
+    until(lambda: _left(engine) == [job_id])
+    with database.reading(engine) as conn:
+        job, attempt = jobs.get(conn, job_id), attempts.latest(conn, job_id)
+    assert (job.status, job.reschedules) == (JobStatus.WAITING, 0)
+    assert attempt is not None
+    assert attempt.closed_as == "released"
+
+
+def test_a_job_that_was_claimed_too_late_waits_again_at_once(
+    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = _put(engine, now)
+    claimed, go = _held_up(monkeypatch, matcher)
+    late = request(seconds=0.3)
+    ticket = claimer.submit(late)
+    assert claimed.wait(20)
+    until(lambda: time.monotonic() > late.deadline)
+    go.set()
+    with pytest.raises(NotInTime):
+        _answer(ticket)
+    until(lambda: _left(engine) == [job_id])
+
+
+def test_an_answer_that_could_not_be_sent_goes_back(engine: Engine, now: datetime, claimer: Claimer) -> None:
+    [job_id] = _put(engine, now)
+    ticket = claimer.submit(request())
+    assert _answer(ticket).matches
+    claimer.abandon(ticket)
+    until(lambda: _left(engine) == [job_id])
+
+
+def test_what_was_begun_all_the_same_does_not_go_back(
+    engine: Engine, now: datetime, claimer: Claimer
+) -> None:
+    [job_id] = _put(engine, now)
+    ticket = claimer.submit(request())
+    [match] = _answer(ticket).matches
+    with database.writing(engine) as conn:
+        handover.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
+    claimer.abandon(ticket)
+    assert _answer(claimer.submit(request())).reason == "no_task_queue", "it has been looked at by now"
+    with database.reading(engine) as conn:
+        assert jobs.get(conn, job_id).status is JobStatus.RUNNING
+
+
+def test_a_lost_answer_costs_nothing_if_the_same_request_comes_again(
+    engine: Engine, now: datetime, claimer: Claimer
+) -> None:
+    _put(engine, now, 2)
+    first = _answer(claimer.submit(request(request_id="r")))
+    assert _answer(claimer.submit(request(request_id="r"))).matches == first.matches
+
+
+# Bounds, and an end.
+
+
+def test_more_requests_than_there_is_room_for_are_sent_away(
+    engine: Engine, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimer = Claimer(engine, matcher, most_waiting=2)
+    monkeypatch.setattr(Claimer, "alive", True)
+    claimer.submit(request())
+    claimer.submit(request())
+    with pytest.raises(Busy, match="2 requests wait already"):
+        claimer.submit(request())
+
+
+def test_before_its_start_and_after_its_end_it_is_not_alive(engine: Engine, matcher: Matcher) -> None:
+    claimer = Claimer(engine, matcher)
+    assert not claimer.alive
+    with pytest.raises(Busy):
+        claimer.submit(request())
+    claimer.start()
+    assert claimer.alive
+    claimer.stop()
+    assert not claimer.alive
+    with pytest.raises(Busy):
+        claimer.submit(request())
+
+
+def test_a_claimer_that_is_stuck_is_not_alive(
+    matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claimer_module, "_STUCK", 0.05)
+    claimed, go = _held_up(monkeypatch, matcher)
+    ticket = claimer.submit(request())
+    assert claimed.wait(20)
+    until(lambda: not claimer.alive)
+    go.set()
+    _answer(ticket)
+
+
+def test_what_has_come_in_is_served_before_the_end(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    _put(engine, now, 5)
+    claimer = Claimer(engine, matcher)
+    claimer.start()
+    tickets = [claimer.submit(request()) for _ in range(5)]
+    claimer.stop()
+    assert all(ticket.future.done() for ticket in tickets)
+    assert sum(len(_answer(ticket).matches) for ticket in tickets) == 5
+
+
+def test_a_defect_between_two_requests_does_not_end_the_claimer(
+    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = threading.Event()
+
+    def defect() -> None:
+        broken.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(matcher, "refresh", defect)
+    assert broken.wait(20)
+    [job_id] = _put(engine, now)
+    assert _answer(claimer.submit(request())).matches[0].job_id == job_id
+
+
+# Jobs in other hands.
+
+
+def test_nothing_is_not_said_while_a_job_that_fits_may_come_free_again(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        task_queue = waiting.task_queue_of(conn, job_id)
+    claimer = Claimer(engine, waiting.matcher(engine, now))
+    claimer.start()
+    with engine.connect() as rival, rival.begin() as transaction:
+        assert waiting.claim(rival, [task_queue], now)
+        ticket = claimer.submit(request())
+        with pytest.raises(TimeoutError):
+            ticket.future.result(0.3)
+        transaction.rollback()
+    assert _answer(ticket).matches[0].job_id == job_id
+    with engine.connect() as rival, rival.begin():
+        ticket = claimer.submit(request())
+        assert _answer(ticket).reason == "no_task_queue"
+    claimer.stop()
+    engine.dispose()
+
+
+def test_who_waits_for_other_hands_is_told_when_its_time_is_over(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        task_queue = waiting.task_queue_of(conn, job_id)
+    claimer = Claimer(engine, waiting.matcher(engine, now))
+    claimer.start()
+    with database.writing(engine) as rival:
+        waiting.claim(rival, [task_queue], now)
+        with pytest.raises(NotInTime):
+            _answer(claimer.submit(request(seconds=0.3)))
+    claimer.stop()
+    engine.dispose()
+
+
+# Everything at once.
+
+
+def test_many_pilots_of_two_claimers_drain_the_task_queues(engine: Engine, now: datetime) -> None:
+    ids = []
+    with database.writing(engine) as conn:
+        for number in range(20):
+            ids += waiting.put(conn, now, 15, owner=f"user{number}")
+    claimers = [Claimer(engine, waiting.matcher(engine, now)) for _ in range(2)]
+    for each in claimers:
+        each.start()
+
+    def pilot(number: int) -> list[int]:
+        mine: list[int] = []
+        while True:
+            answer = _answer(claimers[number % 2].submit(request(count=1 + number % 2)))
+            if answer.reason:
+                return mine
+            mine += [match.job_id for match in answer.matches]
+
+    with ThreadPoolExecutor(12) as pilots:
+        futures: list[Future[list[int]]] = [pilots.submit(pilot, number) for number in range(12)]
+        taken = Counter(job_id for future in futures for job_id in future.result())
+    for each in claimers:
+        each.stop()
+    assert set(taken) == set(ids)
+    assert max(taken.values()) == 1
+    assert _left(engine) == []

@@ -1,0 +1,427 @@
+"""What a pilot gets: by what it presents, where it is, and who it speaks for."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from cs_config.address import QueueAddress
+from matcher import matcher as matching
+from matcher.claiming import Look
+from matcher.errors import NotServed, UnknownQueue
+from matcher.matcher import Matcher
+from matcher.requests import Caller, MatchRequest
+from requirements.errors import InvalidResource, PilotageError
+from taskqueue import attempts, database, handover, job_control, pilots, task_queues
+from taskqueue.classes import RequirementClass
+from taskqueue.tables import match_requests, requirement_classes
+from tests import stored, waiting
+from tests.waiting import at, request
+
+POOL, OTHER_POOL = "a" * 64, "b" * 64
+POOLED = replace(waiting.EVERYWHERE, submit_pool=POOL)
+CMS = Caller(subject="cms-pilot", vos=frozenset({"cms"}))
+BOUND = Caller(subject="bound", vos=frozenset({"lhcb"}), queue=waiting.LONG)
+
+
+@pytest.fixture
+def matcher(engine: Engine, now: datetime) -> Matcher:
+    return waiting.matcher(engine, now)
+
+
+def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
+    with database.writing(engine) as conn:
+        return waiting.put(conn, now, count, **about)  # type: ignore[arg-type]
+
+
+def _serve(matcher: Matcher, *batch: MatchRequest) -> list[list[int] | str]:
+    """For each request the jobs, or the reason for none."""
+    answers: list[list[int] | str] = []
+    for each, look in zip(batch, matcher.serve(batch), strict=True):
+        if isinstance(look, PilotageError):
+            answers.append(type(look).__name__)
+            continue
+        given = matching.answer(each, look)
+        answers.append(given.reason or [match.job_id for match in given.matches])
+    return answers
+
+
+def _one(matcher: Matcher, asked: MatchRequest) -> Look:
+    [look] = matcher.serve([asked])
+    if isinstance(look, PilotageError):
+        raise look
+    return look
+
+
+# Getting work.
+
+
+def test_a_pilot_gets_a_job_that_fits(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    [job_id] = _put(engine, now)
+    [match] = _one(matcher, request(**at(waiting.LONG))).claimed
+    assert (match.job_id, match.epoch, match.lease_expires_at) == (job_id, 1, now + timedelta(minutes=5))
+
+
+def test_nothing_to_give_says_so_in_one_word(matcher: Matcher) -> None:
+    asked = request(Foo=1, **at(waiting.LONG))
+    answer = matching.answer(asked, _one(matcher, asked))
+    assert (answer.matches, answer.reason) == ((), "no_task_queue")
+    assert answer.retry_after
+    assert len(answer.warnings) == 1
+
+
+def test_a_job_that_comes_after_nothing_was_there_is_found(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    assert _serve(matcher, request()) == ["no_task_queue"]
+    [job_id] = _put(engine, now)
+    assert _serve(matcher, request()) == [[job_id]]
+    assert _serve(matcher, request()) == ["no_task_queue"]
+    [again] = _put(engine, now)
+    assert _serve(matcher, request()) == [[again]]
+
+
+def test_two_matchers_on_one_database_see_each_others_jobs_at_once(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    rival = waiting.matcher(engine, now)
+    rival.refresh()
+    ids = _put(engine, now, 2)
+    assert sorted([*_serve(matcher, request()), *_serve(rival, request())]) == [[each] for each in ids]
+    assert _serve(rival, request()) == ["no_task_queue"]
+
+
+def test_several_jobs_are_given_if_several_are_wanted(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    ids = _put(engine, now, 2) + _put(engine, now, 2, owner="bob")
+    [look] = [_one(matcher, request(count=10))]
+    assert sorted(match.job_id for match in look.claimed) == ids
+
+
+def test_emptied_task_queues_do_not_hide_the_one_that_has_a_job(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    with database.writing(engine) as conn:
+        ids = [
+            waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
+            for number in range(300)
+        ]
+    matcher.refresh()
+    keep = ids[123]
+    with database.writing(engine) as conn:
+        task_queues.dequeue(conn, [each for each in ids if each != keep])  # nobody tells the matcher
+    assert _serve(matcher, request()) == [[keep]]
+
+
+def test_task_queues_that_were_found_empty_are_not_tried_for_ever(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    with database.writing(engine) as conn:
+        ids = [
+            waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
+            for number in range(20)
+        ]
+        task_queues.dequeue(conn, ids)
+    look = _one(matcher, request())
+    assert len(look.emptied) == 20
+    matcher.settle([look])
+    with database.reading(engine) as conn:
+        assert waiting.occupied(conn) == set()
+    assert _one(matcher, request()).emptied == frozenset()
+
+
+def test_idle_pilots_write_nothing(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    assert _serve(matcher, request(request_id="r1"), request(request_id="r2")) == ["no_task_queue"] * 2
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(func.count()).select_from(match_requests)) == 0
+
+
+def test_requests_that_find_empty_task_queues_leave_no_row(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    [job_id] = _put(engine, now)
+    with database.writing(engine) as conn:
+        task_queues.dequeue(conn, [job_id])
+    assert _serve(matcher, request(request_id="r1")) == ["no_task_queue"]
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(func.count()).select_from(match_requests)) == 0
+
+
+def test_a_pilot_is_credited_with_its_jobs(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    _put(engine, now, 3)
+    with database.writing(engine) as conn:
+        pilots.seen(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
+    _serve(matcher, request(caller=Caller(subject="p", vos=frozenset({"lhcb"}), stamp="stamp"), count=2))
+    with database.reading(engine) as conn:
+        assert pilots.get(conn, "stamp").jobs == 2
+
+
+# The same request again.
+
+
+def test_the_same_request_gets_the_same_jobs_within_the_lease(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    _put(engine, now, 3)
+    first = _one(matcher, request(request_id="r", count=2)).claimed
+    again = _one(matcher, request(request_id="r", count=2)).claimed
+    elsewhere = _one(waiting.matcher(engine, now), request(request_id="r", count=2)).claimed
+    assert sorted(first, key=lambda each: each.job_id) == list(again) == list(elsewhere)
+
+
+def test_the_same_request_twice_in_one_batch_is_one(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    _put(engine, now, 2)
+    one, two = matcher.serve([request(request_id="r"), request(request_id="r")])
+    assert one == two
+    with database.reading(engine) as conn:
+        assert len(waiting.left(conn)) == 1
+
+
+def test_a_request_id_belongs_to_its_subject(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    ids = _put(engine, now, 2)
+    other = Caller(subject="another pilot", vos=frozenset({"lhcb"}))
+    answers = _serve(matcher, request(request_id="r"), request(request_id="r", caller=other))
+    assert sorted(answers) == [[each] for each in ids]
+
+
+def test_a_request_whose_jobs_went_back_gets_others(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    [job_id] = _put(engine, now)
+    [match] = _one(matcher, request(request_id="r")).claimed
+    with database.writing(engine) as conn:
+        handover.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
+    [again] = _one(matcher, request(request_id="r")).claimed
+    assert (again.job_id, again.epoch) == (job_id, 2)
+    assert again.lease != match.lease
+
+
+def test_the_same_request_at_two_matchers_at_once_claims_once(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 8)
+    matchers = [waiting.matcher(engine, now) for _ in range(4)]
+
+    def ask(number: int) -> tuple[int, ...]:
+        return tuple(match.job_id for match in _one(matchers[number], request(request_id="r")).claimed)
+
+    assert len(set(stored.at_once(4, ask))) == 1
+    with database.reading(engine) as conn:
+        assert len(waiting.left(conn)) == 7
+
+
+# A wrong request disturbs no other.
+
+
+def test_a_wrong_request_in_a_batch_fails_alone(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    [job_id] = _put(engine, now)
+    unknown = request(Site="A.B.ch", GridCE="ce1", Queue="lnog")
+    assert _serve(matcher, unknown, request(**at(waiting.LONG)), request(Queue="long")) == [
+        "UnknownQueue",
+        [job_id],
+        "InvalidResource",
+    ]
+
+
+def test_what_the_pilot_stated_wrongly_is_told_with_a_suggestion(matcher: Matcher) -> None:
+    with pytest.raises(UnknownQueue, match=r"did you mean A\.B\.ch/ce1/long"):
+        _one(matcher, request(Site="A.B.ch", GridCE="ce1", Queue="lnog"))
+    with pytest.raises(InvalidResource, match="without Site"):
+        _one(matcher, request(Queue="long"))
+
+
+# What a pilot presents: the current mapping of its queue, whatever list it brings.
+
+
+@pytest.fixture
+def pooled(engine: Engine, now: datetime) -> int:
+    """A job of a pool that only the queues of CE ce1 at A.B.ch are eligible for."""
+    with database.writing(engine) as conn:
+        waiting.pool(conn, now, POOL, waiting.LONG, config=waiting.grid())
+        return waiting.put(conn, now, asked=POOLED)[0]
+
+
+def test_the_pools_of_the_stated_queue_count_and_the_pilot_need_not_know_them(
+    matcher: Matcher, pooled: int
+) -> None:
+    assert _serve(matcher, request(**at(waiting.ELSEWHERE))) == ["no_task_queue"]
+    assert _serve(matcher, request(**at(waiting.SHORT))) == [[pooled]]
+
+
+def test_an_invented_list_takes_no_job(matcher: Matcher, pooled: int) -> None:
+    assert _serve(matcher, request(SubmitPool=POOL, **at(waiting.ELSEWHERE))) == ["no_task_queue"]
+
+
+def test_a_stale_list_neither_gives_nor_hides_a_job(
+    engine: Engine, now: datetime, matcher: Matcher, pooled: int
+) -> None:
+    assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(waiting.ELSEWHERE))) == ["no_task_queue"]
+    with database.writing(engine) as conn:
+        waiting.remap(conn, now, POOL, waiting.ELSEWHERE, config=waiting.grid())
+    assert _serve(matcher, request(SubmitPool=POOL, **at(waiting.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(waiting.ELSEWHERE))) == [[pooled]]
+
+
+def test_a_mapping_that_changed_unseen_wastes_a_try_and_gives_no_wrong_job(
+    engine: Engine, now: datetime, matcher: Matcher, pooled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher.refresh()
+    _one(matcher, request(CPUTime=1, **at(waiting.LONG)))  # remembers the pools of the queue
+    with database.writing(engine) as conn:
+        waiting.remap(conn, now, POOL, config=waiting.grid())
+    monkeypatch.setattr(matcher, "_follow", lambda _conn: 0)
+    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
+
+
+def test_without_a_queue_the_stated_pools_count_where_the_site_has_an_eligible_queue(
+    matcher: Matcher, pooled: int
+) -> None:
+    assert _serve(matcher, request(Site="A.B.ch")) == ["no_task_queue"], "it brings no list"
+    assert _serve(matcher, request(Site="C.D.ch", SubmitPool=POOL)) == ["no_task_queue"]
+    assert _serve(matcher, request(Site="A.B.ch", GridCE="ce2", SubmitPool=POOL)) == ["no_task_queue"]
+    assert _serve(matcher, request(SubmitPool=POOL)) == ["no_task_queue"], "without a site no pool jobs"
+    assert _serve(matcher, request(Site="ANY", SubmitPool=POOL)) == ["no_task_queue"]
+    assert _serve(matcher, request(Site="A.B.ch", GridCE="ce1", SubmitPool=POOL)) == [[pooled]]
+
+
+def test_jobs_without_requirements_need_no_pool(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    ids = _put(engine, now, 3)
+    assert _serve(matcher, request(), request(Site="Un.Known.ch"), request(**at(waiting.LONG))) == [
+        [each] for each in ids
+    ]
+
+
+def test_the_site_of_a_known_queue_is_the_configurations(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    asked = replace(waiting.EVERYWHERE, sites=frozenset({"C.D.ch"}), grid_ces=frozenset({"ce"}))
+    [job_id] = _put(engine, now, asked=asked)
+    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(**at(waiting.ELSEWHERE))) == [[job_id]]
+
+
+def test_a_token_that_is_bound_to_a_queue_speaks_for_no_other(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    [job_id] = _put(engine, now)
+    with pytest.raises(NotServed, match=r"A\.B\.ch/ce1/long"):
+        _one(matcher, request(caller=BOUND, **at(waiting.SHORT)))
+    assert _serve(matcher, request(caller=BOUND)) == [[job_id]], "its own need not be stated"
+
+
+def test_a_bound_token_gets_the_pools_of_its_queue(matcher: Matcher, pooled: int) -> None:
+    elsewhere = replace(BOUND, queue=waiting.ELSEWHERE)
+    assert _serve(matcher, request(caller=elsewhere, SubmitPool=POOL)) == ["no_task_queue"]
+    assert _serve(matcher, request(caller=BOUND)) == [[pooled]]
+
+
+def test_a_bound_queue_that_is_gone_from_the_configuration_is_unknown(matcher: Matcher) -> None:
+    gone = replace(BOUND, queue=QueueAddress(site="A.B.ch", ce="ce1", queue="old"))
+    with pytest.raises(UnknownQueue):
+        _one(matcher, request(caller=gone))
+
+
+def test_a_queue_that_is_shut_or_not_for_the_vo_gets_nothing(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    _put(engine, now)
+    shut = QueueAddress(site="A.B.ch", ce="ce1", queue="shut")
+    others = QueueAddress(site="A.B.ch", ce="ce2", queue="long")
+    assert _serve(matcher, request(**at(shut)), request(**at(others))) == ["banned", "banned"]
+
+
+# Who it speaks for.
+
+
+def test_jobs_of_other_vos_are_never_given(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    [job_id] = _put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
+    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(caller=CMS, **at(waiting.LONG))) == [[job_id]]
+
+
+def test_a_vo_that_the_token_does_not_stand_for_is_refused(matcher: Matcher) -> None:
+    with pytest.raises(NotServed, match="cms"):
+        _one(matcher, request(VO="cms"))
+
+
+def test_of_several_vos_the_stated_one_is_served(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    _put(engine, now)
+    [of_cms] = _put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
+    both = Caller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
+    assert _serve(matcher, request(caller=both, VO="CMS", **at(waiting.LONG))) == [[of_cms]]
+
+
+def test_a_pool_of_another_vo_does_not_count(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    with database.writing(engine) as conn:
+        waiting.pool(conn, now, POOL, waiting.LONG, config=waiting.grid(), vo="cms")
+        waiting.put(conn, now, asked=POOLED)  # cannot be: a pool belongs to one VO
+    assert _serve(matcher, request(Site="A.B.ch", SubmitPool=POOL)) == ["no_task_queue"]
+    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
+
+
+def test_owner_groups_and_owners_limit_what_is_given(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    [of_alice] = _put(engine, now)
+    [of_bob] = _put(engine, now, owner="bob", group="lhcb_prod")
+    assert _serve(matcher, request(OwnerGroup="lhcb_none")) == ["no_task_queue"]
+    assert _serve(matcher, request(Owner="carol", OwnerGroup="lhcb_user")) == ["no_task_queue"]
+    assert _serve(matcher, request(Owner="carol", OwnerGroup="lhcb_prod")) == [[of_bob]], "they share"
+    assert _serve(matcher, request(OwnerGroup=["lhcb_user"], Owner="Alice")) == [[of_alice]]
+
+
+# Pools of queues.
+
+
+def test_the_pools_of_queues_are_those_they_are_eligible_for(
+    engine: Engine, now: datetime, matcher: Matcher, pooled: int
+) -> None:
+    found, unknown = matcher.get_submit_pools(
+        frozenset({"lhcb"}), ["A.B.ch/ce1/long", "C.D.ch/ce/long", "A.B.ch/ce1/lnog", "rubbish"]
+    )
+    assert found == {"A.B.ch/ce1/long": [POOL], "C.D.ch/ce/long": []}
+    assert [(each.name, each.suggestion) for each in unknown] == [
+        ("A.B.ch/ce1/lnog", "A.B.ch/ce1/long"),
+        ("rubbish", None),
+    ]
+
+
+def test_only_if_all_queues_are_unknown_it_is_an_error(matcher: Matcher) -> None:
+    with pytest.raises(UnknownQueue):
+        matcher.get_submit_pools(frozenset({"lhcb"}), ["x/y/z", "rubbish"])
+    assert matcher.get_submit_pools(frozenset({"lhcb"}), []) == ({}, [])
+
+
+def test_one_sees_only_the_pools_of_ones_own_vos(matcher: Matcher, pooled: int) -> None:
+    found, _ = matcher.get_submit_pools(frozenset({"cms"}), ["A.B.ch/ce1/long"])
+    assert found == {"A.B.ch/ce1/long": []}
+
+
+# Task queues that a resource may serve.
+
+
+def test_a_director_learns_what_waits_for_a_queue(
+    engine: Engine, now: datetime, matcher: Matcher, pooled: int
+) -> None:
+    ids = _put(engine, now, 150)
+    _put(engine, now, asked=replace(waiting.EVERYWHERE, cpu_time=10**8))
+    here = request(**at(waiting.LONG))
+    found = matcher.get_matching_task_queues(here.presented, here.caller)
+    by_pool = {each.task_queue.requirement_class.submit_pool: each for each in found}
+    assert by_pool.keys() == {None, POOL}
+    assert (by_pool[None].waiting, by_pool[None].job_ids) == (150, tuple(ids[:100]))
+    assert (by_pool[POOL].waiting, by_pool[POOL].job_ids) == (1, (pooled,))
+    elsewhere = request(**at(waiting.ELSEWHERE))
+    assert len(matcher.get_matching_task_queues(elsewhere.presented, elsewhere.caller)) == 1
+
+
+def test_emptied_task_queues_are_not_listed(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    [job_id] = _put(engine, now)
+    with database.writing(engine) as conn:
+        job_control.kill(conn, job_id, source="alice", now=now)
+    asked = request()
+    assert matcher.get_matching_task_queues(asked.presented, asked.caller) == []
+
+
+def test_a_claim_writes_one_attempt_a_job(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    ids = _put(engine, now, 5)
+    matcher.serve([request(count=2), request(count=2), request(count=2)])
+    with database.reading(engine) as conn:
+        assert [attempts.latest(conn, each) is not None for each in ids] == [True] * 5
+        assert conn.scalar(select(func.count()).select_from(requirement_classes)) == 1
