@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from cs_config.queue_classes import QueueClass, queue_classes
+from cs_config.queue_classes import queue_classes
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.evaluator import Reason
+from requirements.evaluator import Reason, ReasonKind
+from requirements.values import fold
 from taskqueue.jobs import Job
 from taskqueue.states import PREPARING, JobStatus
 
@@ -35,6 +36,16 @@ class Explanation:
     exclusions: tuple[Exclusion, ...]  #: what excludes most first
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a job asks of the queue that it runs at; an empty set asks nothing."""
+
+    requirements: Requirements | None = None
+    sites: frozenset[str] = frozenset()
+    banned_sites: frozenset[str] = frozenset()
+    grid_ces: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True, kw_only=True)
 class _Count:
     wanted: str
@@ -44,33 +55,58 @@ class _Count:
     example: tuple[tuple[bool, bool], QueueAddress, str | None] | None = None
 
 
-def explain(config: Configuration, vo: str, requirements: Requirements | None) -> Explanation:
-    """How the queues of the VO stand to the requirements; without any all queues are eligible."""
-    declarations = operations(config, vo).job_description.declarations
+def explain(config: Configuration, vo: str, asked: Asked) -> Explanation:
+    """How the queues that the VO may use now stand to what a job asks."""
     counts: dict[str, _Count] = {}
     eligible = candidates = 0
-    for each in queue_classes(config, vo):
-        failing = () if requirements is None else evaluator.failing(requirements, each.values, declarations)
-        candidates += len(each.queues)
-        eligible += 0 if failing else len(each.queues)
-        _count(counts, each, failing)
+    for queue, failing in _failing(config, vo, asked):
+        candidates += 1
+        eligible += not failing
+        _count(counts, queue, failing)
     return Explanation(
         eligible_queues=eligible, candidate_queues=candidates, exclusions=tuple(_exclusions(counts.items()))
     )
 
 
-def _count(counts: dict[str, _Count], queues: QueueClass, failing: Sequence[Reason]) -> None:
-    alone = len({reason.requirement for reason in failing}) == 1
-    seen: set[str] = set()
-    for reason in failing:
-        count = counts.setdefault(reason.requirement, _Count(wanted=reason.wanted))
+def _failing(
+    config: Configuration, vo: str, asked: Asked
+) -> Iterator[tuple[QueueAddress, tuple[Reason, ...]]]:
+    """Each queue with all that it fails; the evaluator is asked once for queues that are the same."""
+    declarations = operations(config, vo).job_description.declarations
+    for each in queue_classes(config, vo):
+        by_value: tuple[Reason, ...] = ()
+        if asked.requirements is not None:
+            by_value = evaluator.failing(asked.requirements, each.values, declarations)
+        for queue in each.queues:
+            yield queue, (*by_value, *_failing_by_place(asked, queue))
+
+
+def _failing_by_place(asked: Asked, queue: QueueAddress) -> Iterator[Reason]:
+    for name, allowed, has in (("Site", asked.sites, queue.site), ("GridCE", asked.grid_ces, queue.ce)):
+        if allowed and not _among(has, allowed):
+            yield _reason(name, ", ".join(sorted(allowed)), has)
+    if _among(queue.site, asked.banned_sites):
+        yield _reason("BannedSites", f"none of {', '.join(sorted(asked.banned_sites))}", queue.site)
+
+
+def _among(name: str, names: frozenset[str]) -> bool:
+    return any(fold(name) == fold(each) for each in names)
+
+
+def _reason(requirement: str, wanted: str, has: str) -> Reason:
+    return Reason(requirement=requirement, wanted=wanted, has=has, kind=ReasonKind.NOT_AMONG)
+
+
+def _count(counts: dict[str, _Count], queue: QueueAddress, failing: Sequence[Reason]) -> None:
+    by_name = {reason.requirement: reason for reason in reversed(failing)}
+    alone = len(by_name) == 1
+    for name, reason in by_name.items():
+        count = counts.setdefault(name, _Count(wanted=reason.wanted))
+        count.excluded += 1
+        count.only_this += alone
         quality = (alone, reason.has is not None)
         if count.example is None or quality > count.example[0]:
-            count.example = (quality, queues.queues[0], reason.has)
-        if reason.requirement not in seen:
-            seen.add(reason.requirement)
-            count.excluded += len(queues.queues)
-            count.only_this += len(queues.queues) if alone else 0
+            count.example = (quality, queue, reason.has)
 
 
 def _exclusions(counts: Iterable[tuple[str, _Count]]) -> list[Exclusion]:
@@ -90,7 +126,7 @@ def _exclusions(counts: Iterable[tuple[str, _Count]]) -> list[Exclusion]:
 
 
 def holding_back(job: Job, *, eligible_queues: int) -> Iterator[str]:
-    """What keeps a job from running at this moment, in words; nothing once it has run."""
+    """What keeps a job from running at this moment, in words; nothing if it runs or is done."""
     match job.status:
         case JobStatus.WAITING if not eligible_queues:
             yield "no eligible queue: it becomes matchable when the configuration has one"
@@ -100,5 +136,7 @@ def holding_back(job: Job, *, eligible_queues: int) -> Iterator[str]:
             yield f"held by the optimizers: {job.application_status or job.minor_status}"
         case JobStatus.STALLED:
             yield "its pilot is silent"
+        case JobStatus.FAILED:
+            yield f"it has failed: {job.application_status or job.minor_status}"
         case status if status in PREPARING:
             yield "the optimizers have not looked at it yet"

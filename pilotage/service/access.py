@@ -1,5 +1,6 @@
 """Who may use a route: roles are stated at each, and a route without them does not start."""
 
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -56,7 +57,7 @@ def admit(request: Request, parts: Parts, roles: frozenset[Role]) -> Token:
         raise NotAuthenticated("the token was revoked")
     caller = token.caller
     if not caller.is_operator:
-        parts.rates.take(caller.subject, _rate(parts, caller), now=now.timestamp())
+        parts.rates.take(caller.subject, _rate(parts, caller), now=time.monotonic())
     if caller.role not in roles:
         refuse(request, caller, f"the role {caller.role} may not {request.method} {request.url.path}")
     return token

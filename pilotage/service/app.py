@@ -3,18 +3,28 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Security
+from fastapi.security import HTTPBearer
 
 from pilotage.service import archives, errors
 from pilotage.service.api_route import ApiRoute
 from pilotage.service.measured import Measured
+from pilotage.service.models.errors import ErrorAnswer
 from pilotage.service.parts import Parts
 from pilotage.service.routes import ROUTERS, health, metrics
 
 #: Seconds until a token that another process revoked is refused here.
 _REVOKED_WITHIN = 2.0
+
+#: Only for the description: `access` reads the token itself.
+_BEARER = HTTPBearer(auto_error=False, description="A token of this installation: `pilotage token`.")
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorAnswer, "description": "The request was refused."},
+    "5XX": {"model": ErrorAnswer, "description": "Try again later, or it is our fault."},
+}
 
 
 def create_app(parts: Parts) -> FastAPI:
@@ -29,7 +39,9 @@ def create_app(parts: Parts) -> FastAPI:
     )
     app.state.parts = parts
     app.state.uploads = anyio.CapacityLimiter(archives.MOST_UPLOADS)
-    api = APIRouter(prefix="/api/v1", route_class=ApiRoute)
+    api = APIRouter(
+        prefix="/api/v1", route_class=ApiRoute, dependencies=[Security(_BEARER)], responses=_ERRORS
+    )
     for router in ROUTERS:
         api.include_router(router)
     app.include_router(api)

@@ -6,17 +6,20 @@ from sqlalchemy import Connection
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import explain
-from matcher.explain import Exclusion
+from matcher.explain import Asked, Exclusion
 from optimizers import description
+from optimizers.description import JobDescription
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.models.explain import Example, JobExplanation, ReasonAnswer
 from pilotage.service.routes.jobs import JobIdPath
-from requirements import canonical
-from requirements.canonical import Requirements
-from taskqueue import database, descriptions, jobs, pools
-from taskqueue.errors import JobNotFound, PoolNotFound
+from requirements.errors import InvalidInput
+from taskqueue import database, descriptions, job_classes, jobs
+from taskqueue.errors import JobNotFound
 from taskqueue.jobs import Job
+
+#: DIRAC's words for no site in particular.
+_ANY = frozenset({"ANY", "Any", "any"})
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -30,8 +33,8 @@ def explain_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobExpla
         job = jobs.get(conn, job_id)
         if not caller.may_read(job.vo):
             raise JobNotFound(job_id)
-        requirements = _requirements(conn, config, job)
-    found = explain.explain(config, job.vo, requirements)
+        asked = _asked(conn, config, job)
+    found = explain.explain(config, job.vo, asked)
     return JobExplanation(
         job_id=job_id,
         status=job.status,
@@ -43,15 +46,35 @@ def explain_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobExpla
     )
 
 
-def _requirements(conn: Connection, config: Configuration, job: Job) -> Requirements | None:
-    """Those of the job's pool; before it has one, those of its description."""
-    if job.submit_pool is not None:
-        try:
-            return canonical.from_json(pools.get(conn, job.submit_pool).original)
-        except PoolNotFound:
-            pass  # a final job outlives its pool
+def _asked(conn: Connection, config: Configuration, job: Job) -> Asked:
+    """What matching looks at; before the job is in a task queue, what its description says."""
+    described = _described(conn, config, job)
+    requirements = described.requirements if described else None
+    found = None if job.task_queue_id is None else job_classes.of_task_queue(conn, job.task_queue_id)
+    if found is not None:
+        return Asked(
+            requirements=requirements,
+            sites=found.sites,
+            banned_sites=found.banned_sites,
+            grid_ces=found.grid_ces,
+        )
+    if described is None:
+        return Asked()
+    return Asked(
+        requirements=requirements,
+        sites=frozenset(described.sites) - _ANY,
+        banned_sites=frozenset(described.banned_sites),
+        grid_ces=frozenset(described.grid_ces),
+    )
+
+
+def _described(conn: Connection, config: Configuration, job: Job) -> JobDescription | None:
+    """The description read with the options of today; None: these do not allow it any more."""
     body = descriptions.of_job(conn, job.job_id).body
-    return description.parse(body, operations(config, job.vo)).requirements
+    try:
+        return description.parse(body, operations(config, job.vo))
+    except InvalidInput:
+        return None
 
 
 def _reason(found: Exclusion) -> ReasonAnswer:

@@ -282,3 +282,12 @@ def test_counts_by_two_columns_are_of_visible_jobs_only(service: Service):
     assert rows == [{"status": "Waiting", "vo": "cms", "count": 2}]
     answer = user.get("/api/v1/jobs/summary?by=colour")
     assert answer.status_code == 400
+
+
+def test_a_site_that_the_job_names_is_explained_like_a_requirement(service: Service):
+    user = service.user()
+    [job_id] = submit(user, {**JOB, "Site": "LCG.B.org", "Requirements": {"Memory": 2000}})
+    found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
+    assert found["eligible_queues"] == 1
+    [reason] = found["reasons"]
+    assert (reason["requirement"], reason["excluded"]) == ("Site", 2)
