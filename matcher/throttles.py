@@ -110,7 +110,9 @@ class Throttled:
         if used is None:
             return Room(jobs=0, why=f"not advertised: {' or '.join(counters)}")
         if self.throttle.policy is Policy.SIMPLE:
-            return OPEN if used < limit else Room(jobs=0, why=f"{counters[0]} {used:g} ≥ {limit_name} {limit:g}")
+            return (
+                OPEN if used < limit else Room(jobs=0, why=f"{counters[0]} {used:g} ≥ {limit_name} {limit:g}")
+            )
         free = -int(-(limit - used - self.reserved) // 1)  # the jobs that fit below: rounded up
         if free > 0:
             return Room(jobs=free)

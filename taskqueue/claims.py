@@ -9,7 +9,7 @@ tells from "gone".
 
 import json
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
+    and_,
     bindparam,
     delete,
     insert,
@@ -39,8 +40,11 @@ ASSIGNED = "Assigned"
 _LEASE_BYTES = 24
 
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
+_AMONG: BindParameter[int] = bindparam("among", expanding=True)
 #: Ids in one statement; SQLite takes no more than 32,766 values.
 _BATCH = 1000
+#: Jobs that are looked at in one statement before one of them is taken.
+_PEEKED = 100
 
 #: The current mapping decides, not what the matcher remembers of it: some queue of the stated place is
 #: eligible. What is not stated is empty; without a site no queue is there.
@@ -74,6 +78,30 @@ PICK = (
     .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     .limit(bindparam("most"))
 )
+#: Only some jobs of the task queue.
+PICK_AMONG = PICK.where(waiting_jobs.c.job_id.in_(_AMONG))
+#: The next jobs in this order, with what is asked about them before they are taken.
+PEEK = (
+    _claimable(waiting_jobs.c.job_id)
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    .add_columns(
+        waiting_jobs.c.priority.label("rank"),
+        *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority),
+        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
+    )
+    .where(
+        waiting_jobs.c.task_queue_id == bindparam("the_task_queue"),
+        or_(
+            waiting_jobs.c.priority < bindparam("after_priority"),
+            and_(
+                waiting_jobs.c.priority == bindparam("after_priority"),
+                waiting_jobs.c.job_id > bindparam("after_job"),
+            ),
+        ),
+    )
+    .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
+    .limit(_PEEKED)
+)
 _CLAIMED = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id, jobs.c.parameters)
 _GIVEN = {
     "status": JobStatus.MATCHED.value,
@@ -85,9 +113,9 @@ _GIVEN = {
 }
 
 
-def _take_postgresql() -> Any:
+def _take_postgresql(pick: Select[int]) -> Any:
     # NO KEY UPDATE: a log row on its way, which only refers to the job, does not make us pass it over.
-    picked = PICK.with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True).cte("picked")
+    picked = pick.with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True).cte("picked")
     taken = (
         delete(waiting_jobs)
         .where(waiting_jobs.c.job_id.in_(select(picked.c.job_id)))
@@ -102,7 +130,8 @@ def _take_postgresql() -> Any:
     )
 
 
-TAKE_POSTGRESQL = _take_postgresql()
+TAKE_POSTGRESQL = _take_postgresql(PICK)
+TAKE_AMONG_POSTGRESQL = _take_postgresql(PICK_AMONG)
 # SQLite has one writer at a time: what was picked is still there.
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_JOB_IDS))
 TAKE_SQLITE = (
@@ -155,6 +184,8 @@ class Holder:
 
 #: A job that nobody else gets any more: its id, new epoch, VO, description and parameters.
 Taken = Row[*tuple[Any, ...]]
+#: A job that may be taken: its id, VO, owner, group, priority, name, type, job group and description.
+Waiting = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +225,25 @@ def take(
     return taken
 
 
+def take_among(
+    conn: Connection, task_queue_id: int, among: Collection[int], *, place: Place, now: datetime
+) -> Sequence[Taken]:
+    """Take those of some jobs of a task queue that are still there."""
+    return _take(conn, task_queue_id, len(among), place, now, among=among)
+
+
+def peek(conn: Connection, task_queue_id: int, *, place: Place) -> Iterator[Waiting]:
+    """The jobs of a task queue in the order in which they would be taken."""
+    after: tuple[float, int] = (float("inf"), 0)
+    while True:
+        values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
+        rows = conn.execute(PEEK, {**values, **_where(place)}).all()
+        yield from rows
+        if len(rows) < _PEEKED:
+            return
+        after = (rows[-1].rank, rows[-1].job_id)
+
+
 def hand_over(
     conn: Connection, given: Sequence[tuple[Taken, Place, Holder]], *, now: datetime
 ) -> list[Claimed]:
@@ -230,12 +280,22 @@ def still_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> l
     return _claimed(conn, [_Held(row=row, lease=row.lease, expires=row.lease_expires_at) for row in rows])
 
 
-def _take(conn: Connection, task_queue_id: int, most: int, place: Place, now: datetime) -> Sequence[Taken]:
-    picking = {"the_task_queue": task_queue_id, "most": most, **_where(place)}
+def _take(
+    conn: Connection,
+    task_queue_id: int,
+    most: int,
+    place: Place,
+    now: datetime,
+    *,
+    among: Collection[int] | None = None,
+) -> Sequence[Taken]:
+    picking: dict[str, object] = {"the_task_queue": task_queue_id, "most": most, **_where(place)}
+    picking |= {} if among is None else {"among": sorted(among)}
     giving = {"at_site": place.site or "ANY", "now": now}
     if conn.dialect.name != "sqlite":
-        return conn.execute(TAKE_POSTGRESQL, picking | giving).all()
-    job_ids = conn.execute(PICK, picking).scalars().all()
+        take_them = TAKE_POSTGRESQL if among is None else TAKE_AMONG_POSTGRESQL
+        return conn.execute(take_them, picking | giving).all()
+    job_ids = conn.execute(PICK if among is None else PICK_AMONG, picking).scalars().all()
     if not job_ids:
         return []
     conn.execute(LEAVE, {"job_ids": job_ids})

@@ -39,9 +39,7 @@ STORE = (
     )
 )
 GIVE = (
-    update(table)
-    .where(table.c.scope == bindparam("the_scope"))
-    .values(watermark=bindparam("the_watermark"))
+    update(table).where(table.c.scope == bindparam("the_scope")).values(watermark=bindparam("the_watermark"))
 )
 
 
