@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from requirements import evaluation
+from requirements import evaluation, program
 from requirements.errors import InvalidInput
 from requirements.expression import Expression, canonical_text, parse_expression
 from requirements.grammar import read_expression
@@ -18,7 +18,7 @@ GLITE = (
 
 
 def value(text: str, **resource: Value) -> object:
-    return evaluation.read(Source(text=text, path="x")).value(resource)
+    return program.read(Source(text=text, path="x")).value(resource)
 
 
 def refused(text: str) -> str:
@@ -407,8 +407,8 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=20).map(" ".join) | st.text(max_size=50))
 def test_any_text_is_evaluated_or_refused(text: str) -> None:
     try:
-        program = evaluation.read(Source(text=text, path="x"))
+        read = program.read(Source(text=text, path="x"))
     except InvalidInput as error:
         str(error).encode()
         return
-    program.value(RESOURCE)
+    read.value(RESOURCE)
