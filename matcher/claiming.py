@@ -1,7 +1,8 @@
 """Claiming for all requests that have come in, in one transaction."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
@@ -11,9 +12,10 @@ from cs_config.configuration import Configuration
 from matcher import gates, job_ads
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
-from taskqueue import claims, match_requests, pilots
-from taskqueue.claims import Claimed, Holder, Place, Taken
+from taskqueue import choosing, claims, match_requests, pilots
+from taskqueue.claims import Claimed, Holder, Place, Taken, Want
 from taskqueue.match_requests import Key
+from taskqueue.task_queues import TaskQueue
 
 #: Task queues that are tried before it is asked which of the others have jobs at all.
 _TRIES = 3
@@ -26,7 +28,7 @@ class Wish:
     request: MatchRequest
     place: Place
     holder: Holder
-    drawn: Iterator[int]  #: ids of the task queues that fit, in the order in which to try them
+    drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +41,42 @@ class Look:
     in_other_hands: bool = False  #: jobs that fit are being taken by others; they may come free again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Catch:
-    """What a wish took, before it is handed over."""
+    """What a wish has taken so far, before it is handed over."""
 
-    taken: Sequence[Taken] = ()
+    wish: Wish
+    gate: Gate | None = None  #: None: nothing holds at the place
+    taken: list[Taken] = field(default_factory=list)
+    tried: list[TaskQueue] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
-    refused: str | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many jobs more it wants."""
+        return self.wish.request.count - len(self.taken)
+
+    @property
+    def refused(self) -> str | None:
+        """Why the place let nothing through."""
+        return None if self.taken or self.gate is None else self.gate.refused
+
+    def next(self) -> TaskQueue | None:
+        """The task queue to try next; None: all have been."""
+        found = next(self.wish.drawn, None)
+        if found is not None:
+            self.tried.append(found)
+        return found
+
+    def want(self, task_queue: TaskQueue) -> Want:
+        """What it wants of that task queue."""
+        return Want(
+            task_queue_id=task_queue.task_queue_id,
+            count=self.missing,
+            place=self.wish.place,
+            has_pool=task_queue.requirement_class.submit_pool is not None,
+        )
 
 
 def claim_all(
@@ -60,11 +90,13 @@ def claim_all(
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
-    catches = [
-        _Catch() if keys.get(number) in held else _catch(conn, wish, doors.at(config, wish.place), now)
-        for number, wish in enumerate(wishes)
-    ]
-    looks = _hand_over(conn, wishes, catches, now)
+    catches = [_Catch(wish=wish, gate=doors.at(config, wish.place)) for wish in wishes]
+    asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
+    _take(conn, [catch for catch in asking if catch.gate is None], now)
+    for catch in asking:
+        if catch.gate is not None and catch.gate.most(catch.missing):
+            _search(conn, catch, now)
+    looks = _hand_over(conn, catches, now)
     doors.reserve(conn)
     looks = [
         Look(claimed=held[keys[number]]) if keys.get(number) in held else look
@@ -91,74 +123,69 @@ def given_before(
     return found
 
 
-def _catch(conn: Connection, wish: Wish, gate: Gate | None, now: datetime) -> _Catch:
-    """Take jobs, as many as are wanted, as there are, or as the place lets through.
+def _take(conn: Connection, catches: Sequence[_Catch], now: datetime) -> None:
+    """Take jobs, as many as each wants or as there are.
 
     A task queue that has none is cheap to try, but there may be thousands: after a few it is asked which
     of all the others have any.
     """
-    if gate is not None and not gate.most(wish.request.count):
-        return _Catch(refused=gate.refused)
-    count, place = wish.request.count, wish.place
-    first = list(islice(wish.drawn, _TRIES))
-    taken = _take(conn, first, count, wish, gate, now)
-    if len(taken) >= count:
-        return _Catch(taken=taken)
-    rest = list(wish.drawn)
+    for _ in range(_TRIES):
+        asking = [
+            (catch, found) for catch in catches if catch.missing > 0 and (found := catch.next()) is not None
+        ]
+        wants = [catch.want(found) for catch, found in asking]
+        for (catch, _), taken in zip(asking, claims.take_all(conn, wants, now=now), strict=True):
+            catch.taken += taken
+    for catch in catches:
+        if catch.missing > 0:
+            _search(conn, catch, now)
+
+
+def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
+    """Take from those that have jobs, among all that were not tried; say how it stands if none has."""
+    place = catch.wish.place
+    first = [each.task_queue_id for each in catch.tried]
+    rest = [each.task_queue_id for each in catch.wish.drawn]
     left = claims.left(conn, rest, place=place)
     full = [each for each in rest if each in left]
-    taken += _take(conn, full, count - len(taken), wish, gate, now)
-    still = claims.left(conn, first + full, place=place) if len(taken) < count else left.union(first)
-    refused = None if taken or gate is None else gate.refused
-    return _Catch(
-        taken=taken,
-        emptied=frozenset(first + rest) - still - left,
-        in_other_hands=not taken and bool(still) and refused is None,
-        refused=refused,
-    )
+    _take_from(conn, catch, full, now)
+    still = claims.left(conn, first + full, place=place) if catch.missing > 0 else left.union(first)
+    catch.emptied = frozenset(first + rest) - still - left
+    catch.in_other_hands = not catch.taken and bool(still) and catch.refused is None
 
 
-def _take(
-    conn: Connection, task_queue_ids: Iterable[int], count: int, wish: Wish, gate: Gate | None, now: datetime
-) -> list[Taken]:
-    """Take up to `count` jobs, from the first task queue that has any, then from the next."""
+def _take_from(conn: Connection, catch: _Catch, task_queue_ids: Sequence[int], now: datetime) -> None:
+    """Take from the first task queue that has any, then from the next, as much as the place lets through."""
+    place, gate = catch.wish.place, catch.gate
     if gate is None:
-        return claims.take(conn, task_queue_ids, count, place=wish.place, now=now)
-    taken: list[Taken] = []
+        catch.taken += claims.take(conn, task_queue_ids, catch.missing, place=place, now=now)
+        return
     for task_queue_id in task_queue_ids:
-        while len(taken) < count and (most := gate.most(count - len(taken))):
-            passed = _take_through(conn, task_queue_id, most, wish, gate, now)
+        while catch.missing > 0 and (most := gate.most(catch.missing)):
+            if gate.asks_job:
+                passed = _choose(conn, task_queue_id, place, gate, now)
+            else:
+                passed = claims.take(conn, [task_queue_id], most, place=place, now=now)
             if not passed:
                 break
             gate.passed(passed)
-            taken += passed
-    return taken
+            catch.taken += passed
 
 
-def _take_through(
-    conn: Connection, task_queue_id: int, most: int, wish: Wish, gate: Gate, now: datetime
-) -> Sequence[Taken]:
-    """Take jobs of one task queue through a gate that has room for so many."""
-    if not gate.asks_job:
-        return claims.take(conn, [task_queue_id], most, place=wish.place, now=now)
-    for job in claims.peek(conn, task_queue_id, place=wish.place):
+def _choose(conn: Connection, task_queue_id: int, place: Place, gate: Gate, now: datetime) -> list[Taken]:
+    """Take the first job of a task queue that the place lets in."""
+    for job in choosing.peek(conn, task_queue_id, place=place):
         if gate.admits(job_ads.of(job)):
-            taken = claims.take_among(conn, task_queue_id, [job.job_id], place=wish.place, now=now)
+            taken = choosing.take(conn, task_queue_id, job.job_id, place=place, now=now)
             if taken:
                 return taken
-    return ()
+    return []
 
 
-def _hand_over(
-    conn: Connection, wishes: Sequence[Wish], catches: Sequence[_Catch], now: datetime
-) -> list[Look]:
-    given = [
-        (row, wish.place, wish.holder)
-        for wish, catch in zip(wishes, catches, strict=True)
-        for row in catch.taken
-    ]
+def _hand_over(conn: Connection, catches: Sequence[_Catch], now: datetime) -> list[Look]:
+    given = [(row, catch.wish.place, catch.wish.holder) for catch in catches for row in catch.taken]
     claimed = iter(claims.hand_over(conn, given, now=now))
-    _count(conn, wishes, catches)
+    _count(conn, catches)
     return [
         Look(
             claimed=tuple(islice(claimed, len(catch.taken))),
@@ -170,12 +197,12 @@ def _hand_over(
     ]
 
 
-def _count(conn: Connection, wishes: Sequence[Wish], catches: Sequence[_Catch]) -> None:
+def _count(conn: Connection, catches: Sequence[_Catch]) -> None:
     """Note with each pilot how many jobs it was given."""
-    given: dict[str, int] = {}
-    for wish, catch in zip(wishes, catches, strict=True):
-        if wish.holder.stamp is not None and catch.taken:
-            given[wish.holder.stamp] = given.get(wish.holder.stamp, 0) + len(catch.taken)
+    given: Counter[str] = Counter()
+    for catch in catches:
+        if catch.wish.holder.stamp is not None and catch.taken:
+            given[catch.wish.holder.stamp] += len(catch.taken)
     pilots.give(conn, given)
 
 

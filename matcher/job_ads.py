@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from requirements.errors import InvalidInput
 from requirements.values import Value, as_value, fold
-from taskqueue.claims import Waiting
+from taskqueue.choosing import Waiting
 
 
 def of(job: Waiting) -> Mapping[str, Value]:

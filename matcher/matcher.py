@@ -170,7 +170,7 @@ class Matcher:
             return Look()
         if refused := self._refusal(conn, served.place, request.count):
             return Look(refused=refused)
-        drawn = (each.task_queue_id for each in lottery.order(candidates, self._random))
+        drawn = lottery.order(candidates, self._random)
         return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
 
     def _place(
@@ -200,9 +200,9 @@ class Matcher:
         with self._lock:
             return self._places.served(conn, address, usable, age=age), here
 
-    def _candidates(self, served: Served, resource: Resource) -> list[TaskQueue]:
+    def _candidates(self, served: Served, resource: Resource) -> Sequence[TaskQueue]:
         with self._lock:
-            return list(self._waiting.candidates(resource, served.pools))
+            return self._waiting.candidates(resource, served.pools)
 
     def _refusal(self, conn: Connection, place: Place, count: int) -> str | None:
         """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""

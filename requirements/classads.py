@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 import classad2
 
 from requirements.grammar import read_ad
+from requirements.height import check_height
 from requirements.rendering import rendered
 from requirements.source import Source
 from requirements.syntax import Ad, ListOf, Literal, Node, Special, Unary
+
+#: Characters of an ad; reading that many takes a second or two.
+MAX_SIZE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,10 @@ def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> dict[
             literal that programs read differently.
     """
     source = Source(text=text, path=path, file=file)
+    if len(text) > MAX_SIZE:
+        raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
     ad = read_ad(source)
+    check_height(ad, source)
     try:
         classad2.ClassAd(rendered(ad))
     except classad2.ClassAdException as error:

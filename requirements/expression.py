@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from requirements import evaluation
+from requirements import program
 from requirements.grammar import read_expression
 from requirements.rendering import attribute_name, rendered
 from requirements.restrictions import resource_name
@@ -38,7 +38,7 @@ def parse_expression(
             that are not pure, patterns that RE2 refuses, attributes of anything but the resource, or too
             much of all.
     """
-    evaluation.read(Source(text=text, path=path, file=file, line=line, column=column))
+    program.read(Source(text=text, path=path, file=file, line=line, column=column))
     return Expression(text=text)
 
 

@@ -48,7 +48,7 @@ def fault(call: Call) -> tuple[str, str | None] | None:
     given = len(call.arguments)
     if given < least or (most is not None and given > most):
         return f"{call.name} has {given} arguments, allowed are {_range(least, most)}", None
-    if call.name.lower() in regexps.FUNCTIONS and (wrong := regexps.fault(call)):
+    if regexps.is_regexp(call) and (wrong := regexps.fault(call)):
         return f"{call.name}: {wrong}", None
     return None
 

@@ -12,7 +12,10 @@ from requirements.values import Scalar, Value, as_number, as_value, fold, shown,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a job asks by name, as its user spelled it."""
+    """What a job asks by name, as its user spelled it.
+
+    To Python `True == 1`, so records are told apart by their `pool_id`, never used as keys.
+    """
 
     values: tuple[tuple[str, Value], ...]  #: sorted by the folded name
 

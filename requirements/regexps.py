@@ -10,7 +10,7 @@ from typing import Any
 import classad2
 import re2
 
-from requirements.syntax import Call, Literal
+from requirements.syntax import Call, Literal, Node
 
 #: The functions that take a pattern first, then a text or a list of texts, then options.
 FUNCTIONS = frozenset({"regexp", "regexpmember"})
@@ -24,6 +24,11 @@ _MAX_MEMORY = 1 << 20
 _OPTIONS = frozenset("ims")
 
 _UNDEFINED, _ERROR = classad2.Value.Undefined, classad2.Value.Error
+
+
+def is_regexp(part: Node) -> bool:
+    """Whether a part of an expression is a call of a regular expression."""
+    return isinstance(part, Call) and part.name.lower() in FUNCTIONS
 
 
 def fault(call: Call) -> str | None:

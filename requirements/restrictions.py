@@ -2,31 +2,18 @@
 
 from collections.abc import Iterator
 
-from requirements import functions
+from requirements import functions, regexps
 from requirements.errors import InvalidInput
+from requirements.height import check_height
 from requirements.source import Source
-from requirements.syntax import (
-    AND,
-    ELVIS,
-    OR,
-    UNARY,
-    Ad,
-    Attribute,
-    Call,
-    Chain,
-    Node,
-    Selection,
-    Unary,
-    binding,
-    children,
-)
+from requirements.syntax import AND, OR, Ad, Attribute, Call, Chain, Node, Selection, children
 
 #: Characters of an expression.
 MAX_SIZE = 20_000
 #: Operands of one `&&` or `||`; the library fails at more.
 MAX_TERMS = 399
-#: Levels that the library descends in an evaluation before it fails: measured, and held by a test.
-MAX_HEIGHT = 401
+#: Calls of regular expressions in one expression: each is matched at every evaluation.
+MAX_PATTERNS = 20
 
 #: The two spellings of the resource as a scope.
 _RESOURCE = frozenset({"other", "target"})
@@ -56,13 +43,11 @@ def check(node: Node, source: Source) -> None:
         if (fault := _fault(part))
         for problem in source.fault(part.start, *fault).problems
     ]
-    if not problems and height(node) > MAX_HEIGHT:
-        message = (
-            "too many operations inside each other; parentheses around parts of long sums, or member(), help"
-        )
-        problems = list(source.fault(node.start, message).problems)
     if problems:
         raise InvalidInput(problems)
+    if len([part for part in parts_of(node) if regexps.is_regexp(part)]) > MAX_PATTERNS:
+        raise source.fault(node.start, f"more than {MAX_PATTERNS} regular expressions; a|b is one")
+    check_height(node, source)
 
 
 def parts_of(node: Node) -> Iterator[Node]:
@@ -88,24 +73,3 @@ def _fault(part: Node) -> tuple[str, str | None] | None:
             return functions.fault(part)
         case _:
             return None
-
-
-def height(node: Node) -> int:
-    """The levels that the library descends to evaluate the tree: in a chain, one for each operand."""
-    match node:
-        case Attribute():
-            return 2
-        case Chain(first=first, rest=rest, level=level):
-            count = len(rest)
-            right = (_operand_height(each, level + 1) + count - place for place, (_, each) in enumerate(rest))
-            highest = max(_operand_height(first, level) + count, *right)
-            return highest + count if level == ELVIS else highest
-        case Unary(operand=operand):
-            return 1 + _operand_height(operand, UNARY)
-        case _:
-            return 1 + max((_operand_height(child, 1) for child in children(node)), default=0)
-
-
-def _operand_height(node: Node, lowest: int) -> int:
-    """With the parenthesis, a level of its own, that an operand needs which binds less close."""
-    return height(node) + (binding(node) < lowest)

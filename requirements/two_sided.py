@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from requirements import evaluation
-from requirements.evaluation import Program
+from requirements import program
 from requirements.grammar import read_expression
+from requirements.program import Program
 from requirements.rendering import attribute_name, rendered
 from requirements.source import Source
 from requirements.syntax import Attribute, Node
@@ -26,14 +26,14 @@ _MARK = "target."
 class TwoSided:
     """An expression that is ready to be evaluated over two sides."""
 
-    program: Program
+    compiled: Program
     asks_other: bool  #: whether the other side makes a difference
 
     def value(self, own: Mapping[str, Value], other: Mapping[str, Value] | None = None) -> object:
         """What it is: a Python value, or `classad2.Value` for undefined and Error."""
         if not other or not self.asks_other:
-            return self.program.value(own)
-        return self.program.value({**own, **{_MARK + name: value for name, value in other.items()}})
+            return self.compiled.value(own)
+        return self.compiled.value({**own, **{_MARK + name: value for name, value in other.items()}})
 
     def is_true(self, own: Mapping[str, Value], other: Mapping[str, Value] | None = None) -> bool:
         """Whether it is `true`: not undefined, not Error, not a number."""
@@ -48,8 +48,8 @@ def read(text: str, path: str = "Requirements") -> TwoSided:
         InvalidInput: It is no ClassAd expression, or has what may not be evaluated here.
     """
     node = read_expression(Source(text=text, path=path))
-    program = evaluation.read(Source(text=rendered(node, _marked), path=path))
-    return TwoSided(program=program, asks_other=any(name.startswith(_MARK) for name in program.names))
+    compiled = program.read(Source(text=rendered(node, _marked), path=path))
+    return TwoSided(compiled=compiled, asks_other=any(name.startswith(_MARK) for name in compiled.names))
 
 
 def number(text: str, own: Mapping[str, Value], path: str) -> float | None:

@@ -4,7 +4,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
-from functools import lru_cache
 
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
@@ -19,11 +18,12 @@ MAX_INTEGER = 2**53 - 1
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-@lru_cache(maxsize=65536)
 def fold(text: str) -> str:
     """The form in which names and texts compare: canonical caseless matching of Unicode, composed (NFC)."""
-    if text.isascii():
-        return text.lower()
+    return text.lower() if text.isascii() else _fold_unicode(text)
+
+
+def _fold_unicode(text: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 

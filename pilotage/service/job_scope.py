@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from pilotage.service.callers import Caller, Role
-from pilotage.service.models.jobs import JobFilter
+from pilotage.service.models.job_filter import JobFilter
 from requirements.values import fold
 from taskqueue.errors import JobNotFound
 from taskqueue.job_search import Filter

@@ -2,7 +2,7 @@
 
 By hand, for longer than the test does:
 
-    python -m tests.acceptance.chaos --minutes 10 [--database-url postgresql://… --redis-url …]
+    python -m tests.acceptance.chaos --minutes 10 [--servers]
 """
 
 import argparse
@@ -12,11 +12,13 @@ import os
 import random
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from sqlalchemy import Engine, text
 
 from taskqueue import database
 from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.postgres import Postgres
+from tests.redis_server import RedisServer
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +166,9 @@ class Submitter:
         self._pending: tuple[str, Mapping[str, object]] | None = None
         self.job_ids: list[int] = []
 
+    def close(self) -> None:
+        self._client.close()
+
     def submit(self) -> None:
         if self._pending is None:
             jdls = [JOB.replace("%s", str(random.randrange(10))) for _ in range(SUBMITTED_AT_ONCE)]
@@ -180,19 +187,19 @@ class Submitter:
 
 def torment(installation: Installation, *, seconds: float, every: float, rate: float) -> list[int]:
     """Submit `rate` jobs a second for so long, killing a process every so often; the ids of the jobs."""
-    submitter = Submitter(installation.url, installation.token)
     began = time.monotonic()
     next_kill, next_bulk = began + every, began
-    while (now := time.monotonic()) < began + seconds:
-        installation.keep_alive()
-        if now >= next_bulk:
-            submitter.submit()
-            next_bulk = now + SUBMITTED_AT_ONCE / rate
-        if now >= next_kill:
-            log.info("%4.0f s: killed %s", now - began, installation.kill_one())
-            next_kill = now + every * random.uniform(0.5, 1.5)
-        time.sleep(0.05)
-    return submitter.job_ids
+    with closing(Submitter(installation.url, installation.token)) as submitter:
+        while (now := time.monotonic()) < began + seconds:
+            installation.keep_alive()
+            if now >= next_bulk:
+                submitter.submit()
+                next_bulk = now + SUBMITTED_AT_ONCE / rate
+            if now >= next_kill:
+                log.info("%4.0f s: killed %s", now - began, installation.kill_one())
+                next_kill = now + every * random.uniform(0.5, 1.5)
+            time.sleep(0.05)
+        return submitter.job_ids
 
 
 def wait_until_over(installation: Installation, engine: Engine, *, seconds: float) -> None:
@@ -243,32 +250,45 @@ def _free_port() -> int:
         return port
 
 
-def main() -> None:
-    """Run it by hand."""
+def main() -> int:
+    """Run it by hand; 1 if a job was lost or doubled."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--database-url")
-    parser.add_argument("--redis-url")
+    parser.add_argument("--servers", action="store_true", help="PostgreSQL, Redis and one process a part")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     home = Path(tempfile.mkdtemp(prefix="pilotage-chaos-"))
-    url = options.database_url or f"sqlite:///{home}/pilotage.db"
-    installation = Installation(home=home, database_url=url, redis_url=options.redis_url, seed=options.seed)
-    installation.start()
-    try:
+    home.chmod(0o755)
+    with ExitStack() as stack:
+        url, redis_url = _servers(home, stack) if options.servers else (f"sqlite:///{home}/pilotage.db", None)
+        installation = Installation(home=home, database_url=url, redis_url=redis_url, seed=options.seed)
+        stack.callback(installation.stop)
+        installation.start()
         job_ids = torment(installation, seconds=options.minutes * 60, every=5, rate=5)
         engine = database.connect(url)
+        stack.callback(engine.dispose)
         wait_until_over(installation, engine, seconds=600)
-        kills = {process.name: process.killed for process in installation.processes}
-        log.info("%d jobs, killed %s", len(job_ids), kills)
-        for flaw in flaws(engine, job_ids):
-            log.error(flaw)
-        log.info("logs in %s", home)
-    finally:
-        installation.stop()
+        found = flaws(engine, job_ids)
+    kills = {process.name: process.killed for process in installation.processes}
+    log.info("%d jobs, killed %s, %d flaws, logs in %s", len(job_ids), kills, len(found), home)
+    for flaw in found:
+        log.error(flaw)
+    return int(bool(found))
+
+
+def _servers(home: Path, stack: ExitStack) -> tuple[str, str]:
+    for name in ("pg", "redis"):
+        (home / name).mkdir()
+    postgres, redis = Postgres(home / "pg"), RedisServer(home / "redis")
+    postgres.start()
+    stack.callback(postgres.stop)
+    redis.start()
+    stack.callback(redis.stop)
+    postgres.execute("CREATE DATABASE chaos")
+    return postgres.url("chaos"), redis.url
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

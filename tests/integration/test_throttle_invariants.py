@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -281,5 +281,6 @@ def test_the_throttle_is_never_exceeded_and_never_closed_without_need(engine: En
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],
         ),
     )

@@ -11,7 +11,8 @@ from pilotage.service import audit, job_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
-from pilotage.service.models.jobs import Changed, ChangedJobs, JobFilter, Refused
+from pilotage.service.models.job_control import Changed, ChangedJobs, Refused
+from pilotage.service.models.job_filter import JobFilter
 from pilotage.service.parts import Parts
 from pilotage.service.routes.jobs import JobIdPath
 from requirements.errors import InvalidRequest

@@ -8,18 +8,16 @@ from pilotage.service import job_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Role
+from pilotage.service.models.job_filter import MAX_ID, JobQuery, SummaryQuery
 from pilotage.service.models.jobs import (
-    MAX_ID,
     AttemptAnswer,
     JobAnswer,
     JobDetails,
     JobLog,
     JobPage,
-    JobQuery,
     JobSummary,
     JobSummaryRow,
     LogLine,
-    SummaryQuery,
 )
 from taskqueue import attempts, database, descriptions, job_search, jobs, log
 

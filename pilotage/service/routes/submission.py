@@ -10,7 +10,7 @@ from pilotage.service import strict_json
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
-from pilotage.service.models.jobs import Submission, Submitted
+from pilotage.service.models.submission import Submission, Submitted
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 from taskqueue import database

@@ -213,3 +213,22 @@ def test_any_text_is_an_ad_or_refused(text: str) -> None:
         parse_ad(text)
     except InvalidInput as error:
         str(error).encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["A = " + "1+" * 300_000 + "1", "A = {" + "x || " * 100_000 + "x}", "A = x ?: " + "y ?: " * 50_000 + "z"],
+    ids=range(3),
+)
+def test_what_would_overrun_the_librarys_stack_never_reaches_it(text: str) -> None:
+    assert "too many operations inside each other" in refused(text)
+
+
+def test_an_ad_of_more_than_the_allowed_size_is_refused_unread() -> None:
+    assert "1000001 characters, allowed are 1000000" in refused(";" * 1_000_001)
+
+
+def test_long_lists_are_read() -> None:
+    names = [f"value {number}" for number in range(10_000)]
+    written = ", ".join(f'"{name}"' for name in names)
+    assert parse_ad(f"Parameters = {{{written}}}") == {"Parameters": names}

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from requirements import evaluation
+from requirements import evaluation, program
 from requirements.errors import InvalidInput
 from requirements.expression import Expression, canonical_text, parse_expression
 from requirements.grammar import read_expression
@@ -18,7 +18,7 @@ GLITE = (
 
 
 def value(text: str, **resource: Value) -> object:
-    return evaluation.read(Source(text=text, path="x")).value(resource)
+    return program.read(Source(text=text, path="x")).value(resource)
 
 
 def refused(text: str) -> str:
@@ -88,6 +88,11 @@ def test_expressions_mean_what_the_library_says(text: str, expected: object) -> 
         refused(text)
         return
     assert value(text, **resource) is expected
+
+
+@pytest.mark.parametrize("text", ['substr("\u00e9", 0, 1)', 'regexp("a", substr("\u00e9", 0, 1))'])
+def test_half_a_character_is_an_error(text: str) -> None:
+    assert value(text) is classad2.Value.Error
 
 
 def test_names_and_texts_beyond_ascii_compare_in_their_composed_form() -> None:
@@ -163,8 +168,8 @@ def test_more_terms_are_refused() -> None:
 
 
 def test_member_takes_any_number_of_values() -> None:
-    items = ", ".join(str(number) for number in range(3000))
-    assert value(f"member(other.x, {{{items}}})", x=2999) is True
+    items = ", ".join(str(number) for number in range(2000))
+    assert value(f"member(other.x, {{{items}}})", x=1999) is True
 
 
 @pytest.mark.parametrize(
@@ -176,15 +181,15 @@ def test_parentheses_nest_as_deep_as_allowed(template: str) -> None:
 
 DEEP = [
     "(" * 121 + "true" + ")" * 121,
-    "(" * 19_000,
+    "(" * 9_900,
     "!" * 121 + "true",
-    "-" * 15_000 + "1",
+    "-" * 9_000 + "1",
     "{" * 121 + "1" + "}" * 121,
     "int(" * 121 + "1" + ")" * 121,
     "true ? " * 121 + "true" + " : 1" * 121,
     "false ? 1 : " * 121 + "true",
     "other.x" + "[0]" * 121,
-    "other" + ".x" * 9_000,
+    "other" + ".x" * 4_000,
     "(1 || " * 200 + "1" + ")" * 200,
     "(" * 118 + "1" + "*1+1<<1<1==1&1^1|1&&1||1)" * 118,
     "[a = " * 200 + "1" + "]" * 200,
@@ -204,9 +209,9 @@ def test_a_text_of_more_than_the_allowed_size_is_refused_unread() -> None:
     "text",
     [
         " + ".join(["other.x"] * 400) + " > 1",
-        " || ".join(["other.x + 1 + 1 + 1 == 5"] * 399),
+        " || ".join(["x + 1 + 1 + 1 == 5"] * 399),
         "1 + (" * 59 + " || ".join(["false"] * 399) + ")" * 59,
-        " - ".join(["1"] * 4000),
+        " - ".join(["1"] * 2400),
         " ?: ".join(["other.y"] * 399),
     ],
     ids=range(5),
@@ -263,8 +268,12 @@ def test_regular_expressions_are_matched(text: str, expected: object) -> None:
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(a*)*b", "^(([a-z])+.)+[A-Z]([a-z])+$"])
 @pytest.mark.timeout(5)
 def test_a_pattern_that_backtracks_for_ever_elsewhere_answers_at_once(pattern: str) -> None:
-    text = " || ".join([f'regexp("{pattern}", other.x)'] * 100)
+    text = " || ".join([f'regexp("{pattern}", other.x)'] * 20)
     assert value(text, x="a" * 4000 + "!") is False
+
+
+def test_more_regular_expressions_than_allowed_are_refused() -> None:
+    assert "more than 20 regular expressions" in refused(" || ".join(['regexp("a", other.x)'] * 21))
 
 
 def test_a_text_too_long_to_match_is_an_error() -> None:
@@ -403,8 +412,8 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=20).map(" ".join) | st.text(max_size=50))
 def test_any_text_is_evaluated_or_refused(text: str) -> None:
     try:
-        program = evaluation.read(Source(text=text, path="x"))
+        read = program.read(Source(text=text, path="x"))
     except InvalidInput as error:
         str(error).encode()
         return
-    program.value(RESOURCE)
+    read.value(RESOURCE)

@@ -1,0 +1,139 @@
+"""An expression of a user, made ready for HTCondor's own library to evaluate.
+
+What the library gets is not the text but what was understood of it, written anew: the resource is the only
+scope, comments and everything beyond the expression are gone, and regular expressions are computed before.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import classad2
+import htcondor2  # noqa: F401  # registers functions of HTCondor, such as stringListMember, with classad2
+
+from requirements import regexps
+from requirements.grammar import read_expression
+from requirements.rendering import attribute_key, attribute_name, rendered
+from requirements.restrictions import MAX_SIZE, check, parts_of, resource_name
+from requirements.source import Source
+from requirements.syntax import AND, Attribute, Call, Chain, Node, children
+from requirements.values import Value, as_value, lookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Regexp:
+    """A call of a regular expression that is replaced by an attribute with its result."""
+
+    name: str
+    pattern: Any
+    subject: Any  # ExprTree
+    of_list: bool
+
+    def result(self, ad: Any) -> object:
+        subject = self.subject.eval(ad)
+        if not self.of_list:
+            return regexps.matches(self.pattern, subject)
+        if isinstance(subject, list):
+            subject = [item.eval(ad) if isinstance(item, classad2.ExprTree) else item for item in subject]
+        return regexps.matches_member(self.pattern, subject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An expression, or a part of one, ready to be evaluated again and again."""
+
+    text: str  #: as it was written
+    names: tuple[str, ...]  #: parameters of the resource that it asks for, as spelled first
+    parts: tuple["Program", ...]  #: what must all be true; empty for a part that has none
+    tree: Any  #: the library's ExprTree
+    regexps: tuple[_Regexp, ...]  #: in the order in which they need each other
+
+    def value(self, resource: Mapping[str, Value]) -> object:
+        """What it is for a resource: a Python value, or `classad2.Value`."""
+        ad = classad2.ClassAd()
+        for name in self.names:
+            has = lookup(resource, name)
+            # `as_value` again: at text that is no Unicode the library ends the process.
+            if has is not None:
+                ad[attribute_key(name)] = _for_library(as_value(has, name))
+        try:
+            for call in self.regexps:
+                ad[call.name] = call.result(ad)
+            return self.tree.eval(ad)
+        except (classad2.ClassAdException, UnicodeDecodeError):
+            # The latter: `substr` counts bytes, half a character is no text.
+            return classad2.Value.Error
+
+
+def _for_library(value: Value) -> object:
+    if isinstance(value, tuple):
+        return [_for_library(item) for item in value]
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
+
+
+def read(source: Source) -> Program:
+    """The expression of a text, ready for use.
+
+    Raises:
+        InvalidInput: It is no ClassAd expression, or one that a user may not evaluate here.
+    """
+    if len(source.text) > MAX_SIZE:
+        raise source.fault(0, f"{len(source.text)} characters, allowed are {MAX_SIZE}")
+    node = read_expression(source)
+    check(node, source)
+    try:
+        return _program(node, source.text)
+    except classad2.ClassAdException as error:
+        raise source.fault(node.start, "HTCondor's ClassAd library cannot read this") from error
+
+
+def _program(node: Node, text: str) -> Program:
+    operands = tuple(_conjuncts(node))
+    parts = (
+        tuple(_single(part, text[part.start : part.end]) for part in operands) if len(operands) > 1 else ()
+    )
+    return replace(_single(node, text), parts=parts)
+
+
+def _conjuncts(node: Node) -> Iterator[Node]:
+    if isinstance(node, Chain) and node.level == AND:
+        for operand in children(node):
+            yield from _conjuncts(operand)
+    else:
+        yield node
+
+
+def _single(node: Node, text: str) -> Program:
+    names: dict[str, str] = {}
+    for part in parts_of(node):
+        if isinstance(part, Attribute) and (name := resource_name(part)):
+            names.setdefault(attribute_key(name), name)
+    calls: list[_Regexp] = []
+    free = _free_prefix(names)
+
+    def override(part: Node) -> str | None:
+        if isinstance(part, Attribute):
+            return attribute_name(resource_name(part) or "")
+        if not isinstance(part, Call) or not regexps.is_regexp(part):
+            return None
+        subject = classad2.ExprTree(rendered(part.arguments[1], override))
+        call = _Regexp(
+            name=f"{free}{len(calls)}",
+            pattern=regexps.pattern_of(part),
+            subject=subject,
+            of_list=part.name.lower() != "regexp",
+        )
+        calls.append(call)
+        return call.name
+
+    tree = classad2.ExprTree(rendered(node, override))
+    return Program(text=text, names=tuple(names.values()), parts=(), tree=tree, regexps=tuple(calls))
+
+
+def _free_prefix(names: Mapping[str, str]) -> str:
+    """The beginning of names for results that no attribute of the expression has."""
+    prefix = "regexp_"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix

@@ -1,0 +1,328 @@
+"""What a pilot does with its jobs: real payloads, a service in the test."""
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lease_server import QUEUE, TOKEN, LeaseServer, Refusal
+from tests.pilot_process import PilotProcess, files_of, run, sandbox
+
+
+@pytest.fixture
+def server() -> Iterator[LeaseServer]:
+    with LeaseServer() as made:
+        yield made
+
+
+def shell(script: str, **more: object) -> dict[str, object]:
+    return {"Executable": "/bin/sh", "Arguments": f"-c '{script}'", **more}
+
+
+def test_a_job_is_run_and_its_output_delivered(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add(shell("echo out; echo err >&2; echo data > x.dat", OutputSandbox=["x.dat"]))
+
+    ended = run(server.url, tmp_path)
+
+    assert (job.status, job.minor_status, job.exit_code) == ("Done", "Execution Complete", 0)
+    assert files_of(job.output) == {"std.out": "out\n", "std.err": "err\n", "x.dat": "data\n"}
+    assert ended["returncode"] == 0
+    assert ended["jobs"][0]["ended"] == "Done"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_job_that_waits_is_taken_one_after_the_other(server: LeaseServer, tmp_path: Path) -> None:
+    jobs = [server.add({"Executable": "true"}) for _ in range(5)]
+
+    ended = run(server.url, tmp_path)
+
+    assert {job.status for job in jobs} == {"Done"}
+    assert len(ended["jobs"]) == 5
+    assert ended["reason"].startswith("no work")
+
+
+def test_a_pilot_ends_after_as_many_jobs_as_it_was_told(server: LeaseServer, tmp_path: Path) -> None:
+    jobs = [server.add({"Executable": "true"}) for _ in range(3)]
+
+    ended = run(server.url, tmp_path, "--max-jobs", "2")
+
+    assert [job.status for job in jobs] == ["Done", "Done", "Waiting"]
+    assert ended["reason"] == "ran 2 jobs, as many as it was told to"
+
+
+def test_a_job_that_fails_says_how(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add(shell("echo partial; exit 7"))
+
+    run(server.url, tmp_path)
+
+    assert (job.status, job.minor_status) == ("Failed", "Application Finished With Errors")
+    assert (job.exit_code, job.application_status) == (7, "exit code 7")
+    assert files_of(job.output)["std.out"] == "partial\n"
+
+
+def test_a_job_that_dies_by_a_signal_says_which(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add(shell("kill -SEGV $$"))
+
+    run(server.url, tmp_path)
+
+    assert (job.exit_code, job.application_status) == (139, "ended by signal 11 (SIGSEGV)")
+
+
+def test_the_input_sandbox_is_there_and_its_program_runs(server: LeaseServer, tmp_path: Path) -> None:
+    script = "#!/bin/sh\ncat input__txt\nprintf '[%s]' \"$@\"\n".replace("__", ".")
+    files = sandbox(run__sh=script, input__txt="from the sandbox\n")
+    job = server.add(
+        {"Executable": "run.sh", "Arguments": "a 'b c' \"d\"", "InputSandbox": ["run.sh", "input.txt"]}, files
+    )
+
+    run(server.url, tmp_path)
+
+    assert job.status == "Done"
+    assert files_of(job.output)["std.out"] == "from the sandbox\n[a][b c][d]"
+
+
+def test_a_script_without_a_first_line_is_run_by_the_shell(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add({"Executable": "run.sh"}, sandbox(run__sh="echo ran by $0\n"))
+
+    run(server.url, tmp_path)
+
+    assert files_of(job.output)["std.out"].startswith("ran by /")
+
+
+def test_standard_output_and_error_may_share_a_file(server: LeaseServer, tmp_path: Path) -> None:
+    script = "echo one; echo two >&2; echo three"
+    job = server.add(shell(script, StdOutput="logs/all.txt", StdError="logs/all.txt"))
+
+    run(server.url, tmp_path)
+
+    assert files_of(job.output) == {"logs/all.txt": "one\ntwo\nthree\n"}
+
+
+@pytest.mark.parametrize(
+    ("description", "minor", "detail"),
+    [
+        ({"Executable": "no-such-program"}, "Application not found", "no-such-program"),
+        ({"Executable": "/no/such/program"}, "Application not found", "/no/such/program"),
+        ({"Executable": "../../escape"}, "Application not found", "escape"),
+        ({"Executable": "broken"}, "Application not found", "broken"),
+        ({"Executable": "true", "Arguments": "it's"}, "Illegal job description", "it's"),
+        ({"Executable": "true", "StdOutput": "../out"}, "Illegal job description", "../out"),
+        ({"Executable": "true", "StdOutput": "/tmp/out"}, "Illegal job description", "/tmp/out"),
+        ({}, "Illegal job description", "Executable"),
+        ({"Executable": "true", "InputSandbox": ["gone.sh"]}, "Failed Downloading InputSandbox", "no more"),
+    ],
+)
+def test_a_job_that_cannot_run_fails_with_the_reason(
+    server: LeaseServer, tmp_path: Path, description: dict[str, object], minor: str, detail: str
+) -> None:
+    files = None if "InputSandbox" in description else sandbox(broken="#!/no/such/interpreter\n")
+    job = server.add(description, files)
+    after = server.add({"Executable": "true"})
+
+    run(server.url, tmp_path)
+
+    assert (job.status, job.minor_status) == ("Failed", minor)
+    assert detail in job.application_status
+    assert after.status == "Done"
+
+
+def test_a_hostile_sandbox_fails_the_job_and_touches_nothing(server: LeaseServer, tmp_path: Path) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("../../evil"))
+    job = server.add({"Executable": "true"}, data.getvalue())
+
+    run(server.url, tmp_path / "work")
+
+    assert (job.status, job.minor_status) == ("Failed", "Failed Downloading InputSandbox")
+    assert "leaves its directory" in job.application_status
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_sandbox_beyond_the_limit_fails_the_job(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add({"Executable": "true"}, sandbox(zeros="0" * 100_000))
+
+    run(server.url, tmp_path, "--sandbox-limit", "10000")
+
+    assert job.minor_status == "Failed Downloading InputSandbox"
+    assert "more bytes" in job.application_status
+
+
+def test_output_cannot_be_taken_from_outside(server: LeaseServer, tmp_path: Path) -> None:
+    script = "ln -s /etc/passwd stolen; ln -s / all; ln -s std.out mine; mkfifo pipe"
+    names = ["stolen", "all/etc/passwd", "mine", "pipe", "/etc/passwd", "../../x", "gone"]
+    job = server.add(shell(script, OutputSandbox=names))
+
+    run(server.url, tmp_path)
+
+    assert job.status == "Done"
+    assert set(files_of(job.output)) == {"std.out", "std.err", "mine"}
+    assert "missing from OutputSandbox: gone" in job.application_status
+    assert "stolen" in job.application_status
+
+
+def test_output_beyond_the_limit_fails_the_job_and_keeps_the_rest(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add(shell("echo log; head -c 100000 /dev/zero > big", OutputSandbox=["big"]))
+
+    run(server.url, tmp_path, "--output-limit", "1000")
+
+    assert (job.status, job.minor_status) == ("Failed", "Failed Uploading OutputSandbox")
+    assert "too large: big" in job.application_status
+    assert files_of(job.output)["std.out"] == "log\n"
+
+
+def test_output_that_the_service_refuses_fails_the_job(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add({"Executable": "true"})
+    server.refuse("/output", Refusal(413, "body_too_large", "has more than 10 bytes"))
+
+    run(server.url, tmp_path)
+
+    assert (job.status, job.minor_status) == ("Failed", "Failed Uploading OutputSandbox")
+    assert "more than 10 bytes" in job.application_status
+
+
+def test_a_payload_sees_what_dirac_tells_and_nothing_of_the_pilot(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add(shell("env; pwd; ls -A", ExecutionEnvironment={"MINE": "1"}))
+
+    run(server.url, tmp_path, environment={"X509_USER_PROXY": "/secret", "SSH_AUTH_SOCK": "/secret"})
+
+    output = files_of(job.output)["std.out"]
+    assert {"JOBID=1", "DIRACSITE=LCG.Test.org", "DIRAC_PROCESSORS=1", "MINE=1"} <= set(output.splitlines())
+    assert TOKEN not in output
+    assert "PILOTAGE_TOKEN" not in output
+    assert "/secret" not in output
+    assert str(tmp_path) in output
+
+
+def test_a_payload_finds_no_token_in_the_processes_above_it(server: LeaseServer, tmp_path: Path) -> None:
+    """Even as root, whom the kernel lets read the environment that the pilot was started with."""
+    script = (
+        "import os\n"
+        "pid = os.getpid()\n"
+        "while pid > 1:\n"
+        "    for name in ('environ', 'cmdline'):\n"
+        "        try:\n"
+        "            print(pid, open(f'/proc/{pid}/{name}', 'rb').read())\n"
+        "        except OSError as error:\n"
+        "            print(error)\n"
+        "    pid = int(open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1])\n"
+        "    if pid == int(os.environ['STOP_AT']): break\n"
+    )
+    job = server.add(
+        {
+            "Executable": "python3",
+            "Arguments": "look.py",
+            "ExecutionEnvironment": {"STOP_AT": str(os.getpid())},
+        },
+        sandbox(look__py=script),
+    )
+
+    run(server.url, tmp_path)
+
+    output = files_of(job.output)["std.out"]
+    assert job.status == "Done"
+    assert "supervisor" in output
+    assert "PILOTAGE_TOKEN=xxx" in output or "Permission denied" in output
+    assert TOKEN not in output
+
+
+def test_heartbeats_tell_the_end_of_the_output_and_the_progress(server: LeaseServer, tmp_path: Path) -> None:
+    script = "echo first; echo 3 of 7 > $PILOTAGE_PROGRESS_FILE; while [ ! -e go ]; do sleep 0.05; done"
+    job = server.add(shell(script, OutputSandbox=["go"]))
+
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(
+            lambda: job.attempts and any("3 of 7" in beat["progress"] for beat in job.attempt.heartbeats)
+        )
+        (next(tmp_path.glob("job-*")) / "work" / "go").write_text("")
+        pilot.end()
+
+    assert job.attempt.heartbeats[-1]["output_tail"] == "first"
+    assert job.status == "Done"
+
+
+def test_progress_is_measured_where_the_payload_says_none(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add(shell("sleep 1"))
+
+    run(server.url, tmp_path)
+
+    assert "CPU" in job.attempt.heartbeats[0]["progress"]
+
+
+def test_pools_are_asked_for_when_there_are_none(server: LeaseServer, tmp_path: Path) -> None:
+    server.pools = ["b" * 64]
+
+    run(server.url, tmp_path)
+
+    assert server.bodies("/getSubmitPoolsForQueue") == [{"queues": [QUEUE]}]
+    assert server.bodies("/requestJob")[0]["SubmitPool"] == ["b" * 64]
+
+
+def test_pools_that_were_handed_over_are_not_asked_for(server: LeaseServer, tmp_path: Path) -> None:
+    run(server.url, tmp_path, "--pools", "c" * 64)
+
+    assert server.bodies("/getSubmitPoolsForQueue") == []
+    assert server.bodies("/requestJob")[0]["SubmitPool"] == ["c" * 64]
+
+
+def test_an_idle_pilot_asks_as_often_as_it_was_told_and_says_why_it_ends(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    server.retry_after = 0
+
+    ended = run(server.url, tmp_path, "--max-empty", "3")
+
+    requests = server.bodies("/requestJob")
+    assert len(requests) == 3
+    assert len({body["request_id"] for body in requests}) == 3
+    assert ended["reason"] == "no work: 3 answers in a row without a job (no_task_queue)"
+    assert ended["returncode"] == 0
+
+
+def test_a_pilot_ends_when_it_was_idle_for_long(server: LeaseServer, tmp_path: Path) -> None:
+    server.retry_after = 0
+
+    ended = run(server.url, tmp_path, "--max-empty", "0", "--max-idle", "0.5")
+
+    assert ended["reason"] == "no work for 0.5 s"
+
+
+def test_a_pilot_tells_the_service_of_its_end(server: LeaseServer, tmp_path: Path) -> None:
+    # {"stamp": "abc"}
+    token = "x.eyJzdGFtcCI6ICJhYmMifQ.x"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.lease_server.TOKEN", token)
+        run(server.url, tmp_path, token=token)
+
+    assert server.pilot_status["stamp"] == "abc"
+    assert server.pilot_status["status"] == "Done"
+    assert server.pilot_status["reason"].startswith("no work")
+
+
+def test_a_wrong_token_ends_the_pilot(server: LeaseServer, tmp_path: Path) -> None:
+    ended = run(server.url, tmp_path, token="wrong")
+
+    assert ended["returncode"] == 1
+    assert "401" in ended["reason"]
+
+
+def test_an_unknown_queue_ends_the_pilot_with_what_was_meant(server: LeaseServer, tmp_path: Path) -> None:
+    ended = run(server.url, tmp_path, queue="LCG.Test.org/ce01/lng")
+
+    assert ended["returncode"] == 1
+    assert f"did you mean {QUEUE}" in ended["reason"]
+
+
+def test_without_a_token_it_is_told_how_to_give_one(server: LeaseServer, tmp_path: Path) -> None:
+    with PilotProcess(server.url, tmp_path, token="") as pilot:
+        _, log = pilot.process.communicate(timeout=30)
+
+    assert pilot.process.returncode == 2
+    assert "PILOTAGE_TOKEN" in log.splitlines()[-1]

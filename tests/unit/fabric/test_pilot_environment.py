@@ -1,0 +1,74 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+from pilotage.fabric.pilot import environment
+from pilotage.fabric.pilot.settings import Place
+
+
+def made(
+    own: Mapping[str, str] | None = None,
+    stated: Mapping[str, str] | None = None,
+    passed_on: tuple[str, ...] = (),
+) -> dict[str, str]:
+    return environment.for_payload(
+        own or {},
+        job_id=17,
+        place=Place("LCG.CERN.ch", "ce01", "long"),
+        processors=8,
+        job_processors=4,
+        home=Path("/work/dir"),
+        scratch=Path("/work/tmp"),
+        progress=Path("/work/tmp/progress"),
+        stated=stated or {},
+        passed_on=passed_on,
+    )
+
+
+def test_a_payload_learns_what_dirac_tells_it() -> None:
+    found = made()
+
+    assert found["JOBID"] == "17"
+    assert found["DIRACSITE"] == "LCG.CERN.ch"
+    assert found["DIRAC_PROCESSORS"] == "8"
+    assert found["DIRAC_JOB_PROCESSORS"] == "4"
+    assert found["HOME"] == found["PWD"] == "/work/dir"
+    assert found["TMPDIR"] == "/work/tmp"
+
+
+def test_nothing_of_ours_reaches_it_but_what_is_the_systems() -> None:
+    own = {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "PILOTAGE_TOKEN": "secret",
+        "PILOTAGE_URL": "http://x",
+        "X509_USER_PROXY": "/tmp/x509",
+        "BEARER_TOKEN": "secret",
+        "SSH_AUTH_SOCK": "/tmp/agent",
+        "PYTHONPATH": "/pilot.pyz",
+    }
+
+    found = made(own)
+
+    assert found["PATH"] == "/bin"
+    assert found["LC_ALL"] == "C"
+    assert not set(own) & set(found) - {"PATH", "LC_ALL"}
+
+
+def test_a_site_may_pass_on_more_but_never_our_own() -> None:
+    found = made({"SW_DIR": "/cvmfs", "PILOTAGE_TOKEN": "secret"}, passed_on=("SW_DIR", "PILOTAGE_TOKEN"))
+
+    assert found["SW_DIR"] == "/cvmfs"
+    assert "PILOTAGE_TOKEN" not in found
+
+
+def test_a_job_states_variables_but_cannot_say_who_it_is() -> None:
+    found = made(stated={"MY": "1", "PATH": "/opt/bin", "JOBID": "99", "DIRACSITE": "elsewhere"})
+
+    assert found["MY"] == "1"
+    assert found["PATH"] == "/opt/bin"
+    assert found["JOBID"] == "17"
+    assert found["DIRACSITE"] == "LCG.CERN.ch"
+
+
+def test_there_is_always_a_path() -> None:
+    assert made()["PATH"] == "/usr/local/bin:/usr/bin:/bin"
