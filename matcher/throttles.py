@@ -73,6 +73,14 @@ class Throttled:
         found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
         return {name: min(values) for name, values in found.items() if values}
 
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """What is counted, CurMatches and the matches since the advertisement included."""
+        said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
+        start = self.start
+        said |= {SINCE: self.reserved, CUR_MATCHES: None if start is None else start + self.reserved}
+        return {name: value for name, value in said.items() if value is not None}
+
     def room(self) -> Room:
         """How many jobs the counters leave room for.
 

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _POLL = 20.0
 _SHORTEST_POLL = 0.2
 
+
 @dataclass
 class Agent:
     """Works for one slot. One job at a time; `count` of a request is what is free."""
