@@ -277,10 +277,10 @@ def test_the_throttle_is_never_exceeded_and_never_closed_without_need(engine: En
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=15,
+            max_examples=15 if engine.dialect.name == "sqlite" else 5,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],
+            phases=[Phase.generate],  # to shrink a failure takes minutes: remove this to see the shortest
         ),
     )
