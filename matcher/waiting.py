@@ -6,13 +6,14 @@ or a job that has just come is found a moment later.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from matcher import rules
 from matcher.index import ClassIndex
 from matcher.resource import Resource
-from taskqueue import changes, task_queues
+from taskqueue import changes, priorities, task_queues
 from taskqueue.task_queues import TaskQueue
 
 
@@ -37,6 +38,8 @@ class Waiting:
         ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
         if ids:
             self._look_again(conn, ids)
+        if groups := {change.key for change in found if change.kind == changes.PRIORITY}:
+            self._weigh_again(conn, groups)
         return frozenset(change.key for change in found if change.kind == changes.MAPPING)
 
     def candidates(self, resource: Resource, pools: frozenset[str]) -> Iterator[TaskQueue]:
@@ -52,6 +55,13 @@ class Waiting:
             self._discard(gone)
         for each in occupied.values():
             self._add(each)
+
+    def _weigh_again(self, conn: Connection, groups: set[str]) -> None:
+        for task_queue_id, weight in priorities.of_groups(conn, groups).items():
+            known = self._by_id.get(task_queue_id)
+            if known is not None and known.priority != weight:
+                known = replace(known, priority=weight)
+                self._by_id[task_queue_id] = self._of_class[known.class_id][task_queue_id] = known
 
     def _add(self, each: TaskQueue) -> None:
         self._by_id[each.task_queue_id] = each

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -26,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import Insert
 
-from taskqueue import changes
+from taskqueue import changes, shares
 from taskqueue.classes import RequirementClass
 from taskqueue.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.upserts import Twins, Upsert
@@ -124,7 +125,7 @@ class WaitingEntry:
     priority: float  #: the user's, 0 … 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskQueue:
     """A task queue that has jobs."""
 
@@ -135,6 +136,11 @@ class TaskQueue:
     owner: str
     owner_group: str
     priority: float  #: its weight in the lottery
+
+    @cached_property
+    def family(self) -> int:
+        """The same for task queues whose weight is that of all of them together; in this process only."""
+        return hash((self.owner_group, self.owner, shares.family(self.requirement_class)))
 
 
 def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime) -> None:
