@@ -1,35 +1,42 @@
 """The order in which task queues are tried: at random, in proportion to their priority.
 
 A heavy task queue comes first more often; a light one is never left out. Of a family, whose members each
-weigh as much as all of them (`taskqueue.shares`), those that are drawn from have that weight together.
-
-Source: DIRAC TaskQueueDB; it draws `random / priority`, by which a share of 1 beside one of 1000 comes
-first half as often as it should. What an exponential clock rings at first is in proportion.
+weigh as much as all of them (`taskqueue.shares`), those that are drawn from have that weight together:
+an owner who splits work wins no more often than one who does not.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop
-from math import log
+from itertools import accumulate
 from random import Random
 
 from taskqueue.task_queues import TaskQueue
 
 #: Weight of what has none: tried when nothing else is there.
 _LEAST = 1e-9
+#: Draws before the rest is put in order; most requests are served by the first.
+_FEW = 4
 
 
 def order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:
     """The task queues one by one; what is not asked for is not sorted."""
-    members = Counter(each.family for each in task_queues)
-    draws = [
-        (
-            -log(1.0 - random.random()) * members[each.family] / max(each.priority, _LEAST),
-            each.task_queue_id,
-            each,
-        )
-        for each in task_queues
+    if not task_queues:
+        return
+    weights = _weights(task_queues)
+    drawn: set[int] = set()
+    for each in random.choices(task_queues, cum_weights=list(accumulate(weights)), k=_FEW):
+        if each.task_queue_id not in drawn:
+            drawn.add(each.task_queue_id)
+            yield each
+    # The first of exponential waiting times with these rates is drawn in the same proportion.
+    rest = [
+        (random.expovariate(weight), each.task_queue_id, each)
+        for weight, each in zip(weights, task_queues, strict=True)
+        if each.task_queue_id not in drawn
     ]
-    heapify(draws)
-    while draws:
-        yield heappop(draws)[2]
+    yield from (each for _, _, each in sorted(rest))
+
+
+def _weights(task_queues: Sequence[TaskQueue]) -> list[float]:
+    members = Counter([each.family for each in task_queues])
+    return [max(each.priority / members[each.family], _LEAST) for each in task_queues]

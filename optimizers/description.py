@@ -199,7 +199,9 @@ class _Reader:
         if isinstance(value, Mapping):
             return parse_record(value, self.operations.job_description.declarations, name)
         if isinstance(value, Unevaluated | str):
-            return parse_expression(value if isinstance(value, str) else value.text, name)
+            if isinstance(value, str):
+                return parse_expression(value, name)
+            return parse_expression(value.text, name, file=value.file, line=value.line, column=value.column)
         message = f"{seen(value)}, allowed is a record of names and values, or an expression"
         raise InvalidInput([Problem(path=name, message=message)])
 

@@ -61,7 +61,8 @@ class Program:
             for call in self.regexps:
                 ad[call.name] = call.result(ad)
             return self.tree.eval(ad)
-        except classad2.ClassAdException:
+        except (classad2.ClassAdException, UnicodeDecodeError):
+            # The latter: `substr` counts bytes, half a character is no text.
             return classad2.Value.Error
 
 

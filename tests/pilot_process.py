@@ -52,6 +52,14 @@ class PilotProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
+    def wait_until_it_says(self, text: str) -> None:
+        """Read its log up to a line with this text."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if text in line:
+                return
+        raise AssertionError(f"the pilot ended and never said {text!r}")
+
     def end(self, timeout: float = 30) -> dict[str, Any]:
         """Wait for its end; its summary, its `log` and its exit status."""
         output, log = self.process.communicate(timeout=timeout)

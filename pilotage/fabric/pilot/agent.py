@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 #: Seconds until the next question where the service does not say.
 _POLL = 20.0
 _SHORTEST_POLL = 0.2
-#: Seconds of the slot below which it is not worth asking.
-_TOO_SHORT = 60.0
-
 
 @dataclass
 class Agent:
@@ -72,7 +69,7 @@ class Agent:
             return self._told_to_end()
         if ends.max_jobs is not None and len(self.outcomes) >= ends.max_jobs:
             return Ending(FINE, f"ran {len(self.outcomes)} jobs, as many as it was told to")
-        if left is not None and left < min(_TOO_SHORT, self.around.offer.lifetime or _TOO_SHORT):
+        if left is not None and self.around.offer.is_over(left):
             return Ending(FINE, f"{left:.0f} s of the slot are left")
         if ends.max_empty and self._empty >= ends.max_empty:
             return Ending(

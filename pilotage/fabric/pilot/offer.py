@@ -12,7 +12,7 @@ from pilotage.fabric.pilot.settings import Place, Slot, Wishes
 #: What is offered where nobody says how long the slot lasts: three days.
 _CPU_TIME = 259_200
 #: The time left is told in steps: what all pilots say alike the matcher remembers.
-_STEP = 600
+STEP = 300
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,15 @@ class Offer:
         """Seconds until the slot ends; None: it does not."""
         return None if self.lifetime is None else max(0.0, self.lifetime - elapsed)
 
+    def is_over(self, seconds_left: float) -> bool:
+        """Whether so little is left of the slot that no job should begin."""
+        return self.lifetime is not None and seconds_left < min(STEP, self.lifetime / 4)
+
     def _cpu_time_left(self, elapsed: float) -> int:
         if self.lifetime is None:
             return self.cpu_time
-        return max(0, min(self.cpu_time, self.lifetime - int(elapsed) // _STEP * _STEP))
+        left = self.lifetime if elapsed < STEP else int(self.lifetime - elapsed) // STEP * STEP
+        return max(0, min(self.cpu_time, left))
 
 
 def make(place: Place, slot: Slot, wishes: Wishes, parameters: Mapping[str, Any]) -> Offer:

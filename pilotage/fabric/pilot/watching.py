@@ -15,7 +15,7 @@ from pilotage.fabric.pilot.processes import Usage
 #: Seconds between two looks at what others want.
 _TICK = 0.25
 #: Seconds between two looks at what the payload uses.
-_MEASURE = 2.0
+_MEASURE = 1.0
 
 #: Why it was ended, if not for an `Excess`.
 KILL_WANTED, STALE, STOPPED = "killed", "stale", "stopped"

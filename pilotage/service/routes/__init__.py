@@ -16,16 +16,17 @@ from pilotage.service.routes import (
     tokens,
 )
 
-#: Everything under `/api/v1`. Fixed names stand before ids.
+#: Everything under `/api/v1`. They are tried in this order: what pilots ask comes first, since they ask
+#: most; among the jobs fixed names stand before ids.
 ROUTERS = (
+    matcher.router,
+    leases.router,
     submission.router,
     job_control.router,
     jobs.router,
     explain.router,
     outputs.router,
     sandboxes.router,
-    matcher.router,
-    leases.router,
     resources.router,
     pools.router,
     config.router,

@@ -56,13 +56,15 @@ def test_nothing_is_said_of_what_nobody_knows() -> None:
 def test_the_cpu_time_shrinks_in_steps_as_the_slot_ends() -> None:
     made_offer = made({"maxWallClockTime": 7200})
 
-    assert [made_offer.at(elapsed)["CPUTime"] for elapsed in (0, 599, 600, 7000, 9000)] == [
-        7200,
-        7200,
-        6600,
-        600,
-        0,
-    ]
+    said = [made_offer.at(elapsed)["CPUTime"] for elapsed in (0, 299, 300, 301, 7000, 9000)]
+    assert said == [7200, 7200, 6900, 6600, 0, 0]
+
+
+def test_no_job_begins_shortly_before_the_end_of_the_slot() -> None:
+    assert made({"maxWallClockTime": 7200}).is_over(299)
+    assert not made({"maxWallClockTime": 7200}).is_over(301)
+    assert not made({"maxWallClockTime": 100}).is_over(30)
+    assert not made().is_over(0)
 
 
 def test_the_cpu_time_stays_where_the_slot_has_no_end() -> None:

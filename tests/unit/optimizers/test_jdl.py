@@ -151,3 +151,12 @@ def test_errors_have_line_and_column_and_show_the_line(text: str, line: int) -> 
     assert problem.excerpt is not None
     assert problem.excerpt.strip() == text.splitlines()[line - 1].strip()
     assert f"job.jdl:{line}:" in str(problem)
+
+
+def test_what_is_wrong_inside_an_expression_is_shown_where_it_stands_in_the_file() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse('Executable = "a";\nRequirements = other.x > 1 && random(3) > 1;')
+    problem = caught.value.problems[0]
+    assert problem.line == 2
+    assert problem.column is not None
+    assert problem.column > len("Requirements = ")

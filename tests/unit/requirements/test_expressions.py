@@ -90,6 +90,11 @@ def test_expressions_mean_what_the_library_says(text: str, expected: object) -> 
     assert value(text, **resource) is expected
 
 
+@pytest.mark.parametrize("text", ['substr("\u00e9", 0, 1)', 'regexp("a", substr("\u00e9", 0, 1))'])
+def test_half_a_character_is_an_error(text: str) -> None:
+    assert value(text) is classad2.Value.Error
+
+
 def test_names_and_texts_beyond_ascii_compare_in_their_composed_form() -> None:
     assert evaluation.is_true("other.'caf\u00e9' == \"cr\u00e8me\"", {"cafe\u0301": "cre\u0300me"})
 

@@ -1,0 +1,129 @@
+"""Real pilots at a real service."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from taskqueue import database
+from tests.pilot_process import PilotProcess, files_of, run, sandbox, wait_until_gone, wait_until_there
+from tests.running_service import Service, running
+
+QUEUE = "LCG.Test.org/ce01/long"
+CONFIG = """
+Resources:
+  Sites:
+    LCG.Test.org:
+      CEs:
+        ce01:
+          CPUModel: Intel Xeon
+          Queues:
+            long: {CPUTime: 100000, MaxRAM: 4000, NumberOfProcessors: 4, Tag: [Special]}
+            other: {CPUTime: 100000, CPUModel: AMD}
+Operations:
+  Defaults:
+    Leases: {Time: 6, StalledTime: 6}
+Registry:
+  VO: {cms: {}}
+"""
+
+
+@pytest.fixture
+def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
+    engine = database.connect(sqlite_url)
+    with running(engine, tmp_path / "service", CONFIG) as made:
+        yield made
+    engine.dispose()
+
+
+@pytest.fixture
+def user(service: Service) -> httpx.Client:
+    client = service.user()
+    client.base_url = f"{service.url}/api/v1"
+    return client
+
+
+def submit(user: httpx.Client, **description: object) -> int:
+    archive = description.pop("sandbox", None)
+    body = {"jobs": [description], **({"sandbox": archive} if archive else {})}
+    answer = user.post("/jobs", json=body)
+    assert answer.is_success, answer.text
+    return int(answer.json()["job_ids"][0])
+
+
+def test_a_job_with_requirements_sandbox_and_output_is_run(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    stored = user.post(
+        "/sandboxes", content=sandbox(run__sh="#!/bin/sh\necho $1 at $DIRACSITE; echo x > x.dat\n")
+    )
+    job_id = submit(
+        user,
+        Executable="run.sh",
+        Arguments="hello",
+        InputSandbox=["run.sh"],
+        OutputSandbox=["x.dat"],
+        Tags=["Special"],
+        Requirements={"CPUModel": "intel xeon"},
+        sandbox=stored.json()["sandbox"],
+    )
+
+    ended = run(service.url, tmp_path / "work", token=service.token("pilot", vo="cms"))
+
+    job = user.get(f"/jobs/{job_id}").json()
+    assert (job["status"], job["minor_status"], job["site"]) == ("Done", "Execution Complete", "LCG.Test.org")
+    output = user.get(f"/jobs/{job_id}/output").content
+    assert files_of(output) == {"std.out": "hello at LCG.Test.org\n", "std.err": "", "x.dat": "x\n"}
+    steps = [entry["to"] for entry in user.get(f"/jobs/{job_id}/log").json()["log"]]
+    assert steps[-3:] == ["Matched", "Running", "Done"]
+    assert ended["returncode"] == 0
+
+
+def test_a_job_of_another_pool_is_not_taken(service: Service, user: httpx.Client, tmp_path: Path) -> None:
+    job_id = submit(user, Executable="true", Requirements={"CPUModel": "AMD"})
+
+    ended = run(service.url, tmp_path / "work", token=service.token("pilot", vo="cms"))
+
+    assert ended["jobs"] == []
+    assert user.get(f"/jobs/{job_id}").json()["status"] == "Waiting"
+
+
+def test_a_killed_job_ends_and_keeps_its_output(service: Service, user: httpx.Client, tmp_path: Path) -> None:
+    script = "echo begun; while :; do sleep 0.1; done # killed by its user"
+    job_id = submit(user, Executable="/bin/sh", Arguments=f"-c '{script}'")
+    with PilotProcess(service.url, tmp_path / "work", token=service.token("pilot", vo="cms")) as pilot:
+        wait_until_there("# killed by its user")
+        assert user.post(f"/jobs/{job_id}/kill").is_success
+        pilot.end()
+
+    wait_until_gone("# killed by its user")
+    assert user.get(f"/jobs/{job_id}").json()["status"] == "Killed"
+    assert files_of(user.get(f"/jobs/{job_id}/output").content)["std.out"] == "begun\n"
+
+
+def test_a_pilot_that_ends_is_known_as_done_with_its_reason(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    run(service.url, tmp_path / "work", token=service.token("pilot", vo="cms", stamp="abc"))
+
+    [pilot] = service.operator().get("/api/v1/pilots").json()["pilots"]
+    assert (pilot["stamp"], pilot["status"]) == ("abc", "Done")
+    assert pilot["status_reason"].startswith("no work")
+
+
+def test_a_rescheduled_job_leaves_its_first_pilot(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    script = "while :; do sleep 0.1; done # taken away"
+    job_id = submit(user, Executable="/bin/sh", Arguments=f"-c '{script}'")
+    words = ("--max-jobs", "1")
+    token = service.token("pilot", vo="cms")
+    with PilotProcess(service.url, tmp_path / "work", *words, token=token) as pilot:
+        wait_until_there("# taken away")
+        assert user.post(f"/jobs/{job_id}/reschedule").is_success
+        ended = pilot.end()
+
+    wait_until_gone("# taken away")
+    assert ended["jobs"][0]["ended"] == "Lost"
+    assert user.get(f"/jobs/{job_id}").json()["status"] != "Running"

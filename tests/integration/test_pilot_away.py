@@ -1,0 +1,161 @@
+"""What a pilot does while the service is away, loses answers, or has given its job to another."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.lease_server import LeaseServer, Refusal
+from tests.pilot_process import PilotProcess, files_of, run, wait_until_gone
+
+
+@pytest.fixture
+def server() -> Iterator[LeaseServer]:
+    with LeaseServer() as made:
+        yield made
+
+
+def gate(*, then: str = "echo through") -> dict[str, object]:
+    """A payload that waits for a file `go` in its work directory."""
+    script = f"echo begun; while [ ! -e go ]; do sleep 0.05; done; {then}"
+    return {"Executable": "/bin/sh", "Arguments": ["-c", script]}
+
+
+def open_gate(work: Path) -> None:
+    (next(work.glob("job-*")) / "work" / "go").write_text("")
+
+
+def test_a_payload_runs_on_while_the_service_is_away_and_is_reported_then(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add(gate())
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
+        with server.away():
+            pilot.wait_until_it_says("the payload runs on")
+            open_gate(tmp_path)
+            pilot.wait_until_it_says("trying again")
+        ended = pilot.end()
+
+    assert job.status == "Done"
+    assert files_of(job.output)["std.out"] == "begun\nthrough\n"
+    assert ended["returncode"] == 0
+
+
+@pytest.mark.parametrize("request_name", ["/sandbox", "/start", "/heartbeat", "/output", "/finish"])
+def test_a_service_in_trouble_is_asked_again(server: LeaseServer, tmp_path: Path, request_name: str) -> None:
+    job = server.add({"Executable": "sleep", "Arguments": "0.5"})
+    server.refuse(request_name, Refusal(503, "unavailable", "the database does not answer", retry_after=1))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: any(path.endswith(request_name) for _, path, _ in server.requests))
+        server.refuse(request_name, None)
+        pilot.end()
+
+    assert job.status == "Done"
+    assert len(job.attempts) == 1
+
+
+@pytest.mark.parametrize("request_name", ["/requestJob", "/start", "/output", "/finish"])
+def test_a_lost_answer_costs_nothing(server: LeaseServer, tmp_path: Path, request_name: str) -> None:
+    job = server.add({"Executable": "true"})
+    server.lose_answers(request_name, 2)
+
+    ended = run(server.url, tmp_path, "--max-jobs", "1")
+
+    bodies = server.bodies(request_name)
+    assert len(bodies) == 3
+    assert bodies[0] == bodies[1] == bodies[2]
+    assert job.status == "Done"
+    assert len(job.attempts) == 1
+    assert ended["jobs"][0]["ended"] == "Done"
+
+
+def test_a_job_that_was_given_to_another_is_dropped_and_the_pilot_goes_on(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job, after = server.add(gate()), server.add({"Executable": "true"})
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
+        server.close(job)
+        ended = pilot.end()
+
+    wait_until_gone("[ ! -e go ]")
+    assert job.status == "Rescheduled"
+    assert job.output is None
+    assert after.status == "Done"
+    assert [each["ended"] for each in ended["jobs"]] == ["Lost", "Done"]
+
+
+@pytest.mark.parametrize("request_name", ["/start", "/output", "/finish"])
+def test_a_lease_that_is_over_before_a_report_drops_the_job(
+    server: LeaseServer, tmp_path: Path, request_name: str
+) -> None:
+    job, after = server.add({"Executable": "true"}), server.add({"Executable": "true"})
+    server.refuse(f"lease-1-1{request_name}", Refusal(409, "stale_lease", "attempt 1 is closed: expired"))
+
+    ended = run(server.url, tmp_path)
+
+    assert job.status in ("Matched", "Running")
+    assert after.status == "Done"
+    assert [each["ended"] for each in ended["jobs"]] == ["Lost", "Done"]
+
+
+def test_a_job_that_was_killed_before_it_began_is_not_run(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add({"Executable": "/bin/sh", "Arguments": ["-c", "echo ran"]})
+    server.refuse("/start", Refusal(503, "unavailable", "", retry_after=1))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: server.bodies("/start"))
+        server.kill(job)
+        server.refuse("/start", None)
+        pilot.end()
+
+    assert job.status == "Killed"
+    assert job.output is None
+    assert job.attempt.closed_as == "finished"
+
+
+def test_a_short_lease_makes_the_heart_beat_faster(server: LeaseServer, tmp_path: Path) -> None:
+    server.lease_time = timedelta(seconds=3)
+    job = server.add(gate())
+    with PilotProcess(server.url, tmp_path, "--heartbeat", "300") as pilot:
+        server.wait_for(lambda: job.attempts and job.attempt.heartbeats, timeout=10)
+        open_gate(tmp_path)
+        pilot.end()
+
+    assert job.status == "Done"
+
+
+def test_a_pilot_without_a_job_gives_up_when_the_service_stays_away(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    with server.away():
+        ended = run(server.url, tmp_path, "--patience", "1")
+
+    assert ended["returncode"] == 3
+    assert ended["reason"].startswith("the service stays away")
+
+
+def test_a_pilot_that_starts_before_the_service_waits_for_it(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add({"Executable": "true"})
+    server.go_away()
+    with PilotProcess(server.url, tmp_path) as pilot:
+        pilot.wait_until_it_says("trying again")
+        server.come_back()
+        pilot.end()
+
+    assert job.status == "Done"
+
+
+def test_a_host_without_room_gives_the_job_back_and_ends_the_pilot(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add({"Executable": "true"})
+    (tmp_path / "file").write_text("in the way")
+
+    ended = run(server.url, tmp_path / "file" / "work")
+
+    assert job.status == "Waiting"
+    assert job.attempt.closed_as == "released"
+    assert ended["returncode"] == 4
+    assert "trouble with this host" in ended["reason"]

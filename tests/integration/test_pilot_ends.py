@@ -1,0 +1,226 @@
+"""How payloads are ended, by whomever, and that nothing of them is left."""
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lease_server import LeaseServer
+from tests.pilot_process import PilotProcess, files_of, run, wait_until_gone, wait_until_there
+
+
+@pytest.fixture
+def server() -> Iterator[LeaseServer]:
+    with LeaseServer() as made:
+        yield made
+
+
+@pytest.fixture
+def marker() -> str:
+    """Stands in the command lines of a payload, by which its processes are found."""
+    return f"marker-{uuid.uuid4().hex}"
+
+
+def family(marker: str, *, obstinate: bool = False) -> dict[str, object]:
+    """A payload of three: itself, a child, and a grandchild that left session and parents."""
+    ignore = 'trap "" TERM; ' if obstinate else ""
+    child = f"{ignore}while :; do sleep 0.1; done # {marker}"
+    script = f"echo begun; (setsid setsid sh -c '{child}' &) ; sh -c '{child}' & {child}"
+    return {"Executable": "/bin/sh", "Arguments": ["-c", script]}
+
+
+def test_a_killed_job_is_ended_with_all_its_processes_and_its_output_kept(
+    server: LeaseServer, tmp_path: Path, marker: str
+) -> None:
+    job = server.add(family(marker))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        wait_until_there(marker, 3)
+        server.kill(job)
+        ended = pilot.end()
+
+    wait_until_gone(marker)
+    assert job.status == "Killed"
+    assert job.attempt.report is not None
+    assert job.attempt.report["minor_status"] == "Received Kill signal"
+    assert files_of(job.output)["std.out"] == "begun\n"
+    assert ended["jobs"][0]["detail"] == "Received Kill signal"
+
+
+def test_a_payload_gets_time_to_end_well(server: LeaseServer, tmp_path: Path) -> None:
+    script = "trap 'echo saved > result; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
+    job = server.add({"Executable": "/bin/sh", "Arguments": ["-c", script], "OutputSandbox": "result"})
+    with PilotProcess(server.url, tmp_path, "--grace", "20") as pilot:
+        server.wait_for(lambda: job.attempts and any(b["output_tail"] for b in job.attempt.heartbeats))
+        server.kill(job)
+        pilot.end()
+
+    assert files_of(job.output)["result"] == "saved\n"
+
+
+def test_a_payload_that_ignores_term_is_killed(server: LeaseServer, tmp_path: Path, marker: str) -> None:
+    job = server.add(family(marker, obstinate=True))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        wait_until_there(marker, 3)
+        server.kill(job)
+        pilot.end()
+
+    wait_until_gone(marker)
+    assert job.attempt.report is not None
+    assert job.attempt.report["exit_code"] == 137
+
+
+def test_a_stopped_payload_is_ended_too(server: LeaseServer, tmp_path: Path, marker: str) -> None:
+    job = server.add({"Executable": "/bin/sh", "Arguments": ["-c", f"kill -STOP $$; echo # {marker}"]})
+    with PilotProcess(server.url, tmp_path) as pilot:
+        wait_until_there(marker)
+        server.kill(job)
+        pilot.end()
+
+    wait_until_gone(marker)
+
+
+def test_what_a_payload_leaves_running_ends_with_it(server: LeaseServer, tmp_path: Path, marker: str) -> None:
+    loop = f"while :; do sleep 0.1; done # {marker}"
+    job = server.add({"Executable": "/bin/sh", "Arguments": ["-c", f"setsid sh -c '{loop}' & echo main"]})
+
+    run(server.url, tmp_path)
+
+    wait_until_gone(marker)
+    assert (job.status, files_of(job.output)["std.out"]) == ("Done", "main\n")
+
+
+def test_a_job_that_runs_too_long_is_ended(server: LeaseServer, tmp_path: Path, marker: str) -> None:
+    job = server.add({**family(marker), "MaxWallClockTime": 1})
+
+    run(server.url, tmp_path)
+
+    wait_until_gone(marker)
+    assert (job.status, job.minor_status) == ("Failed", "Job has exceeded maximum wall clock time")
+    assert job.application_status == "allowed 1 s"
+    assert files_of(job.output)["std.out"] == "begun\n"
+
+
+def test_a_job_ends_before_its_slot_does(server: LeaseServer, tmp_path: Path, marker: str) -> None:
+    job = server.add(family(marker))
+
+    ended = run(server.url, tmp_path, "--lifetime", "2")
+
+    wait_until_gone(marker)
+    assert job.minor_status == "Job has exceeded maximum wall clock time"
+    assert ended["reason"].endswith("s of the slot are left")
+    assert ended["returncode"] == 0
+
+
+def test_a_job_that_takes_too_much_memory_is_ended(server: LeaseServer, tmp_path: Path) -> None:
+    script = "import os,time; os.fork(); x = bytearray(os.urandom(80 << 20)); time.sleep(60)"
+    job = server.add({"Executable": "python3", "Arguments": ["-c", script], "MaxRAM": 120})
+
+    run(server.url, tmp_path)
+
+    assert (job.status, job.minor_status) == ("Failed", "Job has exceeded its memory limit")
+    assert job.application_status.startswith("allowed 120 MB, used ")
+
+
+def test_memory_that_is_shared_counts_once(server: LeaseServer, tmp_path: Path) -> None:
+    script = "import os,time; x = os.urandom(60 << 20); os.fork(); os.fork(); time.sleep(1.5)"
+    job = server.add({"Executable": "python3", "Arguments": ["-c", script], "MaxRAM": 150})
+
+    run(server.url, tmp_path)
+
+    assert job.status == "Done"
+
+
+def test_a_pilot_told_to_end_gives_its_job_back(server: LeaseServer, tmp_path: Path, marker: str) -> None:
+    job = server.add(family(marker))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        wait_until_there(marker, 3)
+        pilot.process.send_signal(signal.SIGTERM)
+        ended = pilot.end()
+
+    wait_until_gone(marker)
+    assert job.status == "Rescheduled"
+    assert job.attempt.closed_as == "released"
+    assert ended["jobs"][0]["ended"] == "Released"
+    assert (ended["returncode"], ended["reason"]) == (0, "told to end by a signal")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_to_the_whole_group_ends_it_as_well(
+    server: LeaseServer, tmp_path: Path, marker: str
+) -> None:
+    """What a terminal does for Ctrl-C, and many batch systems."""
+    job = server.add(family(marker))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        wait_until_there(marker, 3)
+        os.killpg(pilot.process.pid, signal.SIGINT)
+        pilot.end()
+
+    wait_until_gone(marker)
+    assert job.attempt.closed_as == "released"
+
+
+def test_an_idle_pilot_ends_at_once_when_told(server: LeaseServer, tmp_path: Path) -> None:
+    server.retry_after = 60
+    with PilotProcess(server.url, tmp_path, "--max-empty", "0") as pilot:
+        server.wait_for(lambda: server.bodies("/requestJob"))
+        pilot.process.send_signal(signal.SIGTERM)
+        ended = pilot.end(timeout=10)
+
+    assert (ended["returncode"], ended["reason"]) == (0, "told to end by a signal")
+
+
+def test_a_pilot_told_to_end_while_the_service_is_away_ends_all_the_same(
+    server: LeaseServer, tmp_path: Path, marker: str
+) -> None:
+    server.add(family(marker))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        wait_until_there(marker, 3)
+        with server.away():
+            pilot.process.send_signal(signal.SIGTERM)
+            ended = pilot.end(timeout=25)
+
+    wait_until_gone(marker)
+    assert ended["jobs"][0]["ended"] == "Lost"
+    assert ended["returncode"] == 0
+
+
+@pytest.mark.parametrize("whom", ["pilot", "group"])
+def test_a_killed_pilot_leaves_no_payload_and_no_files(
+    server: LeaseServer, tmp_path: Path, marker: str, whom: str
+) -> None:
+    server.add(family(marker))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        wait_until_there(marker, 3)
+        if whom == "pilot":
+            pilot.process.kill()
+        else:
+            os.killpg(pilot.process.pid, signal.SIGKILL)
+
+        wait_until_gone(marker)
+        wait_until_gone(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_payload_that_kills_its_supervisor_gains_nothing(
+    server: LeaseServer, tmp_path: Path, marker: str
+) -> None:
+    loop = f"while :; do sleep 0.1; done # {marker}"
+    job = server.add(
+        {"Executable": "/bin/sh", "Arguments": ["-c", f"sh -c '{loop}' & kill -9 $PPID; {loop}"]}
+    )
+
+    run(server.url, tmp_path)
+
+    wait_until_gone(marker)
+    assert (job.status, job.exit_code) == ("Failed", 137)
+
+
+def test_protected_directories_of_a_payload_are_removed(server: LeaseServer, tmp_path: Path) -> None:
+    server.add({"Executable": "/bin/sh", "Arguments": ["-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b a"]})
+
+    run(server.url, tmp_path)
+
+    assert list(tmp_path.iterdir()) == []

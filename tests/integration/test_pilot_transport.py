@@ -1,0 +1,174 @@
+"""The pilot's HTTP at servers that do not behave."""
+
+import io
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from pilotage.fabric.pilot.transport import Away, Refused, TooLarge, Transport
+
+
+@contextmanager
+def answering(
+    answer: bytes, wrap: Callable[[socket.socket], socket.socket] = lambda each: each
+) -> Iterator[str]:
+    """A server that answers every request with these bytes and closes the connection."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                with wrap(connection) as speaking:
+                    speaking.recv(65536)
+                    speaking.sendall(answer)
+            except OSError:
+                connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    stop.set()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def http(body: bytes, status: str = "200 OK", *headers: str, length: int | None = None) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def call(answer: bytes) -> object:
+    with answering(answer) as address:
+        return Transport(f"http://{address}", "token", timeout=5).call("POST", "/x", {}).body
+
+
+def test_an_answer_is_read() -> None:
+    assert call(http(b'{"a": 1}')) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        http(b"<html>a proxy's page</html>"),
+        http(b"[1, 2]"),
+        http(b'{"a": ', length=100),
+        http(b"", "500 Internal Server Error"),
+        http(b"<html>Bad gateway</html>", "502 Bad Gateway"),
+        http(b"{}", "503 Service Unavailable", "Retry-After: soon"),
+    ],
+)
+def test_what_is_no_answer_may_be_tried_again(answer: bytes) -> None:
+    with pytest.raises(Away):
+        call(answer)
+
+
+def test_the_service_says_when_to_come_back() -> None:
+    with pytest.raises(Away) as caught:
+        call(http(b"{}", "429 Too Many Requests", "Retry-After: 17"))
+    assert caught.value.retry_after == 17
+
+
+def test_a_refusal_has_its_code_and_message() -> None:
+    body = b'{"error": {"code": "stale_lease", "message": "attempt 1 is closed", "details": {}}}'
+
+    with pytest.raises(Refused, match="attempt 1 is closed") as caught:
+        call(http(body, "409 Conflict"))
+    assert (caught.value.status, caught.value.code) == (409, "stale_lease")
+
+
+def test_a_refusal_that_is_not_ours_is_one_all_the_same() -> None:
+    with pytest.raises(Refused) as caught:
+        call(http(b"<html>", "404 Not Found"))
+    assert caught.value.status == 404
+
+
+def test_a_redirect_is_not_followed_with_our_token() -> None:
+    with pytest.raises(Refused) as caught:
+        call(http(b"", "302 Found", "Location: http://elsewhere/"))
+    assert caught.value.status == 302
+
+
+def test_a_download_that_breaks_off_may_be_tried_again() -> None:
+    with answering(http(b"half", length=8)) as address, pytest.raises(Away):
+        Transport(f"http://{address}", "token").download("/x", io.BytesIO(), limit=100)
+
+
+def test_a_download_beyond_the_limit_is_not_stored() -> None:
+    to = io.BytesIO()
+    with answering(http(b"x" * 1000)) as address, pytest.raises(TooLarge):
+        Transport(f"http://{address}", "token").download("/x", to, limit=100)
+    assert to.getvalue() == b""
+
+
+def test_a_refusal_in_the_middle_of_an_upload_is_heard() -> None:
+    size = 20 << 20
+    body = b'{"error": {"code": "body_too_large", "message": "too large"}}'
+    with answering(http(body, "413 Content Too Large")) as address, pytest.raises((Refused, Away)):
+        Transport(f"http://{address}", "token", timeout=5).upload("/x", io.BytesIO(b"x" * size), size=size)
+
+
+def test_nobody_there_may_be_tried_again() -> None:
+    with pytest.raises(Away, match=r"127\.0\.0\.1"):
+        Transport("http://127.0.0.1:1", "token").call("GET", "/x")
+
+
+@pytest.mark.parametrize("url", ["", "service", "ftp://x", "http://", "/api"])
+def test_an_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(ValueError, match="no address of a service"):
+        Transport(url, "token")
+
+
+def certificate(directory: Path) -> Path:
+    """A certificate for 127.0.0.1, signed by itself, with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = directory / "certificate.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return file
+
+
+def test_tls_is_verified(tmp_path: Path) -> None:
+    file = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+
+    with answering(http(b'{"a": 1}'), lambda each: context.wrap_socket(each, server_side=True)) as address:
+        url = f"https://localhost:{address.rpartition(':')[2]}"
+        trusting = Transport(url, "token", context=ssl.create_default_context(cafile=str(file)))
+        assert trusting.call("GET", "/x").body == {"a": 1}
+        with pytest.raises(Away, match=r"(?i)certificate"):
+            Transport(url, "token").call("GET", "/x")
