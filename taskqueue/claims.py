@@ -76,7 +76,7 @@ class Claimed:
     vo: str
     lease: str
     lease_expires_at: datetime
-    description: Mapping[str, Any]  #: placeholders filled
+    description: Mapping[str, Any]  #: placeholders filled, `JobID` added
     sandbox: str | None  #: digest of the input sandbox
 
 
@@ -144,12 +144,13 @@ def _claimed(conn: Connection, held: Sequence[_Held]) -> list[Claimed]:
             vo=each.row.vo,
             lease=each.lease,
             lease_expires_at=each.expires,
-            description=_filled(written[each.row.description_id].body, each.row.parameters),
+            description=_filled(written[each.row.description_id].body, each.row.parameters)
+            | {"JobID": each.row.job_id},
             sandbox=written[each.row.description_id].sandbox,
         )
         for each in held
     ]
 
 
-def _filled(body: str, parameters: str | None) -> Mapping[str, Any]:
+def _filled(body: str, parameters: str | None) -> dict[str, Any]:
     return placeholders.fill(json.loads(body), json.loads(parameters) if parameters else None)
