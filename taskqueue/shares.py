@@ -15,8 +15,9 @@ Source: DIRAC TaskQueueDB.
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import fsum
+from operator import attrgetter
 
 from cs_config.groups import Group
 from taskqueue.classes import RequirementClass
@@ -28,7 +29,9 @@ BACKGROUND = 0.1
 #: Property of groups whose members have their share together.
 JOB_SHARING = "JobSharing"
 
-_NOTHING = frozenset[str]()
+#: What members of a family may differ in.
+_FREE = frozenset({"sites", "banned_sites", "min_ram", "max_ram", "min_ram_per_core"})
+_family = attrgetter(*(field.name for field in fields(RequirementClass) if field.name not in _FREE))
 _NEVER_FIRST, _ALWAYS_FIRST = 0.001, 10.0  # user priorities
 
 
@@ -65,16 +68,9 @@ def raw_weight(jobs: Mapping[float, int]) -> float:
     return fsum(real_priority(each) * count for each, count in jobs.items()) / sum(jobs.values())
 
 
-def family(requirement_class: RequirementClass) -> RequirementClass:
+def family(requirement_class: RequirementClass) -> Hashable:
     """What task queues of one owner have in common that are one family."""
-    return replace(
-        requirement_class,
-        sites=_NOTHING,
-        banned_sites=_NOTHING,
-        min_ram=0,
-        max_ram=None,
-        min_ram_per_core=0,
-    )
+    return _family(requirement_class)
 
 
 def of_groups(demands: Iterable[Demand], groups: Mapping[Entity, Group]) -> dict[Entity, float]:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -125,7 +124,7 @@ class WaitingEntry:
     priority: float  #: the user's, 0 … 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueue:
     """A task queue that has jobs."""
 
@@ -136,11 +135,7 @@ class TaskQueue:
     owner: str
     owner_group: str
     priority: float  #: its weight in the lottery
-
-    @cached_property
-    def family(self) -> int:
-        """The same for task queues whose weight is that of all of them together; in this process only."""
-        return hash((self.owner_group, self.owner, shares.family(self.requirement_class)))
+    family: int  #: the same for those that weigh as much as all of them together; in this process only
 
 
 def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime) -> None:
@@ -293,12 +288,14 @@ def _batches(ids: Collection[int]) -> list[list[int]]:
 
 
 def _task_queue(row: Row[*tuple[Any, ...]]) -> TaskQueue:
+    asked = RequirementClass.from_json(row.definition)
     return TaskQueue(
         task_queue_id=row.task_queue_id,
         class_id=row.class_id,
-        requirement_class=RequirementClass.from_json(row.definition),
+        requirement_class=asked,
         vo=row.vo,
         owner=row.owner,
         owner_group=row.owner_group,
         priority=row.priority,
+        family=hash((row.owner_group, row.owner, shares.family(asked))),
     )

@@ -283,6 +283,16 @@ def test_every_matcher_learns_of_other_weights(engine: Engine, now: datetime, ag
     assert [shown(each) for each in matchers] == [{first: 500, second: 500}] * 2
 
 
+def test_matchers_know_which_task_queues_weigh_together(engine: Engine, now: datetime) -> None:
+    one = add(engine, now)
+    split = add(engine, now, asked=replace(EVERYWHERE, sites=frozenset({"A.B.ch"}), min_ram=2000))
+    other, bobs = add(engine, now, asked=SHORT), add(engine, now, owner="bob")
+    with database.reading(engine) as conn:
+        family = {each.task_queue_id: each.family for each in task_queues.occupied(conn)}
+    assert family[one] == family[split]
+    assert len({family[one], family[other], family[bobs]}) == 3
+
+
 def test_pilots_are_given_to_groups_in_proportion_to_their_shares(engine: Engine, now: datetime) -> None:
     config = grid(GRID.replace("lhcb_prod: {", "lhcb_prod: {JobShare: 3000, "))
     with database.writing(engine) as conn:
