@@ -92,7 +92,7 @@ class _Supervisor:
         return 0
 
     def _start(self) -> None:
-        """Start the payload once the pilot knows its number, by which it finds the rest should we be killed."""
+        """Start the payload once the pilot knows its number, by which it finds the rest if we are killed."""
         go, release = os.pipe()
         read, failure = os.pipe()  # closed by exec: what comes out says why it failed
         self._payload = os.fork()
