@@ -6,13 +6,14 @@ or a job that has just come is found a moment later.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from matcher import rules
 from matcher.index import ClassIndex
 from matcher.resource import Resource
-from taskqueue import changes, task_queues
+from taskqueue import changes, priorities, task_queues
 from taskqueue.task_queues import TaskQueue
 
 #: Resources whose task queues are remembered; beyond that we start anew.
@@ -41,6 +42,8 @@ class Waiting:
         ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
         if ids:
             self._look_again(conn, ids)
+        if groups := {change.key for change in found if change.kind == changes.PRIORITY}:
+            self._weigh_again(conn, groups)
         self._position = position  # not before: what could not be looked at has to come again
         return frozenset(change.key for change in found if change.kind == changes.MAPPING)
 
@@ -65,6 +68,14 @@ class Waiting:
             self._discard(gone)
         for each in occupied.values():
             self._add(each)
+
+    def _weigh_again(self, conn: Connection, groups: set[str]) -> None:
+        for task_queue_id, weight in priorities.of_groups(conn, groups).items():
+            known = self._by_id.get(task_queue_id)
+            if known is not None and known.priority != weight:
+                self._remembered.clear()
+                known = replace(known, priority=weight)
+                self._by_id[task_queue_id] = self._of_class[known.class_id][task_queue_id] = known
 
     def _add(self, each: TaskQueue) -> None:
         if self._by_id.get(each.task_queue_id) == each:
