@@ -165,6 +165,26 @@ class Client:
         """One page of pilots under `pilots`."""
         return self._page("/pilots", filters, limit=limit, after=after)
 
+    def sites(self, *, limit: int = 100, after: object = None) -> Json:
+        """One page of sites, with what limits matches there, under `sites`."""
+        return self._page("/sites", {}, limit=limit, after=after)
+
+    def site(self, site: str) -> Json:
+        """What limits matches at a site, and what it advertised."""
+        return self._call("GET", f"/sites/{quote(site, safe='')}")
+
+    def watermark(self, site: str) -> int:
+        """To be fetched before counting, and stated as `as_of` in the advertisement."""
+        return int(self._call("POST", f"/sites/{quote(site, safe='')}/watermark")["watermark"])
+
+    def advertise(self, scope: str, said: Mapping[str, object]) -> Json:
+        """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
+        names = [quote(name, safe="") for name in scope.split("/")]
+        path = "".join(
+            f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False)
+        )
+        return self._call("POST", f"{path}/advertisement", json=dict(said))
+
     def config(self) -> Json:
         """The configuration in force, as far as it may be seen."""
         return self._call("GET", "/config")
