@@ -5,6 +5,7 @@ Source: DIRAC's `Operations` section, where it has the option.
 
 import itertools
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
 
@@ -145,8 +146,44 @@ class JobPath(Options):
     """Names of the steps after JobPath, in order."""
 
 
+class Measure(StrEnum):
+    """What of jobs that run or ran counts as use."""
+
+    WALL_TIME = "WallTime"  #: seconds times cores
+    JOBS = "Jobs"  #: how often jobs were run
+
+
+class TimeSlice(Options):
+    """`JobScheduling/ShareCorrections/<name>/TimeSlices/<name>`: a time that use is looked at over."""
+
+    time_span: Annotated[float, Field(ge=3_600, le=31 * 86_400)] = 604_800
+    """Seconds until now, to the whole hour; what retention has removed is not seen."""
+    weight: Annotated[float, Field(gt=0)] = 1
+    """Among the slices."""
+    max_correction: Annotated[float, Field(ge=1)] = 3
+    """What the slice may multiply or divide a share by."""
+
+
+class ShareCorrection(Options):
+    """`JobScheduling/ShareCorrections/<name>`: shares follow use, between groups or between owners."""
+
+    group: Annotated[str | None, Field(min_length=1)] = None
+    """Correct between the owners of this group; without it between the groups of the VO."""
+    measure: Annotated[Measure, Field(strict=False)] = Measure.WALL_TIME
+    """WallTime (times cores) or Jobs."""
+    max_global_correction: Annotated[float, Field(ge=1)] = 5
+    """What all slices together may multiply or divide a share by."""
+    time_slices: Annotated[Mapping[str, TimeSlice], Field(default_factory=dict)]
+    """The slices, by any names; without any there is one with the defaults."""
+
+    @property
+    def slices(self) -> tuple[TimeSlice, ...]:
+        """The slices that count."""
+        return tuple(self.time_slices.values()) or (TimeSlice(),)
+
+
 class JobScheduling(Options):
-    """How jobs get ready to wait, and back when they were lost."""
+    """How jobs get ready to wait, in what order they are served, and how they come back when lost."""
 
     cpu_segments: Annotated[tuple[int, ...], Field(alias="taskQueueCPUTimeIntervals")] = CPU_SEGMENTS
     """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
@@ -164,6 +201,17 @@ class JobScheduling(Options):
     """Seconds before a held job is looked at again."""
     input_data_catalogue: str | None = None
     """File with the replicas of input data."""
+    enable_shares_correction: bool = False
+    """Give those more who used less than their share of late, and the others less."""
+    share_corrections: Annotated[Mapping[str, ShareCorrection], Field(default_factory=dict)]
+    """The corrections, by any names; without any there is one between groups with the defaults."""
+
+    @property
+    def corrections(self) -> tuple[ShareCorrection, ...]:
+        """The corrections of shares by use that are in force."""
+        if not self.enable_shares_correction:
+            return ()
+        return tuple(self.share_corrections.values()) or (ShareCorrection.model_validate({}),)
 
     @model_validator(mode="after")
     def _segments_increase(self) -> "JobScheduling":
@@ -226,7 +274,7 @@ class Operations(Options):
 
     job_description: JobDescription = JobDescription.model_validate({})
     job_path: JobPath = JobPath()
-    job_scheduling: JobScheduling = JobScheduling()
+    job_scheduling: JobScheduling = JobScheduling.model_validate({})
     pools: Pools = Pools()
     leases: Leases = Leases()
     retention: Retention = Retention()

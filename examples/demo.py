@@ -12,15 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from pilotage.cli import client_env
+from pilotage.fabric.client import Client
 
 GRID = Path(__file__).parent / "osg" / "resources.yaml"
 JOBS = Path(__file__).parent / "osg" / "jobs"
@@ -38,9 +41,11 @@ PILOTS = (
     ("osgvo", "OSG.UUCHPC.us/osggate.chpc.utah.edu/OSG_US_Utah_CHPC_osggate"),
 )
 #: Each description of production.yaml is submitted so often.
-COPIES = 35
+COPIES = 30
 #: Where the new release gets installed while its job waits.
 UPGRADED_CE = "        ce01.cmsaf.mit.edu:\n"
+#: Queues of a pool that the table names.
+QUEUES_SHOWN = 2
 #: Seconds that the jobs may take together.
 PATIENCE = 120
 
@@ -157,8 +162,7 @@ class Demo:
         site, ce, name = queue.split("/")
         directory = self.directory / f"slot{number}"
         directory.mkdir()
-        url = dict(line.split("=", 1) for line in (self.home / "client.env").read_text().splitlines())
-        environment = {**self.environment, "PILOTAGE_TOKEN": token, "PILOTAGE_URL": url["PILOTAGE_URL"]}
+        environment = {**self.environment, **client_env.read(self.home), "PILOTAGE_TOKEN": token}
         with (directory / "pilot.log").open("wb") as log:
             process = subprocess.Popen(
                 [PILOTAGE, "pilot", "--site", site, "--ce", ce, "--queue", name],
@@ -170,6 +174,10 @@ class Demo:
             )
         with _ended(process, signal.SIGTERM):
             yield
+
+    def _client(self) -> Client:
+        reached = client_env.read(self.home)
+        return Client(reached["PILOTAGE_URL"], reached["PILOTAGE_TOKEN"])
 
     def install_new_release(self, ids: Sequence[int]) -> None:
         """Add a software tag at one site; the job that waits for it becomes runnable by itself."""
@@ -186,12 +194,11 @@ class Demo:
         console.print()
         columns = (TextColumn("Jobs done"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         deadline = time.monotonic() + PATIENCE
-        with Progress(*columns, console=console) as bar:
+        with Progress(*columns, console=console) as bar, self._client() as client:
             task = bar.add_task("jobs", total=len(ids))
             while time.monotonic() < deadline:
-                rows = self.run("job", "list", "--by", "status", quiet=True)["summary"]
-                counts = Counter({row["status"]: row["count"] for row in rows})
-                final = counts["Done"] + counts["Failed"] + counts["Killed"]
+                rows = client.summary(by=["status"], filters={"status": "Done,Failed,Killed"})
+                final = sum(row["count"] for row in rows)
                 bar.update(task, completed=final)
                 if final >= len(ids):
                     break
@@ -205,12 +212,14 @@ class Demo:
         self.say("Jobs by VO, pool, site and status")
         self._jobs_table()
         self.say("Pools with their queues")
-        self.show("pool", "list")
+        self._pools_table()
         self.say("The RFC's job")
         self.show("job", "log", str(rfc))
         target = self.directory / "output"
         files = self.run("job", "output", str(rfc), str(analysis[-1]), "--directory", target)["files"]
         for file in (Path(file) for found in files.values() for file in found):
+            if not file.stat().st_size:
+                continue
             console.print(f"[dim]{file.relative_to(target)}:[/]")
             console.print(file.read_text().rstrip(), markup=False)
         self.say("The job that cannot run, and why")
@@ -218,7 +227,7 @@ class Demo:
 
     def _jobs_table(self) -> None:
         rows = self.run("job", "list", "--by", "vo,submit_pool,site,status", quiet=True)["summary"]
-        table = Table("VO", "Pool", "Site", "Status")
+        table = Table("VO", "Pool", "Site", "Status", box=SIMPLE_HEAD)
         table.add_column("Jobs", justify="right")
         for row in sorted(
             rows, key=lambda row: [str(row[name]) for name in ("vo", "submit_pool", "site", "status")]
@@ -227,6 +236,27 @@ class Demo:
             pool = (row["submit_pool"] or "–")[:12]
             table.add_row(row["vo"], pool, row["site"], f"[{colour}]{row['status']}", str(row["count"]))
         console.print(table)
+
+    def _pools_table(self) -> None:
+        table = Table("Pool", "VO", "Requirements", box=SIMPLE_HEAD)
+        table.add_column("Eligible queues", overflow="fold")
+        for pool in self.run("pool", "list")["pools"]:
+            queues = pool["queues"][:QUEUES_SHOWN]
+            more = len(pool["queues"]) - len(queues)
+            shown = [*queues, *([f"… and {more} more"] if more else [])] or ["none"]
+            table.add_row(pool["pool_id"][:12], pool["vo"], _requirements(pool), "\n".join(shown))
+        console.print(table)
+
+
+def _requirements(pool: dict[str, Any]) -> str:
+    asked = pool["requirements"]
+    if isinstance(asked, str):
+        return asked
+    return "\n".join(f"{name} = {_words(value)}" for name, value in asked.items())
+
+
+def _words(value: object) -> str:
+    return " | ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @contextmanager

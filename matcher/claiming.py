@@ -1,7 +1,8 @@
 """Claiming for all requests that have come in, in one transaction."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 
@@ -9,8 +10,9 @@ from sqlalchemy import Connection
 
 from matcher.requests import MatchRequest
 from taskqueue import claims, match_requests, pilots
-from taskqueue.claims import Claimed, Holder, Place, Taken
+from taskqueue.claims import Claimed, Holder, Place, Taken, Want
 from taskqueue.match_requests import Key
+from taskqueue.task_queues import TaskQueue
 
 #: Task queues that are tried before it is asked which of the others have jobs at all.
 _TRIES = 3
@@ -23,7 +25,7 @@ class Wish:
     request: MatchRequest
     place: Place
     holder: Holder
-    drawn: Iterator[int]  #: ids of the task queues that fit, in the order in which to try them
+    drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,36 @@ class Look:
     in_other_hands: bool = False  #: jobs that fit are being taken by others; they may come free again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Catch:
-    """What a wish took, before it is handed over."""
+    """What a wish has taken so far, before it is handed over."""
 
-    taken: Sequence[Taken] = ()
+    wish: Wish
+    taken: list[Taken] = field(default_factory=list)
+    tried: list[TaskQueue] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
+
+    @property
+    def missing(self) -> int:
+        """How many jobs more it wants."""
+        return self.wish.request.count - len(self.taken)
+
+    def next(self) -> TaskQueue | None:
+        """The task queue to try next; None: all have been."""
+        found = next(self.wish.drawn, None)
+        if found is not None:
+            self.tried.append(found)
+        return found
+
+    def want(self, task_queue: TaskQueue) -> Want:
+        """What it wants of that task queue."""
+        return Want(
+            task_queue_id=task_queue.task_queue_id,
+            count=self.missing,
+            place=self.wish.place,
+            has_pool=task_queue.requirement_class.submit_pool is not None,
+        )
 
 
 def claim_all(conn: Connection, wishes: Sequence[Wish], *, now: datetime) -> list[Look]:
@@ -53,11 +78,9 @@ def claim_all(conn: Connection, wishes: Sequence[Wish], *, now: datetime) -> lis
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
-    catches = [
-        _Catch() if keys.get(number) in held else _catch(conn, wish, now)
-        for number, wish in enumerate(wishes)
-    ]
-    looks = _hand_over(conn, wishes, catches, now)
+    catches = [_Catch(wish=wish) for wish in wishes]
+    _take(conn, [catch for number, catch in enumerate(catches) if keys.get(number) not in held], now)
+    looks = _hand_over(conn, catches, now)
     looks = [
         Look(claimed=held[keys[number]]) if keys.get(number) in held else look
         for number, look in enumerate(looks)
@@ -83,39 +106,41 @@ def given_before(
     return found
 
 
-def _catch(conn: Connection, wish: Wish, now: datetime) -> _Catch:
-    """Take jobs, as many as are wanted or as there are.
+def _take(conn: Connection, catches: Sequence[_Catch], now: datetime) -> None:
+    """Take jobs, as many as each wants or as there are.
 
     A task queue that has none is cheap to try, but there may be thousands: after a few it is asked which
     of all the others have any.
     """
-    count, place = wish.request.count, wish.place
-    first = list(islice(wish.drawn, _TRIES))
-    taken = claims.take(conn, first, count, place=place, now=now)
-    if len(taken) >= count:
-        return _Catch(taken=taken)
-    rest = list(wish.drawn)
+    for _ in range(_TRIES):
+        asking = [
+            (catch, found) for catch in catches if catch.missing > 0 and (found := catch.next()) is not None
+        ]
+        wants = [catch.want(found) for catch, found in asking]
+        for (catch, _), taken in zip(asking, claims.take_all(conn, wants, now=now), strict=True):
+            catch.taken += taken
+    for catch in catches:
+        if catch.missing > 0:
+            _search(conn, catch, now)
+
+
+def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
+    """Take from those that have jobs, among all that were not tried; say how it stands if none has."""
+    place = catch.wish.place
+    first = [each.task_queue_id for each in catch.tried]
+    rest = [each.task_queue_id for each in catch.wish.drawn]
     left = claims.left(conn, rest, place=place)
     full = [each for each in rest if each in left]
-    taken += claims.take(conn, full, count - len(taken), place=place, now=now)
-    still = claims.left(conn, first + full, place=place) if len(taken) < count else left.union(first)
-    return _Catch(
-        taken=taken,
-        emptied=frozenset(first + rest) - still - left,
-        in_other_hands=not taken and bool(still),
-    )
+    catch.taken += claims.take(conn, full, catch.missing, place=place, now=now)
+    still = claims.left(conn, first + full, place=place) if catch.missing > 0 else left.union(first)
+    catch.emptied = frozenset(first + rest) - still - left
+    catch.in_other_hands = not catch.taken and bool(still)
 
 
-def _hand_over(
-    conn: Connection, wishes: Sequence[Wish], catches: Sequence[_Catch], now: datetime
-) -> list[Look]:
-    given = [
-        (row, wish.place, wish.holder)
-        for wish, catch in zip(wishes, catches, strict=True)
-        for row in catch.taken
-    ]
+def _hand_over(conn: Connection, catches: Sequence[_Catch], now: datetime) -> list[Look]:
+    given = [(row, catch.wish.place, catch.wish.holder) for catch in catches for row in catch.taken]
     claimed = iter(claims.hand_over(conn, given, now=now))
-    _count(conn, wishes, catches)
+    _count(conn, catches)
     return [
         Look(
             claimed=tuple(islice(claimed, len(catch.taken))),
@@ -126,12 +151,12 @@ def _hand_over(
     ]
 
 
-def _count(conn: Connection, wishes: Sequence[Wish], catches: Sequence[_Catch]) -> None:
+def _count(conn: Connection, catches: Sequence[_Catch]) -> None:
     """Note with each pilot how many jobs it was given."""
-    given: dict[str, int] = {}
-    for wish, catch in zip(wishes, catches, strict=True):
-        if wish.holder.stamp is not None and catch.taken:
-            given[wish.holder.stamp] = given.get(wish.holder.stamp, 0) + len(catch.taken)
+    given: Counter[str] = Counter()
+    for catch in catches:
+        if catch.wish.holder.stamp is not None and catch.taken:
+            given[catch.wish.holder.stamp] += len(catch.taken)
     pilots.give(conn, given)
 
 

@@ -114,7 +114,7 @@ def _unsaid(_: Connection, situation: Situation) -> Iterator[str]:
         ),
     ):
         if asks and queues and silent:
-            yield f"no queue says that it has {what}; the {len(queues)} eligible ones do not say what they have"
+            yield f"no queue says that it has {what}; what the {len(queues)} eligible ones have is not stated"
 
 
 def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:

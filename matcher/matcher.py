@@ -165,7 +165,7 @@ class Matcher:
         candidates = self._candidates(served, resource)
         if not candidates:
             return Look()
-        drawn = (each.task_queue_id for each in lottery.order(candidates, self._random))
+        drawn = lottery.order(candidates, self._random)
         return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
 
     def _place(
@@ -194,9 +194,9 @@ class Matcher:
         with self._lock:
             return self._places.served(conn, address, usable, age=age), here
 
-    def _candidates(self, served: Served, resource: Resource) -> list[TaskQueue]:
+    def _candidates(self, served: Served, resource: Resource) -> Sequence[TaskQueue]:
         with self._lock:
-            return list(self._waiting.candidates(resource, served.pools))
+            return self._waiting.candidates(resource, served.pools)
 
     def _holder(self, request: MatchRequest) -> Holder:
         vos = request.caller.vos

@@ -5,15 +5,19 @@ or a job that has just come is found a moment later.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from matcher import rules
 from matcher.index import ClassIndex
 from matcher.resource import Resource
-from taskqueue import changes, task_queues
+from taskqueue import changes, priorities, task_queues
 from taskqueue.task_queues import TaskQueue
+
+#: Resources whose task queues are remembered; beyond that we start anew.
+_REMEMBERED = 256
 
 
 class Waiting:
@@ -23,6 +27,7 @@ class Waiting:
         self._index = ClassIndex()
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
+        self._remembered: dict[tuple[Resource, frozenset[str]], Sequence[TaskQueue]] = {}
         self._position: int | None = None  # in the feed; None: nothing is loaded
 
     def follow(self, conn: Connection) -> frozenset[str]:
@@ -33,14 +38,25 @@ class Waiting:
                 self._add(each)
             self._position = position
             return frozenset()
-        found, self._position = changes.read(conn, self._position)
+        found, position = changes.read(conn, self._position)
         ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
         if ids:
             self._look_again(conn, ids)
+        if groups := {change.key for change in found if change.kind == changes.PRIORITY}:
+            self._weigh_again(conn, groups)
+        self._position = position  # not before: what could not be looked at has to come again
         return frozenset(change.key for change in found if change.kind == changes.MAPPING)
 
-    def candidates(self, resource: Resource, pools: frozenset[str]) -> Iterator[TaskQueue]:
-        """The task queues that the resource may serve, where these pools may run."""
+    def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
+        """The task queues that the resource may serve, where these pools may run; not to be changed."""
+        found = self._remembered.get((resource, pools))
+        if found is None:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            found = self._remembered[resource, pools] = list(self._candidates(resource, pools))
+        return found
+
+    def _candidates(self, resource: Resource, pools: frozenset[str]) -> Iterator[TaskQueue]:
         for class_id in self._index.matching(resource, pools):
             for each in self._of_class[class_id].values():
                 if rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource):
@@ -53,7 +69,18 @@ class Waiting:
         for each in occupied.values():
             self._add(each)
 
+    def _weigh_again(self, conn: Connection, groups: set[str]) -> None:
+        for task_queue_id, weight in priorities.of_groups(conn, groups).items():
+            known = self._by_id.get(task_queue_id)
+            if known is not None and known.priority != weight:
+                self._remembered.clear()
+                known = replace(known, priority=weight)
+                self._by_id[task_queue_id] = self._of_class[known.class_id][task_queue_id] = known
+
     def _add(self, each: TaskQueue) -> None:
+        if self._by_id.get(each.task_queue_id) == each:
+            return
+        self._remembered.clear()
         self._by_id[each.task_queue_id] = each
         self._of_class[each.class_id][each.task_queue_id] = each
         self._index.add(each.class_id, each.requirement_class)
@@ -62,6 +89,7 @@ class Waiting:
         known = self._by_id.pop(task_queue_id, None)
         if known is None:
             return
+        self._remembered.clear()
         siblings = self._of_class[known.class_id]
         del siblings[task_queue_id]
         if not siblings:

@@ -18,6 +18,7 @@ from taskqueue.tables import changes
 
 TASK_QUEUE = "task_queue"
 MAPPING = "mapping"
+PRIORITY = "priority"
 
 # `xid8` counts on beyond 32 bits; it converts to a number by way of its text.
 _OUR_XID = cast(cast(func.pg_current_xact_id(), Text), BigInteger)
@@ -48,8 +49,8 @@ READ = {
 class Change:
     """One thing to look at again."""
 
-    kind: str  #: TASK_QUEUE or MAPPING
-    key: str  #: the id of the task queue; the VO of the mapping
+    kind: str  #: TASK_QUEUE, MAPPING or PRIORITY
+    key: str  #: the id of the task queue; the VO of the mapping; the group whose task queues weigh otherwise
 
 
 def append(conn: Connection, kind: str, keys: Collection[str], *, now: datetime) -> None:

@@ -1,130 +1,44 @@
-"""The claim: take jobs from their task queues so that no one else can.
-
-Whoever deletes a job's waiting row has the job. What must hold is stated again here, on the tables: that
-the job still waits, and that its pool may run at the queue that asks. So whatever a matcher remembers
-wrongly can waste a try, but never hand out a wrong job. Rows that another transaction holds are passed
-over, not waited for: claims cannot deadlock. What they passed over may come free again, which `left`
-tells from "gone".
-"""
+"""The claim: jobs that were taken are handed over, with attempt, lease and log in the same transaction."""
 
 import json
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    bindparam,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import BindParameter, Connection, bindparam, insert, select
 
 from taskqueue import log, placeholders
 from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts, descriptions, jobs, pool_queue_classes, task_queues, waiting_jobs
-from taskqueue.tables import queue_class_members as members
+from taskqueue.tables import attempts, descriptions, jobs
+from taskqueue.taking import ASSIGNED, CLAIMED, Place, Taken, Want, left, take, take_all
+
+__all__ = [
+    "Claimed",
+    "Holder",
+    "Place",
+    "Taken",
+    "Want",
+    "hand_over",
+    "left",
+    "still_held",
+    "take",
+    "take_all",
+]
 
 SOURCE = "Matcher"
-ASSIGNED = "Assigned"
 _LEASE_BYTES = 24
 
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-_BATCH = 1000
 
-#: The current mapping decides, not what the matcher remembers of it: some queue of the stated place is
-#: eligible. What is not stated is empty; without a site no queue is there.
-_ELIGIBLE_HERE = (
-    select(pool_queue_classes.c.pool_id)
-    .join(members, members.c.queue_class_id == pool_queue_classes.c.queue_class_id)
-    .where(
-        pool_queue_classes.c.pool_id == jobs.c.submit_pool,
-        members.c.vo == jobs.c.vo,
-        members.c.site == bindparam("here_site"),
-        or_(bindparam("here_ce") == "", members.c.ce == bindparam("here_ce")),
-        or_(bindparam("here_queue") == "", members.c.queue == bindparam("here_queue")),
-    )
-    .correlate(jobs)
-)
-_MAY_RUN_HERE: ColumnElement[bool] = or_(jobs.c.submit_pool.is_(None), _ELIGIBLE_HERE.exists())
-
-
-def _claimable(column: ColumnElement[int]) -> Select[int]:
-    return (
-        select(column)
-        .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
-        .where(jobs.c.status == JobStatus.WAITING.value, _MAY_RUN_HERE)
-    )
-
-
-#: The user's priority first, then first in, first out.
-PICK = (
-    _claimable(waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.task_queue_id == bindparam("the_task_queue"))
-    .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
-    .limit(bindparam("most"))
-)
-_CLAIMED = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id, jobs.c.parameters)
-_GIVEN = {
-    "status": JobStatus.MATCHED.value,
-    "minor_status": ASSIGNED,
-    "application_status": "",
-    "epoch": jobs.c.epoch + 1,
-    "site": bindparam("at_site"),
-    "updated_at": bindparam("now"),
-}
-
-
-def _take_postgresql() -> Any:
-    # NO KEY UPDATE: a log row on its way, which only refers to the job, does not make us pass it over.
-    picked = PICK.with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True).cte("picked")
-    taken = (
-        delete(waiting_jobs)
-        .where(waiting_jobs.c.job_id.in_(select(picked.c.job_id)))
-        .returning(waiting_jobs.c.job_id)
-        .cte("taken")
-    )
-    return (
-        update(jobs)
-        .where(jobs.c.job_id == taken.c.job_id, jobs.c.status == JobStatus.WAITING.value)
-        .values(_GIVEN)
-        .returning(*_CLAIMED)
-    )
-
-
-TAKE_POSTGRESQL = _take_postgresql()
-# SQLite has one writer at a time: what was picked is still there.
-LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_JOB_IDS))
-TAKE_SQLITE = (
-    update(jobs)
-    .where(jobs.c.job_id.in_(_JOB_IDS), jobs.c.status == JobStatus.WAITING.value)
-    .values(_GIVEN)
-    .returning(*_CLAIMED)
-)
 OPEN = insert(attempts)
-#: EXISTS ends at the first job of each; a task queue may hold hundreds of thousands.
-LEFT = select(task_queues.c.task_queue_id).where(
-    task_queues.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)),
-    _claimable(waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id)
-    .correlate(task_queues)
-    .exists(),
-)
 DESCRIPTIONS = select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
     descriptions.c.description_id.in_(bindparam("ids", expanding=True))
 )
 STILL_HELD = (
-    select(*_CLAIMED, attempts.c.lease, attempts.c.lease_expires_at)
+    select(*CLAIMED, attempts.c.lease, attempts.c.lease_expires_at)
     .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
     .where(
         jobs.c.job_id.in_(_JOB_IDS),
@@ -136,25 +50,12 @@ STILL_HELD = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a job would run; empty: not stated."""
-
-    site: str
-    ce: str = ""
-    queue: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """Who gets the jobs, and for how long."""
 
     subject: str  #: of the token
     stamp: str | None  #: of the pilot
     lease_time: timedelta  #: until it must have begun
-
-
-#: A job that nobody else gets any more: its id, new epoch, VO, description and parameters.
-Taken = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,23 +76,8 @@ class Claimed:
     vo: str
     lease: str
     lease_expires_at: datetime
-    description: Mapping[str, Any]  #: placeholders filled
+    description: Mapping[str, Any]  #: placeholders filled, `JobID` added
     sandbox: str | None  #: digest of the input sandbox
-
-
-def take(
-    conn: Connection, task_queue_ids: Iterable[int], count: int, *, place: Place, now: datetime
-) -> list[Taken]:
-    """Take up to `count` jobs, from the first task queue that has any, then from the next.
-
-    `hand_over` has to follow in the same transaction: a job that is Matched has an open attempt.
-    """
-    taken: list[Taken] = []
-    for task_queue_id in task_queue_ids:
-        if len(taken) >= count:
-            break
-        taken += _take(conn, task_queue_id, count - len(taken), place, now)
-    return taken
 
 
 def hand_over(
@@ -214,36 +100,10 @@ def hand_over(
     return _claimed(conn, held)
 
 
-def left(conn: Connection, task_queue_ids: Collection[int], *, place: Place) -> frozenset[int]:
-    """Those of the task queues that have a job for this place, though perhaps in another's hands just now."""
-    ordered = sorted(set(task_queue_ids))
-    found: set[int] = set()
-    for start in range(0, len(ordered), _BATCH):
-        values = {"task_queue_ids": ordered[start : start + _BATCH], **_where(place)}
-        found.update(conn.execute(LEFT, values).scalars())
-    return frozenset(found)
-
-
 def still_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> list[Claimed]:
     """Those of the jobs that this holder has still: what a lost answer said."""
     rows = conn.execute(STILL_HELD, {"job_ids": sorted(job_ids), "holder": subject}).all()
     return _claimed(conn, [_Held(row=row, lease=row.lease, expires=row.lease_expires_at) for row in rows])
-
-
-def _take(conn: Connection, task_queue_id: int, most: int, place: Place, now: datetime) -> Sequence[Taken]:
-    picking = {"the_task_queue": task_queue_id, "most": most, **_where(place)}
-    giving = {"at_site": place.site or "ANY", "now": now}
-    if conn.dialect.name != "sqlite":
-        return conn.execute(TAKE_POSTGRESQL, picking | giving).all()
-    job_ids = conn.execute(PICK, picking).scalars().all()
-    if not job_ids:
-        return []
-    conn.execute(LEAVE, {"job_ids": job_ids})
-    return conn.execute(TAKE_SQLITE, {"job_ids": job_ids, **giving}).all()
-
-
-def _where(place: Place) -> dict[str, object]:
-    return {"here_site": place.site, "here_ce": place.ce, "here_queue": place.queue}
 
 
 def _opened(held: _Held, place: Place, holder: Holder, now: datetime) -> dict[str, object]:
@@ -284,12 +144,13 @@ def _claimed(conn: Connection, held: Sequence[_Held]) -> list[Claimed]:
             vo=each.row.vo,
             lease=each.lease,
             lease_expires_at=each.expires,
-            description=_filled(written[each.row.description_id].body, each.row.parameters),
+            description=_filled(written[each.row.description_id].body, each.row.parameters)
+            | {"JobID": each.row.job_id},
             sandbox=written[each.row.description_id].sandbox,
         )
         for each in held
     ]
 
 
-def _filled(body: str, parameters: str | None) -> Mapping[str, Any]:
+def _filled(body: str, parameters: str | None) -> dict[str, Any]:
     return placeholders.fill(json.loads(body), json.loads(parameters) if parameters else None)

@@ -327,8 +327,10 @@ changes = Table(
     metadata,
     Column("change_id", BigId, primary_key=True),
     Column("xid", BigInteger, nullable=False),  # PostgreSQL: transaction that wrote it; SQLite: 0
-    Column("kind", String(16), nullable=False),  # task_queue, mapping
-    Column("key", Text, nullable=False),  # id of the task queue; VO of the mapping
+    Column("kind", String(16), nullable=False),  # task_queue, mapping, priority
+    Column(
+        "key", Text, nullable=False
+    ),  # id of the task queue; VO of the mapping; owner group of the weights
     Column("at", UtcTime, nullable=False),
     Index("ix_changes_xid", "xid"),
     Index("ix_changes_at", "at"),

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import Insert
 
-from taskqueue import changes
+from taskqueue import changes, shares
 from taskqueue.classes import RequirementClass
 from taskqueue.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.upserts import Twins, Upsert
@@ -135,6 +135,7 @@ class TaskQueue:
     owner: str
     owner_group: str
     priority: float  #: its weight in the lottery
+    family: int  #: the same for those that weigh as much as all of them together; in this process only
 
 
 def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime) -> None:
@@ -287,12 +288,14 @@ def _batches(ids: Collection[int]) -> list[list[int]]:
 
 
 def _task_queue(row: Row[*tuple[Any, ...]]) -> TaskQueue:
+    asked = RequirementClass.from_json(row.definition)
     return TaskQueue(
         task_queue_id=row.task_queue_id,
         class_id=row.class_id,
-        requirement_class=RequirementClass.from_json(row.definition),
+        requirement_class=asked,
         vo=row.vo,
         owner=row.owner,
         owner_group=row.owner_group,
         priority=row.priority,
+        family=hash((row.owner_group, row.owner, shares.family(asked))),
     )

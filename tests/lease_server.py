@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "the.pilots.token"
@@ -74,7 +74,7 @@ class LeaseServer:
 
     # What a test does.
 
-    def __enter__(self) -> "LeaseServer":
+    def __enter__(self) -> Self:
         self.come_back()
         return self
 
@@ -173,7 +173,7 @@ class LeaseServer:
             case ["resources", "queues", *names]:
                 return self._queue("/".join(names))
             case ["matcher", "getSubmitPoolsForQueue"]:
-                return {"pools": {queue: self.pools for queue in said["queues"]}, "unknown": []}
+                return {"pools": dict.fromkeys(said["queues"], self.pools), "unknown": []}
             case ["matcher", "requestJob"]:
                 return self._request_job(said)
             case ["pilots", stamp, "status"]:
@@ -299,4 +299,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PUT = _handle
+    do_GET = do_POST = do_PUT = _handle  # noqa: N815 - http.server wants these names

@@ -10,7 +10,7 @@ import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.lease_server import QUEUE, TOKEN
 
@@ -44,7 +44,7 @@ class PilotProcess:
             start_new_session=True,
         )
 
-    def __enter__(self) -> "PilotProcess":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,6 +115,6 @@ def wait_until_gone(marker: str, timeout: float = 15) -> None:
 
 def wait_until_there(marker: str, count: int = 1, timeout: float = 15) -> None:
     deadline = time.monotonic() + timeout
-    while len(alive(marker)) < count and time.monotonic() < deadline:
+    while len(alive(marker)) < count:
+        assert time.monotonic() < deadline, f"{marker} never ran"
         time.sleep(0.02)
-    assert len(alive(marker)) >= count, f"{marker} never ran"

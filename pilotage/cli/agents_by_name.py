@@ -4,13 +4,13 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from secrets import token_hex
 
 from sqlalchemy import Engine
 
-from agents import lost_jobs, pool_agent, retention, sweep
+from agents import lost_jobs, pool_agent, priority_agent, retention, sweep
 from cs_config.configuration import Configuration
 from pilotage.cli import wiring
 from taskqueue.blob_store import BlobStore
@@ -24,6 +24,7 @@ class Surroundings:
     current: Callable[[], Configuration]
     blobs: BlobStore
     holder: str  #: this process, by a name that no other ever has
+    weighing: priority_agent.Memory = field(default_factory=priority_agent.Memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,10 @@ def _lost_jobs(its: Surroundings, now: datetime) -> object:
     return lost_jobs.cycle(its.engine, its.current(), now=now, holder=its.holder)
 
 
+def _priorities(its: Surroundings, now: datetime) -> object:
+    return priority_agent.cycle(its.engine, its.current(), now=now, holder=its.holder, memory=its.weighing)
+
+
 def _sweep(its: Surroundings, now: datetime) -> object:
     return sweep.cycle(its.engine, its.current(), now=now, holder=its.holder)
 
@@ -50,10 +55,12 @@ def _retention(its: Surroundings, now: datetime) -> object:
     return retention.cycle(its.engine, its.current(), now=now, holder=its.holder, store=its.blobs)
 
 
-#: A change of the configuration reaches the pools, and a lost job its next pilot, within seconds.
+#: A change of the configuration reaches the pools, a lost job its next pilot, and a new task queue the
+#: weight that it is due within seconds.
 AGENTS: Mapping[str, Agent] = {
     "pools": Agent(every=0.5, cycle=_pools),
     "lost-jobs": Agent(every=1.0, cycle=_lost_jobs),
+    "priorities": Agent(every=1.0, cycle=_priorities),
     "sweep": Agent(every=1.0, cycle=_sweep),
     "retention": Agent(every=600.0, cycle=_retention),
 }

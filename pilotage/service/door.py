@@ -11,9 +11,6 @@ from matcher.errors import NotInTime
 from matcher.requests import MatchAnswer, MatchRequest
 from pilotage.service.refusals import ClientGone
 
-#: The claimer's word for a request whose time was over before it was served.
-_TIMEOUT = "timeout"
-
 
 async def answer_of(request: Request, claimer: Claimer, wanted: MatchRequest) -> MatchAnswer:
     """What the claimer answers, if it does so in time and the client is still there.
@@ -36,7 +33,7 @@ async def answer_of(request: Request, claimer: Claimer, wanted: MatchRequest) ->
         await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             raise ClientGone("the client did not wait for the answer")
-        if not answer.done() or (answer.exception() is None and answer.result().reason == _TIMEOUT):
+        if not answer.done():
             raise NotInTime("there was no answer in time; ask again")
         delivered = True
         return answer.result()

@@ -62,6 +62,9 @@ JOB = """[
 
 SUBMITTED_AT_ONCE = 20
 
+#: A late report on a closed attempt is noted with the status that it could not change: no end.
+ENDS = "SELECT job_id FROM job_log WHERE to_status = 'Done' AND from_status <> 'Done'"
+
 
 @dataclass
 class Installation:
@@ -224,9 +227,7 @@ def flaws(engine: Engine, job_ids: Sequence[int]) -> list[str]:
     """Whatever is not as it must be, from the tables: empty if every job is there and Done once."""
     with database.reading(engine) as conn:
         stored = {row.job_id: row.status for row in conn.execute(text("SELECT job_id, status FROM jobs"))}
-        ends = Counter(
-            row.job_id for row in conn.execute(text("SELECT job_id FROM job_log WHERE to_status = 'Done'"))
-        )
+        ends = Counter(row.job_id for row in conn.execute(text(ENDS)))
         finished = Counter(
             row.job_id
             for row in conn.execute(text("SELECT job_id FROM attempts WHERE closed_as = 'finished'"))

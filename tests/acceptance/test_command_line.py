@@ -3,17 +3,21 @@
 import json
 import os
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from pilotage.fabric.client import Client
 from tests.acceptance.processes import PILOTAGE
 
 RESOURCES = """
@@ -31,6 +35,7 @@ Operations:
   Defaults:
     JobDescription:
       Memory: {type: number, resource: MaxRAM}
+    JobScheduling: {RescheduleDelays: [0], HoldTime: 1}
 Registry:
   VO: {biomed: {}}
 """
@@ -63,7 +68,7 @@ class Home:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         assert done.returncode == status, done
@@ -78,7 +83,9 @@ class Home:
         assert len(done.stderr.splitlines()) == 1, done.stderr
         return done.stderr
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[None]:
+        """`pilotage up`, ended with Ctrl-C, which it has to survive without a scratch."""
         with (self.path.parent / "up.log").open("a") as log:
             process = subprocess.Popen(
                 [str(PILOTAGE), "up", "--port", "0", *arguments],
@@ -87,16 +94,17 @@ class Home:
                 stderr=log,
                 text=True,
             )
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "Ctrl-C" in line:
-                return process
-        raise AssertionError((self.path.parent / "up.log").read_text())
-
-    def stop(self, process: subprocess.Popen[str]) -> int:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        return process.returncode
+        try:
+            assert process.stdout is not None
+            if not any("Ctrl-C" in line for line in process.stdout):
+                raise AssertionError((self.path.parent / "up.log").read_text())
+            yield
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+            process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +125,8 @@ def directory(home: Home) -> Path:
 
 @pytest.fixture(scope="module")
 def up(home: Home, directory: Path) -> Iterator[Home]:
-    process = home.start("--resources", str(directory / "resources.yaml"), "--site", "LCG.Here.org")
-    yield home
-    assert home.stop(process) == 0
+    with home.running("--resources", str(directory / "resources.yaml"), "--site", "LCG.Here.org"):
+        yield home
 
 
 def submit(home: Home, file: Path, *options: object) -> list[int]:
@@ -212,7 +219,7 @@ def test_a_waiting_job_is_killed_once(up: Home, directory: Path) -> None:
     ("arguments", "status", "said"),
     [
         (("job", "show", "999999"), 1, "999999"),
-        (("job", "show", "x"), 2, "x"),
+        (("job", "show", "x"), 2, "'ID'"),
         (("job", "lst"), 2, "list"),
         (("job", "submit", "no-such-file.jdl"), 1, "no-such-file.jdl"),
         (("job", "kill"), 2, "job ids"),
@@ -287,36 +294,76 @@ def test_every_problem_of_a_configuration_is_told_with_its_line(tmp_path: Path) 
 
 def test_it_goes_on_where_it_was_after_an_end_in_the_middle(tmp_path: Path) -> None:
     (tmp_path / "resources.yaml").write_text(RESOURCES)
-    (tmp_path / "sleep.yaml").write_text('Executable: /bin/sh\nArguments: -c "sleep 3"\n')
+    patient = f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
+    (tmp_path / "patient.yaml").write_text(f"Executable: /bin/sh\nArguments: -c '{patient}'\n")
     home = Home(tmp_path / "home")
     arguments = ("--resources", str(tmp_path / "resources.yaml"), "--site", "LCG.Here.org", "--pilots", "1")
-    process = home.start(*arguments)
-    ids = submit(home, tmp_path / "sleep.yaml", "-n", 2)
-    _wait_until(lambda: "Running" in {home.json("job", "show", job)["status"] for job in ids})
-    assert home.stop(process) == 0
-    assert not _children_of(tmp_path)
+    with home.running(*arguments):
+        ids = submit(home, tmp_path / "patient.yaml", "-n", 2)
+        _wait_until(lambda: home.json("job", "list", "--status", "Running")["jobs"])
+    assert not _processes_below(tmp_path)
     with sqlite3.connect(tmp_path / "home" / "pilotage.db") as conn:
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    process = home.start(*arguments)
-    assert home.json("config", "history")["versions"][0]["version"] == 1
-    home.run("job", "wait", *ids, "--timeout", 60)
-    assert home.stop(process) == 0
+    (tmp_path / "go").touch()
+    with home.running(*arguments):
+        assert [each["version"] for each in home.json("config", "history")["versions"]] == [1]
+        home.run("job", "wait", *ids, "--timeout", 100)
 
 
-def _wait_until(condition: Any, seconds: float = 30) -> None:
+def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -> None:
+    (tmp_path / "resources.yaml").write_text(RESOURCES)
+    home = Home(tmp_path / "home")
+    home.run("db", "upgrade")
+    port = _free_port()
+    token = home.json("token", "--role", "user", "--vo", "biomed", "--user", "ada")["token"]
+    arguments = ("--workers", "2", "--port", str(port), "--resources", str(tmp_path / "resources.yaml"))
+    with (tmp_path / "serve.log").open("w") as log:
+        service = subprocess.Popen([str(PILOTAGE), "serve", *arguments], env=home.environment, stderr=log)
+    try:
+        with Client(f"http://127.0.0.1:{port}", token) as client:
+            _wait_until(client.ready)
+            before = _workers_of(service)
+            before[0].kill()
+            _wait_until(lambda: len(set(_workers_of(service)) - set(before)) == 1)
+            _wait_until(client.ready)
+            description = '[ Executable = "/bin/true"; ]'
+            assert client.submit(jdls=[description], idempotency_key="1") == [1]
+            after = _workers_of(service)
+        service.kill()
+        _, left = psutil.wait_procs(after, timeout=30)
+        assert not left
+    finally:
+        service.kill()
+        service.wait()
+
+
+def _workers_of(service: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(service.pid).children():
+        with suppress(psutil.Error):
+            if "--multiprocessing-fork" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _wait_until(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
 
-def _children_of(directory: Path) -> list[str]:
+def _processes_below(directory: Path) -> list[str]:
     """Processes that still work below a directory."""
     found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdecimal() and (process / "cwd").resolve().is_relative_to(directory):
-                found.append((process / "cmdline").read_text())
-        except OSError:
-            continue
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if Path(process.cwd()).is_relative_to(directory):
+                found.append(" ".join(process.cmdline()))
     return found

@@ -86,6 +86,7 @@ def test_the_description_has_the_jobs_own_values(engine: Engine, now: datetime) 
         [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now)
     assert claimed.description["Arguments"] == "x of 3"
     assert claimed.description["InputData"] == ["LFN:/lhcb/file"]
+    assert claimed.description["JobID"] == job_id
 
 
 def test_an_empty_task_queue_gives_nothing_and_has_nothing_left(engine: Engine, now: datetime) -> None:

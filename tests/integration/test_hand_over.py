@@ -1,4 +1,4 @@
-"""The hand-over as pilots see it: one suite for the real service and for the one that pilots are tested against."""
+"""The hand-over as pilots see it: one suite for the real service and for the pretended one."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -425,3 +425,19 @@ def test_a_claim_writes_one_attempt_a_job(engine: Engine, now: datetime, matcher
     with database.reading(engine) as conn:
         assert [attempts.latest(conn, each) is not None for each in ids] == [True] * 5
         assert conn.scalar(select(func.count()).select_from(requirement_classes)) == 1
+
+
+def test_a_change_that_could_not_be_looked_at_comes_again(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher.refresh()
+    [job_id] = _put(engine, now)
+
+    def away(*_: object) -> list[task_queues.TaskQueue]:
+        raise ConnectionError("in the middle of reading what changed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(task_queues, "occupied_of", away)
+        with pytest.raises(ConnectionError):
+            matcher.refresh()
+    assert _serve(matcher, request()) == [[job_id]]

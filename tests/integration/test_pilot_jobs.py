@@ -1,5 +1,6 @@
 """What a pilot does with its jobs: real payloads, a service in the test."""
 
+import base64
 import io
 import os
 import tarfile
@@ -295,8 +296,8 @@ def test_a_pilot_ends_when_it_was_idle_for_long(server: LeaseServer, tmp_path: P
 
 
 def test_a_pilot_tells_the_service_of_its_end(server: LeaseServer, tmp_path: Path) -> None:
-    # {"stamp": "abc"}
-    token = "x.eyJzdGFtcCI6ICJhYmMifQ.x"
+    payload = base64.urlsafe_b64encode(b'{"stamp": "abc"}').decode().rstrip("=")
+    token = f"head.{payload}.signature"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.lease_server.TOKEN", token)
         run(server.url, tmp_path, token=token)

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _POLL = 20.0
 _SHORTEST_POLL = 0.2
 
+
 @dataclass
 class Agent:
     """Works for one slot. One job at a time; `count` of a request is what is free."""
@@ -36,6 +37,7 @@ class Agent:
     def __post_init__(self) -> None:
         self._began = self._busy_until = self.clock()
         self._empty = 0  #: answers without work in a row
+        self._last_reason = ""
 
     def run(self) -> Ending:
         """Work until there is a reason to end; the reason."""

@@ -35,7 +35,9 @@ RELEASED, LOST = "Released", "Lost"
 _TOLD_TO_END = "the pilot has to end"
 
 #: Seconds for the last words of a pilot that has to end.
-_LAST_WORDS = 10.0
+_LAST_WORDS = 5.0
+#: Seconds that an input sandbox is asked for, however short the lease seems by our clock.
+_LEAST_PATIENCE = 10.0
 #: The part of the lease after which the service hears from us again.
 _BEATS_IN_LEASE = 3
 
@@ -132,7 +134,7 @@ class _Attempt:
         prepare = self._around.preparer.prepare
         try:
             return self._patiently(
-                lambda: prepare(self._match, area), max(self._match.lease_seconds, _LAST_WORDS)
+                lambda: prepare(self._match, area), max(self._match.lease_seconds, _LEAST_PATIENCE)
             )
         except CannotRun as error:
             return error.report

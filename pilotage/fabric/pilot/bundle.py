@@ -1,8 +1,12 @@
-"""The pilot as one file: a zip archive that any Python 3.9 or later runs."""
+"""The pilot as one file: a zip archive that any Python 3.9 or later runs.
+
+`python -m pilotage.fabric.pilot.bundle FILE` writes it.
+"""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import zipapp
 from pathlib import Path
@@ -39,3 +43,7 @@ def build(target: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
         (root / "__main__.py").write_text(_START, encoding="utf-8")
         zipapp.create_archive(root, target, interpreter=interpreter, compressed=True)
     return target
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))

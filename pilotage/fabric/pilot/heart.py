@@ -66,7 +66,7 @@ class Heart:
         try:
             self.obey(self._service.heartbeat(self._lease, self._news()))
             self._note(away=False, why="")
-        except Away as error:
+        except (Away, OSError) as error:
             self._note(away=True, why=str(error))
         except Refused as error:
             self._refused(error)

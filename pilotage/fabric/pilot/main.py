@@ -46,8 +46,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     kernel.wipe_variable(credentials.VARIABLE)
     kernel.adopt_orphans()
     pilot = Pilot(settings, Service(transport), environment, claims=credentials.claims(token))
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: pilot.stop.set())
+    _end_by_signal(pilot.stop)
     ending = pilot.run()
     _say(ending, pilot, said)
     return ending.exit_status
@@ -121,6 +120,24 @@ class Pilot:
             self._service.report_pilot(stamp, status=status, reason=ending.reason)
         except (Away, Refused) as error:
             log.info("could not say that we end: %s", error)
+
+
+def _end_by_signal(stop: threading.Event) -> None:
+    """Set `stop` at the first signal that asks us to end.
+
+    A thread waits for them, since a handler would run in the middle of anything: an event that is just
+    being waited for cannot be set from there.
+    """
+    asked = {signal.SIGTERM, signal.SIGINT}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        asked.add(signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, asked)
+
+    def wait() -> None:
+        signal.sigwait(asked)
+        stop.set()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def _shown(offered: Offer) -> dict[str, object]:

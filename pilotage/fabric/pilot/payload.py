@@ -20,6 +20,8 @@ from pilotage.fabric.pilot.processes import Usage
 
 #: Directory or zip file that the package `pilotage` lies in.
 _ROOT = str(Path(__file__).parents[3])
+#: Without these some installations of Python do not even start.
+_NEEDED = ("PATH", "LD_LIBRARY_PATH")
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from pilotage.fabric.pilot import supervisor; sys.exit(supervisor.main())"
@@ -76,15 +78,12 @@ class Payload:
         }
         self._said = b""
         self._tell(order)
+        self._session = self._first_news()
         news = self._news()
-        if news is None:
-            self.close()
-            raise HostTrouble("the supervisor of the payload ended at once")
-        if "problem" in news:
+        if news is not None and "problem" in news:
             self._news()  # its end, which says no more
             self.close()
             raise NotStarted(f"{words[0]}: {news['problem']}")
-        self._session = int(news["pid"])
 
     def wait(self, timeout: float) -> End | None:
         """How it ended; None if it has not within `timeout` seconds.
@@ -98,7 +97,7 @@ class Payload:
         if news is not None:
             return End(**news["ended"])
         # Its supervisor was killed, and so was it; what it had started is ours to end.
-        processes.send(processes.in_session(self._session), signal.SIGKILL)
+        processes.end_session(self._session)
         return End(exit_code=128 + signal.SIGKILL, signal=signal.SIGKILL)
 
     def end(self, grace: float) -> None:
@@ -120,6 +119,14 @@ class Payload:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
         self._supervisor.wait()
+
+    def _first_news(self) -> int:
+        """The process id of the payload, before it begins."""
+        news = self._news()
+        if news is None:
+            self.close()
+            raise HostTrouble("the supervisor of the payload ended at once")
+        return int(news["pid"])
 
     def _tell(self, news: Mapping[str, Any]) -> None:
         stdin = self._supervisor.stdin
@@ -158,7 +165,7 @@ def _start_supervisor(descriptors: set[int]) -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=tuple(descriptors),
-            env={"PATH": os.environ.get("PATH", os.defpath)},
+            env={name: os.environ[name] for name in _NEEDED if name in os.environ},
             cwd="/",
             start_new_session=True,  # signals to the pilot's group are for the pilot
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+#: Rounds of killing, and seconds between two: whoever forks as fast as we kill wins after this.
+_ROUNDS, _ROUND = 100, 0.02
 _GONE = (OSError, ValueError, IndexError)
 
 
@@ -53,14 +56,14 @@ def proportional(pid: int) -> int | None:
     return sum(known) if known else None
 
 
-def in_session(session: int) -> list[int]:
-    """The processes of a session, wherever they are in the tree."""
-    found = []
-    for pid in _all():
-        with contextlib.suppress(*_GONE):
-            if int(_stat(pid)[3]) == session:
-                found.append(pid)
-    return found
+def end_session(session: int) -> None:
+    """Kill the processes of a session, wherever they are in the tree, and those that they start meanwhile."""
+    for _ in range(_ROUNDS):
+        left = _in_session(session)
+        if not left:
+            return
+        send(left, signal.SIGKILL)
+        time.sleep(_ROUND)
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
@@ -68,6 +71,16 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def _in_session(session: int) -> list[int]:
+    found = []
+    for pid in _all():
+        with contextlib.suppress(*_GONE):
+            state, _, _, its_session, *_ = _stat(pid)
+            if int(its_session) == session and state != "Z":
+                found.append(pid)
+    return found
 
 
 def _children(pid: int) -> Iterator[int]:

@@ -79,8 +79,7 @@ class _Supervisor:
         self._payload = 0
 
     def run(self) -> int:
-        self._payload, problem = _start(self._order)
-        self._tell({"problem": problem} if problem else {"pid": self._payload})
+        self._start()
         self._reap()
         while self._ended is None:
             self._listen(self._patience())
@@ -91,6 +90,25 @@ class _Supervisor:
         if not self._pilot_lives:
             shutil.rmtree(self._order.area, ignore_errors=True)
         return 0
+
+    def _start(self) -> None:
+        """Start the payload once the pilot knows its number, by which it finds the rest if we are killed."""
+        go, release = os.pipe()
+        read, failure = os.pipe()  # closed by exec: what comes out says why it failed
+        self._payload = os.fork()
+        if self._payload == 0:
+            os.close(release)
+            if not os.read(go, 1):
+                os._exit(_NOT_STARTED)  # we were killed already
+            _become(self._order, failure)
+        for each in {go, failure, self._order.output, self._order.error}:
+            os.close(each)
+        self._tell({"pid": self._payload})
+        os.write(release, b"1")
+        os.close(release)
+        with os.fdopen(read, "rb") as said:
+            problem = said.read().decode("utf-8", "replace")
+        self._tell({"problem": problem} if problem else {"started": True})
 
     def _patience(self) -> float | None:
         return None if self._kill_at is None else _ROUND
@@ -161,19 +179,6 @@ def _as_end(status: int) -> dict[str, Any]:
     return {"exit_code": os.WEXITSTATUS(status), "signal": None}
 
 
-def _start(order: Order) -> tuple[int, str | None]:
-    """Start the payload in a session of its own; its process id, and why it could not be executed."""
-    read, write = os.pipe()  # closed by exec: what comes out is a failure
-    pid = os.fork()
-    if pid == 0:
-        _become(order, write)
-    os.close(write)
-    for each in {order.output, order.error}:
-        os.close(each)
-    with os.fdopen(read, "rb") as failure:
-        return pid, failure.read().decode("utf-8", "replace") or None
-
-
 def _become(order: Order, failure: int) -> NoReturn:
     """Turn this forked process into the payload."""
     try:
@@ -194,9 +199,10 @@ def _become(order: Order, failure: int) -> NoReturn:
 
 
 def _restore_signals() -> None:
+    signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the pilot blocks some
 
 
 def _execute(order: Order) -> None:

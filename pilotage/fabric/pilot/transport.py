@@ -13,6 +13,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+from pilotage.fabric.pilot import host
+
 #: Bytes of an archive that are in memory at a time.
 _CHUNK = 1 << 18
 #: Bytes of a JSON answer; more is no answer of ours.
@@ -53,7 +55,8 @@ class Answer:
 class Transport:
     """Speaks for the bearer of one token with one service; safe to use from several threads.
 
-    Every method raises `Away` or `Refused`. Redirects are not followed: the token is for this service only.
+    Every method raises `Away` or `Refused`, and OSError where this host is to blame. Redirects are not
+    followed: the token is for this service only.
     """
 
     def __init__(
@@ -134,6 +137,8 @@ class Transport:
             _refuse_failure(response)
             yield response
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and host.is_to_blame(error):
+                raise  # such as a full disk under a download
             raise Away(f"{self.url}: {str(error) or type(error).__name__}") from None
         finally:
             connection.close()

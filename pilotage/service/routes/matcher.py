@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import replace
 from typing import Annotated
 
 import anyio.to_thread
@@ -77,7 +76,7 @@ async def request_job(
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
     wanted = MatchRequest(
-        presented=replace(said, stamp=caller.stamp) if caller.stamp else said,
+        presented=said,
         caller=_caller(parts, caller, said),
         deadline=time.monotonic() + seconds,
         count=body.count,
@@ -140,7 +139,12 @@ async def _admitted(parts: Parts, caller: Caller, said: Presented) -> QueueAddre
 def _caller(parts: Parts, caller: Caller, said: Presented) -> requests.Caller:
     """Operators speak for the VOs that they state, else for all."""
     stated = said.resource.vos if caller.is_operator else None
-    return requests.Caller(subject=caller.subject, vos=stated or _vos(parts, caller), queue=caller.queue)
+    return requests.Caller(
+        subject=caller.subject,
+        vos=stated or _vos(parts, caller),
+        queue=caller.queue,
+        stamp=caller.stamp,
+    )
 
 
 def _vos(parts: Parts, caller: Caller) -> frozenset[str]:

@@ -13,7 +13,6 @@ from pilotage.service.callers import Caller, Role
 from pilotage.service.models.submission import Submission, Submitted
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
-from taskqueue import database
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -32,16 +31,15 @@ def submit(
     if idempotency_key is not None:
         strict_json.check_text("Idempotency-Key", idempotency_key)
     sources = sources_of(body)
-    with database.writing(parts.engine) as conn:
-        job_ids = submission.submit(
-            conn,
-            parts.live.current,
-            submitter_of(caller),
-            sources,
-            now=parts.clock(),
-            key=idempotency_key,
-            sandbox=body.sandbox,
-        )
+    job_ids = submission.accept(
+        parts.engine,
+        parts.live.current,
+        submitter_of(caller),
+        sources,
+        now=parts.clock(),
+        key=idempotency_key,
+        sandbox=body.sandbox,
+    )
     parts.ring(job_ids)
     return Submitted(job_ids=job_ids)
 

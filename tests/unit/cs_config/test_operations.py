@@ -3,6 +3,7 @@ from pydantic import ValidationError
 
 from cs_config import validate
 from cs_config.operations import operations
+from cs_config.options import Measure
 from requirements.declarations import Kind, MatchRule
 
 
@@ -77,6 +78,35 @@ def test_bounds_of_keywords_keep_what_is_not_said() -> None:
     assert (cpu_time.default, cpu_time.minimum, cpu_time.maximum) == (3_600, 100, 500_000)
 
 
+def test_shares_are_corrected_only_where_it_is_asked_for() -> None:
+    config = validate.parse(
+        "Operations: {Defaults: {JobScheduling: {ShareCorrections: {all: {MaxGlobalCorrection: 2}}}},"
+        " cms: {JobScheduling: {EnableSharesCorrection: true, ShareCorrections: {users: {Group: cms_user,"
+        " Measure: Jobs, TimeSlices: {day: {TimeSpan: 86400}, week: {Weight: 2}}}}}},"
+        " atlas: {JobScheduling: {EnableSharesCorrection: true, ShareCorrections: {all: null}}}}"
+    )
+    assert operations(config, None).job_scheduling.corrections == ()
+    users, groups = sorted(
+        operations(config, "cms").job_scheduling.corrections, key=lambda each: not each.group
+    )
+    assert (groups.group, groups.max_global_correction, users.measure) == (None, 2, Measure.JOBS)
+    assert len(operations(config, "atlas").job_scheduling.corrections) == 1
+    assert [(each.time_span, each.weight, each.max_correction) for each in users.slices] == [
+        (86_400, 1, 3),
+        (604_800, 2, 3),
+    ]
+
+
+def test_a_correction_of_which_nothing_is_said_is_one_between_groups_over_a_week() -> None:
+    config = validate.parse("Operations: {cms: {JobScheduling: {EnableSharesCorrection: true}}}")
+    [correction] = operations(config, "cms").job_scheduling.corrections
+    assert (correction.group, correction.measure, correction.max_global_correction) == (
+        *(None, Measure.WALL_TIME, 5),
+    )
+    [week] = correction.slices
+    assert (week.time_span, week.weight, week.max_correction) == (604_800, 1, 3)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -101,6 +131,18 @@ def test_bounds_of_keywords_keep_what_is_not_said() -> None:
         ("{cms: {JobScheduling: {MaxRescheduling: '3'}}}", "allowed is a whole number"),
         ("{cms: {JobScheduling: {RescheduleDelays: 60}}}", "allowed is a list"),
         ("{cms: {JobScheduling: {taskQueueCPUTimeIntervals: [2, 1]}}}", "strictly increasing"),
+        (
+            "{cms: {JobScheduling: {ShareCorrections: {all: {TimeSlices: {day: {TimeSpam: 86400}}}}}}}",
+            "ShareCorrections/all/TimeSlices/day/TimeSpam: unknown option, did you mean TimeSpan?",
+        ),
+        (
+            "{cms: {JobScheduling: {ShareCorrections: {all: {MaxGlobalCorrection: 0.5}}}}}",
+            "ShareCorrections/all/MaxGlobalCorrection: 0.5 is not allowed here",
+        ),
+        (
+            "{cms: {JobScheduling: {ShareCorrections: {all: {Measure: Walltime}}}}}",
+            "ShareCorrections/all/Measure: 'Walltime' is not allowed here, allowed is 'WallTime' or 'Jobs'",
+        ),
         ("{cms: {JobDescription: {Memory: number}}}", "to declare a name, make it a section"),
         (
             "{cms: {JobDescription: {Memory: {typ: number}}}}",

@@ -33,7 +33,7 @@ def test_arguments_become_words_without_a_shell(arguments: object, words: tuple[
 
 
 def test_an_open_quote_is_told_with_the_text() -> None:
-    with pytest.raises(UnfitDescription, match="Arguments: .*it's"):
+    with pytest.raises(UnfitDescription, match=r"Arguments: .*it's"):
         read(Arguments="it's")
 
 

@@ -20,6 +20,7 @@ def _task_queue(number: int, priority: float) -> TaskQueue:
         owner="alice",
         owner_group="lhcb_user",
         priority=priority,
+        family=number,
     )
 
 
