@@ -11,6 +11,7 @@ from cs_config.groups import Registry
 from cs_config.levels import Level, Parameter
 from cs_config.options import Operations
 from cs_config.sections import Section, Tree, plain
+from cs_config.throttle import Throttle
 from requirements.errors import InvalidRequest
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold
@@ -34,6 +35,7 @@ class Configuration:
     root: Section  #: the text as sections
     levels: Mapping[QueueAddress, Levels]  #: of every queue, from the site down
     nodes: Mapping[str, Level]  #: every site, CE and queue by its path, `Resources/Sites/…`
+    throttles: Mapping[str, Throttle]  #: of the sites, CEs and queues that have one, by `Site/CE/Queue`
     vos: frozenset[str]  #: every VO named anywhere, lower case
     default_operations: Operations  #: for those who have no VO
     vo_operations: Mapping[str, Operations]  #: of the VOs that have options of their own
@@ -116,6 +118,22 @@ class Configuration:
             KeyError: There is no such queue; ask `knows` first.
         """
         return inheritance.usable(self.levels[address], fold(vo))
+
+    def enabled(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the queue is not switched off, whoever may use it.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.enabled(self.levels[address], fold(vo))
+
+    def admits(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the VO is among those who may use the queue when it is enabled.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.admits(self.levels[address], fold(vo))
 
     def _key(self, address: QueueAddress, vo: str) -> tuple[QueueAddress, str]:
         """VOs without values of their own on the way to a queue share an answer."""

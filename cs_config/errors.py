@@ -52,6 +52,13 @@ class QueueNotFound(_NotFoundError):
     what = "no such queue in the configuration"
 
 
+class SiteNotFound(_NotFoundError):
+    """The configuration has no site, or no CE of a site, of this name."""
+
+    code = "site_not_found"
+    what = "no such site, CE or queue in the configuration"
+
+
 class PathNotFound(_NotFoundError):
     """The configuration has nothing at this path."""
 

@@ -60,6 +60,8 @@ def problems(
 def _message(fault: Any) -> str:
     if fault["type"] == "extra_forbidden":
         return "unknown option"
+    if fault["type"] == "missing":
+        return "this option is needed"
     said = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return said

@@ -3,18 +3,27 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
+from cs_config import problems_of_models
 from cs_config.address import QueueAddress
 from cs_config.levels import Level, Parameter, Settings
 from cs_config.names import NAME, NAME_ALLOWED
+from cs_config.operations import as_input
 from cs_config.parameters import ParameterReader
 from cs_config.sections import Leaf, Section
+from cs_config.throttle import Throttle
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 
 #: The sections that each level may have, its children first.
-_BELOW = {"Site": ("CEs", "VOs"), "CE": ("Queues", "VOs"), "Queue": ("VOs",)}
-_STRUCTURE = ("Sites", "CEs", "Queues", "VOs")
+_BELOW = {
+    "Site": ("CEs", "VOs", "Throttle"),
+    "CE": ("Queues", "VOs", "Throttle"),
+    "Queue": ("VOs", "Throttle"),
+}
+_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle")
 _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 
 
@@ -24,6 +33,7 @@ class Resources:
 
     queues: Mapping[QueueAddress, tuple[Level, Level, Level]]  #: from the site down
     nodes: Mapping[str, Level]  #: every site, CE and queue by its path
+    throttles: Mapping[str, Throttle]  #: of sites, CEs and queues that have one, by `Site/CE/Queue`
     vos: frozenset[str]  #: named in VO lists and VOs sections, lower case
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
@@ -43,6 +53,7 @@ def read(root: Section, file: str, *, declared: frozenset[str]) -> Resources:
     return Resources(
         queues=reader.queues,
         nodes=reader.nodes,
+        throttles=reader.throttles,
         vos=frozenset(parameters.vos),
         errors=tuple(parameters.errors),
         warnings=tuple(parameters.warnings),
@@ -54,18 +65,22 @@ class _Reader:
     parameters: ParameterReader
     queues: dict[QueueAddress, tuple[Level, Level, Level]] = field(default_factory=dict)
     nodes: dict[str, Level] = field(default_factory=dict)
+    throttles: dict[str, Throttle] = field(default_factory=dict)
 
     def sites(self, section: Section) -> None:
         path = "Resources/Sites"
         for site, node in self._nodes(section, path, "site"):
             site_path = f"{path}/{site}"
             level = self._level(node, site_path, "Site")
+            self._throttle(node, site_path, site)
             for ce, ce_node in self._children(node, site_path, "CEs"):
                 ce_path = f"{site_path}/CEs/{ce}"
                 ce_level = self._level(ce_node, ce_path, "CE")
+                self._throttle(ce_node, ce_path, f"{site}/{ce}")
                 for queue, queue_node in self._children(ce_node, ce_path, "Queues"):
                     queue_level = self._level(queue_node, f"{ce_path}/Queues/{queue}", "Queue")
                     address = QueueAddress(site=site, ce=ce, queue=queue)
+                    self._throttle(queue_node, f"{ce_path}/Queues/{queue}", str(address))
                     self.queues[address] = (level, ce_level, queue_level)
 
     def _children(self, node: Section, path: str, name: str) -> Iterator[tuple[str, Section]]:
@@ -104,6 +119,20 @@ class _Reader:
         found = Level(path=path, plain=plain, by_vo=self._by_vo(node, path, level))
         self.nodes[path] = found
         return found
+
+    def _throttle(self, node: Section, path: str, scope: str) -> None:
+        entry = node.entries.get("Throttle")
+        if isinstance(entry, Section):
+            try:
+                self.throttles[scope] = Throttle.model_validate(as_input(entry))
+            except ValidationError as error:
+                wrong = problems_of_models.problems(
+                    error, Throttle, entry, path=f"{path}/Throttle", file=self.parameters.file
+                )
+                self.parameters.errors.extend(wrong)
+        elif entry is not None and entry.value is not None:
+            message = "a section is needed here: {Policy: level0, MaxSubmittingJobs: 5}"
+            self.parameters.error(f"{path}/Throttle", entry.line, message)
 
     def _by_vo(self, node: Section, path: str, level: str) -> Mapping[str, Settings]:
         entry = node.entries.get("VOs")

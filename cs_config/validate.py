@@ -88,6 +88,7 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
         root=root,
         levels=tree.queues,
         nodes=tree.nodes,
+        throttles=tree.throttles,
         vos=frozenset({*tree.vos, *people.all_vos(), *options}) - {""},
         default_operations=options[""],
         vo_operations={vo: each for vo, each in options.items() if vo},

@@ -8,8 +8,11 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
+from cs_config.configuration import Configuration
+from matcher import gates, job_ads
+from matcher.gates import Gate
 from matcher.requests import MatchRequest
-from taskqueue import claims, match_requests, pilots
+from taskqueue import choosing, claims, match_requests, pilots
 from taskqueue.claims import Claimed, Holder, Place, Taken, Want
 from taskqueue.match_requests import Key
 from taskqueue.task_queues import TaskQueue
@@ -33,7 +36,7 @@ class Look:
     """What one look brought a request: jobs, or how it stands."""
 
     claimed: tuple[Claimed, ...] = ()
-    closed: bool = False  #: its queue serves none of its VOs now
+    refused: str | None = None  #: why it may have none now, in one word: banned, throttled
     emptied: frozenset[int] = frozenset()  #: task queues that were tried and have no job
     in_other_hands: bool = False  #: jobs that fit are being taken by others; they may come free again
 
@@ -43,6 +46,7 @@ class _Catch:
     """What a wish has taken so far, before it is handed over."""
 
     wish: Wish
+    gate: Gate | None = None  #: None: nothing holds at the place
     taken: list[Taken] = field(default_factory=list)
     tried: list[TaskQueue] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
@@ -52,6 +56,11 @@ class _Catch:
     def missing(self) -> int:
         """How many jobs more it wants."""
         return self.wish.request.count - len(self.taken)
+
+    @property
+    def refused(self) -> str | None:
+        """Why the place let nothing through."""
+        return None if self.taken or self.gate is None else self.gate.refused
 
     def next(self) -> TaskQueue | None:
         """The task queue to try next; None: all have been."""
@@ -70,17 +79,25 @@ class _Catch:
         )
 
 
-def claim_all(conn: Connection, wishes: Sequence[Wish], *, now: datetime) -> list[Look]:
+def claim_all(
+    conn: Connection, wishes: Sequence[Wish], *, config: Configuration, now: datetime
+) -> list[Look]:
     """Take jobs for each of the wishes, and hand them over: all of it happens, or nothing.
 
     A request that another process has answered meanwhile gets that answer.
     """
+    doors = gates.lock(conn, config, [wish.place for wish in wishes], now)
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
-    catches = [_Catch(wish=wish) for wish in wishes]
-    _take(conn, [catch for number, catch in enumerate(catches) if keys.get(number) not in held], now)
+    catches = [_Catch(wish=wish, gate=doors.at(config, wish.place)) for wish in wishes]
+    asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
+    _take(conn, [catch for catch in asking if catch.gate is None], now)
+    for catch in asking:
+        if catch.gate is not None and catch.gate.most(catch.missing):
+            _search(conn, catch, now)
     looks = _hand_over(conn, catches, now)
+    doors.reserve(conn)
     looks = [
         Look(claimed=held[keys[number]]) if keys.get(number) in held else look
         for number, look in enumerate(looks)
@@ -131,10 +148,38 @@ def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
     rest = [each.task_queue_id for each in catch.wish.drawn]
     left = claims.left(conn, rest, place=place)
     full = [each for each in rest if each in left]
-    catch.taken += claims.take(conn, full, catch.missing, place=place, now=now)
+    _take_from(conn, catch, full, now)
     still = claims.left(conn, first + full, place=place) if catch.missing > 0 else left.union(first)
     catch.emptied = frozenset(first + rest) - still - left
-    catch.in_other_hands = not catch.taken and bool(still)
+    catch.in_other_hands = not catch.taken and bool(still) and catch.refused is None
+
+
+def _take_from(conn: Connection, catch: _Catch, task_queue_ids: Sequence[int], now: datetime) -> None:
+    """Take from the first task queue that has any, then from the next, as much as the place lets through."""
+    place, gate = catch.wish.place, catch.gate
+    if gate is None:
+        catch.taken += claims.take(conn, task_queue_ids, catch.missing, place=place, now=now)
+        return
+    for task_queue_id in task_queue_ids:
+        while catch.missing > 0 and (most := gate.most(catch.missing)):
+            if gate.asks_job:
+                passed = _choose(conn, task_queue_id, place, gate, now)
+            else:
+                passed = claims.take(conn, [task_queue_id], most, place=place, now=now)
+            if not passed:
+                break
+            gate.passed(passed)
+            catch.taken += passed
+
+
+def _choose(conn: Connection, task_queue_id: int, place: Place, gate: Gate, now: datetime) -> list[Taken]:
+    """Take the first job of a task queue that the place lets in."""
+    for job in choosing.peek(conn, task_queue_id, place=place):
+        if gate.admits(job_ads.of(job)):
+            taken = choosing.take(conn, task_queue_id, job.job_id, place=place, now=now)
+            if taken:
+                return taken
+    return []
 
 
 def _hand_over(conn: Connection, catches: Sequence[_Catch], now: datetime) -> list[Look]:
@@ -146,6 +191,7 @@ def _hand_over(conn: Connection, catches: Sequence[_Catch], now: datetime) -> li
             claimed=tuple(islice(claimed, len(catch.taken))),
             emptied=catch.emptied,
             in_other_hands=catch.in_other_hands,
+            refused=catch.refused,
         )
         for catch in catches
     ]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import claiming, lottery, places
+from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import NotServed, UnknownQueue
 from matcher.places import Places, Served
@@ -21,13 +21,16 @@ from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
 from taskqueue import database, mapping, task_queues
-from taskqueue.claims import Claimed, Holder
+from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
 #: Jobs whose ids a listing names.
 _NAMED_JOBS = 100
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
+#: Why there is nothing, where no gate says so.
+BANNED = "banned"
+NO_TASK_QUEUE = "no_task_queue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,7 @@ class Matcher:
         wishes = [each for each in found.values() if isinstance(each, Wish)]
         if wishes:
             with database.writing(self._engine) as conn:
-                looks = claiming.claim_all(conn, wishes, now=now)
+                looks = claiming.claim_all(conn, wishes, config=self._config(), now=now)
             claimed = {id(wish.request): look for wish, look in zip(wishes, looks, strict=True)}
         else:
             claimed = {}
@@ -161,10 +164,12 @@ class Matcher:
         except PilotageError as error:
             return error
         if served is None:
-            return Look(closed=True)
+            return Look(refused=BANNED)
         candidates = self._candidates(served, resource)
         if not candidates:
             return Look()
+        if refused := self._refusal(conn, served.place, request.count):
+            return Look(refused=refused)
         drawn = lottery.order(candidates, self._random)
         return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
 
@@ -180,7 +185,8 @@ class Matcher:
         resource = _allowed(presented.resource, caller, config)
         if address is None:
             with self._lock:
-                found = self._places.served_without_queue(conn, presented, _vos(resource), age=age)
+                said = places.spelled(presented, config)
+                found = self._places.served_without_queue(conn, said, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
@@ -198,6 +204,12 @@ class Matcher:
         with self._lock:
             return self._waiting.candidates(resource, served.pools)
 
+    def _refusal(self, conn: Connection, place: Place, count: int) -> str | None:
+        """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
+        config = self._config()
+        gate = gates.look(conn, config, [place], self._clock()).at(config, place)
+        return gate.refused if gate is not None and not gate.most(count) else None
+
     def _holder(self, request: MatchRequest) -> Holder:
         vos = request.caller.vos
         leases = operations(self._config(), min(vos) if len(vos) == 1 else None).leases
@@ -213,7 +225,7 @@ def answer(request: MatchRequest, look: Look) -> MatchAnswer:
     warnings = request.presented.warnings
     if look.claimed:
         return MatchAnswer(matches=look.claimed, warnings=warnings)
-    reason = "banned" if look.closed else "no_task_queue"
+    reason = look.refused or NO_TASK_QUEUE
     return MatchAnswer(reason=reason, retry_after=RETRY_AFTER, warnings=warnings)
 
 

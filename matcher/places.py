@@ -4,7 +4,7 @@ So no stale, guessed or invented list of pools takes a job that the place is not
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Select, bindparam, select
 
@@ -14,6 +14,7 @@ from matcher.errors import UnknownQueue
 from matcher.resource import Presented
 from requirements.errors import InvalidRequest, InvalidResource
 from requirements.problem import Problem
+from requirements.values import fold
 from taskqueue import queue_classes
 from taskqueue.claims import Place
 from taskqueue.tables import pool_queue_classes, submit_pools
@@ -115,6 +116,17 @@ def stated_queue(presented: Presented, config: Configuration) -> QueueAddress | 
         raise InvalidResource([Problem(path="Queue", message=message)])
     text = f"{presented.site}/{presented.ce}/{presented.queue}"
     return known_queue(text, config)
+
+
+def spelled(presented: Presented, config: Configuration) -> Presented:
+    """The site and CE that a pilot states, as the configuration spells them: limits go by that name."""
+    site = _known(presented.site, config.sites)
+    ces = {each.ce for each in config.addresses if each.site == site} if presented.ce else ()
+    return replace(presented, site=site, ce=_known(presented.ce, ces))
+
+
+def _known(name: str, known: Iterable[str]) -> str:
+    return next((each for each in known if fold(each) == fold(name)), name)
 
 
 def known_queue(text: str, config: Configuration) -> QueueAddress:

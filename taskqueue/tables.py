@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     PrimaryKeyConstraint,
@@ -246,6 +247,46 @@ attempts = Table(
         postgresql_where=text("closed_at IS NULL"),
     ),
     Index("ix_attempts_stamp", "stamp"),
+    # What is at a site now: counted where limits are set.
+    Index(
+        "ix_attempts_open_at",
+        "site",
+        "ce",
+        "queue",
+        sqlite_where=text("closed_at IS NULL"),
+        postgresql_where=text("closed_at IS NULL"),
+    ),
+)
+
+#: One row a site, CE or queue that something limits: who holds its lock decides alone what is matched
+#: there. With its last advertisement: what the site says of its state.
+scopes = Table(
+    "scopes",
+    metadata,
+    Column("scope", Text, primary_key=True),  # Site, Site/CE or Site/CE/Queue
+    Column("site", Text, nullable=False),
+    Column("watermark", BigInteger, nullable=False, server_default=text("0")),  # of a site: last given out
+    # The watermark that the advertisement was counted after; an older one comes too late.
+    Column("as_of", BigInteger, nullable=False, server_default=text("0")),
+    Column("advertisement", Text),  # JSON object: attributes as advertised
+    Column("advertised_at", UtcTime),  # when it was accepted
+    Column("taken_at", Text),  # what the site says of when it counted; for people
+    Index("ix_scopes_site", "site"),
+)
+
+#: Matches that are not in the site's own counts yet, one row for each scope that counts them. What became
+#: of the attempt is asked of the attempt, so nobody who ends one has to know of this table.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("scope", Text, ForeignKey("scopes.scope"), nullable=False),
+    Column("job_id", BigId, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("begun_by", BigInteger),  # the first watermark by which its start was recorded
+    Column("seen", Boolean, nullable=False, server_default=false()),  # the last advertisement lists it
+    PrimaryKeyConstraint("scope", "job_id", "epoch"),
+    ForeignKeyConstraint(["job_id", "epoch"], ["attempts.job_id", "attempts.epoch"], ondelete="CASCADE"),
+    Index("ix_reservations_job_id_epoch", "job_id", "epoch"),
 )
 
 #: Answers to requests for work by their `request_id`: a lost answer is given again, not made anew.

@@ -67,10 +67,11 @@ def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any) -> Column
     return or_(jobs.c.submit_pool.is_(None), eligible.exists())
 
 
-_HERE = {name: bindparam(f"here_{name}", type_=Text) for name in ("site", "ce", "queue")}
+#: The place that has to be eligible; `at_place` gives the values.
+HERE = {name: bindparam(f"here_{name}", type_=Text) for name in ("site", "ce", "queue")}
 
 
-def _claimable(task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any) -> Select[int]:
+def claimable(task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any) -> Select[int]:
     """The jobs of a task queue that may be taken, the user's priority first, then first in, first out."""
     return (
         select(waiting_jobs.c.job_id)
@@ -115,7 +116,7 @@ def _take_postgresql() -> ReturningDelete[Any]:
     here = {name: wanted.c[name] for name in texts}
     # NO KEY UPDATE: a log row on its way, which only refers to the job, does not make us pass it over.
     first = (
-        _claimable(wanted.c.task_queue_id, wanted, **here)
+        claimable(wanted.c.task_queue_id, wanted, **here)
         .limit(wanted.c.count)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
         .lateral("first")
@@ -144,7 +145,7 @@ TAKE_POSTGRESQL = _take_postgresql()
 GIVE_POSTGRESQL = _give_postgresql()
 # SQLite has no LATERAL, and one writer at a time: what was picked is still there. A statement costs no way
 # to a server there.
-PICK_SQLITE = _claimable(bindparam("the_task_queue"), **_HERE).limit(bindparam("most"))
+PICK_SQLITE = claimable(bindparam("the_task_queue"), **HERE).limit(bindparam("most"))
 LEAVE_SQLITE = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_JOB_IDS)).returning(*_TAKEN)
 GIVE_SQLITE = (
     update(jobs)
@@ -155,7 +156,7 @@ GIVE_SQLITE = (
 #: EXISTS ends at the first job of each; a task queue may hold hundreds of thousands.
 LEFT = select(task_queues.c.task_queue_id).where(
     task_queues.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)),
-    _claimable(task_queues.c.task_queue_id, **_HERE).order_by(None).correlate(task_queues).exists(),
+    claimable(task_queues.c.task_queue_id, **HERE).order_by(None).correlate(task_queues).exists(),
 )
 
 
@@ -218,7 +219,7 @@ def take_all(conn: Connection, wants: Sequence[Want], *, now: datetime) -> list[
             for number in numbers:
                 got[number] = list(islice(queue, wants[number].count))
     site_of = {job_id: wants[number].place.site or "ANY" for number, ids in got.items() for job_id in ids}
-    rows = _give(conn, site_of, now)
+    rows = give(conn, site_of, now)
     return [[rows[job_id] for job_id in got[number] if job_id in rows] for number in range(len(wants))]
 
 
@@ -227,7 +228,7 @@ def left(conn: Connection, task_queue_ids: Collection[int], *, place: Place) -> 
     ordered = sorted(set(task_queue_ids))
     found: set[int] = set()
     for start in range(0, len(ordered), _BATCH):
-        values = {"task_queue_ids": ordered[start : start + _BATCH], **_where(place)}
+        values = {"task_queue_ids": ordered[start : start + _BATCH], **at_place(place)}
         found.update(conn.execute(LEFT, values).scalars())
     return frozenset(found)
 
@@ -273,12 +274,12 @@ def _pick(conn: Connection, wanted: Sequence[tuple[Want, int]]) -> Mapping[int, 
 def _pick_sqlite(conn: Connection, wanted: Sequence[tuple[Want, int]]) -> Sequence[Taken]:
     job_ids: list[int] = []
     for want, count in wanted:
-        values = {"the_task_queue": want.task_queue_id, "most": count, **_where(want.eligible)}
+        values = {"the_task_queue": want.task_queue_id, "most": count, **at_place(want.eligible)}
         job_ids += conn.execute(PICK_SQLITE, values).scalars()
     return conn.execute(LEAVE_SQLITE, {"job_ids": job_ids}).all() if job_ids else []
 
 
-def _give(conn: Connection, site_of: Mapping[int, str], now: datetime) -> Mapping[int, Taken]:
+def give(conn: Connection, site_of: Mapping[int, str], now: datetime) -> Mapping[int, Taken]:
     """Make jobs Matched, each at its site."""
     if not site_of:
         return {}
@@ -293,5 +294,6 @@ def _give(conn: Connection, site_of: Mapping[int, str], now: datetime) -> Mappin
     return rows
 
 
-def _where(place: Place) -> dict[str, object]:
+def at_place(place: Place) -> dict[str, object]:
+    """The values of HERE."""
     return {"here_site": place.site, "here_ce": place.ce, "here_queue": place.queue}

@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "job": "pilotage.cli.job",
     "pool": "pilotage.cli.pool",
     "queue": "pilotage.cli.queue",
+    "site": "pilotage.cli.site",
     "config": "pilotage.cli.config",
     "pilot": "pilotage.cli.pilot",
     "serve": "pilotage.cli.serve",

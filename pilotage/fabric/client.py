@@ -107,6 +107,15 @@ class Client:
         """Why a job does not run."""
         return self._call("GET", f"/jobs/{job_id}/explain")
 
+    def explain_description(self, *, jdl: str | None = None, job: Mapping[str, object] | None = None) -> Json:
+        """Whether a description that is not submitted would find queues: its text, or an object."""
+        body: Json = {"jdl": jdl} if jdl is not None else {"jobs": [dict(job or {})]}
+        return self._call("POST", "/explain", json=body)
+
+    def explain_queue(self, address: str) -> Json:
+        """What waiting jobs a queue, `Site/CE/Queue`, may run, and what keeps it from the others."""
+        return self._call("GET", f"/resources/queues/{quote(address)}/explain")
+
     def kill(self, job_id: int) -> Json:
         """End a job."""
         return self._call("POST", f"/jobs/{job_id}/kill")
@@ -164,6 +173,26 @@ class Client:
     def pilots(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of pilots under `pilots`."""
         return self._page("/pilots", filters, limit=limit, after=after)
+
+    def sites(self, *, limit: int = 100, after: object = None) -> Json:
+        """One page of sites, with what limits matches there, under `sites`."""
+        return self._page("/sites", {}, limit=limit, after=after)
+
+    def site(self, site: str) -> Json:
+        """What limits matches at a site, and what it advertised."""
+        return self._call("GET", f"/sites/{quote(site, safe='')}")
+
+    def watermark(self, site: str) -> int:
+        """To be fetched before counting, and stated as `as_of` in the advertisement."""
+        return int(self._call("POST", f"/sites/{quote(site, safe='')}/watermark")["watermark"])
+
+    def advertise(self, scope: str, said: Mapping[str, object]) -> Json:
+        """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
+        names = [quote(name, safe="") for name in scope.split("/")]
+        path = "".join(
+            f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False)
+        )
+        return self._call("POST", f"{path}/advertisement", json=dict(said))
 
     def config(self) -> Json:
         """The configuration in force, as far as it may be seen."""

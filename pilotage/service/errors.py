@@ -25,6 +25,7 @@ STATUS: dict[type[Exception], int] = {
     config_errors.ConfigError: 422,
     config_errors.VersionConflict: 409,
     config_errors.QueueNotFound: 404,
+    config_errors.SiteNotFound: 404,
     config_errors.PathNotFound: 404,
     config_errors.VersionNotFound: 404,
     taskqueue_errors.NotFound: 404,

@@ -12,6 +12,7 @@ from pilotage.service.routes import (
     pools,
     resources,
     sandboxes,
+    sites,
     submission,
     tokens,
 )
@@ -31,5 +32,6 @@ ROUTERS = (
     pools.router,
     config.router,
     pilots.router,
+    sites.router,
     tokens.router,
 )

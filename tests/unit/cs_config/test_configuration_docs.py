@@ -4,6 +4,7 @@ import pytest
 
 from cs_config.known_parameters import KNOWN
 from cs_config.options import DeclaredName, Operations, ShareCorrection, TimeSlice
+from cs_config.throttle import Policy, Throttle
 
 DOCS = Path(__file__).parent.parent.parent.parent / "docs"
 
@@ -24,3 +25,11 @@ def test_every_option_is_documented() -> None:
             if option.alias != "Declared":
                 assert f"| `{option.alias}` | " in text
                 assert " ".join(option.description.split()) in text
+
+
+def test_every_option_of_a_throttle_is_documented() -> None:
+    text = (DOCS / "site-admin" / "throttles.md").read_text()
+    for option in Throttle.model_fields.values():
+        assert f"| `{option.alias}` | {' '.join((option.description or '').split())}" in text
+    for policy in Policy:
+        assert f"| `{policy}` | " in text

@@ -1,0 +1,75 @@
+"""How the throttles of sites, CEs and queues stand at a moment."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cs_config.configuration import Configuration
+from cs_config.throttle import Stale, Throttle
+from matcher import throttles
+from matcher.throttles import OPEN, Room, Throttled
+from taskqueue import presence, reservations
+from taskqueue.scopes import Scope
+
+NOT_FRESH = "no fresh advertisement"
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """A throttle with the state of its scope; it changes with every match of the transaction."""
+
+    scope: Scope
+    stale: bool
+    rule: Stale | None  #: what holds instead of the advertisement; None: it is fresh
+    throttled: Throttled
+
+    def room(self) -> Room:
+        """How many jobs may still be matched here."""
+        if self.rule is Stale.CLOSED:
+            return Room(jobs=0, why=NOT_FRESH)
+        return OPEN if self.rule is Stale.OPEN else self.throttled.room()
+
+    @property
+    def asks_job(self) -> bool:
+        """Whether the job itself makes a difference."""
+        return self.rule in (None, Stale.DERIVED) and self.throttled.asks_job
+
+    def matched(self, jobs: int) -> None:
+        """Count jobs that were just taken."""
+        self.throttled = replace(self.throttled, reserved=self.throttled.reserved + jobs)
+
+
+def of(
+    conn: Connection, config: Configuration, scopes: Collection[Scope], now: datetime
+) -> Mapping[str, Standing]:
+    """The standings of scopes that have a throttle."""
+    reserved = reservations.count(conn, [each.scope for each in scopes]) if scopes else {}
+    return {
+        each.scope: _standing(conn, each, config.throttles[each.scope], reserved.get(each.scope, 0), now)
+        for each in scopes
+    }
+
+
+def _standing(conn: Connection, scope: Scope, throttle: Throttle, reserved: int, now: datetime) -> Standing:
+    fresh = scope.advertised_at is not None and now - scope.advertised_at <= timedelta(
+        seconds=throttle.lifetime
+    )
+    rule = None if fresh else throttle.stale
+    advertised = scope.advertised or {}
+    if rule is Stale.DERIVED:
+        # Our own states contain every match.
+        advertised, reserved = {**advertised, **_derived(conn, scope.scope)}, 0
+    throttled = Throttled(throttle=throttle, advertised=advertised, reserved=reserved)
+    return Standing(scope=scope, stale=not fresh, rule=rule, throttled=throttled)
+
+
+def _derived(conn: Connection, scope: str) -> Mapping[str, int]:
+    present = presence.at(conn, scope)
+    return {
+        throttles.JOBS: present.jobs,
+        throttles.SUBMITTING: present.submitting,
+        throttles.GATHERING: present.gathering,
+        throttles.PENDING: present.submitting,
+    }

@@ -1,0 +1,176 @@
+"""Throttles as pure arithmetic: what a policy says of counters, limits and matches.
+
+`CurMatches` is the start value of the policy and the matches that the advertisement does not contain
+(reserved); `JobsMatchedSinceLastAdvertisement` is those alone.
+Source: SAM-Grid's job matching policies and resource brokering.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cs_config.throttle import LIMITS, Policy, Throttle
+from requirements import two_sided
+from requirements.errors import InvalidInput
+from requirements.two_sided import TwoSided
+from requirements.values import Value, lookup
+
+JOBS = "CurrentJobs"
+SUBMITTING = "CurrentSubmittingJobs"
+GATHERING = "CurrentGatheringOutputJobs"
+PENDING = "CurrentPendingJobs"
+#: What sites count.
+COUNTERS = (JOBS, SUBMITTING, GATHERING, PENDING)
+CUR_MATCHES = "CurMatches"
+SINCE = "JobsMatchedSinceLastAdvertisement"
+REQUIREMENTS = "Requirements"
+
+#: For each policy the bounds that must all hold: the counters that count, and the limit that they, with
+#: the reserved matches, must stay below.
+BOUNDS: Mapping[Policy, tuple[tuple[tuple[str, ...], str], ...]] = {
+    Policy.LEVEL0: (((SUBMITTING,), "MaxSubmittingJobs"),),
+    Policy.LEVEL1: (((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs"),),
+    Policy.LEVEL2: (
+        ((JOBS,), "MaxJobs"),
+        ((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs"),
+    ),
+    Policy.BROKERING: (((JOBS,), "MaxJobs"), ((SUBMITTING,), "MaxSubmittingJobs")),
+    Policy.PENDING: (((PENDING,), "MaxPendingJobs"),),
+    Policy.SIMPLE: (((JOBS,), "MaxJobs"),),
+    Policy.EXPRESSION: (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many jobs may still be matched."""
+
+    jobs: int | None  #: None: any number
+    why: str | None = None  #: what closes it
+
+
+OPEN = Room(jobs=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled:
+    """A throttle with the state of its scope at one moment."""
+
+    throttle: Throttle
+    advertised: Mapping[str, Value] = field(default_factory=dict)
+    reserved: int = 0  #: matches that the advertised counts do not contain
+
+    @property
+    def start(self) -> float | None:
+        """The start value of CurMatches; None: what it is made of was not advertised."""
+        if self.throttle.policy is Policy.EXPRESSION:
+            return self._advertised_start()
+        counters, _ = BOUNDS[self.throttle.policy][0]
+        return self._sum(counters)
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Those that are set, by configuration or advertisement; the smaller holds."""
+        found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
+        return {name: min(values) for name, values in found.items() if values}
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """What is counted, CurMatches and the matches since the advertisement included."""
+        said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
+        start = self.start
+        said |= {SINCE: self.reserved, CUR_MATCHES: None if start is None else start + self.reserved}
+        return {name: value for name, value in said.items() if value is not None}
+
+    def room(self) -> Room:
+        """How many jobs the counters leave room for.
+
+        An expression that asks about the job says nothing here; see `admits`.
+        """
+        if self.throttle.policy is Policy.EXPRESSION:
+            return self._room_by_expression()
+        rooms = [self._within(counters, limit) for counters, limit in BOUNDS[self.throttle.policy]]
+        return min(rooms, key=lambda room: float("inf") if room.jobs is None else room.jobs)
+
+    @property
+    def asks_job(self) -> bool:
+        """Whether the job makes a difference."""
+        return any(each.asks_other for each in self._expressions())
+
+    def admits(self, job: Mapping[str, Value]) -> bool:
+        """Whether the expression is true of this job; policies without one admit any."""
+        if self.throttle.policy is not Policy.EXPRESSION:
+            return True
+        own = self.attributes()
+        return all(each.is_true(own, job) for each in self._expressions())
+
+    def attributes(self) -> Mapping[str, Value]:
+        """What an expression of the site sees under bare names."""
+        start = self.start
+        counted = {} if start is None else {CUR_MATCHES: start + self.reserved}
+        fixed = {*map(str.lower, (CUR_MATCHES, SINCE, *self.limits))}
+        others = {name: value for name, value in self.advertised.items() if name.lower() not in fixed}
+        return {**others, **self.limits, **counted, SINCE: self.reserved}
+
+    def _within(self, counters: tuple[str, ...], limit_name: str) -> Room:
+        limit, used = self.limits.get(limit_name), self._sum(counters)
+        if limit is None:
+            return Room(jobs=0, why=f"limit not set: {limit_name}")
+        if used is None:
+            return Room(jobs=0, why=f"not advertised: {' or '.join(counters)}")
+        if self.throttle.policy is Policy.SIMPLE:
+            return (
+                OPEN if used < limit else Room(jobs=0, why=f"{counters[0]} {used:g} ≥ {limit_name} {limit:g}")
+            )
+        free = -int(-(limit - used - self.reserved) // 1)  # the jobs that fit below: rounded up
+        if free > 0:
+            return Room(jobs=free)
+        shown = " + ".join((*counters, SINCE))
+        return Room(jobs=0, why=f"{shown} = {used + self.reserved:g} ≥ {limit_name} {limit:g}")
+
+    def _room_by_expression(self) -> Room:
+        expressions = self._expressions()
+        if not expressions:
+            return Room(jobs=0, why=f"limit not set: {REQUIREMENTS}")
+        if self.asks_job:
+            return OPEN
+        own = self.attributes()
+        if all(each.is_true(own) for each in expressions):
+            return Room(jobs=1)  # what it says after that one is asked again
+        return Room(jobs=0, why=f"{REQUIREMENTS} is not true")
+
+    def _expressions(self) -> list[TwoSided]:
+        if self.throttle.policy is not Policy.EXPRESSION:
+            return []
+        texts = (self.throttle.requirements, lookup(self.advertised, REQUIREMENTS))
+        return [_expression(text) for text in texts if text is not None]
+
+    def _advertised_start(self) -> float | None:
+        said = lookup(self.advertised, CUR_MATCHES)
+        if isinstance(said, str):
+            try:
+                return two_sided.number(said, self.advertised, CUR_MATCHES)
+            except InvalidInput:
+                return None
+        return _number(said) if said is not None else self._sum((JOBS,))
+
+    def _limits(self, name: str, option: str) -> Iterator[float]:
+        for value in (getattr(self.throttle, option), _number(lookup(self.advertised, name))):
+            if value is not None:
+                yield value
+
+    def _sum(self, counters: tuple[str, ...]) -> float | None:
+        values = [_number(lookup(self.advertised, name)) for name in counters]
+        known = [value for value in values if value is not None]
+        return sum(known) if len(known) == len(values) else None
+
+
+def _expression(text: Value) -> TwoSided:
+    """What was advertised is checked before it is stored; anything else is not true."""
+    try:
+        return two_sided.read(str(text).lower() if isinstance(text, bool) else str(text))
+    except InvalidInput:
+        return two_sided.read("false")
+
+
+def _number(value: Value | None) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

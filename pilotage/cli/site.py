@@ -1,0 +1,109 @@
+"""`pilotage site`: what sites advertise, and how their throttles stand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from pilotage.cli import options, output, site_watch
+from pilotage.cli.connection import connect
+from pilotage.cli.failures import WrongUsage
+
+#: Sites in one answer of the service.
+_PAGE = 1000
+
+Json = Mapping[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    sites = typer.Typer(help="Sites: advertisements, throttles and limits.")
+    sites.command("list")(list_sites)
+    sites.command("show")(show)
+    sites.command("advertise")(advertise)
+    app.add_typer(sites, name="site")
+
+
+def list_sites(
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """List the sites with what limits matches there."""
+    found: list[Json] = []
+    with connect(home=home, url=url) as client:
+        after: object = None
+        while True:
+            page = client.sites(limit=_PAGE, after=after)
+            found += page["sites"]
+            if (after := page["next"]) is None:
+                break
+    output.emit({"sites": found}, as_json=as_json, render=lambda: _table(found))
+
+
+def show(
+    site: Annotated[str, typer.Argument(metavar="SITE")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show limits, counters, reservations and the last advertisements of a site."""
+    with connect(home=home, url=url) as client:
+        found = client.site(site)
+    output.emit(found, as_json=as_json, render=lambda: _details(found))
+
+
+def advertise(
+    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]")],
+    state: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="K=V", help="CurrentJobs=12 CurrentSubmittingJobs=1 …", show_default=False),
+    ] = None,
+    *,
+    watch: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run it again and again; it prints K=V lines or a JSON object."),
+    ] = None,
+    every: Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds between its runs.")] = 300,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Say how many jobs a site, CE or queue has; once, or again and again from what a command counts.
+
+    With --watch a watermark is fetched before each run, so that what was matched meanwhile is told apart
+    exactly. Given by hand, or by a plain script, it counts as taken after the advertisement before.
+    """
+    if (watch is None) == (not state):
+        raise WrongUsage("state K=V, or a command with --watch, which prints them")
+    with connect(home=home, url=url) as client:
+        if watch is not None:
+            site_watch.watch(client, site, watch, every=every)
+            return
+        answer = client.advertise(site, site_watch.pairs(state or []))
+    output.emit(answer, as_json=as_json, render=lambda: f"{site}: advertised")
+
+
+def _table(sites: Sequence[Json]) -> RenderableType:
+    rows = (
+        (each["scope"], each["policy"], each["open"], each["room"], each["reserved"], each["why"])
+        for site in sites
+        for each in site["throttles"] or [_unlimited(site["site"])]
+    )
+    return output.table(("Site/CE/Queue", "Policy", "Open", "#Room", "#Reserved", "Why"), rows)
+
+
+def _unlimited(site: str) -> Json:
+    return {"scope": site, "policy": None, "open": True, "room": None, "reserved": None, "why": None}
+
+
+def _details(site: Json) -> RenderableType:
+    hidden = {"reservations", "advertisement"}
+    shown = [
+        output.facts({name: value for name, value in each.items() if name not in hidden}, title=each["scope"])
+        for each in site["throttles"]
+    ]
+    return Group(*shown) if shown else f"{site['site']}: no throttle"

@@ -1,0 +1,194 @@
+"""Sites: what they advertise, and how their throttles stand."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, NoReturn
+
+from fastapi import APIRouter, Query
+
+from cs_config.configuration import Configuration
+from cs_config.errors import SiteNotFound
+from matcher import standings, throttles
+from matcher.standings import Standing
+from pilotage.service.access import EVERY_ROLE, allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Caller, Role
+from pilotage.service.models.sites import (
+    AdvertisementBody,
+    ReservationAnswer,
+    SiteAnswer,
+    SitePage,
+    SiteQuery,
+    Taken,
+    ThrottleAnswer,
+    Watermark,
+)
+from pilotage.service.parts import Parts
+from pilotage.service.refusals import NotAllowed
+from requirements import two_sided
+from requirements.errors import InvalidInput, InvalidRequest
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+from requirements.values import Value, as_value, fold
+from taskqueue import advertisements, database, reservations, scopes
+from taskqueue.advertisements import Advertisement
+from taskqueue.reservations import Reservation
+
+router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
+
+#: Reservations that are shown one by one.
+_SHOWN = 100
+
+
+@router.post("/{site}/watermark")
+@allow(Role.SITE_ADMIN, Role.GATEWAY)
+def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
+    """Fetch it, count, then advertise as of it."""
+    _require(caller, parts.live.current, site)
+    with database.writing(parts.engine) as conn:
+        return Watermark(watermark=advertisements.give_watermark(conn, site))
+
+
+@router.post("/{site}/advertisement")
+@allow(Role.SITE_ADMIN, Role.GATEWAY)
+def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: AdvertisementBody) -> Taken:
+    """Say how many jobs the site has."""
+    return _advertise(parts, caller, body, site)
+
+
+@router.post("/{site}/ces/{ce}/advertisement")
+@allow(Role.SITE_ADMIN, Role.GATEWAY)
+def advertise_ce(parts: PartsOf, caller: CallerOf, site: str, ce: str, body: AdvertisementBody) -> Taken:
+    """Say how many jobs a CE has."""
+    return _advertise(parts, caller, body, site, ce)
+
+
+@router.post("/{site}/ces/{ce}/queues/{queue}/advertisement")
+@allow(Role.SITE_ADMIN, Role.GATEWAY)
+def advertise_queue(
+    parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: AdvertisementBody
+) -> Taken:
+    """Say how many jobs a batch queue has."""
+    return _advertise(parts, caller, body, site, ce, queue)
+
+
+@router.get("")
+@allow(*EVERY_ROLE)
+def list_sites(parts: PartsOf, query: Annotated[SiteQuery, Query()]) -> SitePage:
+    """List the sites with what limits matches there."""
+    names = sorted(name for name in parts.live.current.sites if name > (query.after or ""))
+    page = names[: query.limit]
+    found = _answers(parts, page, with_jobs=False)
+    return SitePage(sites=found, next=page[-1] if len(names) > len(page) else None)
+
+
+@router.get("/{site}")
+@allow(*EVERY_ROLE)
+def show_site(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
+    """Show limits, counters, reservations and the last advertisements of a site."""
+    if site not in parts.live.current.sites:
+        _unknown(parts.live.current, site)
+    # Jobs of other VOs are nobody's business but of those who look after the site.
+    return _answers(parts, [site], with_jobs=caller.is_operator or site in caller.sites)[0]
+
+
+def _advertise(parts: Parts, caller: Caller, body: AdvertisementBody, *path: str) -> Taken:
+    config, scope = parts.live.current, "/".join(path)
+    _require(caller, config, path[0])
+    if scope not in _scopes(config):
+        _unknown(config, scope)
+    said = Advertisement(
+        attributes=_attributes(body),
+        as_of=body.as_of,
+        leases_seen=[each for each in body.attempts_seen if isinstance(each, str)],
+        attempts_seen=[(each.job_id, each.epoch) for each in body.attempts_seen if not isinstance(each, str)],
+        taken_at=body.taken_at.isoformat() if body.taken_at else None,
+    )
+    with database.writing(parts.engine) as conn:
+        accepted = advertisements.advertise(conn, scope, said, now=parts.clock())
+        return Taken(accepted=accepted, as_of=scopes.read(conn, [scope])[scope].as_of)
+
+
+def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
+    """What is advertised, checked as far as a throttle will use it.
+
+    Raises:
+        InvalidRequest: With everything that is wrong.
+    """
+    found: dict[str, Value] = {}
+    problems: list[Problem] = []
+    spelled = {fold(name): name for name in AdvertisementBody.model_fields}
+    for name, raw in body.attributes().items():
+        try:
+            found[name] = as_value(raw, name)
+            if name in (throttles.REQUIREMENTS, throttles.CUR_MATCHES) and isinstance(raw, str):
+                two_sided.read(raw, name)
+        except InvalidInput as error:
+            problems += error.problems
+        right = spelled.get(fold(name), name)
+        if right != name:
+            problems.append(Problem(path=name, message="is spelled otherwise", suggestion=right))
+    if problems:
+        raise InvalidRequest(problems)
+    return found
+
+
+def _answers(parts: Parts, sites: Collection[str], *, with_jobs: bool) -> list[SiteAnswer]:
+    config = parts.live.current
+    names = [name for name in config.throttles if scopes.site_of(name) in set(sites)]
+    with database.reading(parts.engine) as conn:
+        found = standings.of(conn, config, scopes.read(conn, names).values(), parts.clock())
+        shown = {name: reservations.show(conn, name, _SHOWN) if with_jobs else [] for name in names}
+    answers = [_answer(found[name], shown[name]) for name in sorted(names)]
+    return [
+        SiteAnswer(site=site, throttles=[each for each in answers if scopes.site_of(each.scope) == site])
+        for site in sites
+    ]
+
+
+def _answer(standing: Standing, reserved: Sequence[Reservation]) -> ThrottleAnswer:
+    room, throttled, scope = standing.room(), standing.throttled, standing.scope
+    return ThrottleAnswer(
+        scope=scope.scope,
+        policy=throttled.throttle.policy,
+        open=room.jobs != 0,
+        room=room.jobs,
+        why=room.why,
+        limits=dict(throttled.limits),
+        counters=dict(throttled.counters),
+        reserved=throttled.reserved,
+        reservations=[_reservation(each) for each in reserved],
+        stale=standing.stale,
+        stale_rule=throttled.throttle.stale,
+        as_of=scope.as_of,
+        advertised_at=scope.advertised_at,
+        taken_at=scope.taken_at,
+        advertisement=None if scope.advertised is None else dict(scope.advertised),
+    )
+
+
+def _reservation(each: Reservation) -> ReservationAnswer:
+    return ReservationAnswer(
+        job_id=each.job_id, epoch=each.epoch, matched_at=each.opened_at, started_at=each.started_at
+    )
+
+
+def _require(caller: Caller, config: Configuration, site: str) -> None:
+    """Refuse sites of others, then those that do not exist.
+
+    Raises:
+        NotAllowed, SiteNotFound: It is such a one.
+    """
+    if not caller.is_operator and site not in caller.sites:
+        raise NotAllowed(f"the token is for {', '.join(sorted(caller.sites))}, not for {site}")
+    if site not in config.sites:
+        _unknown(config, site)
+
+
+def _unknown(config: Configuration, scope: str) -> NoReturn:
+    raise SiteNotFound(scope, did_you_mean(scope, _scopes(config)))
+
+
+def _scopes(config: Configuration) -> frozenset[str]:
+    """Every site, CE and queue."""
+    below = (scopes.line(str(address)) for address in config.addresses)
+    return config.sites.union(config.throttles, *below)

@@ -1,0 +1,69 @@
+"""Taking jobs one by one, where a place asks who each is before it lets it in."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, delete, or_
+
+from taskqueue import taking
+from taskqueue.tables import descriptions, jobs, waiting_jobs
+from taskqueue.taking import HERE, Place, Taken
+
+#: Jobs that are looked at in one statement.
+_PEEKED: Final = 100
+_THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
+
+#: The next jobs in the order of a claim.
+PEEK = (
+    taking.claimable(_THE_TASK_QUEUE, **HERE)
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    .add_columns(
+        waiting_jobs.c.priority.label("rank"),
+        *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
+        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
+    )
+    .where(
+        or_(
+            waiting_jobs.c.priority < bindparam("after_priority"),
+            and_(
+                waiting_jobs.c.priority == bindparam("after_priority"),
+                waiting_jobs.c.job_id > bindparam("after_job"),
+            ),
+        )
+    )
+    .limit(_PEEKED)
+)
+PICK = (
+    taking.claimable(_THE_TASK_QUEUE, **HERE)
+    .where(waiting_jobs.c.job_id == bindparam("the_job"))
+    .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
+)
+LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
+
+#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group and description.
+Waiting = Row[*tuple[Any, ...]]
+
+
+def peek(conn: Connection, task_queue_id: int, *, place: Place) -> Iterator[Waiting]:
+    """The jobs of a task queue in the order in which they would be taken."""
+    after: tuple[float, int] = (float("inf"), 0)
+    while True:
+        values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
+        rows = conn.execute(PEEK, {**values, **taking.at_place(place)}).all()
+        yield from rows
+        if len(rows) < _PEEKED:
+            return
+        after = (rows[-1].rank, rows[-1].job_id)
+
+
+def take(conn: Connection, task_queue_id: int, job_id: int, *, place: Place, now: datetime) -> list[Taken]:
+    """Take this very job; nothing if it is gone, or in another's hands.
+
+    `claims.hand_over` has to follow in the same transaction.
+    """
+    values = {"the_task_queue": task_queue_id, "the_job": job_id, **taking.at_place(place)}
+    if conn.execute(PICK, values).first() is None:
+        return []
+    conn.execute(LEAVE, {"the_job": job_id})
+    return list(taking.give(conn, {job_id: place.site or "ANY"}, now).values())

@@ -1,0 +1,35 @@
+"""A matcher process whose pilots ask and ask; prints the leases that they are given, one a line.
+
+Arguments: database URL, file with the configuration, `Site/CE/Queue`, seconds.
+"""
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+from cs_config.address import QueueAddress
+from matcher.claiming import Look
+from matcher.matcher import Matcher
+from taskqueue import database
+from tests import waiting
+
+
+def main(url: str, file: str, queue: str, seconds: str) -> None:
+    engine = database.connect(url)
+    config = waiting.grid(Path(file).read_text())
+    matcher = Matcher(engine, lambda: config, lambda: datetime.now(UTC), Random())
+    where = waiting.at(QueueAddress.parse(queue))
+    end = time.monotonic() + float(seconds)
+    while time.monotonic() < end:
+        for look in matcher.serve([waiting.request(**where, count=2) for _ in range(4)]):
+            if isinstance(look, Look):
+                for job in look.claimed:
+                    sys.stdout.write(f"{job.lease}\n")
+        sys.stdout.flush()
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

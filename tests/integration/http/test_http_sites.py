@@ -1,0 +1,178 @@
+"""Advertisements and throttles over HTTP."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.running_service import Service
+
+SITE = "LCG.A.org"
+THROTTLE = "Throttle: {Policy: brokering, MaxJobs: 5, MaxSubmittingJobs: 2}"
+QUEUE = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 10**6}
+EMPTY = {"CurrentJobs": 0, "CurrentSubmittingJobs": 0}
+
+
+@pytest.fixture
+def throttled(service: Service, config_text: str) -> Service:
+    service.configure(config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {THROTTLE}"))
+    jobs = [{"Executable": "x"} for _ in range(9)]
+    service.user().post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()
+    return service
+
+
+@pytest.fixture
+def gateway(throttled: Service) -> httpx.Client:
+    return throttled.as_role("gateway", vo="cms", site=SITE)
+
+
+def ask(client: httpx.Client, count: int = 1) -> Any:
+    answer = client.post("/api/v1/matcher/requestJob", json={**QUEUE, "count": count})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def advertise(client: httpx.Client, path: str = "", **said: object) -> Any:
+    answer = client.post(f"/api/v1/sites/{SITE}{path}/advertisement", json={**EMPTY, **said})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def watermark(client: httpx.Client) -> int:
+    answer = client.post(f"/api/v1/sites/{SITE}/watermark")
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["watermark"])
+
+
+def throttle(client: httpx.Client) -> Any:
+    return client.get(f"/api/v1/sites/{SITE}").json()["throttles"][0]
+
+
+def test_a_site_that_has_not_advertised_gets_nothing(gateway: httpx.Client) -> None:
+    answer = ask(gateway)
+    assert (answer["matches"], answer["reason"]) == ([], "throttled")
+    assert answer["retry_after"] > 0
+    assert throttle(gateway)["why"] == "no fresh advertisement"
+
+
+def test_matches_are_counted_until_an_advertisement_contains_them(gateway: httpx.Client) -> None:
+    advertise(gateway, as_of=watermark(gateway))
+    first = ask(gateway, count=5)["matches"]
+    assert len(first) == 2
+    assert ask(gateway)["reason"] == "throttled"
+    stands = throttle(gateway)
+    assert (stands["room"], stands["reserved"]) == (0, 2)
+    assert stands["counters"]["CurMatches"] == 2
+    assert {each["job_id"] for each in stands["reservations"]} == {each["job_id"] for each in first}
+    # On their way: in nobody's count, and still reserved.
+    advertise(gateway, as_of=watermark(gateway))
+    assert ask(gateway)["reason"] == "throttled"
+    for match in first:
+        gateway.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+    advertise(gateway, as_of=watermark(gateway), CurrentJobs=2, CurrentSubmittingJobs=1)
+    assert throttle(gateway)["reserved"] == 0
+    assert len(ask(gateway, count=5)["matches"]) == 1
+
+
+def test_listed_attempts_are_contained_by_lease_or_by_job_and_epoch(gateway: httpx.Client) -> None:
+    advertise(gateway, as_of=watermark(gateway))
+    one, other = ask(gateway, count=2)["matches"]
+    seen = [one["lease"], {"job_id": other["job_id"], "epoch": other["epoch"]}]
+    counted = {"CurrentJobs": 2, "CurrentSubmittingJobs": 2}
+    advertise(gateway, as_of=watermark(gateway), attempts_seen=seen, **counted)
+    stands = throttle(gateway)
+    assert (stands["reserved"], stands["counters"]["CurMatches"]) == (0, 2)
+
+
+def test_an_older_advertisement_changes_nothing(gateway: httpx.Client) -> None:
+    early, late = watermark(gateway), watermark(gateway)
+    assert advertise(gateway, as_of=late, CurrentJobs=5) == {"accepted": True, "as_of": late}
+    assert advertise(gateway, as_of=early) == {"accepted": False, "as_of": late}
+    assert throttle(gateway)["counters"]["CurrentJobs"] == 5
+    answer = gateway.post(f"/api/v1/sites/{SITE}/advertisement", json={**EMPTY, "as_of": late + 1})
+    assert answer.status_code == 400
+
+
+def test_a_plain_script_keeps_new_matches_reserved_one_interval_longer(gateway: httpx.Client) -> None:
+    advertise(gateway)
+    [match] = ask(gateway)["matches"]
+    gateway.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+    reserved = [throttle(gateway)["reserved"]]
+    for _ in range(2):
+        advertise(gateway, CurrentJobs=1)
+        reserved.append(throttle(gateway)["reserved"])
+    assert reserved == [1, 1, 0]
+
+
+def test_every_level_must_agree(throttled: Service, config_text: str, gateway: httpx.Client) -> None:
+    levels = config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {THROTTLE}").replace(
+        "long: {CPUTime: 100000}",
+        "long: {CPUTime: 100000, Throttle: {Policy: pending, MaxPendingJobs: 1, Stale: open}}",
+    )
+    throttled.configure(levels)
+    advertise(gateway, as_of=watermark(gateway))
+    advertise(gateway, "/ces/ce1/queues/long", as_of=watermark(gateway), CurrentPendingJobs=0)
+    assert len(ask(gateway, count=5)["matches"]) == 1
+    scopes = gateway.get(f"/api/v1/sites/{SITE}").json()["throttles"]
+    assert [(each["scope"], each["room"]) for each in scopes] == [(SITE, 1), (f"{SITE}/ce1/long", 0)]
+
+
+def test_an_expression_of_the_site_may_ask_for_jobs(
+    throttled: Service, config_text: str, gateway: httpx.Client
+) -> None:
+    asks = 'Throttle: {Policy: expression, Requirements: TARGET.JobName == "short" && CurMatches < 2}'
+    throttled.configure(config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {asks}"))
+    jobs = [{"Executable": "x", "JobName": "short"} for _ in range(4)]
+    answer = throttled.user().post("/api/v1/jobs", json={"jobs": jobs})
+    advertise(gateway, as_of=watermark(gateway))
+    matches = ask(gateway, count=5)["matches"]
+    assert [each["job_id"] for each in matches] == answer.json()["job_ids"][:2]
+    assert ask(gateway)["reason"] == "throttled"
+
+
+def test_without_a_fresh_advertisement_our_own_states_may_count(
+    throttled: Service, config_text: str, gateway: httpx.Client
+) -> None:
+    derived = THROTTLE.replace("}", ", Stale: derived}")
+    throttled.configure(config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {derived}"))
+    first = ask(gateway, count=5)["matches"]
+    assert len(first) == 2
+    for match in first:
+        gateway.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+    assert len(ask(gateway, count=5)["matches"]) == 2
+    assert throttle(gateway)["counters"]["CurrentJobs"] == 4
+
+
+def test_wrong_advertisements_are_refused(gateway: httpx.Client) -> None:
+    path = f"/api/v1/sites/{SITE}/advertisement"
+    for said, word in (
+        ({"CurrentJobs": -1}, "CurrentJobs"),
+        ({"CurrentJobs": "many"}, "CurrentJobs"),
+        ({"currentjobs": 1}, "did you mean CurrentJobs"),
+        ({"Requirements": "CurMatches <"}, "Requirements"),
+        ({"Load": {"one": 1}}, "Load"),
+    ):
+        answer = gateway.post(path, json=said)
+        assert answer.status_code == 400, said
+        assert word in answer.json()["error"]["message"]
+    assert gateway.post(f"/api/v1/sites/{SITE}/ces/ce9/advertisement", json=EMPTY).status_code == 404
+
+
+def test_only_who_looks_after_the_site_advertises(throttled: Service, gateway: httpx.Client) -> None:
+    advertise(gateway, as_of=watermark(gateway))
+    ask(gateway)
+    path = f"/api/v1/sites/{SITE}/advertisement"
+    statuses = {
+        role: throttled.as_role(role, **wishes).post(path, json=EMPTY).status_code
+        for role, wishes in {
+            "site_admin": {"site": SITE},
+            "operator": {},
+            "gateway": {"site": "LCG.B.org", "vo": "cms"},
+            "user": {"vo": "cms", "user": "ada"},
+        }.items()
+    }
+    assert statuses == {"site_admin": 200, "operator": 200, "gateway": 403, "user": 403}
+    seen = throttle(throttled.user())
+    assert (seen["reserved"], seen["reservations"]) == (1, [])
+    page = throttled.user().get("/api/v1/sites", params={"limit": 1}).json()
+    assert ([each["site"] for each in page["sites"]], page["next"]) == ([SITE], SITE)

@@ -1,0 +1,286 @@
+"""No interleaving lets more jobs in than the throttle says, with a simulated gateway as the truth."""
+
+import contextlib
+import itertools
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import Engine
+
+from cs_config.throttle import Policy
+from matcher import claiming, standings
+from matcher.claiming import Look
+from matcher.matcher import Matcher
+from taskqueue import advertisements, database, handover, job_control, lost, scopes
+from taskqueue.errors import IllegalTransition, StaleLease
+from taskqueue.handover import Finish
+from tests import waiting
+from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
+
+SUBMITTING_AT_MOST, BUSY_AT_MOST, JOBS_AT_MOST = 2, 3, 4
+TREE = """
+Resources:
+  Sites:
+    {site}:
+      Throttle:
+        Policy: {policy}
+        MaxSubmittingJobs: 2
+        MaxSubmittingAndOutputGatheringJobs: 3
+        MaxJobs: 4
+        Lifetime: 1000000000
+      CEs: {{ce: {{Queues: {{q: {{}}}}}}}}
+Registry: {{VO: {{lhcb: {{}}}}}}
+"""
+LEASE = timedelta(minutes=5)
+_numbers = itertools.count()
+
+
+class Crash(Exception):
+    """The process dies before its transaction ends."""
+
+
+class Throttled(RuleBasedStateMachine):
+    """Matchers, a gateway, and messages between them that are late, repeated, reordered or lost."""
+
+    engine: Engine
+    now: datetime
+
+    @initialize(policy=st.sampled_from([Policy.LEVEL0, Policy.LEVEL1, Policy.LEVEL2, Policy.BROKERING]))
+    def begin(self, policy: Policy) -> None:
+        self.policy = policy
+        self.site = f"S{next(_numbers)}.x"
+        self.config = waiting.grid(TREE.format(site=self.site, policy=policy))
+        self.gateway = Gateway()
+        self.on_their_way: dict[str, int] = {}  # lease → job, matched and not there yet
+        self.jobs: dict[str, int] = {}  # lease → job, of those that are there
+        self.watermarks: list[int] = []
+        self.sent: list[advertisements.Advertisement] = []
+        with database.writing(self.engine) as conn:
+            waiting.put(conn, self.now, 12)
+        self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        self.matchers = [
+            Matcher(self.engine, lambda: self.config, lambda: self.now, Random(seed)) for seed in range(2)
+        ]
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 3))
+    def match(self, which: int, count: int) -> None:
+        for job in self._ask(which, count).claimed:
+            self.on_their_way[job.lease] = job.job_id
+
+    @rule(count=st.integers(1, 2))
+    def match_and_lose_the_answer(self, count: int) -> None:
+        self._ask(0, count)
+
+    @rule(count=st.integers(1, 3))
+    def match_and_crash(self, count: int) -> None:
+        def dies(*said: Any, **more: Any) -> None:
+            claim_all(*said, **more)
+            raise Crash
+
+        claim_all, claiming.claim_all = claiming.claim_all, dies  # type: ignore[assignment]
+        try:
+            with contextlib.suppress(Crash):
+                self.matchers[0].serve([self._request(count)])
+        finally:
+            claiming.claim_all = claim_all
+
+    @precondition(lambda self: self.on_their_way)
+    @rule(data=st.data())
+    def arrive(self, data: Any) -> None:
+        lease = self._one(data, self.on_their_way)
+        self.jobs[lease] = self.on_their_way.pop(lease)
+        self.gateway.phases[lease] = SUBMITTING
+
+    @precondition(lambda self: self.gateway.phases)
+    @rule(data=st.data())
+    def start(self, data: Any) -> None:
+        self._start(self._one(data, self.gateway.phases))
+
+    @precondition(lambda self: self.gateway.phases)
+    @rule(data=st.data(), phase=st.sampled_from([POLLING, GATHERING]))
+    def go_on(self, data: Any, phase: str) -> None:
+        lease = self._one(data, self.gateway.phases)
+        if self.gateway.phases[lease] != GATHERING:
+            self.gateway.phases[lease] = phase
+
+    @precondition(lambda self: self.gateway.phases)
+    @rule(data=st.data(), reported=st.booleans())
+    def leave(self, data: Any, reported: bool) -> None:
+        lease = self._one(data, self.gateway.phases)
+        del self.gateway.phases[lease]
+        if reported:
+            self._report(lease)
+
+    @precondition(lambda self: self.gateway.phases)
+    @rule(data=st.data())
+    def heartbeat(self, data: Any) -> None:
+        self._hear(self._one(data, self.gateway.phases))
+
+    @precondition(lambda self: self.on_their_way or self.gateway.phases)
+    @rule(data=st.data(), kill=st.booleans())
+    def take_away(self, data: Any, kill: bool) -> None:
+        lease = self._one(data, {**self.on_their_way, **self.gateway.phases})
+        job_id = self.on_their_way.get(lease) or self.jobs[lease]
+        with contextlib.suppress(IllegalTransition), database.writing(self.engine) as conn:
+            if kill:
+                job_control.kill(conn, job_id, source="test", now=self.now)
+            else:
+                job_control.reschedule(conn, job_id, source="test", now=self.now, maximum=1000)
+
+    @rule()
+    def leases_end(self) -> None:
+        """Who has not begun by now gives up by itself."""
+        self.now += 2 * LEASE
+        with database.writing(self.engine) as conn:
+            expired = set(lost.expire_leases(conn, now=self.now))
+            lost.close_killed(conn, now=self.now)
+        gone = [lease for lease in self.gateway.phases if self.jobs[lease] in expired]
+        for lease in gone:
+            del self.gateway.phases[lease]
+        self.on_their_way.clear()
+
+    @rule()
+    def fetch_watermark(self) -> None:
+        self.watermarks.append(self._watermark())
+
+    @precondition(lambda self: self.watermarks)
+    @rule(data=st.data(), with_list=st.booleans())
+    def count(self, data: Any, with_list: bool) -> None:
+        as_of = data.draw(st.sampled_from(self.watermarks))
+        self.sent.append(self.gateway.count(as_of, with_list=with_list))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data(), again=st.booleans())
+    def advertise(self, data: Any, again: bool) -> None:
+        place = data.draw(st.integers(0, len(self.sent) - 1))
+        self._advertise(self.sent[place] if again else self.sent.pop(place))
+
+    @rule()
+    def advertise_at_once(self) -> None:
+        self._advertise(self.gateway.count(self._watermark()))
+
+    @rule()
+    def advertise_without_watermark(self) -> None:
+        assert self._advertise(self.gateway.count(None))
+
+    @rule()
+    def come_to_rest(self) -> None:
+        """All messages arrive, the dead are found: what is free then is given within one advertisement."""
+        for lease in list(self.gateway.phases):
+            self._start(lease)
+        self.leases_end()
+        assert self._advertise(self.gateway.count(self._watermark()))
+        free = {
+            Policy.LEVEL0: SUBMITTING_AT_MOST - self.gateway.number(SUBMITTING),
+            Policy.LEVEL1: BUSY_AT_MOST - self.gateway.number(SUBMITTING, GATHERING),
+            Policy.LEVEL2: min(
+                JOBS_AT_MOST - self.gateway.total,
+                BUSY_AT_MOST - self.gateway.number(SUBMITTING, GATHERING),
+            ),
+            Policy.BROKERING: min(
+                JOBS_AT_MOST - self.gateway.total, SUBMITTING_AT_MOST - self.gateway.number(SUBMITTING)
+            ),
+        }
+        assert self._room() == max(0, free[self.policy])
+
+    @invariant()
+    def never_too_many(self) -> None:
+        if not hasattr(self, "policy"):
+            return
+        if self.policy in (Policy.LEVEL0, Policy.BROKERING):
+            assert self.gateway.number(SUBMITTING) <= SUBMITTING_AT_MOST
+        if self.policy in (Policy.LEVEL2, Policy.BROKERING):
+            assert self.gateway.total <= JOBS_AT_MOST
+
+    def _ask(self, which: int, count: int) -> Look:
+        room = self._room()
+        [look] = self.matchers[which].serve([self._request(count)])
+        assert isinstance(look, Look)
+        # Reported and unacknowledged together never reach over the limit.
+        assert len(look.claimed) <= room
+        assert look.refused == (None if room else "throttled") or not self._waiting()
+        self.matchers[which].settle([look])
+        with database.writing(self.engine) as conn:
+            waiting.put(conn, self.now, len(look.claimed))
+        return look
+
+    def _request(self, count: int) -> Any:
+        return waiting.request(Site=self.site, GridCE="ce", Queue="q", count=count)
+
+    def _waiting(self) -> bool:
+        with database.reading(self.engine) as conn:
+            return bool(waiting.left(conn))
+
+    def _room(self) -> int:
+        with database.reading(self.engine) as conn:
+            found = scopes.read(conn, [self.site]).values()
+            room = standings.of(conn, self.config, found, self.now)[self.site].room().jobs
+        assert room is not None
+        return room
+
+    def _start(self, lease: str) -> None:
+        try:
+            with database.writing(self.engine) as conn:
+                handover.start(conn, lease, lease_time=LEASE, now=self.now)
+        except StaleLease:
+            self.gateway.phases.pop(lease, None)
+        except IllegalTransition:
+            pass
+
+    def _hear(self, lease: str) -> None:
+        try:
+            with database.writing(self.engine) as conn:
+                answer = handover.heartbeat(
+                    conn, lease, progress=None, output_tail=None, lease_time=LEASE, now=self.now
+                )
+        except StaleLease:
+            del self.gateway.phases[lease]
+        else:
+            if answer["commands"]:
+                del self.gateway.phases[lease]
+                self._report(lease)
+
+    def _report(self, lease: str) -> None:
+        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
+            handover.finish(conn, lease, Finish(status="Done"), now=self.now)
+
+    def _watermark(self) -> int:
+        with database.writing(self.engine) as conn:
+            return advertisements.give_watermark(conn, self.site)
+
+    def _advertise(self, said: advertisements.Advertisement) -> bool:
+        with database.writing(self.engine) as conn:
+            return advertisements.advertise(conn, self.site, said, now=self.now)
+
+    @staticmethod
+    def _one(data: Any, leases: dict[str, Any]) -> str:
+        chosen: str = data.draw(st.sampled_from(sorted(leases)))
+        return chosen
+
+
+def test_the_throttle_is_never_exceeded_and_never_closed_without_need(engine: Engine, now: datetime) -> None:
+    machine = type("Machine", (Throttled,), {"engine": engine, "now": now})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=15 if engine.dialect.name == "sqlite" else 5,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],  # to shrink a failure takes minutes: remove this to see the shortest
+        ),
+    )

@@ -1,0 +1,39 @@
+"""Expressions over two sides."""
+
+import pytest
+
+from requirements import two_sided
+from requirements.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("Memory < 5", True),
+        ("MY.Memory < 5 && self.memory < 5", True),
+        ("TARGET.Memory < 5", False),
+        ("other.Memory > MY.Memory", True),
+        ("Owner =?= undefined", True),  # a bare name is never the other's
+        ('target.OWNER == "ada"', True),
+        ("memory + TARGET.memory == 11", True),
+    ],
+)
+def test_both_sides_may_have_the_same_name(text: str, holds: bool) -> None:
+    assert two_sided.read(text).is_true({"Memory": 3}, {"Memory": 8, "Owner": "Ada"}) is holds
+
+
+def test_it_is_known_whether_the_other_side_matters() -> None:
+    assert two_sided.read("A < 1 || TARGET.B").asks_other
+    assert not two_sided.read("A < 1 || MY.B").asks_other
+
+
+def test_a_number_is_a_number_only() -> None:
+    own = {"A": 1, "B": 2.5, "C": "3", "D": True}
+    texts = ("A + B", "C", "D", "A / 0", "NoSuch", "5")
+    assert [two_sided.number(text, own, "CurMatches") for text in texts] == [3.5, None, None, None, None, 5]
+
+
+@pytest.mark.parametrize("text", ["a <", "time() > 5", "TARGET.a.b", "0x10 < a"])
+def test_what_may_not_be_evaluated_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="Requirements"):
+        two_sided.read(text)
