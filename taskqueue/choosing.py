@@ -1,6 +1,6 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ from taskqueue.taking import HERE, Place, Taken
 _PEEKED: Final = 100
 _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
 
-#: The next jobs in the order of a claim.
-PEEK = (
+#: The jobs that may be taken, in the order of a claim.
+_SHOWN = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
     .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
     .add_columns(
@@ -23,17 +23,18 @@ PEEK = (
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
         *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
     )
-    .where(
-        or_(
-            waiting_jobs.c.priority < bindparam("after_priority"),
-            and_(
-                waiting_jobs.c.priority == bindparam("after_priority"),
-                waiting_jobs.c.job_id > bindparam("after_job"),
-            ),
-        )
-    )
     .limit(_PEEKED)
 )
+PEEK = _SHOWN.where(
+    or_(
+        waiting_jobs.c.priority < bindparam("after_priority"),
+        and_(
+            waiting_jobs.c.priority == bindparam("after_priority"),
+            waiting_jobs.c.job_id > bindparam("after_job"),
+        ),
+    )
+)
+PEEK_AT = _SHOWN.where(waiting_jobs.c.job_id == bindparam("the_job"))
 PICK = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
     .where(waiting_jobs.c.job_id == bindparam("the_job"))
@@ -55,6 +56,12 @@ def peek(conn: Connection, task_queue_id: int, *, place: Place) -> Iterator[Wait
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)
+
+
+def peek_at(conn: Connection, task_queue_id: int, job_id: int, *, place: Place) -> Sequence[Waiting]:
+    """This very job, if it may be taken out of that task queue."""
+    values = {"the_task_queue": task_queue_id, "the_job": job_id, **taking.at_place(place)}
+    return conn.execute(PEEK_AT, values).all()
 
 
 def take(conn: Connection, task_queue_id: int, job_id: int, *, place: Place, now: datetime) -> list[Taken]:
