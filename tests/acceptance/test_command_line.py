@@ -322,6 +322,7 @@ def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -
     try:
         with Client(f"http://127.0.0.1:{port}", token) as client:
             _wait_until(client.ready)
+            _wait_until(lambda: len(_workers_of(service)) == 2)  # one is enough to be ready
             before = _workers_of(service)
             before[0].kill()
             _wait_until(lambda: len(set(_workers_of(service)) - set(before)) == 1)

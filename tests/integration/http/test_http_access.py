@@ -73,6 +73,12 @@ ROUTES = [
     ("POST", "/pilots", {"stamp": "s1", "queue": QUEUE}, {"director"}),
     ("POST", "/pilots/nope/status", {"status": "Done"}, {"director", "pilot"}),
     ("GET", "/pilots", None, {"vo_admin", "site_admin", "director", "gateway"}),
+    ("GET", "/sites", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
+    ("GET", "/sites/LCG.A.org", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
+    ("POST", "/sites/LCG.A.org/watermark", None, {"site_admin", "gateway"}),
+    ("POST", "/sites/LCG.A.org/advertisement", {}, {"site_admin", "gateway"}),
+    ("POST", "/sites/LCG.A.org/ces/ce1/advertisement", {}, {"site_admin", "gateway"}),
+    ("POST", "/sites/LCG.A.org/ces/ce1/queues/long/advertisement", {}, {"site_admin", "gateway"}),
     ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
 ]
@@ -113,7 +119,12 @@ def test_the_table_above_has_every_route(service: Service):
     known = set()
     for method, path, _, _ in ROUTES:
         plain = f"/api/v1{path}".replace(QUEUE, "{site}/{ce}/{queue}").replace("/nope", "/{key}")
-        plain = plain.replace("/jobs/1", "/jobs/{key}").replace("/pools/0", "/pools/{key}")
+        plain = plain.replace("/sites/LCG.A.org", "/sites/{site}").replace("/ces/ce1", "/ces/{ce}")
+        plain = (
+            plain.replace("/queues/long/", "/queues/{queue}/")
+            .replace("/jobs/1", "/jobs/{key}")
+            .replace("/pools/0", "/pools/{key}")
+        )
         known.add((method, plain))
     names = ("{job_id}", "{lease}", "{stamp}", "{pool_id}")
     for name in names:
