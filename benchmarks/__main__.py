@@ -5,9 +5,9 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import match, results
+from benchmarks import explain, match, results
 
-BENCHMARKS = {"match": match.run}
+BENCHMARKS = {"explain": explain.run, "match": match.run}
 
 
 def main() -> int:

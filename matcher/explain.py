@@ -69,7 +69,7 @@ def _exclusions(failures: Sequence[Failure], candidates: int, survey: Survey) ->
 def _exclusion(failure: Failure, candidates: int, single: int, survey: Survey) -> Exclusion:
     """The example fails nothing else if there is such a queue, and has some value if one does."""
     has, mask = max(
-        ((has, mask & candidates) for has, mask in failure.seen if mask & candidates),
+        ((has, mask & candidates) for has, mask in survey.seen(failure) if mask & candidates),
         key=lambda each: (bool(each[1] & single), each[0] is not None),
     )
     return Exclusion(

@@ -10,15 +10,19 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from matcher import rules
+from cs_config.configuration import Configuration
+from matcher import gates, rules, standings
 from matcher.parts import Demand
 from matcher.survey import Offer, Survey
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
-from taskqueue import pilot_activity, waiting_place
+from taskqueue import pilot_activity, scopes, waiting_place
+from taskqueue.claims import Place
 from taskqueue.jobs import Job
 from taskqueue.states import PREPARING, JobStatus
 
+#: Throttled places that are named.
+_TOLD = 3
 #: How long a pilot's last request counts as news.
 LATELY = timedelta(minutes=15)
 
@@ -31,7 +35,7 @@ class Situation:
     demand: Demand
     survey: Survey
     eligible: int  #: queues, as a set of the survey
-    known_sites: frozenset[str]
+    config: Configuration
     now: datetime
 
 
@@ -73,10 +77,10 @@ def _queues(_: Connection, situation: Situation) -> Iterator[str]:
 
 def _places(_: Connection, situation: Situation) -> Iterator[str]:
     asked = situation.demand.asked
-    known = {fold(site) for site in situation.known_sites}
+    known = {fold(site) for site in situation.config.sites}
     for keyword, names in (("Site", asked.sites), ("BannedSites", asked.banned_sites)):
         for name in sorted(name for name in names if fold(name) not in known):
-            meant = did_you_mean(name, situation.known_sites)
+            meant = did_you_mean(name, situation.config.sites)
             hint = f", did you mean {meant}?" if meant else ""
             yield f"the configuration knows no site {name} ({keyword}){hint}"
     ces = list(dict.fromkeys(queue.address.ce for queue in situation.survey.queues))
@@ -139,6 +143,27 @@ def _eligible(situation: Situation) -> Iterator[Offer]:
     return (queue for queue, bit in zip(situation.survey.queues, mask, strict=False) if bit == "1")
 
 
+def _throttles(conn: Connection, situation: Situation) -> Iterator[str]:
+    """Sites, CEs and queues that take no job at this moment, asked as a claim asks."""
+    lines = [gates.throttled(situation.config, _place(queue)) for queue in _eligible(situation)]
+    names = {name for line in lines for name in line}
+    if not names:
+        return
+    known = standings.of(conn, situation.config, scopes.read(conn, names).values(), situation.now)
+    rooms = {name: each.room() for name, each in known.items()}
+    closed = {name: room.why for name, room in rooms.items() if room.jobs is not None and room.jobs <= 0}
+    shut = sum(not closed.keys().isdisjoint(line) for line in lines)
+    for name, why in sorted(closed.items())[:_TOLD]:
+        yield f"{name} is throttled ({why})"
+    if shut:
+        yield f"{shut} of the {len(lines)} eligible queues take no job now"
+
+
+def _place(queue: Offer) -> Place:
+    address = queue.address
+    return Place(site=address.site, ce=address.ce, queue=address.queue)
+
+
 def _line(conn: Connection, situation: Situation) -> Iterator[str]:
     place = waiting_place.of_job(conn, situation.job.job_id) if situation.job else None
     if place is not None and place.before:
@@ -146,4 +171,13 @@ def _line(conn: Connection, situation: Situation) -> Iterator[str]:
 
 
 #: In the order in which they are told.
-HOLDERS: tuple[Holder, ...] = (_optimizers, _queues, _places, _switched_off, _unsaid, _pilots, _line)
+HOLDERS: tuple[Holder, ...] = (
+    _optimizers,
+    _queues,
+    _places,
+    _switched_off,
+    _unsaid,
+    _throttles,
+    _pilots,
+    _line,
+)

@@ -5,8 +5,8 @@ only the fields that it looks at. A property test holds all parts together equal
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from matcher import rules
@@ -16,14 +16,14 @@ from requirements.canonical import Requirements
 from requirements.values import fold
 from taskqueue.classes import RequirementClass
 
-#: More than anybody asks for.
-_PLENTY = 2**53
-#: A place that has everything, except what a part is asked of.
-_EVERYTHING = Resource(cpu_time=_PLENTY, tags=None, gpus=_PLENTY, whole_node=True)
 #: Tags by which cores are asked for; they go with the number of processors.
 _CORES = "processors"
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
+
+
+#: The fields of a class that asks nothing.
+_NOTHING = {"vo": "", "cpu_time": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,13 @@ class Kind:
     """A condition of task queues on its own: the fields of the class and of the resource that it is about."""
 
     requirement: str  #: what users call it
+    rules: tuple[rules.Condition, ...]  #: what it is called there
     asks: tuple[str, ...]  #: fields of `RequirementClass`
     looks: tuple[str, ...]  #: fields of `Resource`
     wanted: Callable[[RequirementClass], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Condition:
     """A condition of task queues with what is asked."""
 
@@ -55,6 +56,12 @@ class Condition:
     def key(self) -> tuple[object, ...]:
         """The same for the same condition, and only for it."""
         return self.kind.requirement, self.asked
+
+    @cached_property
+    def isolated(self) -> RequirementClass:
+        """A class that asks nothing but this."""
+        asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.asks, self.asked, strict=True))}
+        return RequirementClass(**asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +89,8 @@ def parts(demand: Demand) -> Iterator[Part]:
 
 
 def refused(condition: Condition, resource: Resource) -> bool:
-    """Whether a resource that has everything, but is as it is in the fields that are looked at, refuses."""
-    looked: dict[str, Any] = {name: getattr(resource, name) for name in condition.kind.looks}
-    return bool(rules.refusals(isolated(condition), replace(_EVERYTHING, **looked), ()))
-
-
-def isolated(condition: Condition) -> RequirementClass:
-    """A class that asks nothing but this."""
-    asked: dict[str, Any] = dict(zip(condition.kind.asks, condition.asked, strict=True))
-    return replace(_NOTHING, **asked)
-
-
-_NOTHING = RequirementClass(vo="", cpu_time=0)
+    """Whether a resource refuses what is asked."""
+    return any(rules.refuses(rule, condition.isolated, resource) for rule in condition.kind.rules)
 
 
 def _among(field: str) -> Callable[[RequirementClass], str]:
@@ -107,47 +104,73 @@ def _ram(asked: RequirementClass) -> str:
 
 CPU_TIME = Kind(
     requirement="CPUTime",
+    rules=("cpu_time",),
     asks=("cpu_time",),
     looks=("cpu_time",),
     wanted=lambda asked: f"at least {asked.cpu_time} s",
 )
-SITE = Kind(requirement="Site", asks=("sites",), looks=("sites",), wanted=_among("sites"))
+SITE = Kind(requirement="Site", rules=("site",), asks=("sites",), looks=("sites",), wanted=_among("sites"))
 BANNED_SITES = Kind(
     requirement="BannedSites",
+    rules=("site",),
     asks=("banned_sites",),
     looks=("sites",),
     wanted=lambda asked: f"none of {_among('banned_sites')(asked)}",
 )
-GRID_CE = Kind(requirement="GridCE", asks=("grid_ces",), looks=("grid_ces",), wanted=_among("grid_ces"))
-PLATFORM = Kind(requirement="Platform", asks=("platforms",), looks=("platforms",), wanted=_among("platforms"))
-TAG = Kind(requirement="Tags", asks=("tags",), looks=("tags",), wanted=_among("tags"))
+GRID_CE = Kind(
+    requirement="GridCE",
+    rules=("grid_ce",),
+    asks=("grid_ces",),
+    looks=("grid_ces",),
+    wanted=_among("grid_ces"),
+)
+PLATFORM = Kind(
+    requirement="Platform",
+    rules=("platform",),
+    asks=("platforms",),
+    looks=("platforms",),
+    wanted=_among("platforms"),
+)
+TAG = Kind(requirement="Tags", rules=("tag",), asks=("tags",), looks=("tags",), wanted=_among("tags"))
 REQUIRED_TAG = Kind(
     requirement="RequiredTag",
+    rules=("required_tag",),
     asks=("tags",),
     looks=("required_tags",),
     wanted=lambda asked: f"no other tag than {_among('tags')(asked)}" if asked.tags else "no tag at all",
 )
 RAM = Kind(
     requirement="MinRAM",
+    rules=("ram",),
     asks=("min_ram", "min_ram_per_core", "processors_min"),
     looks=("max_ram",),
     wanted=_ram,
 )
 PROCESSORS = Kind(
     requirement="NumberOfProcessors",
+    rules=("processors", "tag"),
     asks=("processors_min", "tags"),
     looks=("processors", "tags"),
     wanted=lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
 )
 GPUS = Kind(
-    requirement="GPUs", asks=("gpus",), looks=("gpus",), wanted=lambda asked: f"at least {asked.gpus}"
+    requirement="GPUs",
+    rules=("gpus",),
+    asks=("gpus",),
+    looks=("gpus",),
+    wanted=lambda asked: f"at least {asked.gpus}",
 )
 WHOLE_NODE = Kind(
     requirement="WholeNode",
+    rules=("whole_node", "tag"),
     asks=("whole_node", "tags"),
     looks=("whole_node", "tags"),
     wanted=lambda _: "a node of its own",
 )
+
+
+#: Of one number, of which more is never worse.
+CAPACITIES = frozenset({CPU_TIME, RAM, GPUS})
 
 
 def _conditions(asked: RequirementClass) -> Iterator[tuple[Kind, tuple[object, ...]]]:

@@ -162,7 +162,7 @@ def _of_requirement(
 ) -> Iterator[Remedy]:
     requirements = demand.requirements
     if not isinstance(requirements, Record) or not isinstance(part, Record):
-        left = evaluator.without(part, failure.wanted)
+        left = evaluator.without(requirements or part, failure.wanted)
         text = f"leave out `{failure.wanted}` of the Requirements"
         yield Remedy(text=text, demand=replace(demand, requirements=left))
         return

@@ -39,6 +39,11 @@ def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]
     return tuple(refused)
 
 
+def refuses(condition: Condition, asked: RequirementClass, resource: Resource) -> bool:
+    """Whether this one condition keeps the resource from running jobs of the class."""
+    return not _CONDITIONS[condition](asked, resource)
+
+
 def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: Resource) -> bool:
     """Whether the resource takes jobs of this owner and group, which are of this class.
 

@@ -110,7 +110,7 @@ def _closed(here: Survey, vo: str) -> Iterator[_Miss]:
 
 def _failing(here: Survey, demand: Demand) -> Iterator[_Miss]:
     for failure in here.failures(demand):
-        [(has, _)] = failure.seen
+        has = next(here.seen(failure))[0]
         yield _Miss(requirement=failure.requirement, wanted=failure.wanted, has=has, part=failure.part)
 
 

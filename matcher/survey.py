@@ -5,8 +5,10 @@ thousands of queues: the evaluator is asked once for each, and the answer is rem
 configuration stays.
 """
 
+import math
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -21,6 +23,10 @@ from requirements import evaluator
 from requirements.declarations import Declarations
 from requirements.values import Value, fold, shown
 
+#: A queue that stands for all that are alike, and those.
+_Column = list[tuple[int, int]]
+#: What capacities look at: who has more refuses nothing that others take.
+_CAPACITIES = frozenset(kind.looks for kind in parts.CAPACITIES)
 #: Answers that are remembered; beyond that we start anew.
 _REMEMBERED = 20_000
 
@@ -42,7 +48,6 @@ class Failure:
     requirement: str
     wanted: str  #: what is asked, for a person
     queues: int
-    seen: tuple[tuple[str | None, int], ...]  #: what they have instead, None: nothing; and which of them
 
 
 class Survey:
@@ -62,7 +67,7 @@ class Survey:
         self.admitted = admitted  #: those that let the VO in
         self.declarations = declarations
         self.segments = segments  #: of CPU time
-        self._columns: dict[object, list[tuple[int, int]]] = {}
+        self._columns: dict[object, _Column] = {}
         self._failures: dict[object, tuple[Failure, ...]] = {}
 
     @property
@@ -119,42 +124,69 @@ class Survey:
                     spelled.setdefault(fold(name), name)
         return tuple(spelled.values())
 
+    def seen(self, failure: Failure) -> Iterator[tuple[str | None, int]]:
+        """What the queues that fail have instead (None: nothing of that name), and which of them."""
+        part = failure.part
+        if isinstance(part, Condition):
+            for queue, mask in self._by_resource(part.kind.looks):
+                if mask & failure.queues:
+                    yield _offers(part.kind, self.queues[queue]), mask
+            return
+        for queue, mask in self._by_values(evaluator.parameters(part.asked, self.declarations)):
+            if mask & failure.queues:
+                for reason in evaluator.failing(part.asked, self.queues[queue].values, self.declarations):
+                    if reason.wanted == failure.wanted:
+                        yield reason.has, mask
+
     def _condition(self, part: Condition) -> tuple[Failure, ...]:
-        kind, seen = part.kind, defaultdict[str | None, int](int)
-        for queue, mask in self._by_resource(kind.looks):
-            if parts.refused(part, self.queues[queue].resource):
-                seen[_offers(kind, self.queues[queue])] |= mask
-        if not seen:
+        column = self._by_resource(part.kind.looks)
+        queues = 0
+        for _, mask in self._refusing(part, column):
+            queues |= mask
+        if not queues:
             return ()
-        wanted = kind.wanted(parts.isolated(part))
-        return (_failure(part, kind.requirement, wanted, seen),)
+        wanted = part.kind.wanted(part.isolated)
+        return (Failure(part=part, requirement=part.kind.requirement, wanted=wanted, queues=queues),)
+
+    def _refusing(self, part: Condition, column: _Column) -> _Column:
+        """The part of a column that refuses; in one of capacities that is its beginning."""
+        if part.kind not in parts.CAPACITIES:
+            return [each for each in column if parts.refused(part, self.queues[each[0]].resource)]
+        enough = bisect_left(
+            column, 1, key=lambda each: int(not parts.refused(part, self.queues[each[0]].resource))
+        )
+        return column[:enough]
 
     def _requirement(self, part: Requirement) -> tuple[Failure, ...]:
         names = evaluator.parameters(part.asked, self.declarations)
-        found: dict[tuple[str, str], defaultdict[str | None, int]] = {}
+        found: defaultdict[tuple[str, str], int] = defaultdict(int)
         for queue, mask in self._by_values(names):
             for reason in evaluator.failing(part.asked, self.queues[queue].values, self.declarations):
-                seen = found.setdefault((reason.requirement, reason.wanted), defaultdict(int))
-                seen[reason.has] |= mask
+                found[reason.requirement, reason.wanted] |= mask
         return tuple(
-            _failure(part, requirement, wanted, seen) for (requirement, wanted), seen in found.items()
+            Failure(part=part, requirement=requirement, wanted=wanted, queues=queues)
+            for (requirement, wanted), queues in found.items()
         )
 
-    def _by_resource(self, looks: tuple[str, ...]) -> list[tuple[int, int]]:
+    def _by_resource(self, looks: tuple[str, ...]) -> _Column:
         return self._column(
             ("resource", looks),
             lambda number: tuple(getattr(self.queues[number].resource, name) for name in looks),
+            ordered=looks in _CAPACITIES,
         )
 
-    def _by_values(self, names: tuple[str, ...]) -> list[tuple[int, int]]:
+    def _by_values(self, names: tuple[str, ...]) -> _Column:
         folded = tuple(map(fold, names))
         return self._column(
             ("values", folded),
             lambda number: tuple(_exact(self._folded[number].get(name)) for name in folded),
         )
 
-    def _column(self, key: object, of: Callable[[int], Hashable]) -> list[tuple[int, int]]:
-        """For each distinct answer of `of` the first queue that gives it, and all that do."""
+    def _column(self, key: object, of: Callable[[int], Hashable], *, ordered: bool = False) -> _Column:
+        """For each distinct answer of `of` the first queue that gives it, and all that do.
+
+        Ordered: by the answers, which are numbers; none at all is as much as there can be.
+        """
         if key not in self._columns:
             masks: dict[Hashable, int] = {}
             firsts: dict[Hashable, int] = {}
@@ -165,7 +197,8 @@ class Survey:
                 members[answer].append(number)
             for answer, numbers in members.items():
                 masks[answer] = mask_of(numbers)
-            self._columns[key] = [(first, masks[answer]) for answer, first in firsts.items()]
+            answers = sorted(masks, key=_capacity) if ordered else list(masks)
+            self._columns[key] = [(firsts[answer], masks[answer]) for answer in answers]
         return self._columns[key]
 
     @cached_property
@@ -231,11 +264,9 @@ def _exact(value: Value | None) -> Hashable:
     return type(value).__name__, value
 
 
-def _failure(part: Part, requirement: str, wanted: str, seen: Mapping[str | None, int]) -> Failure:
-    queues = 0
-    for mask in seen.values():
-        queues |= mask
-    return Failure(part=part, requirement=requirement, wanted=wanted, queues=queues, seen=tuple(seen.items()))
+def _capacity(answer: Hashable) -> float:
+    [number] = cast(tuple[float | None], answer)
+    return math.inf if number is None else number
 
 
 def _offers(kind: Kind, queue: Offer) -> str | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from matcher import parts, rules
+from matcher import rules
 from matcher.parts import Part, Requirement
 from matcher.survey import Survey
 from requirements import evaluator
@@ -28,7 +28,7 @@ def wish(part: Part, wanted: str, here: Survey) -> Wish | None:
     """
     if isinstance(part, Requirement):
         return _of_requirements(part, wanted, here)
-    asked = parts.isolated(part)
+    asked = part.isolated
     number = {
         "CPUTime": ("offer CPUTime {number} s", asked.cpu_time),
         "MinRAM": ("offer MaxRAM {number} MB", rules.ram_needed(asked)),

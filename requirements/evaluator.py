@@ -64,7 +64,8 @@ def without(requirements: Requirements, wanted: str) -> Requirements | None:
     """An expression without the operand of its outermost `&&` that was written so; None: nothing is left."""
     if isinstance(requirements, Record):
         return requirements
-    left = [f"({text})" for text in evaluation.operands(requirements.text) if text != wanted]
+    dropped = wanted.strip("() ")  # parentheses around the whole are no part of it
+    left = [f"({text})" for text in evaluation.operands(requirements.text) if text.strip("() ") != dropped]
     return Expression(text=" && ".join(left)) if left else None
 
 

@@ -23,6 +23,34 @@ def of_job(found: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def of_queue(found: Mapping[str, Any]) -> RenderableType:
+    """The answer of `GET /resources/queues/{Site}/{CE}/{Queue}/explain`."""
+    waiting, serves = found["waiting"], found["serves"]
+    total, served = (sum(work["jobs"] for work in each.values()) for each in (waiting, serves))
+    parts: list[RenderableType] = [f"{found['queue']} may run {served} of {total} waiting jobs."]
+    if waiting:
+        rows = ((vo, serves.get(vo, {}).get("jobs", 0), work["jobs"]) for vo, work in waiting.items())
+        parts.append(output.table(("VO", "#May run", "#Wait"), rows))
+    if found["reasons"]:
+        lost = (
+            (
+                r["requirement"],
+                r["jobs"],
+                r["only_this"],
+                r["has"],
+                r["example"]["wanted"],
+                r["example"]["vo"],
+            )
+            for r in found["reasons"]
+        )
+        headings = ("Requirement", "#Jobs lost", "#Only by this", "It has", "Such as wanted", "By")
+        parts.append(output.table(headings, lost))
+    if found["changes"]:
+        offers = ((c["offer"], c["gains"], c["vos"]) for c in found["changes"])
+        parts.append(output.table(("What it could do", "#Jobs more", "Of"), offers))
+    return Group(*parts)
+
+
 def _reasons(reasons: list[Mapping[str, Any]]) -> RenderableType:
     rows = (
         (r["requirement"], r["wanted"], r["excluded"], r["only_this"], *_example(r.get("example")))

@@ -154,8 +154,10 @@ def _job_table(jobs: Sequence[Job]) -> RenderableType:
 
 
 def _details(job: Job) -> RenderableType:
-    inner = {"attempt", "description", "job_id"}
+    inner = {"attempt", "description", "job_id", "waited"}
     facts = {name: value for name, value in job.items() if name not in inner}
     attempt = [output.facts(job["attempt"], title="Latest attempt")] if job.get("attempt") else []
+    waited = ((cause, f"{seconds:.0f} s") for cause, seconds in job.get("waited", {}).items())
+    waiting = output.table(("Waited for", "#"), waited)
     description = output.table(("Description", ""), (job.get("description") or {}).items())
-    return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, description)
+    return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, waiting, description)

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from cs_config.configuration import Configuration, QueueAddress
-from pilotage.cli import options, output, running_configuration
+from pilotage.cli import explanation, options, output, running_configuration
+from pilotage.cli.connection import connect
 from pilotage.cli.failures import Refused
 
 #: Parameters that the list shows, where a queue has them.
@@ -17,6 +18,7 @@ def register(app: typer.Typer) -> None:
     queues = typer.Typer(help="Batch queues of the resource tree.")
     queues.command("list")(list_queues)
     queues.command("show")(show)
+    queues.command("explain")(explain)
     app.add_typer(queues, name="queue")
 
 
@@ -67,6 +69,20 @@ def show(
     rows = ((p.name, p.value, p.level, f"{p.file}:{p.line}") for p in ordered)
     headings = ("Parameter", "Value", "Level", "Written in")
     output.emit(data, as_json=as_json, render=lambda: output.table(headings, rows))
+
+
+def explain(
+    queue: Annotated[str, typer.Argument(metavar="Site/CE/Queue")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Say which waiting jobs a queue may run, what keeps it from the rest, and what it could offer."""
+    address = QueueAddress.parse(queue)
+    with connect(home=home, url=url) as client:
+        found = client.explain_queue(str(address))
+    output.emit(found, as_json=as_json, render=lambda: explanation.of_queue(found))
 
 
 def _as_json(config: Configuration, address: QueueAddress, vo: str | None) -> dict[str, object]:

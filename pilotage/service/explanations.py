@@ -53,7 +53,7 @@ def _explanation(
         demand=demand,
         survey=whole,
         eligible=whole.eligible(demand),
-        known_sites=config.sites,
+        config=config,
         now=now,
     )
     return JobExplanation(

@@ -140,3 +140,58 @@ def test_a_job_that_waits_says_that_no_pilot_came_and_who_comes_before_it(servic
     ]
     found = user.get(f"/api/v1/jobs/{second}/explain").json()
     assert "1 of the 2 jobs of its task queue are handed out before it" in found["now"]
+
+
+def test_a_queue_says_what_it_serves_and_what_it_could_offer(service: Service):
+    user, ligo = service.user(), service.user(vo="ligo")
+    queue = "OSG.CERN.ch/ce503.cern.ch/CMSHTPC_T2_CH_CERN_ce503"
+    jobs = [JOB, JOB, {**JOB, "NumberOfProcessors": 64}, {**JOB, "Requirements": {"CPUModel": "AMD EPYC"}}]
+    ids = user.post("/api/v1/jobs", json={"jobs": jobs}).json()["job_ids"]
+    ligo.post("/api/v1/jobs", json={"jobs": [JOB] * 5})
+    found = service.operator().get(f"/api/v1/resources/queues/{queue}/explain").json()
+    assert found["serves"] == {"cms": {"jobs": 2, "classes": 1}}
+    assert {vo: work["jobs"] for vo, work in found["waiting"].items()} == {"cms": 4, "ligo": 5}
+    lost = {each["requirement"]: each for each in found["reasons"]}
+    assert (lost["VO"]["jobs"], lost["VO"]["only_this"]) == (5, 5)
+    assert lost["NumberOfProcessors"]["example"] == {"vo": "cms", "job_id": ids[2], "wanted": "at least 64"}
+    assert (lost["CPUModel"]["has"], lost["CPUModel"]["only_this"]) == ("Intel Xeon", 1)
+    offers = {each["offer"]: each["gains"] for each in found["changes"]}
+    assert offers["admit the VO ligo"] == 5
+    assert offers["offer NumberOfProcessors 64"] == 1
+    assert offers["offer CPUModel AMD EPYC"] == 1
+    assert list(offers.values()) == sorted(offers.values(), reverse=True)
+
+    own = user.get(f"/api/v1/resources/queues/{queue}/explain").json()
+    assert set(own["waiting"]) == {"cms"}
+    site = service.as_role("site_admin", site="OSG.CERN.ch", user="sam")
+    seen = site.get(f"/api/v1/resources/queues/{queue}/explain").json()
+    assert set(seen["waiting"]) == {"cms", "ligo"}
+    assert {each["example"]["job_id"] for each in seen["reasons"]} == {None}
+
+
+def test_a_queue_that_does_not_exist_has_a_suggestion(service: Service):
+    queue = "OSG.CERN.ch/ce503.cern.ch/CMSHTPC_T2_CH_CERN_ce504"
+    answer = service.user().get(f"/api/v1/resources/queues/{queue}/explain")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["details"]["did_you_mean"]
+
+
+def test_a_throttled_site_is_named_with_its_counters(service: Service, osg: Configuration):
+    throttle = "      Throttle: {Policy: level0, MaxSubmittingJobs: 0, Stale: open}\n"
+    service.configure(osg.source.replace("    OSG.CERN.ch:\n", "    OSG.CERN.ch:\n" + throttle))
+    user = service.user()
+    found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CERN.ch"}]}).json()
+    assert found["eligible_queues"] == 23
+    closed = osg.source.replace(
+        "    OSG.CERN.ch:\n", "    OSG.CERN.ch:\n" + throttle.replace("open", "closed")
+    )
+    service.configure(closed)
+    found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CERN.ch"}]}).json()
+    assert "OSG.CERN.ch is throttled (no fresh advertisement)" in found["now"]
+    assert "23 of the 23 eligible queues take no job now" in found["now"]
+
+
+def test_the_time_waited_is_told_by_cause(service: Service):
+    user = service.user()
+    [job_id] = user.post("/api/v1/jobs", json={"jobs": [JOB]}).json()["job_ids"]
+    assert set(user.get(f"/api/v1/jobs/{job_id}").json()["waited"]) <= {"optimizers", "a pilot"}

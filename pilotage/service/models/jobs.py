@@ -97,6 +97,7 @@ class JobDetails(JobAnswer):
 
     description: dict[str, Any] = Field(description="The checked description, placeholders filled.")
     attempt: AttemptAnswer | None = Field(description="The latest attempt; null: never matched.")
+    waited: dict[str, float] = Field(description="Seconds by what it waited for, the longest first.")
 
 
 class JobPage(BaseModel):

@@ -19,7 +19,7 @@ from pilotage.service.models.jobs import (
     JobSummaryRow,
     LogLine,
 )
-from taskqueue import attempts, database, descriptions, job_search, jobs, log
+from taskqueue import attempts, database, descriptions, job_search, jobs, log, waiting_time
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -59,10 +59,12 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         job = job_scope.require(caller, jobs.get(conn, job_id))
         description = descriptions.of_job(conn, job_id)
         attempt = attempts.latest(conn, job_id)
+        entries = log.of_job(conn, job_id)
     return JobDetails(
         **JobAnswer.of(job).model_dump(),
         description=dict(description.body),
         attempt=AttemptAnswer.of(attempt) if attempt else None,
+        waited=waiting_time.by_cause(entries, now=parts.clock()),
     )
 
 

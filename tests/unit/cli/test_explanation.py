@@ -1,0 +1,51 @@
+import io
+
+from rich.console import Console
+
+from pilotage.cli import explanation
+
+
+def told(renderable) -> str:
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(renderable)
+    return console.export_text()
+
+
+def test_a_description_that_was_not_submitted_is_told_with_what_helps():
+    found = {
+        "job_id": None,
+        "status": None,
+        "eligible_queues": 0,
+        "candidate_queues": 3,
+        "reasons": [],
+        "changes": [{"change": "lower [it]", "gains": 2, "example": "A/b/c"}],
+        "now": ["no eligible queue"],
+    }
+    text = told(explanation.of_job(found))
+    assert "Not submitted: 0 of 3 queues are eligible." in text
+    assert "lower [it]" in text
+    assert "At this moment: no eligible queue" in text
+
+
+def test_a_queue_is_told_with_what_it_loses_and_could_do():
+    work = {"jobs": 4, "classes": 2}
+    found = {
+        "queue": "A/b/c",
+        "waiting": {"cms": work},
+        "serves": {},
+        "reasons": [
+            {
+                "requirement": "MinRAM",
+                "has": "2000",
+                "jobs": 4,
+                "classes": 2,
+                "only_this": 3,
+                "example": {"vo": "cms", "job_id": 7, "wanted": "at least 4000 MB"},
+            }
+        ],
+        "changes": [{"offer": "offer MaxRAM 4000 MB", "gains": 3, "vos": ["cms"]}],
+    }
+    text = told(explanation.of_queue(found))
+    assert "A/b/c may run 0 of 4 waiting jobs." in text
+    assert "at least 4000 MB" in text
+    assert "offer MaxRAM 4000 MB" in text

@@ -1,0 +1,173 @@
+"""What is promised is what will be: proposed changes, and the parts that explanations are made of."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs_config import validate
+from cs_config.configuration import Configuration
+from matcher import changes, parts, rules, survey
+from matcher.explain import alone, explain
+from matcher.parts import Demand
+from matcher.resource import Resource
+from requirements import evaluator
+from requirements.expression import Expression
+from requirements.record import Record
+from taskqueue.classes import RequirementClass
+
+SITES = ("LCG.A.org", "LCG.B.org", "LCG.C.org")
+TAGS = ("gpu", "fast", "big")
+MODELS = ("Intel Xeon", "AMD EPYC")
+RAM = (1000, 2000, 4000, 8000)
+
+
+def names(*among: str):
+    return st.frozensets(st.sampled_from(among), max_size=2)
+
+
+queues = st.fixed_dictionaries(
+    {"Enabled": st.sampled_from([True, True, True, False])},
+    optional={
+        "MaxRAM": st.sampled_from(RAM),
+        "CPUTime": st.sampled_from([3600, 90_000, 400_000]),
+        "NumberOfProcessors": st.sampled_from([1, 4, 8]),
+        "GPUs": st.sampled_from([0, 2]),
+        "Platform": st.sampled_from(["el8", "el9"]),
+        "Tag": names(*TAGS).map(sorted),
+        "RequiredTag": names("gpu").map(sorted),
+        "CPUModel": st.sampled_from(MODELS),
+        "VO": st.sampled_from([["cms"], ["dune"], ["cms", "dune"]]),
+        "WholeNode": st.booleans(),
+    },
+)
+
+
+@st.composite
+def trees(draw) -> Configuration:
+    sites = {
+        site: {"CEs": {f"ce{number}": {"Queues": {"one": draw(queues), "two": draw(queues)}}}}
+        for number, site in enumerate(draw(st.lists(st.sampled_from(SITES), min_size=1, unique=True)))
+    }
+    declared = {"JobDescription": {"Memory": {"type": "number", "resource": "MaxRAM"}}}
+    return validate.parse(repr({"Resources": {"Sites": sites}, "Operations": {"Defaults": declared}}))
+
+
+classes = st.builds(
+    RequirementClass,
+    vo=st.just("cms"),
+    cpu_time=st.sampled_from([3600, 86_400, 345_600]),
+    sites=names(*SITES, "LCG.AA.org"),
+    banned_sites=names(*SITES),
+    grid_ces=names("ce0", "ce1"),
+    platforms=names("el8", "el7"),
+    tags=names(*TAGS, "gpuu", "MultiProcessor", "4Processors", "WholeNode"),
+    min_ram=st.sampled_from([0, 2000, 100_000]),
+    min_ram_per_core=st.sampled_from([0, 1000]),
+    processors_min=st.sampled_from([1, 4, 64]),
+    processors_max=st.none(),
+    whole_node=st.booleans(),
+    gpus=st.sampled_from([0, 1, 4]),
+)
+records = st.dictionaries(
+    st.sampled_from(["Memory", "CPUModel", "CPUModell", "Country"]),
+    st.sampled_from([4000, 64_000, "Intel Xeon", "Intel Xenon", "DE", True]),
+    min_size=1,
+).map(lambda values: Record(values=tuple(sorted(values.items()))))
+expressions = st.sampled_from(
+    ["other.MaxRAM > 3000", 'MaxRAM > 9000 && CPUModel == "AMD EPYC"', "GPUs > 0 && Missing == 1 && true"]
+).map(lambda text: Expression(text=text))
+demands = st.builds(Demand, asked=classes, requirements=st.none() | records | expressions)
+
+
+def eligible_by_the_rules(config: Configuration, demand: Demand) -> set[str]:
+    """Queue by queue, without bitmaps: what the matcher would say of a pilot there."""
+    whole = survey.of_queues(config, "cms", config.addresses)
+    return {
+        str(queue.address)
+        for queue in whole.queues
+        if config.usable(queue.address, "cms")
+        and not rules.refusals(demand.asked, queue.resource, ())
+        and (
+            demand.requirements is None
+            or evaluator.eligible(demand.requirements, queue.values, whole.declarations)
+        )
+    }
+
+
+@given(trees(), demands)
+def test_the_survey_says_what_the_rules_and_the_evaluator_say(config: Configuration, demand: Demand):
+    whole = survey.of_queues(config, "cms", config.addresses)
+    eligible = whole.eligible(demand)
+    found = {str(queue.address) for number, queue in enumerate(whole.queues) if eligible >> number & 1}
+    assert found == eligible_by_the_rules(config, demand)
+
+
+@given(trees(), demands)
+def test_a_change_makes_as_many_queues_eligible_as_it_says(config: Configuration, demand: Demand):
+    whole = survey.of_queues(config, "cms", config.addresses)
+    before = eligible_by_the_rules(config, demand)
+    told = changes.changes(whole, "cms", demand)
+    assert [each.gains for each in told] == sorted((each.gains for each in told), reverse=True)
+    for each in told:
+        assert each.gains > 0
+        if each.demand is not None:
+            gained = eligible_by_the_rules(config, each.demand) - before
+            assert (len(gained), str(each.example) in gained) == (each.gains, True), each.text
+
+
+@given(trees(), demands)
+def test_where_no_queue_is_eligible_something_helps(config: Configuration, demand: Demand):
+    whole = survey.of_queues(config, "cms", config.addresses)
+    found = explain(whole, "cms", demand)
+    if found.candidate_queues and not found.eligible_queues:
+        failures = whole.failures(demand)
+        fewest = min(
+            sum(each.queues >> number & 1 for each in failures)
+            for number in range(len(whole.queues))
+            if whole.candidates >> number & 1
+        )
+        assert fewest > 4 or changes.changes(whole, "cms", demand)
+
+
+@given(trees(), demands)
+def test_what_fails_alone_is_counted_once(config: Configuration, demand: Demand):
+    whole = survey.of_queues(config, "cms", config.addresses)
+    failures = whole.failures(demand)
+    for number in range(len(whole.queues)):
+        fails = sum(each.queues >> number & 1 for each in failures)
+        assert (alone(failures) >> number & 1) == (fails == 1)
+
+
+resources = st.builds(
+    Resource,
+    cpu_time=st.sampled_from([0, 3600, 86_400]),
+    sites=st.none() | st.sampled_from([frozenset({"lcg.a.org"}), frozenset({"lcg.b.org"})]),
+    grid_ces=st.none() | st.just(frozenset({"ce0"})),
+    platforms=st.none() | st.just(frozenset({"el8"})),
+    tags=st.none() | names("gpu", "fast", "multiprocessor", "4processors", "wholenode"),
+    required_tags=names("gpu"),
+    max_ram=st.none() | st.sampled_from(RAM),
+    processors=st.none() | st.sampled_from([1, 4]),
+    gpus=st.sampled_from([0, 2]),
+    whole_node=st.booleans(),
+)
+
+
+@given(classes, resources)
+def test_all_parts_together_are_the_rules(asked: RequirementClass, resource: Resource):
+    taken_apart = [
+        part
+        for part in parts.parts(Demand(asked=asked))
+        if parts.refused(part, resource)  # type: ignore[arg-type]
+    ]
+    assert bool(taken_apart) == bool(rules.refusals(asked, resource, ()))
+
+
+def test_two_mistakes_are_mended_together():
+    config = validate.parse("{Resources: {Sites: {A.B.org: {CEs: {ce: {Queues: {q: {MaxRAM: 2000}}}}}}}}")
+    asked = RequirementClass(vo="cms", cpu_time=3600, min_ram=8000, gpus=1)
+    whole = survey.of_vo(config, "cms")
+    [change] = changes.changes(whole, "cms", Demand(asked=asked))
+    assert change.text == "lower MinRAM from 8000 to 2000 MB, and lower GPUs from 1 to 0"
+    assert change.demand == Demand(asked=replace(asked, min_ram=2000, gpus=0))

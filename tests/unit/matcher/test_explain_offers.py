@@ -1,0 +1,33 @@
+"""What explanations believe that a pilot will offer is what it offers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matcher import offers, presented
+from pilotage.fabric.pilot import offer
+from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+
+parameters = st.fixed_dictionaries(
+    {"MaxRAM": st.integers(1, 100_000)},
+    optional={
+        "CPUTime": st.integers(300, 10**6),
+        "maxWallClockTime": st.integers(300, 10**6),
+        "NumberOfProcessors": st.integers(0, 64),
+        "GPUs": st.integers(0, 8),
+        "Platform": st.sampled_from(["el9", ("el8", "el9")]),
+        "Tag": st.sampled_from(["gpu", ("gpu", "Fast")]),
+        "WholeNode": st.booleans(),
+        "Country": st.just("CH"),
+    },
+)
+
+
+@given(parameters)
+def test_a_queue_offers_what_its_pilot_will(values):
+    place = Place(site="A.B.ch", ce="ce", queue="q")
+    told = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    said = offer.make(place, Slot(), Wishes(), told).at(0)
+    pilots = presented.read(
+        {key: value for key, value in said.items() if key not in ("Site", "GridCE", "Queue")}
+    )
+    assert offers.offered(values) == pilots.resource
