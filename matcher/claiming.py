@@ -9,7 +9,7 @@ from itertools import islice
 from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
-from matcher import gates, job_ads
+from matcher import gates
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
 from taskqueue import choosing, claims, match_requests, pilots
@@ -90,14 +90,14 @@ def claim_all(
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
-    catches = [_Catch(wish=wish, gate=doors.at(config, wish.place)) for wish in wishes]
+    catches = [_Catch(wish=wish, gate=doors.at(wish.place)) for wish in wishes]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
     _take(conn, [catch for catch in asking if catch.gate is None], now)
     for catch in asking:
         if catch.gate is not None and catch.gate.most(catch.missing):
             _search(conn, catch, now)
     looks = _hand_over(conn, catches, now)
-    doors.reserve(conn)
+    doors.write(conn)
     looks = [
         Look(claimed=held[keys[number]]) if keys.get(number) in held else look
         for number, look in enumerate(looks)
@@ -166,19 +166,21 @@ def _take_from(conn: Connection, catch: _Catch, task_queue_ids: Sequence[int], n
                 passed = _choose(conn, task_queue_id, place, gate, now)
             else:
                 passed = claims.take(conn, [task_queue_id], most, place=place, now=now)
+                gate.passed(passed)
             if not passed:
                 break
-            gate.passed(passed)
             catch.taken += passed
 
 
 def _choose(conn: Connection, task_queue_id: int, place: Place, gate: Gate, now: datetime) -> list[Taken]:
     """Take the first job of a task queue that the place lets in."""
-    for job in choosing.peek(conn, task_queue_id, place=place):
-        if gate.admits(job_ads.of(job)):
+    for job in choosing.peek(conn, task_queue_id, place=place, passing=gate.passing):
+        if gate.admits(job):
             taken = choosing.take(conn, task_queue_id, job.job_id, place=place, now=now)
             if taken:
+                gate.passed(taken, job)
                 return taken
+    gate.kept_out()
     return []
 
 

@@ -1,18 +1,30 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, delete, or_
+from sqlalchemy import BindParameter, ColumnElement, Connection, Row, and_, bindparam, delete, or_
 
 from taskqueue import taking
+from taskqueue.presence import COLUMNS
 from taskqueue.tables import descriptions, jobs, waiting_jobs
 from taskqueue.taking import HERE, Place, Taken
 
 #: Jobs that are looked at in one statement.
 _PEEKED: Final = 100
 _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
+
+
+def _passing() -> list[ColumnElement[bool]]:
+    """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
+    type_: BindParameter[str] = bindparam("only_job_type")
+    kept_out = [
+        column.not_in(bindparam(f"not_{attribute}", expanding=True)) for attribute, column in COLUMNS.items()
+    ]
+    return [or_(type_ == "", jobs.c.job_type == type_), *kept_out]
+
 
 #: The next jobs in the order of a claim.
 PEEK = (
@@ -24,13 +36,14 @@ PEEK = (
         *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
     )
     .where(
+        *_passing(),
         or_(
             waiting_jobs.c.priority < bindparam("after_priority"),
             and_(
                 waiting_jobs.c.priority == bindparam("after_priority"),
                 waiting_jobs.c.job_id > bindparam("after_job"),
             ),
-        )
+        ),
     )
     .limit(_PEEKED)
 )
@@ -45,12 +58,28 @@ LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job")
 Waiting = Row[*tuple[Any, ...]]
 
 
-def peek(conn: Connection, task_queue_id: int, *, place: Place) -> Iterator[Waiting]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """Which jobs of a task queue are worth a look."""
+
+    job_type: str = ""  #: only of this type; empty: of any
+    kept_out: frozenset[tuple[str, str]] = frozenset()  #: attributes with a value that is full
+
+    def values(self) -> dict[str, object]:
+        """For the statement."""
+        full = {
+            f"not_{name}": sorted(value for attribute, value in self.kept_out if attribute == name)
+            for name in COLUMNS
+        }
+        return {"only_job_type": self.job_type, **full}
+
+
+def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
     """The jobs of a task queue in the order in which they would be taken."""
     after: tuple[float, int] = (float("inf"), 0)
     while True:
         values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
-        rows = conn.execute(PEEK, {**values, **taking.at_place(place)}).all()
+        rows = conn.execute(PEEK, {**values, **passing.values(), **taking.at_place(place)}).all()
         yield from rows
         if len(rows) < _PEEKED:
             return
