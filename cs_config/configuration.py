@@ -119,6 +119,22 @@ class Configuration:
         """
         return inheritance.usable(self.levels[address], fold(vo))
 
+    def enabled(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the queue is not switched off, whoever may use it.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.enabled(self.levels[address], fold(vo))
+
+    def admits(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the VO is among those who may use the queue when it is enabled.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.admits(self.levels[address], fold(vo))
+
     def _key(self, address: QueueAddress, vo: str) -> tuple[QueueAddress, str]:
         """VOs without values of their own on the way to a queue share an answer."""
         folded = fold(vo)

@@ -53,17 +53,24 @@ def as_tuple(value: Value) -> tuple[Scalar, ...]:
 
 
 def usable(levels: Sequence[Level], vo: str) -> bool:
-    """Whether the VO may use what is below all of `levels`.
+    """Whether the VO may use what is below all of `levels` now."""
+    return enabled(levels, vo) and admits(levels, vo)
 
-    `Enabled: false` at any of them takes everything below out. Of the `VO` lists the nearest decides: an
-    empty one is nobody, none at all is everybody.
+
+def enabled(levels: Sequence[Level], vo: str) -> bool:
+    """Whether nothing is switched off: `Enabled: false` at any level takes everything below out."""
+    return not any(_is_off(level.settings(vo).get("enabled")) for level in levels)
+
+
+def admits(levels: Sequence[Level], vo: str) -> bool:
+    """Whether the VO is among those who may use it.
+
+    Of the `VO` lists the nearest decides: an empty one is nobody, none at all is everybody.
     """
-    allowed: Parameter | None = None
-    for level in levels:
-        settings = level.settings(vo)
-        enabled = settings.get("enabled")
-        if enabled is not None and enabled.value is False:
-            return False
-        if "vo" in settings:
-            allowed = settings["vo"]
+    lists = [settings["vo"] for level in levels if "vo" in (settings := level.settings(vo))]
+    allowed = lists[-1] if lists else None
     return allowed is None or vo in {fold(str(name)) for name in as_tuple(allowed.value)}
+
+
+def _is_off(parameter: Parameter | None) -> bool:
+    return parameter is not None and parameter.value is False

@@ -32,6 +32,17 @@ ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.ve
 HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
 STORE = insert(config_versions)
 LAST_IMPORT = select(config_imports.c.digest).where(config_imports.c.file == bindparam("of_file"))
+_LATER_THAN_ITS_IMPORT = config_versions.c.version > (
+    select(func.coalesce(func.max(config_imports.c.version), 0))
+    .where(config_imports.c.file == bindparam("of_file"))
+    .scalar_subquery()
+)
+#: The version that somebody made of a file with `config apply` since it was imported.
+APPLIED = select(func.max(config_versions.c.version)).where(
+    config_versions.c.digest == bindparam("of_digest"),
+    config_versions.c.source == bindparam("of_source"),
+    _LATER_THAN_ITS_IMPORT,
+)
 RENEW_IMPORT = (
     update(config_imports)
     .where(config_imports.c.file == bindparam("of_file"))
@@ -134,7 +145,7 @@ def store(
 
 
 def import_file(conn: Connection, path: Path, *, author: str, now: datetime) -> int | None:
-    """Make a file the current version, unless it is what was imported from there last.
+    """Make a file the current version, unless it is what was imported from there or applied last.
 
     So later edits over HTTP are not undone by a restart.
 
@@ -163,12 +174,20 @@ def _import(conn: Connection, path: Path, text: str, *, author: str, now: dateti
     last = conn.execute(LAST_IMPORT, {"of_file": file}).scalar_one_or_none()
     if last == new_digest:
         return None
+    applied = {"of_file": file, "of_digest": new_digest, "of_source": path.name}
+    if (version := conn.execute(APPLIED, applied).scalar_one()) is not None:
+        _remember_import(conn, file, new_digest, version)
+        return None
     message = f"imported from {path.name}"
     version = store(conn, text, author=author, message=message, source=path.name, expected=current, now=now)
+    _remember_import(conn, file, new_digest, version)
+    return version
+
+
+def _remember_import(conn: Connection, file: str, new_digest: str, version: int) -> None:
     values = {"of_file": file, "new_digest": new_digest, "new_version": version}
     if conn.execute(RENEW_IMPORT, values).rowcount == 0:
         conn.execute(ADD_IMPORT, {"file": file, "digest": new_digest, "version": version})
-    return version
 
 
 def history(conn: Connection, limit: int = 100) -> list[Version]:

@@ -1,18 +1,12 @@
 """Why queues are not eligible for a job: every requirement that fails, and how many queues it costs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from cs_config.queue_classes import queue_classes
-from requirements import evaluator
-from requirements.canonical import Requirements
-from requirements.evaluator import Reason, ReasonKind
-from requirements.values import fold
-from taskqueue.jobs import Job
-from taskqueue.states import PREPARING, JobStatus
+from matcher.parts import Demand
+from matcher.survey import Failure, Offer, Survey
+from requirements.values import fold, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,107 +30,83 @@ class Explanation:
     exclusions: tuple[Exclusion, ...]  #: what excludes most first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a job asks of the queue that it runs at; an empty set asks nothing."""
+def explain(survey: Survey, vo: str, demand: Demand) -> Explanation:
+    """How the queues that the VO may use now stand to what a job asks.
 
-    requirements: Requirements | None = None
-    sites: frozenset[str] = frozenset()
-    banned_sites: frozenset[str] = frozenset()
-    grid_ces: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Count:
-    wanted: str
-    excluded: int = 0
-    only_this: int = 0
-    #: How good an example is, and the example: fails nothing else, has a value at all.
-    example: tuple[tuple[bool, bool], QueueAddress, str | None] | None = None
-
-
-def explain(config: Configuration, vo: str, asked: Asked) -> Explanation:
-    """How the queues that the VO may use now stand to what a job asks."""
-    counts: dict[str, _Count] = {}
-    eligible = candidates = 0
-    for queue, failing in _failing(config, vo, asked):
-        candidates += 1
-        eligible += not failing
-        _count(counts, queue, failing)
+    Where none is eligible, also what the job would find where the VO has no rights, or what is switched off.
+    """
+    failures = survey.failures(demand)
+    failed = 0
+    for failure in failures:
+        failed |= failure.queues
+    eligible = survey.candidates & ~failed
+    found = _exclusions(failures, survey.candidates, survey)
+    if not eligible:
+        found += _closed(survey, vo, failed)
     return Explanation(
-        eligible_queues=eligible, candidate_queues=candidates, exclusions=tuple(_exclusions(counts.items()))
+        eligible_queues=eligible.bit_count(),
+        candidate_queues=survey.candidates.bit_count(),
+        exclusions=tuple(sorted(found, key=lambda each: (-each.excluded, -each.only_this, each.requirement))),
     )
 
 
-def _failing(
-    config: Configuration, vo: str, asked: Asked
-) -> Iterator[tuple[QueueAddress, tuple[Reason, ...]]]:
-    """Each queue with all that it fails; the evaluator is asked once for queues that are the same."""
-    declarations = operations(config, vo).job_description.declarations
-    for each in queue_classes(config, vo):
-        by_value: tuple[Reason, ...] = ()
-        if asked.requirements is not None:
-            by_value = evaluator.failing(asked.requirements, each.values, declarations)
-        for queue in each.queues:
-            yield queue, (*by_value, *_failing_by_place(asked, queue))
+def alone(failures: Sequence[Failure]) -> int:
+    """The queues that fail exactly one part."""
+    once = twice = 0
+    for failure in failures:
+        twice |= once & failure.queues
+        once |= failure.queues
+    return once & ~twice
 
 
-def _failing_by_place(asked: Asked, queue: QueueAddress) -> Iterator[Reason]:
-    for name, allowed, has in (("Site", asked.sites, queue.site), ("GridCE", asked.grid_ces, queue.ce)):
-        if allowed and not _among(has, allowed):
-            yield _reason(name, ", ".join(sorted(allowed)), has)
-    if _among(queue.site, asked.banned_sites):
-        yield _reason("BannedSites", f"none of {', '.join(sorted(asked.banned_sites))}", queue.site)
-
-
-def _among(name: str, names: frozenset[str]) -> bool:
-    return any(fold(name) == fold(each) for each in names)
-
-
-def _reason(requirement: str, wanted: str, has: str) -> Reason:
-    return Reason(requirement=requirement, wanted=wanted, has=has, kind=ReasonKind.NOT_AMONG)
-
-
-def _count(counts: dict[str, _Count], queue: QueueAddress, failing: Sequence[Reason]) -> None:
-    by_name = {reason.requirement: reason for reason in reversed(failing)}
-    alone = len(by_name) == 1
-    for name, reason in by_name.items():
-        count = counts.setdefault(name, _Count(wanted=reason.wanted))
-        count.excluded += 1
-        count.only_this += alone
-        quality = (alone, reason.has is not None)
-        if count.example is None or quality > count.example[0]:
-            count.example = (quality, queue, reason.has)
-
-
-def _exclusions(counts: Iterable[tuple[str, _Count]]) -> list[Exclusion]:
-    found = [
-        Exclusion(
-            requirement=name,
-            wanted=count.wanted,
-            excluded=count.excluded,
-            only_this=count.only_this,
-            example=count.example[1],
-            has=count.example[2],
-        )
-        for name, count in counts
-        if count.example is not None
+def _exclusions(failures: Sequence[Failure], candidates: int, survey: Survey) -> list[Exclusion]:
+    single = alone(failures) & candidates
+    return [
+        _exclusion(failure, candidates, single, survey) for failure in failures if failure.queues & candidates
     ]
-    return sorted(found, key=lambda each: (-each.excluded, -each.only_this, each.requirement))
 
 
-def holding_back(job: Job, *, eligible_queues: int) -> Iterator[str]:
-    """What keeps a job from running at this moment, in words; nothing if it runs or is done."""
-    match job.status:
-        case JobStatus.WAITING if not eligible_queues:
-            yield "no eligible queue: it becomes matchable when the configuration has one"
-        case JobStatus.WAITING:
-            yield "no pilot of an eligible queue has asked for it yet"
-        case JobStatus.CHECKING:
-            yield f"held by the optimizers: {job.application_status or job.minor_status}"
-        case JobStatus.STALLED:
-            yield "its pilot is silent"
-        case JobStatus.FAILED:
-            yield f"it has failed: {job.application_status or job.minor_status}"
-        case status if status in PREPARING:
-            yield "the optimizers have not looked at it yet"
+def _exclusion(failure: Failure, candidates: int, single: int, survey: Survey) -> Exclusion:
+    """The example fails nothing else if there is such a queue, and has some value if one does."""
+    has, mask = max(
+        ((has, mask & candidates) for has, mask in failure.seen if mask & candidates),
+        key=lambda each: (bool(each[1] & single), each[0] is not None),
+    )
+    return Exclusion(
+        requirement=failure.requirement,
+        wanted=failure.wanted,
+        excluded=(failure.queues & candidates).bit_count(),
+        only_this=(failure.queues & single).bit_count(),
+        example=survey.first(mask & single or mask).address,
+        has=has,
+    )
+
+
+def _closed(survey: Survey, vo: str, failed: int) -> list[Exclusion]:
+    """The queues that have all that is asked, but not for this VO or not now."""
+    found = []
+    others, off = survey.everything & ~survey.admitted, survey.everything & ~survey.enabled
+    for requirement, wanted, closed, open_else in (
+        ("VO", f"a queue for {vo}", others, survey.enabled),
+        ("Enabled", "a queue that is switched on", off, survey.admitted),
+    ):
+        only = closed & open_else & ~failed
+        if only or (closed and not survey.candidates):
+            queue = survey.first(only or closed)
+            has = "false" if requirement == "Enabled" else _vos(queue)
+            found.append(
+                Exclusion(
+                    requirement=requirement,
+                    wanted=wanted,
+                    excluded=closed.bit_count(),
+                    only_this=only.bit_count(),
+                    example=queue.address,
+                    has=has,
+                )
+            )
+    return found
+
+
+def _vos(queue: Offer) -> str:
+    """Whom a queue is for."""
+    return next((shown(value) for name, value in queue.values.items() if fold(name) == "vo"), "")

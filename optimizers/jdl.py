@@ -10,7 +10,7 @@ from optimizers import yaml_jobs
 from requirements.classads import parse_ad
 from requirements.errors import InvalidInput, InvalidJob
 from requirements.problem import Problem
-from requirements.values import text_fault
+from requirements.source import Source
 
 #: Characters; above it lies no description but a mistake or an attack.
 MOST_TEXT = 1_000_000
@@ -32,6 +32,10 @@ def read(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]
     """
     if fault := _fault(text):
         raise InvalidJob([Problem(path="description", message=fault, file=file)])
+    try:
+        Source(text=text, path="description", file=file).check_characters()
+    except InvalidInput as invalid:
+        raise InvalidJob(invalid.problems) from None
     return (read_jdl(text, file),) if is_jdl(text) else yaml_jobs.read(text, file)
 
 
@@ -60,4 +64,4 @@ def _fault(text: str) -> str | None:
         return "is empty"
     if len(text) > MOST_TEXT:
         return f"{len(text)} characters are too many, allowed are {MOST_TEXT}"
-    return "contains the character NUL or half a surrogate pair" if text_fault(text) else None
+    return None

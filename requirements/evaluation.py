@@ -49,6 +49,18 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart
     )
 
 
+def names(text: str) -> tuple[str, ...]:
+    """The attributes of a resource that an expression asks for; none if it no longer reads as one."""
+    known = _known(text)
+    return () if isinstance(known, str) else known.names
+
+
+def operands(text: str) -> tuple[str, ...]:
+    """What must all be true; none if the expression is one condition, or no longer reads as one."""
+    known = _known(text)
+    return () if isinstance(known, str) else tuple(part.text for part in known.parts)
+
+
 def _kind(value: object) -> ReasonKind:
     if value is classad2.Value.Error:
         return ReasonKind.ERROR

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from requirements import evaluation
 from requirements.canonical import Requirements
 from requirements.declarations import Declaration, Declarations, Kind, MatchRule
+from requirements.expression import Expression
 from requirements.record import Record
 from requirements.rules import ReasonKind, mismatch
 from requirements.values import Value, kept, lookup, normal, shown
 
-__all__ = ["Reason", "ReasonKind", "eligible", "failing"]
+__all__ = ["Reason", "ReasonKind", "eligible", "failing", "parameters", "parts", "without"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,34 @@ def eligible(requirements: Requirements, resource: Mapping[str, Value], declarat
     return evaluation.is_true(requirements.text, resource)
 
 
+def parts(requirements: Requirements) -> tuple[Requirements, ...]:
+    """What can be asked one by one: a resource that fulfils each of them fulfils the whole, and only then."""
+    if isinstance(requirements, Record):
+        return tuple(Record(values=(entry,)) for entry in requirements.values)
+    return (requirements,)
+
+
+def without(requirements: Requirements, wanted: str) -> Requirements | None:
+    """An expression without the operand of its outermost `&&` that was written so; None: nothing is left."""
+    if isinstance(requirements, Record):
+        return requirements
+    left = [f"({text})" for text in evaluation.operands(requirements.text) if text != wanted]
+    return Expression(text=" && ".join(left)) if left else None
+
+
+def parameters(requirements: Requirements, declarations: Declarations) -> tuple[str, ...]:
+    """The names of a resource that the requirements look at; nothing else about it matters to them."""
+    if isinstance(requirements, Record):
+        return tuple(_compared(name, declarations.get(name)) for name, _ in requirements.values)
+    return evaluation.names(requirements.text)
+
+
 def _record_reasons(
     record: Record, resource: Mapping[str, Value], declarations: Declarations
 ) -> Iterator[Reason]:
     for name, wanted in record.values:
         declaration = declarations.get(name)
-        has = lookup(resource, (declaration.resource if declaration else None) or name)
+        has = lookup(resource, _compared(name, declaration))
         kind = mismatch(wanted, has, declaration)
         if kind is not None:
             yield Reason(
@@ -66,6 +89,11 @@ def _record_reasons(
                 has=None if has is None else shown(has),
                 kind=kind,
             )
+
+
+def _compared(name: str, declaration: Declaration | None) -> str:
+    """The parameter of a resource that a name is compared with."""
+    return (declaration.resource if declaration else None) or name
 
 
 def _asked(wanted: Value, declaration: Declaration | None) -> str:

@@ -49,7 +49,7 @@ class Source:
             InvalidInput: NUL, or half of a surrogate pair.
         """
         if unfit := _UNFIT.search(self.text):
-            raise self.fault(unfit.start(), f"{unfit[0]!r} is no character of a text")
+            raise self.fault(unfit.start(), _unfit(unfit[0]))
 
     def _excerpt(self, offset: int) -> str:
         start = self.text.rfind("\n", 0, offset) + 1
@@ -58,3 +58,9 @@ class Source:
         first, last = max(start, offset - _AROUND), min(end, offset + _AROUND)
         cut = _UNFIT.sub("\ufffd", self.text[first:last].rstrip("\r"))
         return ("…" if first > start else "") + cut + ("…" if last < end else "")
+
+
+def _unfit(sign: str) -> str:
+    if "\udc80" <= sign <= "\udcff":  # so Python reads a byte that is not UTF-8 (`surrogateescape`)
+        return f"byte 0x{ord(sign) - 0xDC00:02x} is not UTF-8"
+    return f"{sign!r} is no character of a text"

@@ -12,9 +12,8 @@ def of_job(found: Mapping[str, Any]) -> RenderableType:
     """The answer of `GET /jobs/{id}/explain`."""
     eligible, candidates = found["eligible_queues"], found["candidate_queues"]
     status = output.cell(found["status"])
-    parts: list[RenderableType] = [
-        f"Job {found['job_id']} is {status}: {eligible} of {candidates} queues are eligible."
-    ]
+    job = "Not submitted" if found["job_id"] is None else f"Job {found['job_id']} is {status}"
+    parts: list[RenderableType] = [f"{job}: {eligible} of {candidates} queues are eligible."]
     if found["reasons"]:
         parts.append(_reasons(found["reasons"]))
     if found.get("changes"):

@@ -1,13 +1,15 @@
 """`pilotage job list`, `show`, `log` and `explain`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import explanation, job_ids, options, output
+from pilotage.cli import explanation, job_ids, options, output, submission
 from pilotage.cli.connection import connect
+from pilotage.cli.failures import WrongUsage
 from pilotage.fabric.client import Client
 
 #: Jobs in one answer of the service.
@@ -91,16 +93,30 @@ def log(
 
 
 def explain(
-    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    job: Annotated[str, typer.Argument(metavar="ID|FILE", help="A job, or a description to submit.")],
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Say why a job does not run: every requirement that excludes queues, and what would help."""
+    """Say why a job does not run: every requirement that excludes queues, and what would help.
+
+    Of a file with a description, whether it would run, before it is submitted.
+    """
     with connect(home=home, url=url) as client:
-        found = client.explain(job_id)
+        found = client.explain(int(job)) if job.isdecimal() else _explained_file(client, Path(job))
     output.emit(found, as_json=as_json, render=lambda: explanation.of_job(found))
+
+
+def _explained_file(client: Client, file: Path) -> Job:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(f"{file}: neither the id of a job nor a file that can be read: {error}") from None
+    first = submission.read(text, file=str(file), directory=file.parent)[0]
+    if first.text is not None:
+        return client.explain_description(jdl=first.text)
+    return client.explain_description(job=submission.as_json(first.content))
 
 
 def log_table(entries: Sequence[Mapping[str, Any]]) -> RenderableType:

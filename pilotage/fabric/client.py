@@ -107,6 +107,15 @@ class Client:
         """Why a job does not run."""
         return self._call("GET", f"/jobs/{job_id}/explain")
 
+    def explain_description(self, *, jdl: str | None = None, job: Mapping[str, object] | None = None) -> Json:
+        """Whether a description that is not submitted would find queues: its text, or an object."""
+        body: Json = {"jdl": jdl} if jdl is not None else {"jobs": [dict(job or {})]}
+        return self._call("POST", "/explain", json=body)
+
+    def explain_queue(self, address: str) -> Json:
+        """What waiting jobs a queue, `Site/CE/Queue`, may run, and what keeps it from the others."""
+        return self._call("GET", f"/resources/queues/{quote(address)}/explain")
+
     def kill(self, job_id: int) -> Json:
         """End a job."""
         return self._call("POST", f"/jobs/{job_id}/kill")

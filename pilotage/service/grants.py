@@ -150,7 +150,7 @@ def _bad_texts(texts: dict[str, str | None]) -> Iterator[Problem]:
 def _bad_life(role: Role, ttl: float | None) -> Iterator[Problem]:
     most = (_LONGEST_PILOT_LIFE if role is Role.PILOT else _LONGEST_LIFE).total_seconds()
     if ttl is not None and not 1 <= ttl <= most:
-        yield Problem(path="ttl", message=f"{ttl:g} s, allowed are 1 to {most:.0f} s for the role {role}")
+        yield Problem(path="ttl", message=f"{ttl:.15g} s, allowed are 1 to {most:.0f} s for the role {role}")
 
 
 def _subject(

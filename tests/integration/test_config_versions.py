@@ -16,10 +16,17 @@ TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
 WRONG = "Resources: {Sites: {S: {MaxRamm: 1}}}\n"
 
 
-def store(engine: Engine, text: str, now: datetime, expected: int | None = None, author: str = "ann") -> int:
+def store(
+    engine: Engine,
+    text: str,
+    now: datetime,
+    expected: int | None = None,
+    author: str = "ann",
+    source: str = "api",
+) -> int:
     with database.writing(engine) as conn:
         return versions.store(
-            conn, text, author=author, message="why", source="api", expected=expected, now=now
+            conn, text, author=author, message="why", source=source, expected=expected, now=now
         )
 
 
@@ -136,6 +143,21 @@ def test_an_unchanged_file_does_not_undo_later_edits(engine: Engine, now: dateti
     store(engine, TEXT % 5, now, expected=1)
     assert import_file(engine, path, now) is None
     assert current(engine) == 2
+
+
+def test_a_file_that_was_applied_is_not_imported_again_over_later_edits(
+    engine: Engine, now: datetime, tmp_path: Path
+) -> None:
+    path = tmp_path / "resources.yaml"
+    path.write_text(TEXT % 1)
+    import_file(engine, path, now)
+    path.write_text(TEXT % 2)
+    store(engine, TEXT % 2, now, source="resources.yaml")
+    store(engine, TEXT % 5, now)
+    assert [import_file(engine, path, now) for _ in range(2)] == [None, None]
+    assert current(engine) == 3
+    path.write_text(TEXT % 1)  # back to what it was at first: that is a change
+    assert import_file(engine, path, now) == 4
 
 
 def test_each_file_is_compared_with_its_own_last_import(

@@ -2,6 +2,10 @@
 
 from pydantic import BaseModel, Field
 
+from matcher.changes import Change
+from matcher.explain import Exclusion
+from matcher.shop_window import BetterOffer, Excluded, Work
+
 
 class Example(BaseModel):
     """A queue that fails a requirement."""
@@ -19,22 +23,105 @@ class ReasonAnswer(BaseModel):
     only_this: int = Field(description="Queues that fail it and nothing else.")
     example: Example
 
+    @classmethod
+    def of(cls, found: Exclusion) -> "ReasonAnswer":
+        """The reason as it is told."""
+        return cls(
+            requirement=found.requirement,
+            wanted=found.wanted,
+            excluded=found.excluded,
+            only_this=found.only_this,
+            example=Example(queue=str(found.example), has=found.has),
+        )
+
 
 class ChangeAnswer(BaseModel):
-    """A change of the requirements that would make queues eligible."""
+    """A change that would make queues eligible."""
 
     change: str
     gains: int = Field(description="Queues.")
-    example: str
+    example: str = Field(description="One of them, `Site/CE/Queue`.")
+
+    @classmethod
+    def of(cls, found: Change) -> "ChangeAnswer":
+        """The change as it is told."""
+        return cls(change=found.text, gains=found.gains, example=str(found.example))
 
 
 class JobExplanation(BaseModel):
     """Why a job runs or does not."""
 
-    job_id: int
-    status: str
+    job_id: int | None = Field(description="Null: a description that was not submitted.")
+    status: str | None
     eligible_queues: int
     candidate_queues: int = Field(description="Queues that the VO may use now.")
     reasons: list[ReasonAnswer] = Field(description="Every failing requirement, the costliest first.")
     changes: list[ChangeAnswer] = Field(description="Smallest changes that help, best first.")
     now: list[str] = Field(description="What holds it back at this moment.")
+
+
+class WorkAnswer(BaseModel):
+    """Waiting jobs."""
+
+    jobs: int
+    classes: int = Field(description="Distinct sets of requirements that they have.")
+
+    @classmethod
+    def of(cls, work: Work) -> "WorkAnswer":
+        """The numbers."""
+        return cls(jobs=work.jobs, classes=work.classes)
+
+
+class WaitingJobExample(BaseModel):
+    """A job that the queue cannot run."""
+
+    vo: str
+    job_id: int | None = Field(description="Null: a job of a VO that the token does not stand for.")
+    wanted: str
+
+
+class ExcludedAnswer(BaseModel):
+    """What one requirement keeps away from a queue."""
+
+    requirement: str
+    has: str | None = Field(description="What the queue has; null: nothing of that name.")
+    jobs: int = Field(description="Waiting jobs that fail by it.")
+    classes: int
+    only_this: int = Field(description="Jobs that fail by it and by nothing else.")
+    example: WaitingJobExample
+
+    @classmethod
+    def of(cls, found: Excluded, *, readable: bool) -> "ExcludedAnswer":
+        """The requirement as it is told; ids of jobs only to those who may read of the VO."""
+        job_id = found.example_job if readable else None
+        return cls(
+            requirement=found.requirement,
+            has=found.has,
+            jobs=found.work.jobs,
+            classes=found.work.classes,
+            only_this=found.only_this,
+            example=WaitingJobExample(vo=found.vo, job_id=job_id, wanted=found.wanted),
+        )
+
+
+class OfferAnswer(BaseModel):
+    """What a queue could offer to serve more."""
+
+    offer: str
+    gains: int = Field(description="Waiting jobs that it could run besides.")
+    vos: list[str] = Field(description="Whose.")
+
+    @classmethod
+    def of(cls, found: BetterOffer) -> "OfferAnswer":
+        """The offer as it is told."""
+        return cls(offer=found.text, gains=found.gains, vos=list(found.vos))
+
+
+class QueueExplanation(BaseModel):
+    """What waits, as it stands to one queue."""
+
+    queue: str = Field(description="`Site/CE/Queue`.")
+    waiting: dict[str, WorkAnswer] = Field(description="All that waits, by VO.")
+    serves: dict[str, WorkAnswer] = Field(description="What the queue may run, by VO.")
+    reasons: list[ExcludedAnswer] = Field(description="What excludes the rest, the costliest first.")
+    changes: list[OfferAnswer] = Field(description="What it could offer, best gain first.")

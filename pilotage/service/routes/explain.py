@@ -1,87 +1,79 @@
-"""Why a job runs or does not."""
+"""Why a job runs or does not, and what a queue is to those that wait."""
 
 from fastapi import APIRouter
-from sqlalchemy import Connection
 
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from matcher import explain
-from matcher.explain import Asked, Exclusion
-from optimizers import description
-from optimizers.description import JobDescription
+from cs_config.address import QueueAddress
+from cs_config.errors import QueueNotFound
+from matcher import shop_window
+from optimizers import foresight
+from pilotage.service import explanations
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.models.explain import Example, JobExplanation, ReasonAnswer
+from pilotage.service.callers import Caller, Role
+from pilotage.service.models.explain import (
+    ExcludedAnswer,
+    JobExplanation,
+    OfferAnswer,
+    QueueExplanation,
+    WorkAnswer,
+)
+from pilotage.service.models.submission import Submission
 from pilotage.service.routes.jobs import JobIdPath
-from requirements.errors import InvalidInput
-from taskqueue import database, descriptions, job_classes, jobs
+from pilotage.service.routes.submission import sources_of, submitter_of
+from requirements.errors import InvalidRequest
+from requirements.problem import Problem
+from taskqueue import database, jobs, waiting_classes
 from taskqueue.errors import JobNotFound
-from taskqueue.jobs import Job
 
-#: DIRAC's words for no site in particular.
-_ANY = frozenset({"ANY", "Any", "any"})
-
-router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
+router = APIRouter(tags=["explanations"], route_class=ApiRoute)
 
 
-@router.get("/{job_id}/explain")
+@router.get("/jobs/{job_id}/explain")
 @allow(*EVERY_ROLE)
 def explain_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobExplanation:
-    """Say which requirements exclude which queues, and what holds the job back now."""
-    config = parts.live.current
+    """Say which requirements exclude which queues, what would help, and what holds the job back now."""
     with database.reading(parts.engine) as conn:
         job = jobs.get(conn, job_id)
         if not caller.may_read(job.vo):
             raise JobNotFound(job_id)
-        asked = _asked(conn, config, job)
-    found = explain.explain(config, job.vo, asked)
-    return JobExplanation(
-        job_id=job_id,
-        status=job.status,
-        eligible_queues=found.eligible_queues,
-        candidate_queues=found.candidate_queues,
-        reasons=[_reason(each) for each in found.exclusions],
-        changes=[],
-        now=list(explain.holding_back(job, eligible_queues=found.eligible_queues)),
+        return explanations.of_job(conn, parts.live.current, job, now=parts.clock())
+
+
+@router.post("/explain")
+@allow(Role.USER, Role.VO_ADMIN)
+def explain_description(parts: PartsOf, caller: CallerOf, body: Submission) -> JobExplanation:
+    """Say the same of a description that is not submitted; of several jobs that it makes, of the first."""
+    sources = sources_of(body)
+    if len(sources) != 1:
+        raise InvalidRequest([Problem(path="body", message=f"{len(sources)} descriptions, allowed is one")])
+    config, now = parts.live.current, parts.clock()
+    foreseen = foresight.of_source(config, submitter_of(caller), sources[0], now=now)
+    with database.reading(parts.engine) as conn:
+        return explanations.of_foreseen(conn, config, foreseen, now=now)
+
+
+@router.get("/resources/queues/{site}/{ce}/{queue}/explain")
+@allow(*EVERY_ROLE)
+def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str) -> QueueExplanation:
+    """Say which waiting jobs a queue may run, what excludes the rest, and what it could offer to run more."""
+    config = parts.live.current
+    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
+    if not config.knows(address):
+        raise QueueNotFound(str(address), config.suggest(str(address)))
+    with database.reading(parts.engine) as conn:
+        waiting = waiting_classes.read(conn, _vos(caller, site))
+    found = shop_window.window(config, address, waiting)
+    return QueueExplanation(
+        queue=str(address),
+        waiting={vo: WorkAnswer.of(work) for vo, work in found.waiting.items()},
+        serves={vo: WorkAnswer.of(work) for vo, work in found.served.items()},
+        reasons=[ExcludedAnswer.of(each, readable=caller.may_read(each.vo)) for each in found.excluded],
+        changes=[OfferAnswer.of(each) for each in found.offers],
     )
 
 
-def _asked(conn: Connection, config: Configuration, job: Job) -> Asked:
-    """What matching looks at; before the job is in a task queue, what its description says."""
-    described = _described(conn, config, job)
-    requirements = described.requirements if described else None
-    found = None if job.task_queue_id is None else job_classes.of_task_queue(conn, job.task_queue_id)
-    if found is not None:
-        return Asked(
-            requirements=requirements,
-            sites=found.sites,
-            banned_sites=found.banned_sites,
-            grid_ces=found.grid_ces,
-        )
-    if described is None:
-        return Asked()
-    return Asked(
-        requirements=requirements,
-        sites=frozenset(described.sites) - _ANY,
-        banned_sites=frozenset(described.banned_sites),
-        grid_ces=frozenset(described.grid_ces),
-    )
-
-
-def _described(conn: Connection, config: Configuration, job: Job) -> JobDescription | None:
-    """The description read with the options of today; None: these do not allow it any more."""
-    body = descriptions.of_job(conn, job.job_id).body
-    try:
-        return description.parse(body, operations(config, job.vo))
-    except InvalidInput:
+def _vos(caller: Caller, site: str) -> frozenset[str] | None:
+    """The VOs whose waiting jobs count; None: all. A site's own admin sees what is asked of the site."""
+    if caller.role is Role.SITE_ADMIN and site in caller.sites:
         return None
-
-
-def _reason(found: Exclusion) -> ReasonAnswer:
-    return ReasonAnswer(
-        requirement=found.requirement,
-        wanted=found.wanted,
-        excluded=found.excluded,
-        only_this=found.only_this,
-        example=Example(queue=str(found.example), has=found.has),
-    )
+    return caller.visible_vos

@@ -30,11 +30,11 @@ def submit(
     """
     if idempotency_key is not None:
         strict_json.check_text("Idempotency-Key", idempotency_key)
-    sources = _sources(body)
+    sources = sources_of(body)
     job_ids = submission.accept(
         parts.engine,
         parts.live.current,
-        _submitter(caller),
+        submitter_of(caller),
         sources,
         now=parts.clock(),
         key=idempotency_key,
@@ -44,14 +44,16 @@ def submit(
     return Submitted(job_ids=job_ids)
 
 
-def _sources(body: Submission) -> list[Source]:
+def sources_of(body: Submission) -> list[Source]:
+    """The descriptions that a body holds."""
     given = [each for each in ([body.jdl] if body.jdl is not None else None, body.jdls, body.jobs) if each]
     if len(given) != 1:
         raise InvalidRequest([Problem(path="body", message="needs exactly one of jdl, jdls and jobs")])
     return list(given[0])
 
 
-def _submitter(caller: Caller) -> Submitter:
+def submitter_of(caller: Caller) -> Submitter:
+    """Who submits, as the token says."""
     return Submitter(
         subject=caller.subject,
         vo=caller.vo or "",

@@ -31,6 +31,13 @@ ROUTES = [
         None,
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
     ),
+    ("POST", "/explain", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
+    (
+        "GET",
+        f"/resources/queues/{QUEUE}/explain",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
     ("GET", "/pools", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("GET", "/pools/0", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     (

@@ -257,19 +257,20 @@ def test_a_job_that_cannot_run_says_why(service: Service):
     found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
     assert (found["job_id"], found["status"]) == (job_id, "Waiting")
     assert (found["eligible_queues"], found["candidate_queues"]) == (0, 3)
-    memory, model = sorted(found["reasons"], key=lambda each: -each["excluded"])
+    memory, model, cpu_time = found["reasons"]
+    assert (cpu_time["requirement"], cpu_time["example"]["has"]) == ("CPUTime", "3600")
     assert memory["requirement"] == "Memory"
     assert (memory["excluded"], memory["only_this"]) == (3, 1)
     assert memory["example"] == {"queue": "LCG.B.org/ce2/all", "has": "16000"}
     assert (model["requirement"], model["excluded"], model["only_this"]) == ("CPUModel", 2, 0)
     assert model["example"]["has"] is None
-    assert found["changes"] == []
+    assert found["changes"][0]["gains"] > 0
     assert "no eligible queue" in found["now"][0]
 
 
 def test_a_job_without_requirements_fits_every_queue(service: Service):
     user = service.user()
-    [job_id] = submit(user, {"Executable": "/bin/true"})
+    [job_id] = submit(user, {"Executable": "/bin/true", "CPUTime": 3600})
     found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
     assert (found["eligible_queues"], found["reasons"]) == (3, [])
 
@@ -286,7 +287,7 @@ def test_counts_by_two_columns_are_of_visible_jobs_only(service: Service):
 
 def test_a_site_that_the_job_names_is_explained_like_a_requirement(service: Service):
     user = service.user()
-    [job_id] = submit(user, {**JOB, "Site": "LCG.B.org", "Requirements": {"Memory": 2000}})
+    [job_id] = submit(user, {**JOB, "Site": "LCG.B.org", "CPUTime": 3600, "Requirements": {"Memory": 2000}})
     found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
     assert found["eligible_queues"] == 1
     [reason] = found["reasons"]

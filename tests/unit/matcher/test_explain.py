@@ -1,7 +1,10 @@
 from cs_config import validate
 from cs_config.operations import operations
-from matcher.explain import Asked, explain
+from matcher import survey
+from matcher.explain import explain
+from matcher.parts import Demand
 from requirements.record import parse_record
+from taskqueue.classes import RequirementClass
 
 CONFIG = validate.parse(
     """
@@ -31,15 +34,24 @@ def record(**values: object):
     return parse_record(values, operations(CONFIG, "cms").job_description.declarations)
 
 
+def asked(vo: str = "cms", requirements=None, **conditions) -> Demand:
+    return Demand(
+        asked=RequirementClass(vo=vo, cpu_time=3600, **conditions),
+        requirements=requirements,
+    )
+
+
+def explained(demand: Demand):
+    vo = demand.asked.vo
+    return explain(survey.of_vo(CONFIG, vo), vo, demand)
+
+
 def test_a_job_that_asks_nothing_fits_every_queue_that_its_vo_may_use():
-    assert (
-        explain(CONFIG, "cms", Asked()).eligible_queues,
-        explain(CONFIG, "dune", Asked()).candidate_queues,
-    ) == (3, 4)
+    assert (explained(asked()).eligible_queues, explained(asked("dune")).candidate_queues) == (3, 4)
 
 
 def test_every_requirement_is_named_with_what_it_excludes_alone():
-    found = explain(CONFIG, "cms", Asked(requirements=record(Memory=8000, CPUModel="AMD")))
+    found = explained(asked(requirements=record(Memory=8000, CPUModel="AMD")))
     assert (found.eligible_queues, found.candidate_queues) == (0, 3)
     model, memory = found.exclusions
     assert (model.requirement, model.excluded, model.only_this, model.has) == ("CPUModel", 3, 1, "Intel Xeon")
@@ -54,10 +66,28 @@ def test_every_requirement_is_named_with_what_it_excludes_alone():
 
 
 def test_places_exclude_as_requirements_do():
-    asked = Asked(sites=frozenset({"lcg.a.ORG"}), grid_ces=frozenset({"ce2"}))
-    site, ce = sorted(explain(CONFIG, "cms", asked).exclusions, key=lambda each: each.excluded)
-    assert (site.requirement, site.excluded, site.has) == ("Site", 1, "LCG.B.org")
-    assert (ce.requirement, ce.excluded, ce.has) == ("GridCE", 2, "ce1")
-    banned = explain(CONFIG, "cms", Asked(banned_sites=frozenset({"LCG.A.org"})))
+    found = explained(asked(sites=frozenset({"lcg.a.ORG"}), grid_ces=frozenset({"ce2"})))
+    by_name = {each.requirement: each for each in found.exclusions}
+    assert (by_name["Site"].excluded, by_name["Site"].has) == (1, "LCG.B.org")
+    assert (by_name["GridCE"].excluded, by_name["GridCE"].has) == (2, "ce1")
+    banned = explained(asked(banned_sites=frozenset({"LCG.A.org"})))
     assert banned.eligible_queues == 1
     assert banned.exclusions[0].requirement == "BannedSites"
+
+
+def test_rights_are_named_where_a_queue_would_do_but_for_them():
+    mine = asked(grid_ces=frozenset({"ce2"}), min_ram=8000, banned_sites=frozenset({"LCG.A.org"}))
+    assert {each.requirement for each in explained(mine).exclusions} == {"BannedSites", "GridCE", "MinRAM"}
+    found = explained(asked(sites=frozenset({"LCG.C.org"})))
+    assert {each.requirement for each in found.exclusions} == {"Site"}
+
+
+def test_conditions_of_task_queues_are_requirements_like_others():
+    found = explained(asked(min_ram=8000, tags=frozenset({"gpu", "fast"}), gpus=2))
+    assert found.eligible_queues == 0
+    assert {(each.requirement, each.wanted) for each in found.exclusions} == {
+        ("MinRAM", "at least 8000 MB"),
+        ("Tags", "gpu"),
+        ("Tags", "fast"),
+        ("GPUs", "at least 2"),
+    }

@@ -160,3 +160,18 @@ def test_what_is_wrong_inside_an_expression_is_shown_where_it_stands_in_the_file
     assert problem.line == 2
     assert problem.column is not None
     assert problem.column > len("Requirements = ")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'[\n  Executable = "a\xe9b";\n]', "byte 0xe9 is not UTF-8"),
+        (b'[\n  Executable = "a\0b";\n]', r"'\x00' is no character of a text"),
+        (b"# a comment\nExecutable: abcde\xe9b\n", "byte 0xe9 is not UTF-8"),
+    ],
+)
+def test_a_character_that_no_text_has_is_shown_where_it_stands(content: bytes, message: str) -> None:
+    [problem] = refusal(content.decode("utf-8", "surrogateescape")).problems
+    assert (problem.message, problem.line, problem.column) == (message, 2, 18)
+    assert problem.excerpt is not None
+    assert "\ufffd" in problem.excerpt

@@ -170,6 +170,11 @@ def test_what_makes_no_sense_is_not_minted(wishes: dict[str, object], path: str)
     assert path in {problem.path for problem in refused.value.problems}
 
 
+def test_a_life_that_is_too_long_is_told_as_it_was_asked_for():
+    with pytest.raises(InvalidRequest, match="9999999 s, allowed are 1 to 345600 s for the role pilot"):
+        grant(role="pilot", vo="cms", ttl=9999999)
+
+
 def test_a_wrong_role_gets_a_suggestion():
     with pytest.raises(InvalidRequest, match="did you mean operator"):
         grant(role="operater")

@@ -1,0 +1,105 @@
+"""The smallest changes of a demand that make queues eligible, each with what it gains.
+
+Queues are grouped by what they fail; where a group fails fewest, those parts are what to change. Every
+change makes a new demand, which is put to the same evaluator: what is promised is what will be.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cs_config.address import QueueAddress
+from matcher import remedies
+from matcher.parts import Demand
+from matcher.survey import Failure, Survey
+
+#: Changes that are told.
+_MOST = 10
+#: Groups of queues that are looked at, and remedies that are tried for a part where several have to change.
+_GROUPS = 40
+_TRIED = 3
+#: Parts that may have to change together; what fails more is another job.
+_TOGETHER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change that helps."""
+
+    text: str
+    gains: int  #: queues that become eligible
+    example: QueueAddress  #: one of them
+    demand: Demand | None  #: what would be asked; None: somebody else has to change something
+
+
+def changes(survey: Survey, vo: str, demand: Demand) -> list[Change]:
+    """Changes that make queues eligible, best gain first."""
+    failures = survey.failures(demand)
+    eligible = survey.eligible(demand)
+    groups = _groups(failures, survey.candidates & ~eligible)
+    fewest = min(map(len, groups), default=0)
+    found: dict[str, Change] = {}
+    if fewest <= _TOGETHER:
+        smallest = [(which, mask) for which, mask in groups.items() if len(which) == fewest]
+        for which, mask in sorted(smallest, key=lambda each: -each[1].bit_count())[:_GROUPS]:
+            for remedy in _together([failures[number] for number in which], demand, mask, survey):
+                change = _change(survey, remedy, eligible)
+                if change.gains > found[change.text].gains if change.text in found else change.gains:
+                    found[change.text] = change
+    if not eligible and (remedies.names_place(demand) or not found):
+        found |= {each.text: each for each in _by_others(survey, vo, demand)}
+    return sorted(found.values(), key=lambda each: (-each.gains, len(each.text), each.text))[:_MOST]
+
+
+def _groups(failures: Sequence[Failure], queues: int) -> dict[tuple[int, ...], int]:
+    """Queues by the numbers of the failures that they have."""
+    groups: dict[tuple[int, ...], int] = {(): queues} if queues else {}
+    for number, failure in enumerate(failures):
+        split: dict[tuple[int, ...], int] = {}
+        for which, mask in groups.items():
+            if failing := mask & failure.queues:
+                split[(*which, number)] = failing
+            if rest := mask & ~failure.queues:
+                split[which] = rest
+        groups = split
+    return groups
+
+
+def _together(
+    failures: Sequence[Failure], demand: Demand, queues: int, survey: Survey
+) -> Iterator[remedies.Remedy]:
+    """Remedies for all of the failures at once."""
+    first, *others = failures
+    found = remedies.of(first, demand, queues, survey)
+    if not others:
+        yield from found
+        return
+    for index, remedy in enumerate(found):
+        if index == _TRIED:
+            return
+        for further in _together(others, remedy.demand, queues, survey):
+            yield remedies.Remedy(text=f"{remedy.text}, and {further.text}", demand=further.demand)
+
+
+def _change(survey: Survey, remedy: remedies.Remedy, before: int) -> Change:
+    gained = survey.eligible(remedy.demand) & ~before
+    return Change(
+        text=remedy.text,
+        gains=gained.bit_count(),
+        example=survey.first(gained or survey.everything).address,
+        demand=remedy.demand,
+    )
+
+
+def _by_others(survey: Survey, vo: str, demand: Demand) -> Iterator[Change]:
+    """What those who look after queues can do."""
+    failed = 0
+    for failure in survey.failures(demand):
+        failed |= failure.queues
+    fits = survey.everything & ~failed
+    for text, gained in (
+        (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
+        ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
+    ):
+        if gained:
+            example = survey.first(gained).address
+            yield Change(text=text, gains=gained.bit_count(), example=example, demand=None)

@@ -1,0 +1,77 @@
+"""What a pilot in a queue will offer, from the queue's parameters.
+
+A pilot that is told nothing else offers exactly this (`pilotage.fabric.pilot.offer`; a test holds the two
+equal), so that explanations speak of what pilots will say. What they measure themselves is not known here.
+"""
+
+from collections.abc import Mapping
+
+from matcher import presented
+from matcher.resource import Resource
+from requirements.values import Value, fold
+
+#: Seconds that a pilot offers where its queue says nothing: three days.
+CPU_TIME = 259_200
+
+
+def offered(values: Mapping[str, Value]) -> Resource:
+    """The resource that a queue with these effective parameters offers; without its place."""
+    known = {fold(name): value for name, value in values.items()}
+    return _resource(
+        cpu_time=_cpu_time(known),
+        max_ram=_number(known, "maxram"),
+        processors=_number(known, "numberofprocessors") or 1,
+        gpus=_number(known, "gpus"),
+        platform=_texts(known, "platform"),
+        tag=_texts(known, "tag"),
+        required_tag=_texts(known, "requiredtag"),
+        whole_node=known.get("wholenode") is True,
+    )
+
+
+def _resource(
+    *,
+    cpu_time: int,
+    max_ram: int | None,
+    processors: int,
+    gpus: int | None,
+    platform: tuple[str, ...],
+    tag: tuple[str, ...],
+    required_tag: tuple[str, ...],
+    whole_node: bool,
+) -> Resource:
+    said = {
+        "CPUTime": cpu_time,
+        "MaxRAM": max_ram,
+        "NumberOfProcessors": processors,
+        "GPUs": gpus,
+        "Platform": list(platform),
+        # Who requires a tag offers it.
+        "Tag": [*tag, *required_tag],
+        "RequiredTag": list(required_tag),
+        "WholeNode": whole_node,
+    }
+    return presented.read({name: value for name, value in said.items() if value not in (None, [])}).resource
+
+
+def _cpu_time(known: Mapping[str, Value]) -> int:
+    limits = [_number(known, name) for name in ("cputime", "maxwallclocktime")]
+    return min((limit for limit in limits if limit), default=CPU_TIME)
+
+
+def _number(known: Mapping[str, Value], name: str) -> int | None:
+    value = known.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = int(float(value))
+    except (ValueError, OverflowError):
+        return None
+    return number if number > 0 else None
+
+
+def _texts(known: Mapping[str, Value], name: str) -> tuple[str, ...]:
+    value = known.get(name)
+    if value is None:
+        return ()
+    return tuple(str(item) for item in value) if isinstance(value, tuple) else (str(value),)

@@ -1,0 +1,188 @@
+"""What a job asks, taken apart into what can be asked alone.
+
+Each part is put to the evaluator or to the rules by itself: there is no second copy of a condition here,
+only the fields that it looks at. A property test holds all parts together equal to `rules.refusals`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from matcher import rules
+from matcher.resource import Resource
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.values import fold
+from taskqueue.classes import RequirementClass
+
+#: More than anybody asks for.
+_PLENTY = 2**53
+#: A place that has everything, except what a part is asked of.
+_EVERYTHING = Resource(cpu_time=_PLENTY, tags=None, gpus=_PLENTY, whole_node=True)
+#: Tags by which cores are asked for; they go with the number of processors.
+_CORES = "processors"
+_MANY = "multiprocessor"
+_WHOLE = "wholenode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """All that a job asks of the queue that it runs in."""
+
+    asked: RequirementClass
+    requirements: Requirements | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A condition of task queues on its own: the fields of the class and of the resource that it is about."""
+
+    requirement: str  #: what users call it
+    asks: tuple[str, ...]  #: fields of `RequirementClass`
+    looks: tuple[str, ...]  #: fields of `Resource`
+    wanted: Callable[[RequirementClass], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A condition of task queues with what is asked."""
+
+    kind: Kind
+    asked: tuple[object, ...]  #: values of the fields that `kind` asks, in their order
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same condition, and only for it."""
+        return self.kind.requirement, self.asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One of the job's `Requirements`."""
+
+    asked: Requirements
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same requirement, and only for it: True is not 1."""
+        return "Requirements", repr(self.asked)
+
+
+Part = Condition | Requirement
+
+
+def parts(demand: Demand) -> Iterator[Part]:
+    """Everything that a job asks, one by one; where all of it holds the job may run."""
+    for kind, values in _conditions(demand.asked):
+        yield Condition(kind=kind, asked=values)
+    if demand.requirements is not None:
+        for each in evaluator.parts(demand.requirements):
+            yield Requirement(asked=each)
+
+
+def refused(condition: Condition, resource: Resource) -> bool:
+    """Whether a resource that has everything, but is as it is in the fields that are looked at, refuses."""
+    looked: dict[str, Any] = {name: getattr(resource, name) for name in condition.kind.looks}
+    return bool(rules.refusals(isolated(condition), replace(_EVERYTHING, **looked), ()))
+
+
+def isolated(condition: Condition) -> RequirementClass:
+    """A class that asks nothing but this."""
+    asked: dict[str, Any] = dict(zip(condition.kind.asks, condition.asked, strict=True))
+    return replace(_NOTHING, **asked)
+
+
+_NOTHING = RequirementClass(vo="", cpu_time=0)
+
+
+def _among(field: str) -> Callable[[RequirementClass], str]:
+    return lambda asked: ", ".join(sorted(getattr(asked, field)))
+
+
+def _ram(asked: RequirementClass) -> str:
+    needed = f"at least {rules.ram_needed(asked)} MB"
+    return f"{needed} ({asked.min_ram_per_core} for each core)" if asked.min_ram_per_core else needed
+
+
+CPU_TIME = Kind(
+    requirement="CPUTime",
+    asks=("cpu_time",),
+    looks=("cpu_time",),
+    wanted=lambda asked: f"at least {asked.cpu_time} s",
+)
+SITE = Kind(requirement="Site", asks=("sites",), looks=("sites",), wanted=_among("sites"))
+BANNED_SITES = Kind(
+    requirement="BannedSites",
+    asks=("banned_sites",),
+    looks=("sites",),
+    wanted=lambda asked: f"none of {_among('banned_sites')(asked)}",
+)
+GRID_CE = Kind(requirement="GridCE", asks=("grid_ces",), looks=("grid_ces",), wanted=_among("grid_ces"))
+PLATFORM = Kind(requirement="Platform", asks=("platforms",), looks=("platforms",), wanted=_among("platforms"))
+TAG = Kind(requirement="Tags", asks=("tags",), looks=("tags",), wanted=_among("tags"))
+REQUIRED_TAG = Kind(
+    requirement="RequiredTag",
+    asks=("tags",),
+    looks=("required_tags",),
+    wanted=lambda asked: f"no other tag than {_among('tags')(asked)}" if asked.tags else "no tag at all",
+)
+RAM = Kind(
+    requirement="MinRAM",
+    asks=("min_ram", "min_ram_per_core", "processors_min"),
+    looks=("max_ram",),
+    wanted=_ram,
+)
+PROCESSORS = Kind(
+    requirement="NumberOfProcessors",
+    asks=("processors_min", "tags"),
+    looks=("processors", "tags"),
+    wanted=lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
+)
+GPUS = Kind(
+    requirement="GPUs", asks=("gpus",), looks=("gpus",), wanted=lambda asked: f"at least {asked.gpus}"
+)
+WHOLE_NODE = Kind(
+    requirement="WholeNode",
+    asks=("whole_node", "tags"),
+    looks=("whole_node", "tags"),
+    wanted=lambda _: "a node of its own",
+)
+
+
+def _conditions(asked: RequirementClass) -> Iterator[tuple[Kind, tuple[object, ...]]]:
+    yield CPU_TIME, (asked.cpu_time,)
+    for kind, names in (
+        (SITE, asked.sites),
+        (BANNED_SITES, asked.banned_sites),
+        (GRID_CE, asked.grid_ces),
+        (PLATFORM, asked.platforms),
+    ):
+        if names:
+            yield kind, (names,)
+    whole, cores, plain = _sorted_tags(asked.tags)
+    for tag in sorted(plain):
+        yield TAG, (frozenset({tag}),)
+    yield REQUIRED_TAG, (asked.tags,)
+    if asked.min_ram or asked.min_ram_per_core:
+        yield RAM, (asked.min_ram, asked.min_ram_per_core, asked.processors_min)
+    if asked.processors_min > 1 or cores:
+        yield PROCESSORS, (asked.processors_min, cores)
+    if asked.gpus:
+        yield GPUS, (asked.gpus,)
+    if asked.whole_node or whole:
+        yield WHOLE_NODE, (asked.whole_node, whole)
+
+
+@lru_cache(maxsize=10_000)
+def _sorted_tags(tags: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Those that ask for a whole node, those that ask for cores, and all others."""
+    whole = frozenset(tag for tag in tags if fold(tag) == _WHOLE)
+    cores = frozenset(tag for tag in tags if is_core_tag(tag))
+    return whole, cores, tags - whole - cores
+
+
+def is_core_tag(tag: str) -> bool:
+    """Whether a tag asks for a number of cores, as `8Processors` and `MultiProcessor` do."""
+    folded = fold(tag)
+    return folded == _MANY or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())

@@ -1,0 +1,254 @@
+"""How one thing that a job asks could be asked otherwise, so that some queues have it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matcher import parts, rules
+from matcher.bitmaps import bits
+from matcher.parts import Demand, Requirement
+from matcher.survey import Failure, Offer, Survey
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.declarations import Kind
+from requirements.record import Record
+from requirements.suggestion import did_you_mean
+from requirements.values import Scalar, Value, as_number, fold, key, lookup, shown
+from taskqueue.classes import RequirementClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """Another demand, and what is different in it."""
+
+    text: str
+    demand: Demand
+
+
+def of(failure: Failure, demand: Demand, queues: int, survey: Survey) -> Iterator[Remedy]:
+    """What could be asked instead, the least change first.
+
+    Args:
+        failure: What to remedy.
+        demand: What is asked.
+        queues: Some that fail it, which should be won.
+        survey: All queues.
+    """
+    part = failure.part
+    if isinstance(part, Requirement):
+        yield from _of_requirement(failure, part.asked, demand, queues, survey)
+        return
+    offered = [survey.queues[number] for number in bits(queues)]
+    for text, asked in _BY_KIND[part.kind.requirement](failure, demand.asked, offered, survey):
+        yield Remedy(text=text, demand=replace(demand, asked=asked))
+
+
+def names_place(demand: Demand) -> bool:
+    """Whether the job says where it wants to run."""
+    return bool(demand.asked.sites or demand.asked.grid_ces)
+
+
+_Found = Iterator[tuple[str, RequirementClass]]
+_Remedies = Callable[[Failure, RequirementClass, list[Offer], Survey], _Found]
+
+
+def _cpu_time(_: Failure, asked: RequirementClass, offered: list[Offer], survey: Survey) -> _Found:
+    times = [
+        max(fitting)
+        for queue in offered
+        if (fitting := [each for each in survey.segments if each <= queue.resource.cpu_time])
+    ]
+    for time in _steps(time for time in times if time < asked.cpu_time):
+        yield f"lower CPUTime from {asked.cpu_time} to {time} s", replace(asked, cpu_time=int(time))
+
+
+def _ram(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+    needed = rules.ram_needed(asked)
+    for ram in _steps(queue.resource.max_ram for queue in offered if (queue.resource.max_ram or 0) < needed):
+        changed = replace(
+            asked,
+            min_ram=min(asked.min_ram, int(ram)),
+            min_ram_per_core=min(asked.min_ram_per_core, int(ram) // asked.processors_min),
+        )
+        yield f"lower MinRAM from {needed} to {rules.ram_needed(changed)} MB", changed
+
+
+def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+    for number in _steps(queue.resource.processors for queue in offered):
+        cores = int(number)
+        tags = {tag for tag in asked.tags if not parts.is_core_tag(tag)}
+        most = None if asked.processors_max is None else cores
+        changed = replace(
+            asked, processors_min=min(asked.processors_min, cores), processors_max=most, tags=frozenset(tags)
+        )
+        yield f"lower NumberOfProcessors from {asked.processors_min} to {cores}", changed
+
+
+def _gpus(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+    for number in _steps(queue.resource.gpus for queue in offered):
+        yield f"lower GPUs from {asked.gpus} to {number:.0f}", replace(asked, gpus=int(number))
+
+
+def _whole_node(_: Failure, asked: RequirementClass, __: list[Offer], ___: Survey) -> _Found:
+    tags = frozenset(tag for tag in asked.tags if fold(tag) != "wholenode")
+    yield "do without WholeNode", replace(asked, whole_node=False, tags=tags)
+
+
+def _tag(failure: Failure, asked: RequirementClass, _: list[Offer], survey: Survey) -> _Found:
+    tag = failure.wanted  # one a part
+    rest = asked.tags - {tag}
+    meant = did_you_mean(tag, [name for queue in survey.queues for name in _listed(queue, "Tag")])
+    if meant:
+        yield f"write the tag {meant} instead of {tag}", replace(asked, tags=rest | {meant})
+    yield f"leave out the tag {tag}", replace(asked, tags=rest)
+
+
+def _required_tag(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+    have = rules.folded(asked.tags)
+    wanted = Counter(frozenset(queue.resource.required_tags - have) for queue in offered)
+    for missing, _count in wanted.most_common(2):
+        names = frozenset(_spelled(offered, "RequiredTag", missing))
+        if names:
+            yield f"add the tag {', '.join(sorted(names))}", replace(asked, tags=asked.tags | names)
+
+
+def _banned_sites(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+    here = Counter(fold(queue.address.site) for queue in offered)
+    for site, _count in here.most_common(3):
+        left = frozenset(name for name in asked.banned_sites if fold(name) != site)
+        spelled = next(name for name in asked.banned_sites if fold(name) == site)
+        yield f"take {spelled} off BannedSites", replace(asked, banned_sites=left)
+    if len(here) > 1:
+        yield "leave out BannedSites", replace(asked, banned_sites=frozenset())
+
+
+def _names(keyword: str, field: str, has: Callable[[Offer], Iterable[str]]) -> _Remedies:
+    """Remedies for a list of names of which a queue has to have one."""
+
+    def found(_: Failure, asked: RequirementClass, offered: list[Offer], survey: Survey) -> _Found:
+        names: frozenset[str] = getattr(asked, field)
+        known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
+        folded = rules.folded(known)
+        for name in sorted(names):
+            meant = None if fold(name) in folded else did_you_mean(name, known)
+            if meant:
+                changed = names - {name} | {meant}
+                yield f"write {keyword} {meant} instead of {name}", replace(asked, **_one(field, changed))
+        for other, _count in Counter(name for queue in offered for name in has(queue)).most_common(1):
+            yield f"allow {keyword} {other} as well", replace(asked, **_one(field, names | {other}))
+        yield f"leave out {keyword}", replace(asked, **_one(field, frozenset()))
+
+    return found
+
+
+_BY_KIND: Mapping[str, _Remedies] = {
+    "CPUTime": _cpu_time,
+    "Site": _names("Site", "sites", lambda queue: [queue.address.site]),
+    "BannedSites": _banned_sites,
+    "GridCE": _names("GridCE", "grid_ces", lambda queue: [queue.address.ce]),
+    "Platform": _names("Platform", "platforms", lambda queue: _listed(queue, "Platform")),
+    "Tags": _tag,
+    "RequiredTag": _required_tag,
+    "MinRAM": _ram,
+    "NumberOfProcessors": _processors,
+    "GPUs": _gpus,
+    "WholeNode": _whole_node,
+}
+
+
+def _of_requirement(
+    failure: Failure, part: Requirements, demand: Demand, queues: int, survey: Survey
+) -> Iterator[Remedy]:
+    requirements = demand.requirements
+    if not isinstance(requirements, Record) or not isinstance(part, Record):
+        left = evaluator.without(part, failure.wanted)
+        text = f"leave out `{failure.wanted}` of the Requirements"
+        yield Remedy(text=text, demand=replace(demand, requirements=left))
+        return
+    [(name, wanted)] = part.values
+    for text, entry in _of_entry(name, wanted, queues, survey):
+        kept = [each for each in requirements.values if each[0] != name]
+        values = tuple(sorted([*kept, *([entry] if entry else [])], key=lambda each: fold(each[0])))
+        if len({fold(each[0]) for each in values}) == len(values):
+            yield Remedy(text=text, demand=replace(demand, requirements=_record(values)))
+
+
+_Entry = tuple[str, Value]
+
+
+def _of_entry(name: str, wanted: Value, queues: int, survey: Survey) -> Iterator[tuple[str, _Entry | None]]:
+    declaration = survey.declarations.get(name)
+    [parameter] = evaluator.parameters(Record(values=((name, wanted),)), survey.declarations)
+    there = survey.distinct(parameter, survey.candidates)
+    if not there:
+        known = [*survey.names, *survey.declarations.names()]
+        meant = None if declaration else did_you_mean(name, known)
+        if meant and fold(meant) != fold(name):
+            yield f"write {meant} instead of {name}", (meant, wanted)
+    else:
+        if declaration and declaration.kind is Kind.NUMBER and isinstance(wanted, str):
+            wanted = as_number(wanted)
+        yield from _of_value(name, wanted, there, survey.distinct(parameter, queues))
+    yield f"leave out {name}", None
+
+
+def _of_value(
+    name: str, wanted: Value, there: Mapping[Value, int], winnable: Mapping[Value, int]
+) -> Iterator[tuple[str, _Entry]]:
+    number = _number(wanted)
+    if number is not None:
+        offered = (_number(value) for value, mask in winnable.items() for _ in range(mask.bit_count()))
+        for step in _steps(each for each in offered if each is not None and each < number):
+            yield f"lower {name} from {shown(wanted)} to {shown(step)}", (name, step)
+        return
+    known = {key(item): item for value in there for item in _several(value)}
+    texts = [item for item in known.values() if isinstance(item, str)]
+    for item in _several(wanted):
+        meant = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
+        if meant:
+            changed = tuple(meant if key(each) == key(item) else each for each in _several(wanted))
+            yield f"write {name} {meant} instead of {shown(item)}", (name, _value(changed))
+    gains: Counter[tuple[int, float, str]] = Counter()
+    for value, mask in winnable.items():
+        gains.update({key(item): mask.bit_count() for item in _several(value)})
+    for best, _ in gains.most_common(1):
+        other = known[best]
+        yield f"allow {name} {shown(other)} as well", (name, (*_several(wanted), other))
+
+
+def _one(field: str, names: frozenset[str]) -> dict[str, Any]:
+    return {field: names}
+
+
+def _record(values: tuple[_Entry, ...]) -> Requirements | None:
+    return Record(values=values) if values else None
+
+
+def _steps(values: Iterable[float | None]) -> list[float]:
+    """Of what each of some queues offers: the nearest step down, the one that wins half, and all of them."""
+    ordered = sorted((value for value in values if value is not None), reverse=True)
+    return list(dict.fromkeys([*ordered[:1], *ordered[len(ordered) // 2 :][:1], *ordered[-1:]]))
+
+
+def _number(value: Value) -> int | float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _several(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _value(items: tuple[Scalar, ...]) -> Value:
+    return items[0] if len(items) == 1 else items
+
+
+def _listed(queue: Offer, name: str) -> list[str]:
+    value = lookup(queue.values, name)
+    return [] if value is None else [str(item) for item in _several(value)]
+
+
+def _spelled(offered: list[Offer], name: str, folded: frozenset[str]) -> Iterator[str]:
+    """Names as some queue writes them."""
+    spelled = {fold(text): text for queue in offered for text in _listed(queue, name)}
+    return (spelled.get(each, each) for each in folded)

@@ -1,0 +1,189 @@
+"""A queue in front of everything that waits: what it may run, what excludes the rest, what would win more."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from matcher import survey
+from matcher.parts import Demand, Part
+from matcher.survey import Survey
+from matcher.wishes import Wish, wish
+from requirements import canonical
+from requirements.canonical import Requirements
+from taskqueue.waiting_classes import WaitingClass
+
+#: Offers that are told.
+_MOST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Waiting jobs, and of how many classes they are."""
+
+    jobs: int = 0
+    classes: int = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        """Both together."""
+        return Work(jobs=self.jobs + other.jobs, classes=self.classes + other.classes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """What one requirement keeps away from the queue."""
+
+    requirement: str
+    wanted: str  #: by most of the jobs
+    has: str | None  #: what the queue has; None: nothing of that name
+    work: Work
+    only_this: int  #: jobs that fail this and nothing else
+    vo: str  #: of the example
+    example_job: int  #: one of them, the oldest of the largest class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BetterOffer:
+    """What the queue could offer, and the jobs that it could run then besides."""
+
+    text: str
+    gains: int
+    vos: tuple[str, ...]  #: whose jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShopWindow:
+    """How all that waits stands to one queue."""
+
+    served: Mapping[str, Work]  #: by VO
+    waiting: Mapping[str, Work]  #: by VO, served or not
+    excluded: tuple[Excluded, ...]  #: what costs most jobs first
+    offers: tuple[BetterOffer, ...]  #: best gain first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Miss:
+    """One reason why the queue does not serve a class."""
+
+    requirement: str
+    wanted: str
+    has: str | None
+    part: Part | None  #: None: the queue is not open to the VO
+
+
+_Seen = tuple[WaitingClass, tuple[_Miss, ...]]
+
+
+def window(config: Configuration, address: QueueAddress, waiting: Iterable[WaitingClass]) -> ShopWindow:
+    """What the queue is to the classes that wait."""
+    by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
+    for each in waiting:
+        by_vo[each.asked.vo].append(each)
+    seen: list[_Seen] = []
+    offers: list[tuple[Wish, WaitingClass]] = []
+    for vo, classes in sorted(by_vo.items()):
+        here = survey.of_queues(config, vo, [address])
+        judged = [(each, _misses(here, vo, each)) for each in classes]
+        seen += judged
+        offers += _wishes(here, vo, judged)
+    return ShopWindow(
+        served=_sums(each for each, misses in seen if not misses),
+        waiting=_sums(each for each, _ in seen),
+        excluded=tuple(_excluded(seen)),
+        offers=tuple(_offers(offers)),
+    )
+
+
+def _misses(here: Survey, vo: str, waiting: WaitingClass) -> tuple[_Miss, ...]:
+    demand = Demand(asked=waiting.asked, requirements=_requirements(waiting.requirements))
+    return (*_closed(here, vo), *_failing(here, demand))
+
+
+def _closed(here: Survey, vo: str) -> Iterator[_Miss]:
+    if not here.admitted:
+        yield _Miss(requirement="VO", wanted=vo, has=None, part=None)
+    if not here.enabled:
+        yield _Miss(requirement="Enabled", wanted="true", has="false", part=None)
+
+
+def _failing(here: Survey, demand: Demand) -> Iterator[_Miss]:
+    for failure in here.failures(demand):
+        [(has, _)] = failure.seen
+        yield _Miss(requirement=failure.requirement, wanted=failure.wanted, has=has, part=failure.part)
+
+
+@lru_cache(maxsize=20_000)
+def _requirements(text: str | None) -> Requirements | None:
+    return None if text is None else canonical.from_json(text)
+
+
+def _sums(waiting: Iterable[WaitingClass]) -> dict[str, Work]:
+    sums: defaultdict[str, Work] = defaultdict(Work)
+    for each in waiting:
+        sums[each.asked.vo] += Work(jobs=each.jobs, classes=1)
+    return dict(sums)
+
+
+def _excluded(seen: Sequence[_Seen]) -> list[Excluded]:
+    groups: defaultdict[str, list[tuple[WaitingClass, _Miss, bool]]] = defaultdict(list)
+    for each, misses in seen:
+        for requirement, miss in {miss.requirement: miss for miss in reversed(misses)}.items():
+            alone = all(other.requirement == requirement for other in misses)
+            groups[requirement].append((each, miss, alone))
+    found = [_group(members) for members in groups.values()]
+    return sorted(found, key=lambda each: (-each.work.jobs, -each.only_this, each.requirement))
+
+
+def _group(members: Sequence[tuple[WaitingClass, _Miss, bool]]) -> Excluded:
+    largest, miss, _ = max(members, key=lambda each: (each[2], each[0].jobs))
+    return Excluded(
+        requirement=miss.requirement,
+        wanted=miss.wanted,
+        has=miss.has,
+        work=Work(jobs=sum(each.jobs for each, *_ in members), classes=len(members)),
+        only_this=sum(each.jobs for each, _, alone in members if alone),
+        vo=largest.asked.vo,
+        example_job=largest.first_job,
+    )
+
+
+def _wishes(here: Survey, vo: str, judged: Iterable[_Seen]) -> Iterator[tuple[Wish, WaitingClass]]:
+    """What each class that fails one thing only would wish of the queue."""
+    for each, misses in judged:
+        if len(misses) == 1:
+            found = _wish(here, vo, misses[0])
+            if found is not None:
+                yield found, each
+
+
+def _wish(here: Survey, vo: str, miss: _Miss) -> Wish | None:
+    if miss.part is not None:
+        return wish(miss.part, miss.wanted, here)
+    return Wish(
+        text=f"admit the VO {vo}" if miss.requirement == "VO" else "switch the queue on (Enabled: true)"
+    )
+
+
+def _offers(wishes: Iterable[tuple[Wish, WaitingClass]]) -> list[BetterOffer]:
+    by_text: defaultdict[str, list[tuple[Wish, WaitingClass]]] = defaultdict(list)
+    for each in wishes:
+        by_text[each[0].text].append(each)
+    found = [offer for members in by_text.values() for offer in _alike(members)]
+    return sorted(found, key=lambda each: (-each.gains, each.text))[:_MOST]
+
+
+def _alike(members: Sequence[tuple[Wish, WaitingClass]]) -> Iterator[BetterOffer]:
+    """One offer; where it is a number, the nearest step and the one that serves all."""
+    numbers = sorted({wished.number for wished, _ in members if wished.number is not None})
+    if not numbers:
+        yield _offer(members[0][0].text.format(), [each for _, each in members])
+    for number in dict.fromkeys(numbers[:1] + numbers[-1:]):
+        served = [each for wished, each in members if wished.number is not None and wished.number <= number]
+        yield _offer(members[0][0].text.format(number=f"{number:.15g}"), served)
+
+
+def _offer(text: str, served: Sequence[WaitingClass]) -> BetterOffer:
+    vos = tuple(sorted({each.asked.vo for each in served}))
+    return BetterOffer(text=text, gains=sum(each.jobs for each in served), vos=vos)

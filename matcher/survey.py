@@ -1,0 +1,252 @@
+"""All queues of the tree in front of one VO, so that a question is asked once for all that are alike.
+
+A set of queues is an integer, one bit a queue. What a part of a demand looks at has few distinct values over
+thousands of queues: the evaluator is asked once for each, and the answer is remembered as long as the
+configuration stays.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from matcher import offers, parts
+from matcher.parts import Condition, Demand, Kind, Part, Requirement
+from matcher.resource import Resource
+from requirements import evaluator
+from requirements.declarations import Declarations
+from requirements.values import Value, fold, shown
+
+#: Answers that are remembered; beyond that we start anew.
+_REMEMBERED = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A queue as the VO gets it."""
+
+    address: QueueAddress
+    values: Mapping[str, Value]
+    resource: Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Queues that fail one part of a demand."""
+
+    part: Part
+    requirement: str
+    wanted: str  #: what is asked, for a person
+    queues: int
+    seen: tuple[tuple[str | None, int], ...]  #: what they have instead, None: nothing; and which of them
+
+
+class Survey:
+    """The queues of the tree, in the order of `queues`, whether the VO may use them or not."""
+
+    def __init__(
+        self,
+        queues: Sequence[Offer],
+        *,
+        enabled: int,
+        admitted: int,
+        declarations: Declarations,
+        segments: tuple[int, ...],
+    ) -> None:
+        self.queues = queues
+        self.enabled = enabled
+        self.admitted = admitted  #: those that let the VO in
+        self.declarations = declarations
+        self.segments = segments  #: of CPU time
+        self._columns: dict[object, list[tuple[int, int]]] = {}
+        self._failures: dict[object, tuple[Failure, ...]] = {}
+
+    @property
+    def candidates(self) -> int:
+        """Those that the VO may use now."""
+        return self.enabled & self.admitted
+
+    @property
+    def everything(self) -> int:
+        """All of them."""
+        return (1 << len(self.queues)) - 1
+
+    def failures(self, demand: Demand) -> list[Failure]:
+        """Every part of the demand that some queue fails."""
+        return [failure for part in parts.parts(demand) for failure in self.failures_of(part)]
+
+    def eligible(self, demand: Demand) -> int:
+        """The candidates that fail nothing."""
+        failed = 0
+        for failure in self.failures(demand):
+            failed |= failure.queues
+        return self.candidates & ~failed
+
+    def failures_of(self, part: Part) -> tuple[Failure, ...]:
+        """The queues that fail a part; several answers for an expression of several operands."""
+        found = self._failures.get(part.key)
+        if found is None:
+            if len(self._failures) >= _REMEMBERED:
+                self._failures.clear()
+            found = self._condition(part) if isinstance(part, Condition) else self._requirement(part)
+            self._failures[part.key] = found
+        return found
+
+    def first(self, queues: int) -> Offer:
+        """The first of a set that is not empty."""
+        return self.queues[(queues & -queues).bit_length() - 1]
+
+    def distinct(self, name: str, queues: int) -> dict[Value, int]:
+        """The values of a parameter among some queues, as first spelled, with those that have it."""
+        found: dict[Value, int] = {}
+        for queue, mask in self._by_values((name,)):
+            value = self._folded[queue].get(fold(name))
+            if mask & queues and value is not None:
+                found[value] = mask & queues
+        return found
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every name of a parameter that a candidate has."""
+        spelled: dict[str, str] = {}
+        for number, queue in enumerate(self.queues):
+            if self.candidates >> number & 1:
+                for name in queue.values:
+                    spelled.setdefault(fold(name), name)
+        return tuple(spelled.values())
+
+    def _condition(self, part: Condition) -> tuple[Failure, ...]:
+        kind, seen = part.kind, defaultdict[str | None, int](int)
+        for queue, mask in self._by_resource(kind.looks):
+            if parts.refused(part, self.queues[queue].resource):
+                seen[_offers(kind, self.queues[queue])] |= mask
+        if not seen:
+            return ()
+        wanted = kind.wanted(parts.isolated(part))
+        return (_failure(part, kind.requirement, wanted, seen),)
+
+    def _requirement(self, part: Requirement) -> tuple[Failure, ...]:
+        names = evaluator.parameters(part.asked, self.declarations)
+        found: dict[tuple[str, str], defaultdict[str | None, int]] = {}
+        for queue, mask in self._by_values(names):
+            for reason in evaluator.failing(part.asked, self.queues[queue].values, self.declarations):
+                seen = found.setdefault((reason.requirement, reason.wanted), defaultdict(int))
+                seen[reason.has] |= mask
+        return tuple(
+            _failure(part, requirement, wanted, seen) for (requirement, wanted), seen in found.items()
+        )
+
+    def _by_resource(self, looks: tuple[str, ...]) -> list[tuple[int, int]]:
+        return self._column(
+            ("resource", looks),
+            lambda number: tuple(getattr(self.queues[number].resource, name) for name in looks),
+        )
+
+    def _by_values(self, names: tuple[str, ...]) -> list[tuple[int, int]]:
+        folded = tuple(map(fold, names))
+        return self._column(
+            ("values", folded),
+            lambda number: tuple(_exact(self._folded[number].get(name)) for name in folded),
+        )
+
+    def _column(self, key: object, of: Callable[[int], Hashable]) -> list[tuple[int, int]]:
+        """For each distinct answer of `of` the first queue that gives it, and all that do."""
+        if key not in self._columns:
+            masks: dict[Hashable, int] = {}
+            firsts: dict[Hashable, int] = {}
+            members: defaultdict[Hashable, list[int]] = defaultdict(list)
+            for number in range(len(self.queues)):
+                answer = of(number)
+                firsts.setdefault(answer, number)
+                members[answer].append(number)
+            for answer, numbers in members.items():
+                masks[answer] = mask_of(numbers)
+            self._columns[key] = [(first, masks[answer]) for answer, first in firsts.items()]
+        return self._columns[key]
+
+    @cached_property
+    def _folded(self) -> list[Mapping[str, Value]]:
+        known: dict[int, Mapping[str, Value]] = {}
+        for queue in self.queues:
+            if id(queue.values) not in known:
+                known[id(queue.values)] = {fold(name): value for name, value in queue.values.items()}
+        return [known[id(queue.values)] for queue in self.queues]
+
+
+def of_vo(config: Configuration, vo: str) -> Survey:
+    """The whole tree in front of a VO, remembered with the configuration."""
+    key = (__name__, fold(vo))
+    found = config.derived.get(key)
+    if found is None:
+        found = config.derived[key] = of_queues(config, vo, config.addresses)
+    return cast(Survey, found)
+
+
+def of_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> Survey:
+    """Some queues in front of a VO."""
+    options = operations(config, vo)
+    return Survey(
+        _offers_of(config, vo, addresses),
+        enabled=mask_of([n for n, address in enumerate(addresses) if config.enabled(address, vo)]),
+        admitted=mask_of([n for n, address in enumerate(addresses) if config.admits(address, vo)]),
+        declarations=options.job_description.declarations,
+        segments=options.job_scheduling.cpu_segments,
+    )
+
+
+def mask_of(numbers: Sequence[int]) -> int:
+    """The set of these positions; they need not be in order."""
+    if not numbers:
+        return 0
+    mask = bytearray((max(numbers) >> 3) + 1)
+    for number in numbers:
+        mask[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(mask, "little")
+
+
+def _offers_of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[Offer, ...]:
+    offered: dict[tuple[object, ...], Resource] = {}
+    found = []
+    for address in addresses:
+        values = config.values(address, vo)
+        key = tuple((name, _exact(value)) for name, value in values.items())
+        if key not in offered:
+            offered[key] = offers.offered(values)
+        place: dict[str, Any] = {
+            "sites": frozenset({fold(address.site)}),
+            "grid_ces": frozenset({fold(address.ce)}),
+        }
+        found.append(Offer(address=address, values=values, resource=replace(offered[key], **place)))
+    return tuple(found)
+
+
+def _exact(value: Value | None) -> Hashable:
+    """A key that tells True from 1."""
+    if isinstance(value, tuple):
+        return tuple(map(_exact, value))
+    return type(value).__name__, value
+
+
+def _failure(part: Part, requirement: str, wanted: str, seen: Mapping[str | None, int]) -> Failure:
+    queues = 0
+    for mask in seen.values():
+        queues |= mask
+    return Failure(part=part, requirement=requirement, wanted=wanted, queues=queues, seen=tuple(seen.items()))
+
+
+def _offers(kind: Kind, queue: Offer) -> str | None:
+    """What a queue has of what a condition is about, for a person."""
+    if kind in (parts.SITE, parts.BANNED_SITES):
+        return queue.address.site
+    if kind is parts.GRID_CE:
+        return queue.address.ce
+    name = "Tag" if kind is parts.WHOLE_NODE else kind.requirement
+    value = getattr(queue.resource, kind.looks[0])
+    if isinstance(value, frozenset):
+        spelled = next((v for n, v in queue.values.items() if fold(n) == fold(name.removesuffix("s"))), None)
+        return None if spelled is None else shown(spelled)
+    return None if value is None else shown(value)

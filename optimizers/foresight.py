@@ -1,0 +1,79 @@
+"""What the optimizers will say about a job, without storing anything."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from cs_config.configuration import Configuration
+from optimizers import catalogue, chain, eligibility, plugins
+from optimizers.candidate import Candidate
+from optimizers.checking import Source, check
+from optimizers.context import Context
+from optimizers.description import JobDescription
+from optimizers.job_scheduling import job_scheduling
+from optimizers.outcome import Done, Failed, Hold
+from optimizers.submitter import Ownership, Submitter
+from taskqueue.classes import RequirementClass
+
+#: Stands for the archive, which is sent only with a submission.
+_ARCHIVE = f"sha256:{'0' * 64}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What becomes of a job."""
+
+    vo: str
+    description: JobDescription
+    requirement_class: RequirementClass  #: what matching will look at, or would if the job came so far
+    trouble: str | None  #: why it does not come so far; None: it will wait for a pilot
+
+
+def of_source(config: Configuration, submitter: Submitter, source: Source, *, now: datetime) -> Foreseen:
+    """What becomes of the first job that a description makes.
+
+    Raises:
+        InvalidJob: The submission would refuse it.
+    """
+    submitted = check(config, submitter, [source], sandbox=_ARCHIVE)[0].submitted
+    return of_description(config, submitted.whose, submitted.members[0].description, now=now)
+
+
+def of_description(
+    config: Configuration, whose: Ownership, description: JobDescription, *, now: datetime
+) -> Foreseen:
+    """What becomes of a job with this description."""
+    context = Context(
+        config=config,
+        now=now,
+        eligibility=eligibility.of_configuration(config),
+        catalogues=catalogue.installed(),
+    )
+    candidate = Candidate(
+        job_id=0, vo=whose.vo, owner=whose.owner, owner_group=whose.owner_group, description=description
+    )
+    outcome = chain.run(candidate, plugins.installed(), context).outcome
+    asked = outcome.candidate.requirement_class if isinstance(outcome, Done) else None
+    return Foreseen(
+        vo=whose.vo,
+        description=description,
+        requirement_class=asked or _stated(candidate, context),
+        trouble=_trouble(outcome) if isinstance(outcome, Hold | Failed) else None,
+    )
+
+
+def _trouble(outcome: Hold | Failed) -> str:
+    return f"the optimizers would {'hold' if isinstance(outcome, Hold) else 'fail'} it: {outcome.reason}"
+
+
+def _stated(candidate: Candidate, context: Context) -> RequirementClass:
+    """What the description alone asks: without its data, and where it bans what it names."""
+    stated = candidate.description
+    places: dict[str, Any] = {
+        "sites": frozenset(stated.sites),
+        "banned_sites": frozenset(stated.banned_sites),
+    }
+    anywhere = replace(candidate, description=replace(stated, sites=(), banned_sites=()))
+    outcome = job_scheduling(anywhere, context)
+    found = outcome.candidate.requirement_class if isinstance(outcome, Done) else None
+    return replace(found or RequirementClass(vo=candidate.vo, cpu_time=stated.cpu_time), **places)

@@ -1,0 +1,97 @@
+"""Explanations of jobs, submitted or not, as they are answered."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from matcher import survey
+from matcher.changes import changes
+from matcher.explain import explain
+from matcher.holding import Situation, holding
+from matcher.parts import Demand
+from optimizers import description, foresight
+from optimizers.foresight import Foreseen
+from optimizers.submitter import Ownership
+from pilotage.service.models.explain import ChangeAnswer, JobExplanation, ReasonAnswer
+from requirements.errors import InvalidInput
+from taskqueue import descriptions, job_classes
+from taskqueue.classes import RequirementClass
+from taskqueue.jobs import Job
+
+#: DIRAC's word for no name in particular.
+_ANY = "any"
+
+
+def of_job(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> JobExplanation:
+    """Why a job runs or does not."""
+    demand = _demand(conn, config, job, now)
+    return _explanation(conn, config, demand, job, now)
+
+
+def of_foreseen(
+    conn: Connection, config: Configuration, foreseen: Foreseen, *, now: datetime
+) -> JobExplanation:
+    """Whether a description that was not submitted would find queues."""
+    found = _explanation(conn, config, _of(foreseen), None, now)
+    if foreseen.trouble:
+        found.now.insert(0, foreseen.trouble)
+    return found
+
+
+def _explanation(
+    conn: Connection, config: Configuration, demand: Demand, job: Job | None, now: datetime
+) -> JobExplanation:
+    vo = demand.asked.vo
+    whole = survey.of_vo(config, vo)
+    found = explain(whole, vo, demand)
+    situation = Situation(
+        job=job,
+        demand=demand,
+        survey=whole,
+        eligible=whole.eligible(demand),
+        known_sites=config.sites,
+        now=now,
+    )
+    return JobExplanation(
+        job_id=job.job_id if job else None,
+        status=job.status if job else None,
+        eligible_queues=found.eligible_queues,
+        candidate_queues=found.candidate_queues,
+        reasons=[ReasonAnswer.of(each) for each in found.exclusions],
+        changes=[ChangeAnswer.of(each) for each in changes(whole, vo, demand)],
+        now=holding(conn, situation),
+    )
+
+
+def _demand(conn: Connection, config: Configuration, job: Job, now: datetime) -> Demand:
+    """What matching looks at; before the job is in a task queue, what its description says."""
+    foreseen = _foreseen(conn, config, job, now)
+    stored = None if job.task_queue_id is None else job_classes.of_task_queue(conn, job.task_queue_id)
+    if foreseen is None:
+        return Demand(asked=stored or RequirementClass(vo=job.vo, cpu_time=0))
+    demand = _of(foreseen)
+    return demand if stored is None else replace(demand, asked=stored)
+
+
+def _foreseen(conn: Connection, config: Configuration, job: Job, now: datetime) -> Foreseen | None:
+    """The description read with the options of today; None: these do not allow it any more."""
+    body = descriptions.of_job(conn, job.job_id).body
+    try:
+        read = description.parse(body, operations(config, job.vo))
+    except InvalidInput:
+        return None
+    whose = Ownership(vo=job.vo, owner=job.owner, owner_group=job.owner_group)
+    return foresight.of_description(config, whose, read, now=now)
+
+
+def _of(foreseen: Foreseen) -> Demand:
+    asked = foreseen.requirement_class
+    named: dict[str, Any] = {
+        field: frozenset(name for name in getattr(asked, field) if name.lower() != _ANY)
+        for field in ("sites", "banned_sites", "grid_ces", "platforms")
+    }
+    return Demand(asked=replace(asked, **named), requirements=foreseen.description.requirements)

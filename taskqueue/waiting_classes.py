@@ -1,0 +1,69 @@
+"""What waits, class by class: how many jobs ask the same."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from taskqueue.classes import RequirementClass
+from taskqueue.tables import requirement_classes, submit_pools, task_queues, waiting_jobs
+
+_BATCH = 1000
+
+_counts = (
+    select(
+        waiting_jobs.c.task_queue_id,
+        func.count().label("jobs"),
+        func.min(waiting_jobs.c.job_id).label("first"),
+    )
+    .group_by(waiting_jobs.c.task_queue_id)
+    .subquery()
+)
+WAITING = (
+    select(
+        task_queues.c.class_id,
+        requirement_classes.c.definition,
+        func.sum(_counts.c.jobs).label("jobs"),
+        func.min(_counts.c.first).label("first"),
+    )
+    .select_from(_counts)
+    .join(task_queues, task_queues.c.task_queue_id == _counts.c.task_queue_id)
+    .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
+    .group_by(task_queues.c.class_id, requirement_classes.c.definition)
+    .order_by(task_queues.c.class_id)
+)
+WAITING_OF = WAITING.where(requirement_classes.c.vo.in_(bindparam("vos", expanding=True)))
+ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
+    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingClass:
+    """A requirement class with jobs that wait."""
+
+    asked: RequirementClass
+    requirements: str | None  #: JSON of its pool's, as first written; None: there are none
+    jobs: int
+    first_job: int  #: id of the oldest
+
+
+def read(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
+    """The classes of these VOs (None: of all) that have waiting jobs."""
+    rows = conn.execute(WAITING) if vos is None else conn.execute(WAITING_OF, {"vos": sorted(vos)})
+    found = [(RequirementClass.from_json(row.definition), int(row.jobs), row.first) for row in rows]
+    originals = dict(
+        _originals(conn, sorted({asked.submit_pool for asked, *_ in found if asked.submit_pool}))
+    )
+    return [
+        WaitingClass(
+            asked=asked, requirements=originals.get(asked.submit_pool or ""), jobs=jobs, first_job=first
+        )
+        for asked, jobs, first in found
+    ]
+
+
+def _originals(conn: Connection, pool_ids: list[str]) -> Iterator[tuple[str, str]]:
+    for start in range(0, len(pool_ids), _BATCH):
+        rows = conn.execute(ORIGINALS, {"pool_ids": pool_ids[start : start + _BATCH]})
+        yield from ((row.pool_id, row.original) for row in rows)
