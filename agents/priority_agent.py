@@ -22,7 +22,7 @@ from agents.turn import Turn
 from agents.use_history import UseHistory
 from cs_config.configuration import Configuration
 from taskqueue import changes, database, priorities
-from taskqueue.priorities import Appeared, Weighed
+from taskqueue.priorities import Appeared, Families, Weighed
 
 NAME: Final = "priorities"
 #: How often everything is weighed anew.
@@ -61,6 +61,7 @@ class Memory:
     """What the agent of one process remembers from cycle to cycle; without it, it looks at everything."""
 
     history: UseHistory = field(default_factory=UseHistory)
+    families: Families = field(default_factory=Families)
     look: Look | None = None
 
 
@@ -84,7 +85,10 @@ def cycle(
         return None
     with database.reading(engine) as conn:
         vos, look = _look_around(conn, config, mine, memory.look)
-    results = [_weigh(mine, ShareHolders(config=config, vo=vo, history=memory.history)) for vo in vos]
+    results = [
+        _weigh(mine, ShareHolders(config=config, vo=vo, history=memory.history), memory.families)
+        for vo in vos
+    ]
     memory.look = look  # only now: what was not written is looked at again
     mine.finish()
     return PriorityResult(
@@ -119,10 +123,10 @@ def _is_whole_due(last: Look, config: Configuration, mine: Turn) -> bool:
     ) or not timedelta() <= mine.now - last.whole_at < INTERVAL
 
 
-def _weigh(mine: Turn, holders: ShareHolders) -> tuple[int, int]:
+def _weigh(mine: Turn, holders: ShareHolders, families: Families) -> tuple[int, int]:
     """How many task queues of a VO have jobs, and how many of them have another weight now."""
     with database.reading(mine.engine) as conn:
-        waiting = priorities.waiting(conn, holders.vo)
+        waiting = priorities.waiting(conn, holders.vo, families)
         weights = holders.weights(conn, [each.demand for each in waiting], now=mine.now)
     different = [
         each

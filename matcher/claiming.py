@@ -13,6 +13,7 @@ from matcher import gates
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
 from taskqueue import choosing, claims, match_requests, pilots
+from taskqueue.choosing import Passing
 from taskqueue.claims import Claimed, Holder, Place, Taken, Want
 from taskqueue.match_requests import Key
 from taskqueue.task_queues import TaskQueue
@@ -29,6 +30,11 @@ class Wish:
     place: Place
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
+
+    @property
+    def job_id(self) -> int | None:
+        """The only job that will do; None: any."""
+        return self.request.presented.job_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,16 @@ class _Catch:
         """Why the place let nothing through."""
         return None if self.taken or self.gate is None else self.gate.refused
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it matters who each job is."""
+        return self.wish.job_id is not None or (self.gate is not None and self.gate.asks_job)
+
+    @property
+    def most(self) -> int:
+        """How many jobs may be taken at once."""
+        return self.missing if self.gate is None else self.gate.most(self.missing)
+
     def next(self) -> TaskQueue | None:
         """The task queue to try next; None: all have been."""
         found = next(self.wish.drawn, None)
@@ -92,10 +108,11 @@ def claim_all(
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
     catches = [_Catch(wish=wish, gate=doors.at(wish.place)) for wish in wishes]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
-    _take(conn, [catch for catch in asking if catch.gate is None], now)
+    # Those first who cannot take just any job.
     for catch in asking:
-        if catch.gate is not None and catch.gate.most(catch.missing):
+        if (catch.gate is not None or catch.chooses) and catch.most:
             _search(conn, catch, now)
+    _take(conn, [catch for catch in asking if catch.gate is None and not catch.chooses], now)
     looks = _hand_over(conn, catches, now)
     doors.write(conn)
     looks = [
@@ -151,36 +168,47 @@ def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
     _take_from(conn, catch, full, now)
     still = claims.left(conn, first + full, place=place) if catch.missing > 0 else left.union(first)
     catch.emptied = frozenset(first + rest) - still - left
-    catch.in_other_hands = not catch.taken and bool(still) and catch.refused is None
+    # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
+    others = catch.wish.job_id is None and catch.refused is None
+    catch.in_other_hands = not catch.taken and bool(still) and others
 
 
 def _take_from(conn: Connection, catch: _Catch, task_queue_ids: Sequence[int], now: datetime) -> None:
     """Take from the first task queue that has any, then from the next, as much as the place lets through."""
     place, gate = catch.wish.place, catch.gate
-    if gate is None:
+    if gate is None and not catch.chooses:
         catch.taken += claims.take(conn, task_queue_ids, catch.missing, place=place, now=now)
         return
     for task_queue_id in task_queue_ids:
-        while catch.missing > 0 and (most := gate.most(catch.missing)):
-            if gate.asks_job:
-                passed = _choose(conn, task_queue_id, place, gate, now)
+        while catch.missing > 0 and (most := catch.most):
+            if catch.chooses:
+                passed = _choose(conn, catch, task_queue_id, now)
             else:
                 passed = claims.take(conn, [task_queue_id], most, place=place, now=now)
-                gate.passed(passed)
+                if gate is not None:
+                    gate.passed(passed)
             if not passed:
                 break
             catch.taken += passed
 
 
-def _choose(conn: Connection, task_queue_id: int, place: Place, gate: Gate, now: datetime) -> list[Taken]:
-    """Take the first job of a task queue that the place lets in."""
-    for job in choosing.peek(conn, task_queue_id, place=place, passing=gate.passing):
-        if gate.admits(job):
+def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) -> list[Taken]:
+    """Take the first job of a task queue that will do and that the place lets in."""
+    place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
+    passing = Passing() if gate is None else gate.passing
+    if job_id is None:
+        jobs = choosing.peek(conn, task_queue_id, place=place, passing=passing)
+    else:
+        jobs = iter(choosing.peek_at(conn, task_queue_id, job_id, place=place, passing=passing))
+    for job in jobs:
+        if gate is None or gate.admits(job):
             taken = choosing.take(conn, task_queue_id, job.job_id, place=place, now=now)
             if taken:
-                gate.passed(taken, job)
+                if gate is not None:
+                    gate.passed(taken, job)
                 return taken
-    gate.kept_out()
+    if gate is not None:
+        gate.kept_out()
     return []
 
 

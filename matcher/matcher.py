@@ -166,6 +166,9 @@ class Matcher:
         if served is None:
             return Look(refused=BANNED)
         candidates = self._candidates(served, resource)
+        if request.presented.job_id is not None:
+            its = task_queues.holding(conn, request.presented.job_id)
+            candidates = [each for each in candidates if each.task_queue_id == its]
         if not candidates:
             return Look()
         if refused := self._refusal(conn, served.place, request.count):

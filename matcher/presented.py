@@ -52,6 +52,7 @@ _KEYWORDS = {
     "PilotReference": "reference",
     "PilotStamp": "stamp",
     "Stamp": "stamp",
+    "JobID": "job_id",
 }
 #: Said by DIRAC's pilots; they mean nothing for a match, and nobody has to be warned of them.
 _SILENT = frozenset(
@@ -79,6 +80,7 @@ def read(raw: Mapping[str, Any]) -> Presented:
         queue=reader.one(said, "queue"),
         pools=reader.pools(said),
         stamp=reader.one(said, "stamp") or reader.one(said, "reference") or None,
+        job_id=reader.whole_number(said, "job_id", 1, _LARGEST),
         attributes=reader.unknown,
         warnings=tuple(reader.warnings),
     )

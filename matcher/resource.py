@@ -67,5 +67,6 @@ class Presented:
     queue: str = ""
     pools: frozenset[str] = frozenset()  #: that it was told to serve
     stamp: str | None = None
+    job_id: int | None = None  #: the only job that it wants
     attributes: dict[str, object] = field(default_factory=dict)  #: all else that it said
     warnings: tuple[str, ...] = ()

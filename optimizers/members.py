@@ -48,7 +48,7 @@ def expand(
     Raises:
         InvalidJob: With every problem of the first job that has some.
     """
-    whose = ownership(raw, submitter, config)
+    whose = _ownership(raw, submitter, config)
     options = operations(config, whose.vo)
     template = parametric.without_parameters(raw)
     members = list(_members(raw, template, options))
@@ -59,6 +59,19 @@ def expand(
         Submitted(body=body, sandbox=sandbox.chosen(some[0].description, archive), whose=whose, members=some)
         for body, some in _bundles(template, members, options)
     ]
+
+
+def _ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
+    """Whose jobs they are; if that cannot be told, what else is wrong is told with it."""
+    try:
+        return ownership(raw, submitter, config)
+    except InvalidJob as nobody:
+        problems = list(nobody.problems)
+    try:
+        list(_members(raw, parametric.without_parameters(raw), operations(config, None)))
+    except InvalidJob as invalid:
+        problems += invalid.problems
+    raise InvalidJob(problems)
 
 
 def _members(

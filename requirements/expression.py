@@ -3,11 +3,16 @@
 from dataclasses import dataclass
 
 from requirements import program
+from requirements.errors import InvalidInput
 from requirements.grammar import read_expression
+from requirements.normal_form import normal_form
 from requirements.rendering import attribute_name, rendered
-from requirements.restrictions import resource_name
+from requirements.restrictions import MAX_SIZE, check, resource_name
 from requirements.source import Source
 from requirements.syntax import Attribute, Node
+
+#: Steps after which a text that still changes is left as written; two are usual.
+_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +48,40 @@ def parse_expression(
 
 
 def canonical_text(expression: Expression) -> str:
-    """One text for spellings of one expression; equal texts are equal expressions, the reverse need not hold.
+    """One text for spellings of one expression, its normal form.
 
-    Blanks, comments, needless parentheses, the case of names and functions, and the scope (`other.X`,
-    `TARGET.X`, `X`) are gone. Order and operators are kept as written.
+    Where expressions have one text, they are true of the same resources, of those for which no part of them
+    is Error; the reverse need not hold. An expression whose normal form would be too large or too deep
+    to be read again stays in order and operators as written.
 
     Raises:
         InvalidInput: The text is no expression.
     """
-    return rendered(read_expression(Source(text=expression.text, path="Requirements")), _unscoped)
+    node = read_expression(_source(expression.text))
+    written = rendered(node, _unscoped)
+    try:
+        text = _normal(written)
+        for _ in range(_ROUNDS):
+            before, text = text, _normal(text)
+            if text == before:
+                return text
+    except InvalidInput:
+        return written
+    return written
+
+
+def _normal(text: str) -> str:
+    """One step towards the normal form of a text; what is refused has none."""
+    source = _source(text)
+    if len(text) > MAX_SIZE:
+        raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
+    node = read_expression(source)
+    check(node, source)
+    return rendered(normal_form(node), _unscoped)
+
+
+def _source(text: str) -> Source:
+    return Source(text=text, path="Requirements")
 
 
 def _unscoped(part: Node) -> str | None:

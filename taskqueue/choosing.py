@@ -1,6 +1,6 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -26,8 +26,8 @@ def _passing() -> list[ColumnElement[bool]]:
     return [or_(type_ == "", jobs.c.job_type == type_), *kept_out]
 
 
-#: The next jobs in the order of a claim.
-PEEK = (
+#: The jobs that may be taken, in the order of a claim.
+_SHOWN = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
     .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
     .add_columns(
@@ -35,18 +35,19 @@ PEEK = (
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
         *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
     )
-    .where(
-        *_passing(),
-        or_(
-            waiting_jobs.c.priority < bindparam("after_priority"),
-            and_(
-                waiting_jobs.c.priority == bindparam("after_priority"),
-                waiting_jobs.c.job_id > bindparam("after_job"),
-            ),
-        ),
-    )
+    .where(*_passing())
     .limit(_PEEKED)
 )
+PEEK = _SHOWN.where(
+    or_(
+        waiting_jobs.c.priority < bindparam("after_priority"),
+        and_(
+            waiting_jobs.c.priority == bindparam("after_priority"),
+            waiting_jobs.c.job_id > bindparam("after_job"),
+        ),
+    )
+)
+PEEK_AT = _SHOWN.where(waiting_jobs.c.job_id == bindparam("the_job"))
 PICK = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
     .where(waiting_jobs.c.job_id == bindparam("the_job"))
@@ -84,6 +85,14 @@ def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)
+
+
+def peek_at(
+    conn: Connection, task_queue_id: int, job_id: int, *, place: Place, passing: Passing
+) -> Sequence[Waiting]:
+    """This very job, if it may be taken out of that task queue."""
+    values = {"the_task_queue": task_queue_id, "the_job": job_id}
+    return conn.execute(PEEK_AT, {**values, **passing.values(), **taking.at_place(place)}).all()
 
 
 def take(conn: Connection, task_queue_id: int, job_id: int, *, place: Place, now: datetime) -> list[Taken]:

@@ -1,7 +1,7 @@
 """The weights of task queues in the database: what they follow from, and writing those that changed."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,26 +15,42 @@ from taskqueue.tables import requirement_classes, task_queues, waiting_jobs
 
 #: Ids in one statement; SQLite takes no more than 32,766 values.
 _BATCH = 1000
+#: Classes that are remembered; beyond that we start anew.
+_REMEMBERED = 100_000
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
 
 VOS = select(task_queues.c.vo).where(task_queues.c.occupied).distinct().order_by(task_queues.c.vo)
 
-#: A row for each user priority that occurs in a task queue: jobs are many, their priorities few.
-WAITING = (
+#: Jobs are many, their priorities few.
+_COUNTED = (
     select(
-        task_queues.c.task_queue_id,
-        task_queues.c.class_id,
-        task_queues.c.owner,
-        task_queues.c.owner_group,
-        task_queues.c.priority,
-        requirement_classes.c.definition,
+        waiting_jobs.c.task_queue_id,
         waiting_jobs.c.priority.label("user_priority"),
         func.count().label("jobs"),
     )
+    .where(
+        waiting_jobs.c.task_queue_id.in_(
+            select(task_queues.c.task_queue_id).where(task_queues.c.vo == bindparam("vo"))
+        )
+    )
+    .group_by(waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
+    .subquery("counted")
+)
+WAITING = (
+    select(
+        task_queues.c.task_queue_id,
+        task_queues.c.owner,
+        task_queues.c.owner_group,
+        task_queues.c.priority,
+        requirement_classes.c.digest,
+        _COUNTED.c.user_priority,
+        _COUNTED.c.jobs,
+    )
+    .join(_COUNTED, _COUNTED.c.task_queue_id == task_queues.c.task_queue_id)
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
-    .join(waiting_jobs, waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id)
-    .where(task_queues.c.vo == bindparam("vo"))
-    .group_by(task_queues.c.task_queue_id, requirement_classes.c.class_id, waiting_jobs.c.priority)
+)
+DEFINITIONS = select(requirement_classes.c.digest, requirement_classes.c.definition).where(
+    requirement_classes.c.digest.in_(bindparam("digests", expanding=True))
 )
 APPEARED = select(task_queues.c.task_queue_id, task_queues.c.vo, task_queues.c.changed_at).where(
     task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied
@@ -80,18 +96,33 @@ def appeared(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[App
     return frozenset(found)
 
 
-def waiting(conn: Connection, vo: str) -> list[Weighed]:
+class Families:
+    """The families of requirement classes by their digests: definitions are long, and never change."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Hashable] = {}
+
+    def of(self, conn: Connection, digests: Collection[str]) -> Mapping[str, Hashable]:
+        """The families of these classes; what is not known yet is read."""
+        known = {digest: self._known[digest] for digest in digests if digest in self._known}
+        missing = sorted(set(digests) - known.keys())
+        for start in range(0, len(missing), _BATCH):
+            for row in conn.execute(DEFINITIONS, {"digests": missing[start : start + _BATCH]}):
+                known[row.digest] = shares.family(RequirementClass.from_json(row.definition))
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        self._known |= known
+        return known
+
+
+def waiting(conn: Connection, vo: str, families: Families) -> list[Weighed]:
     """The task queues of a VO that have jobs: all that their weights follow from."""
     of_task_queue: dict[int, Row[*tuple[Any, ...]]] = {}
     jobs: defaultdict[int, dict[float, int]] = defaultdict(dict)
     for row in conn.execute(WAITING, {"vo": vo}):
         of_task_queue[row.task_queue_id] = row
         jobs[row.task_queue_id][row.user_priority] = row.jobs
-    definitions = {row.class_id: row.definition for row in of_task_queue.values()}
-    families = {
-        class_id: shares.family(RequirementClass.from_json(definition))
-        for class_id, definition in definitions.items()
-    }
+    family_of = families.of(conn, {row.digest for row in of_task_queue.values()})
     return [
         Weighed(
             demand=Demand(
@@ -99,7 +130,7 @@ def waiting(conn: Connection, vo: str) -> list[Weighed]:
                 vo=vo,
                 owner_group=row.owner_group,
                 owner=row.owner,
-                family=families[row.class_id],
+                family=family_of[row.digest],
                 raw=shares.raw_weight(jobs[row.task_queue_id]),
             ),
             weight=row.priority,

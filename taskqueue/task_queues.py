@@ -97,6 +97,7 @@ FIRST_IN = (
     .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     .limit(bindparam("most"))
 )
+HOLDING = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
 _SHOWN = (
     task_queues.c.task_queue_id,
     task_queues.c.class_id,
@@ -206,6 +207,11 @@ def waiting_in(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int
     for ids in _batches(task_queue_ids):
         found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, {"ids": ids})}
     return found
+
+
+def holding(conn: Connection, job_id: int) -> int | None:
+    """The task queue that a job waits in; None: it does not wait."""
+    return conn.execute(HOLDING, {"job_id": job_id}).scalar_one_or_none()
 
 
 def first_jobs(conn: Connection, task_queue_id: int, most: int) -> list[int]:

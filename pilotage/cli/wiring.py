@@ -1,5 +1,6 @@
 """The composition root: from settings to parts that run."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from sqlalchemy import Engine
 
 from agents import loop
 from cs_config import versions
+from cs_config.errors import ConfigError
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
 from matcher.matcher import Matcher
@@ -23,6 +25,8 @@ from pilotage.service.parts import Parts, utc_now
 from pilotage.service.tokens import Tokens
 from taskqueue import database
 from taskqueue.blob_store import DirectoryStore
+
+log = logging.getLogger(__name__)
 
 #: Seconds until a change of the configuration is seen; two are promised.
 CONFIGURATION_EVERY = 1.0
@@ -54,13 +58,24 @@ def opened(settings: Settings) -> Iterator[Engine]:
 def import_resources(engine: Engine, settings: Settings) -> int | None:
     """Import the configuration file that the settings name, if it changed since its last import.
 
+    A file that is wrong or gone stops nobody who has a version already: it is told, and that one stays.
+
     Returns:
-        The version that it became.
+        The version that it became; None if nothing was imported.
+
+    Raises:
+        ConfigError: The file is wrong, and there is no version to go on with.
     """
     if settings.resources is None:
         return None
     with database.writing(engine) as conn:
-        return versions.import_file(conn, settings.resources, author="pilotage", now=utc_now())
+        try:
+            return versions.import_file(conn, settings.resources, author="pilotage", now=utc_now())
+        except ConfigError as error:
+            if not (current := versions.current_version(conn)):
+                raise
+            log.error("version %d stays in force, this file is refused: %s", current, error)  # noqa: TRY400
+    return None
 
 
 @contextmanager

@@ -367,3 +367,17 @@ def _processes_below(directory: Path) -> list[str]:
             if Path(process.cwd()).is_relative_to(directory):
                 found.append(" ".join(process.cmdline()))
     return found
+
+
+def test_a_broken_file_does_not_keep_a_running_configuration_from_starting(tmp_path: Path) -> None:
+    file = tmp_path / "resources.yaml"
+    file.write_text(RESOURCES)
+    home = Home(tmp_path / "home")
+    with home.running("--resources", str(file)):
+        pass
+    file.write_text("Resources: [")
+    with home.running("--resources", str(file)):
+        assert "CPUTime" in home.run("config", "show", "Resources").stdout
+    file.unlink()
+    with home.running("--resources", str(file)):
+        assert "CPUTime" in home.run("config", "show", "Resources").stdout

@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
 from cs_config import nodes
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
+from pilotage.service import access
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller
@@ -20,9 +21,9 @@ router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute
 
 @router.post("/getEligibleNodes")
 @allow(*EVERY_ROLE)
-def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: Selection) -> NodeTree:
+def get_eligible_nodes(request: Request, parts: PartsOf, caller: CallerOf, body: Selection) -> NodeTree:
     """The queues that satisfy both selections, as a tree."""
-    vo = _vo(caller, body.vo)
+    vo = _vo(request, caller, body.vo)
     if vo is None:
         raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
     tree = nodes.get_eligible_nodes(parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue)
@@ -32,6 +33,7 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: Selection) -> Nod
 @router.get("/queues/{site}/{ce}/{queue}")
 @allow(*EVERY_ROLE)
 def show_queue(
+    request: Request,
     parts: PartsOf,
     caller: CallerOf,
     site: str,
@@ -44,7 +46,7 @@ def show_queue(
     address = QueueAddress.parse(f"{site}/{ce}/{queue}")
     if not config.knows(address):
         raise QueueNotFound(str(address), config.suggest(str(address)))
-    whose = _vo(caller, vo)
+    whose = _vo(request, caller, vo)
     parameters = {
         each.name: ParameterAnswer(
             value=each.value, level=each.level, path=each.path, file=each.file, line=each.line
@@ -60,15 +62,15 @@ def show_queue(
     )
 
 
-def _vo(caller: Caller, named: str | None) -> str | None:
+def _vo(request: Request, caller: Caller, named: str | None) -> str | None:
     """The VO that the question is about; None: nobody's in particular.
 
     Raises:
-        InvalidRequest: It is another one than those of the token.
+        NotAllowed: It is another one than those of the token.
     """
     if named is None:
         return caller.vo
     vo = fold(named)
     if not caller.may_read(vo):
-        raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not a VO of the token")])
+        access.refuse(request, caller, f"{named!r:.80} is not a VO of the token")
     return vo

@@ -46,14 +46,17 @@ KNOWN = [
     (
         Expression(text=GLITE),
         "EGEE",
-        f'"{GLITE.replace("other.", "").lower()}"',
+        (
+            '"gluecepolicymaxcputime > 1000 && gluehostbenchmarksi00 > 500'
+            ' || gluecepolicymaxcputime > 2000 && gluehostbenchmarksi00 <= 500"'
+        ),
         "GLITE",
     ),
 ]
 IDS = {
     "RFC": "18b2eff947e5be9766ca3a4eb2b37bd967aa190327c3f89e29acdba5ef9e7faa",
     "MIXED": "645f7aefea38c843f533687b4ea70e6953aaadc23db566651d28ae88e112dc74",
-    "GLITE": "b0b8365d6f3cf29ebe5be5aea9879dec131db2496af6e2c68b8fd1ba0e585ad0",
+    "GLITE": "a9956f5f1afe39cd47fd2d496057c2104388f2c57fc35a99d36d9d4a4233a18a",
 }
 
 
@@ -173,6 +176,7 @@ def test_a_stored_expression_comes_back_in_its_own_spelling() -> None:
         'A > 1 /* why */ && other.b == "x" // that',
         "((other.'a' > 1) && TARGET.b == \"\\x\")",
         'other.a > 1 && other.b == "" "x"',
+        '"x" == other.b && !(other.a <= 1) && (1 < other.a)',
     ],
 )
 def test_spellings_that_nothing_can_tell_apart_share_the_pool_of_an_expression(other: str) -> None:
