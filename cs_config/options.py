@@ -9,9 +9,11 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_pascal
 
+from cs_config import place_limits
+from cs_config.place_limits import MatchingDelay, RunningLimit
 from requirements.declarations import Declaration, Declarations, Kind, MatchRule
 from requirements.values import fold
 
@@ -205,6 +207,10 @@ class JobScheduling(Options):
     """Give those more who used less than their share of late, and the others less."""
     share_corrections: Annotated[Mapping[str, ShareCorrection], Field(default_factory=dict)]
     """The corrections, by any names; without any there is one between groups with the defaults."""
+    running_limit: Annotated[tuple[RunningLimit, ...], BeforeValidator(place_limits.running_limits)] = ()
+    """`<Site>/<Attribute>/<value>: N` and `<Site>/CEs/<CE>/<Attribute>/<value>: N`, jobs at a time."""
+    matching_delay: Annotated[tuple[MatchingDelay, ...], BeforeValidator(place_limits.matching_delays)] = ()
+    """`<Site>/<Attribute>/<value>: S`, seconds between matches; `<Site>/Burst/<Attribute>/<value>: k`."""
 
     @property
     def corrections(self) -> tuple[ShareCorrection, ...]:

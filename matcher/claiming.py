@@ -9,10 +9,11 @@ from itertools import islice
 from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
-from matcher import gates, job_ads
+from matcher import gates
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
 from taskqueue import choosing, claims, match_requests, pilots
+from taskqueue.choosing import Passing
 from taskqueue.claims import Claimed, Holder, Place, Taken, Want
 from taskqueue.match_requests import Key
 from taskqueue.task_queues import TaskQueue
@@ -77,10 +78,6 @@ class _Catch:
         """How many jobs may be taken at once."""
         return self.missing if self.gate is None else self.gate.most(self.missing)
 
-    def admits(self, job: choosing.Waiting) -> bool:
-        """Whether the place lets this job in."""
-        return self.gate is None or self.gate.admits(job_ads.of(job))
-
     def next(self) -> TaskQueue | None:
         """The task queue to try next; None: all have been."""
         found = next(self.wish.drawn, None)
@@ -109,7 +106,7 @@ def claim_all(
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
-    catches = [_Catch(wish=wish, gate=doors.at(config, wish.place)) for wish in wishes]
+    catches = [_Catch(wish=wish, gate=doors.at(wish.place)) for wish in wishes]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
     # Those first who cannot take just any job.
     for catch in asking:
@@ -117,7 +114,7 @@ def claim_all(
             _search(conn, catch, now)
     _take(conn, [catch for catch in asking if catch.gate is None and not catch.chooses], now)
     looks = _hand_over(conn, catches, now)
-    doors.reserve(conn)
+    doors.write(conn)
     looks = [
         Look(claimed=held[keys[number]]) if keys.get(number) in held else look
         for number, look in enumerate(looks)
@@ -188,25 +185,30 @@ def _take_from(conn: Connection, catch: _Catch, task_queue_ids: Sequence[int], n
                 passed = _choose(conn, catch, task_queue_id, now)
             else:
                 passed = claims.take(conn, [task_queue_id], most, place=place, now=now)
+                if gate is not None:
+                    gate.passed(passed)
             if not passed:
                 break
-            if gate is not None:
-                gate.passed(passed)
             catch.taken += passed
 
 
 def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) -> list[Taken]:
     """Take the first job of a task queue that will do and that the place lets in."""
-    place, job_id = catch.wish.place, catch.wish.job_id
+    place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
+    passing = Passing() if gate is None else gate.passing
     if job_id is None:
-        jobs = choosing.peek(conn, task_queue_id, place=place)
+        jobs = choosing.peek(conn, task_queue_id, place=place, passing=passing)
     else:
-        jobs = iter(choosing.peek_at(conn, task_queue_id, job_id, place=place))
+        jobs = iter(choosing.peek_at(conn, task_queue_id, job_id, place=place, passing=passing))
     for job in jobs:
-        if catch.admits(job):
+        if gate is None or gate.admits(job):
             taken = choosing.take(conn, task_queue_id, job.job_id, place=place, now=now)
             if taken:
+                if gate is not None:
+                    gate.passed(taken, job)
                 return taken
+    if gate is not None:
+        gate.kept_out()
     return []
 
 

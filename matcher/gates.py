@@ -1,8 +1,8 @@
-"""What must hold at the moment of a claim, beyond rules and pools: the throttles of the place.
+"""What must hold at the moment of a claim, beyond rules and pools: bans, limits, delays and throttles.
 
-The rows of the scopes are locked, in the order of their names, before anything is counted, and the
-reservations are written with the claim: what one transaction sees free, no other gives away. Where
-nothing is configured, nothing is asked.
+The rows of the scopes are locked, in the order of their names, before anything is counted, and what is
+taken is written down with the claim: what one transaction sees free, no other gives away. Where nothing
+is configured, nothing is locked or counted.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,87 +11,155 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
-from matcher import standings
+from matcher import job_ads, limits, standings
+from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
-from requirements.values import Value
-from taskqueue import reservations, scopes
+from taskqueue import bans, matching_delays, reservations, scopes
+from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Place, Taken
+from taskqueue.matching_delays import Level
 
+BANNED = "banned"
+LIMITS = "limits"
 THROTTLED = "throttled"
+#: The only type of jobs that a banned site gets.
+TEST = "Test"
 
 
 class Gate:
     """What one place lets through; each request goes through it alone."""
 
-    def __init__(self, standing: Sequence[Standing]) -> None:
+    def __init__(
+        self, standing: Sequence[Standing], conditions: Sequence[Condition], *, banned: bool
+    ) -> None:
         self._standing = standing
-        self.refused: str | None = None  #: one word, once something was not let through
+        self._conditions = conditions
+        self._banned = banned
+        self.refused: str | None = BANNED if banned else None  #: one word, once something was kept out
         self.reserved: list[tuple[str, reservations.Key]] = []
 
     @property
     def asks_job(self) -> bool:
-        """Whether `admits` has to be asked for each job."""
-        return any(each.asks_job for each in self._standing)
+        """Whether it has to be asked for each job."""
+        return self._banned or bool(self._conditions) or any(each.asks_job for each in self._standing)
+
+    @property
+    def passing(self) -> Passing:
+        """Which jobs are worth a look."""
+        kept_out = {
+            (each.rule.limit.attribute, each.rule.limit.value)
+            for each in self._conditions
+            if each.full and each.rule.vo is None and not each.rule.exempt
+        }
+        return Passing(job_type=TEST if self._banned else "", kept_out=frozenset(kept_out))
 
     def most(self, wanted: int) -> int:
         """How many of the wanted jobs may be taken at once."""
         rooms = [room for each in self._standing if (room := each.room().jobs) is not None]
         most = min((wanted, *rooms))
         if most <= 0 < wanted:
-            self.refused = THROTTLED
+            self.refused = self.refused or THROTTLED
         return 1 if most > 1 and self.asks_job else max(most, 0)
 
-    def admits(self, job: Mapping[str, Value]) -> bool:
+    def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
-        admitted = all(each.throttled.admits(job) for each in self._standing if each.asks_job)
-        if not admitted:
-            self.refused = THROTTLED
-        return admitted
+        if any(each.full and each.rule.concerns(job) for each in self._conditions):
+            self.refused = self.refused or LIMITS
+            return False
+        asking = [each for each in self._standing if each.asks_job]
+        if asking and not all(each.throttled.admits(job_ads.of(job)) for each in asking):
+            self.refused = self.refused or THROTTLED
+            return False
+        return True
 
-    def passed(self, taken: Iterable[Taken]) -> None:
-        """Count jobs that were taken."""
+    def kept_out(self) -> None:
+        """Nothing of a task queue came through: jobs that are not worth a look may be why."""
+        if self.passing.kept_out:
+            self.refused = self.refused or LIMITS
+
+    def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:
+        """Count jobs that were taken; `job` where it had to be asked for."""
         keys = [(row.job_id, row.epoch) for row in taken]
         for each in self._standing:
             each.matched(len(keys))
             self.reserved += ((each.scope.scope, key) for key in keys)
+        for condition in self._conditions:
+            if job is not None and condition.rule.concerns(job):
+                condition.matched()
 
 
 class Gates:
     """The gates of the places that one transaction claims for."""
 
-    def __init__(self, standing: Mapping[str, Standing]) -> None:
+    def __init__(
+        self,
+        standing: Mapping[str, Standing],
+        conditions: Mapping[str, Sequence[Condition]],
+        banned: Collection[str],
+        now: datetime,
+    ) -> None:
         self._standing = standing
+        self._conditions = conditions
+        self._banned = banned
+        self._now = now
         self._gates: list[Gate] = []
 
-    def at(self, config: Configuration, place: Place) -> Gate | None:
+    def at(self, place: Place) -> Gate | None:
         """The gate of a place; None: nothing holds there."""
-        found = [self._standing[name] for name in throttled(config, place)]
-        if not found:
+        names = _line(place)
+        standing = [self._standing[name] for name in names if name in self._standing]
+        conditions = [each for name in names for each in self._conditions.get(name, ())]
+        banned = place.site in self._banned
+        if not (standing or conditions or banned):
             return None
-        self._gates.append(Gate(found))
+        self._gates.append(Gate(standing, conditions, banned=banned))
         return self._gates[-1]
 
-    def reserve(self, conn: Connection) -> None:
+    def write(self, conn: Connection) -> None:
         """Write down what passed, after its attempts were opened."""
         reservations.make(conn, (each for gate in self._gates for each in gate.reserved))
-
-
-def throttled(config: Configuration, place: Place) -> list[str]:
-    """The scopes with a throttle that a place is in, the site first."""
-    if not config.throttles or not place.site:
-        return []
-    named = "/".join(part for part in (place.site, place.ce, place.queue) if part)
-    return [name for name in scopes.line(named) if name in config.throttles]
+        buckets = (each for these in self._conditions.values() for each in these if isinstance(each, Bucket))
+        matching_delays.store(
+            conn, ((each.key, Level(tokens=each.tokens, at=self._now)) for each in buckets if each.changed)
+        )
 
 
 def lock(conn: Connection, config: Configuration, places: Collection[Place], now: datetime) -> Gates:
     """The gates of places, locked until the end of the transaction."""
-    names = {name for place in places for name in throttled(config, place)}
+    names = _names(config, places)
     locked = scopes.lock(conn, names) if names else {}
-    return Gates(standings.of(conn, config, locked.values(), now))
+    sites = {place.site for place in places if place.site}
+    banned = bans.of(conn, sites, now=now) if sites else {}
+    return _gates(conn, config, locked, banned, now)
 
 
 def look(conn: Connection, config: Configuration, places: Collection[Place], now: datetime) -> Gates:
-    """The same for a look only: who finds a gate closed need not write."""
-    names = {name for place in places for name in throttled(config, place)}
-    return Gates(standings.of(conn, config, scopes.read(conn, names).values(), now))
+    """The same but for bans, for a look only: who finds a gate closed need not write."""
+    return _gates(conn, config, scopes.read(conn, _names(config, places)), (), now)
+
+
+def _gates(
+    conn: Connection,
+    config: Configuration,
+    found: Mapping[str, scopes.Scope],
+    banned: Collection[str],
+    now: datetime,
+) -> Gates:
+    limited = [name for name in found if name in limits.rules(config)]
+    return Gates(
+        standings.of(conn, config, [found[name] for name in found if name in config.throttles], now),
+        limits.conditions(conn, config, limited, now) if limited else {},
+        banned,
+        now,
+    )
+
+
+def _names(config: Configuration, places: Collection[Place]) -> set[str]:
+    known = limits.rules(config)
+    return {name for place in places for name in _line(place) if name in config.throttles or name in known}
+
+
+def _line(place: Place) -> tuple[str, ...]:
+    """The scopes that a place is in, the site first."""
+    named = "/".join(part for part in (place.site, place.ce, place.queue) if part)
+    return scopes.line(named) if place.site else ()

@@ -210,7 +210,7 @@ class Matcher:
     def _refusal(self, conn: Connection, place: Place, count: int) -> str | None:
         """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
         config = self._config()
-        gate = gates.look(conn, config, [place], self._clock()).at(config, place)
+        gate = gates.look(conn, config, [place], self._clock()).at(place)
         return gate.refused if gate is not None and not gate.most(count) else None
 
     def _holder(self, request: MatchRequest) -> Holder:

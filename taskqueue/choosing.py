@@ -1,18 +1,30 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, delete, or_
+from sqlalchemy import BindParameter, ColumnElement, Connection, Row, and_, bindparam, delete, or_
 
 from taskqueue import taking
+from taskqueue.presence import COLUMNS
 from taskqueue.tables import descriptions, jobs, waiting_jobs
 from taskqueue.taking import HERE, Place, Taken
 
 #: Jobs that are looked at in one statement.
 _PEEKED: Final = 100
 _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
+
+
+def _passing() -> list[ColumnElement[bool]]:
+    """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
+    type_: BindParameter[str] = bindparam("only_job_type")
+    kept_out = [
+        column.not_in(bindparam(f"not_{attribute}", expanding=True)) for attribute, column in COLUMNS.items()
+    ]
+    return [or_(type_ == "", jobs.c.job_type == type_), *kept_out]
+
 
 #: The jobs that may be taken, in the order of a claim.
 _SHOWN = (
@@ -23,6 +35,7 @@ _SHOWN = (
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
         *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
     )
+    .where(*_passing())
     .limit(_PEEKED)
 )
 PEEK = _SHOWN.where(
@@ -46,22 +59,40 @@ LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job")
 Waiting = Row[*tuple[Any, ...]]
 
 
-def peek(conn: Connection, task_queue_id: int, *, place: Place) -> Iterator[Waiting]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """Which jobs of a task queue are worth a look."""
+
+    job_type: str = ""  #: only of this type; empty: of any
+    kept_out: frozenset[tuple[str, str]] = frozenset()  #: attributes with a value that is full
+
+    def values(self) -> dict[str, object]:
+        """For the statement."""
+        full = {
+            f"not_{name}": sorted(value for attribute, value in self.kept_out if attribute == name)
+            for name in COLUMNS
+        }
+        return {"only_job_type": self.job_type, **full}
+
+
+def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
     """The jobs of a task queue in the order in which they would be taken."""
     after: tuple[float, int] = (float("inf"), 0)
     while True:
         values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
-        rows = conn.execute(PEEK, {**values, **taking.at_place(place)}).all()
+        rows = conn.execute(PEEK, {**values, **passing.values(), **taking.at_place(place)}).all()
         yield from rows
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)
 
 
-def peek_at(conn: Connection, task_queue_id: int, job_id: int, *, place: Place) -> Sequence[Waiting]:
+def peek_at(
+    conn: Connection, task_queue_id: int, job_id: int, *, place: Place, passing: Passing
+) -> Sequence[Waiting]:
     """This very job, if it may be taken out of that task queue."""
-    values = {"the_task_queue": task_queue_id, "the_job": job_id, **taking.at_place(place)}
-    return conn.execute(PEEK_AT, values).all()
+    values = {"the_task_queue": task_queue_id, "the_job": job_id}
+    return conn.execute(PEEK_AT, {**values, **passing.values(), **taking.at_place(place)}).all()
 
 
 def take(conn: Connection, task_queue_id: int, job_id: int, *, place: Place, now: datetime) -> list[Taken]:

@@ -289,6 +289,30 @@ reservations = Table(
     Index("ix_reservations_job_id_epoch", "job_id", "epoch"),
 )
 
+#: Sites that get no jobs but tests, until they are allowed again.
+site_bans = Table(
+    "site_bans",
+    metadata,
+    Column("site", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("until", UtcTime),  # None: until it is allowed again
+)
+
+#: Token buckets of the matching delays: how full each was when something was taken from it last.
+matching_delays = Table(
+    "matching_delays",
+    metadata,
+    Column("scope", Text, nullable=False),
+    Column("attribute", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("vo", Text, nullable=False),  # empty: the delay of all VOs
+    Column("tokens", Float, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("scope", "attribute", "value", "vo"),
+)
+
 #: Answers to requests for work by their `request_id`: a lost answer is given again, not made anew.
 match_requests = Table(
     "match_requests",

@@ -1,6 +1,7 @@
 """`pilotage site`: what sites advertise, and how their throttles stand."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,8 @@ def register(app: typer.Typer) -> None:
     sites.command("list")(list_sites)
     sites.command("show")(show)
     sites.command("advertise")(advertise)
+    sites.command("ban")(ban)
+    sites.command("allow")(allow)
     app.add_typer(sites, name="site")
 
 
@@ -87,13 +90,52 @@ def advertise(
     output.emit(answer, as_json=as_json, render=lambda: f"{site}: advertised")
 
 
+def ban(
+    site: Annotated[str, typer.Argument(metavar="SITE")],
+    *,
+    reason: Annotated[str, typer.Option(metavar="R", help="Why; people are shown it.")],
+    until: Annotated[
+        datetime | None, typer.Option(metavar="T", help="End, local time; without it until it is allowed.")
+    ] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Give a site no jobs but those of the type Test."""
+    end = None if until is None else until.astimezone().isoformat()
+    with connect(home=home, url=url) as client:
+        found = client.ban(site, reason=reason, until=end)
+    output.emit(found, as_json=as_json, render=lambda: f"{site}: banned")
+
+
+def allow(
+    site: Annotated[str, typer.Argument(metavar="SITE")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Give a site jobs again."""
+    with connect(home=home, url=url) as client:
+        found = client.allow(site)
+    output.emit(found, as_json=as_json, render=lambda: f"{site}: allowed")
+
+
 def _table(sites: Sequence[Json]) -> RenderableType:
     rows = (
-        (each["scope"], each["policy"], each["open"], each["room"], each["reserved"], each["why"])
+        (
+            each["scope"],
+            "banned" if site["ban"] else None,
+            each["policy"],
+            each["open"],
+            each["room"],
+            each["reserved"],
+            each["why"],
+        )
         for site in sites
         for each in site["throttles"] or [_unlimited(site["site"])]
     )
-    return output.table(("Site/CE/Queue", "Policy", "Open", "#Room", "#Reserved", "Why"), rows)
+    return output.table(("Site/CE/Queue", "Ban", "Policy", "Open", "#Room", "#Reserved", "Why"), rows)
 
 
 def _unlimited(site: str) -> Json:
@@ -106,4 +148,6 @@ def _details(site: Json) -> RenderableType:
         output.facts({name: value for name, value in each.items() if name not in hidden}, title=each["scope"])
         for each in site["throttles"]
     ]
-    return Group(*shown) if shown else f"{site['site']}: no throttle"
+    if site["ban"]:
+        shown.insert(0, output.facts(site["ban"], title=f"{site['site']} is banned"))
+    return Group(*shown) if shown else f"{site['site']}: no ban, no throttle"

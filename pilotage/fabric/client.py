@@ -182,6 +182,15 @@ class Client:
         """What limits matches at a site, and what it advertised."""
         return self._call("GET", f"/sites/{quote(site, safe='')}")
 
+    def ban(self, site: str, *, reason: str, until: str | None = None) -> Json:
+        """Give a site no jobs but tests; `until` is an RFC 3339 time."""
+        body = {"reason": reason, "until": until}
+        return self._call("POST", f"/sites/{quote(site, safe='')}/ban", json=body)
+
+    def allow(self, site: str) -> Json:
+        """Give a site jobs again."""
+        return self._call("POST", f"/sites/{quote(site, safe='')}/allow")
+
     def watermark(self, site: str) -> int:
         """To be fetched before counting, and stated as `as_of` in the advertisement."""
         return int(self._call("POST", f"/sites/{quote(site, safe='')}/watermark")["watermark"])

@@ -97,10 +97,31 @@ class ThrottleAnswer(BaseModel):
     advertisement: dict[str, Value] | None
 
 
+class BanBody(BaseModel):
+    """Why a site gets no jobs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = Field(min_length=1, max_length=1000)
+    until: datetime | None = Field(default=None, description="With its zone; none: until it is allowed.")
+
+
+class BanAnswer(BaseModel):
+    """A ban; jobs of the type Test still come."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    reason: str
+    author: str
+    at: datetime
+    until: datetime | None
+
+
 class SiteAnswer(BaseModel):
     """A site with what limits matches there."""
 
     site: str
+    ban: BanAnswer | None
     throttles: list[ThrottleAnswer]
 
 

@@ -14,6 +14,8 @@ from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.sites import (
     AdvertisementBody,
+    BanAnswer,
+    BanBody,
     ReservationAnswer,
     SiteAnswer,
     SitePage,
@@ -29,8 +31,9 @@ from requirements.errors import InvalidInput, InvalidRequest
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, as_value, fold
-from taskqueue import advertisements, database, reservations, scopes
+from taskqueue import advertisements, bans, database, reservations, scopes
 from taskqueue.advertisements import Advertisement
+from taskqueue.bans import Ban
 from taskqueue.reservations import Reservation
 
 router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
@@ -69,6 +72,29 @@ def advertise_queue(
 ) -> Taken:
     """Say how many jobs a batch queue has."""
     return _advertise(parts, caller, body, site, ce, queue)
+
+
+@router.post("/{site}/ban")
+@allow(Role.SITE_ADMIN)
+def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
+    """Give the site no jobs but tests; a ban that there is already is replaced."""
+    _require(caller, parts.live.current, site)
+    if body.until is not None and body.until.tzinfo is None:
+        raise InvalidRequest([Problem(path="until", message=f"{body.until} has no time zone")])
+    new = Ban(site=site, reason=body.reason, author=caller.subject, at=parts.clock(), until=body.until)
+    with database.writing(parts.engine) as conn:
+        bans.ban(conn, new)
+    return _answers(parts, [site], with_jobs=True)[0]
+
+
+@router.post("/{site}/allow")
+@allow(Role.SITE_ADMIN)
+def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
+    """Give the site jobs again."""
+    _require(caller, parts.live.current, site)
+    with database.writing(parts.engine) as conn:
+        bans.allow(conn, site)
+    return _answers(parts, [site], with_jobs=True)[0]
 
 
 @router.get("")
@@ -136,11 +162,16 @@ def _answers(parts: Parts, sites: Collection[str], *, with_jobs: bool) -> list[S
     config = parts.live.current
     names = [name for name in config.throttles if scopes.site_of(name) in set(sites)]
     with database.reading(parts.engine) as conn:
+        banned = bans.of(conn, sites, now=parts.clock())
         found = standings.of(conn, config, scopes.read(conn, names).values(), parts.clock())
         shown = {name: reservations.show(conn, name, _SHOWN) if with_jobs else [] for name in names}
     answers = [_answer(found[name], shown[name]) for name in sorted(names)]
     return [
-        SiteAnswer(site=site, throttles=[each for each in answers if scopes.site_of(each.scope) == site])
+        SiteAnswer(
+            site=site,
+            ban=BanAnswer.model_validate(banned[site]) if site in banned else None,
+            throttles=[each for each in answers if scopes.site_of(each.scope) == site],
+        )
         for site in sites
     ]
 

@@ -176,3 +176,26 @@ def test_only_who_looks_after_the_site_advertises(throttled: Service, gateway: h
     assert (seen["reserved"], seen["reservations"]) == (1, [])
     page = throttled.user().get("/api/v1/sites", params={"limit": 1}).json()
     assert ([each["site"] for each in page["sites"]], page["next"]) == ([SITE], SITE)
+
+
+def test_a_banned_site_gets_nothing_until_it_is_allowed(throttled: Service, gateway: httpx.Client) -> None:
+    advertise(gateway, as_of=watermark(gateway))
+    admin = throttled.as_role("site_admin", site=SITE)
+    path = f"/api/v1/sites/{SITE}"
+    answer = admin.post(f"{path}/ban", json={"reason": "power cut"}).json()
+    assert (answer["ban"]["reason"], answer["ban"]["until"]) == ("power cut", None)
+    assert ask(gateway)["reason"] == "banned"
+    assert throttled.user().get(path).json()["ban"]["reason"] == "power cut"
+    assert admin.post(f"{path}/allow").json()["ban"] is None
+    assert len(ask(gateway)["matches"]) == 1
+
+
+def test_only_who_looks_after_the_site_bans_it(throttled: Service, gateway: httpx.Client) -> None:
+    path = f"/api/v1/sites/{SITE}/ban"
+    elsewhere = throttled.as_role("site_admin", site="LCG.B.org")
+    for client in (gateway, elsewhere, throttled.user()):
+        assert client.post(path, json={"reason": "x"}).status_code == 403
+    operator = throttled.operator()
+    assert operator.post(path, json={"reason": ""}).status_code == 400
+    assert operator.post(path, json={"reason": "x", "until": "2030-01-01T00:00:00"}).status_code == 400
+    assert operator.post("/api/v1/sites/LCG.A.orf/ban", json={"reason": "x"}).status_code == 404

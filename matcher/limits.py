@@ -1,0 +1,149 @@
+"""Running limits and matching delays at a place: which jobs they keep out at this moment.
+
+A limit under `Operations/Defaults` counts the jobs of all VOs; one of a VO counts that VO's, and holds for
+it instead of the same one under `Defaults`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import Connection, Row
+
+from cs_config.configuration import Configuration
+from cs_config.place_limits import MatchingDelay, RunningLimit
+from taskqueue import matching_delays, presence
+from taskqueue.matching_delays import Key, Level
+
+#: The columns that a job which is about to be taken shows, by the names of limits.
+_SHOWN = {
+    "JobType": "job_type",
+    "JobGroup": "job_group",
+    "JobName": "job_name",
+    "Owner": "owner",
+    "OwnerGroup": "owner_group",
+    "VO": "vo",
+    "SubmitPool": "submit_pool",
+}
+Job = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A limit or delay, and whose jobs it is about."""
+
+    limit: RunningLimit | MatchingDelay
+    vo: str | None  #: None: of all
+    exempt: frozenset[str]  #: VOs that have their own instead
+
+    def concerns(self, job: Job) -> bool:
+        """Whether the job has the value that is limited."""
+        whose = job.vo == self.vo if self.vo is not None else job.vo not in self.exempt
+        return whose and (getattr(job, _SHOWN[self.limit.attribute]) or "") == self.limit.value
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """A running limit with what is there now."""
+
+    rule: Rule
+    limit: RunningLimit
+    there: int
+
+    @property
+    def full(self) -> bool:
+        """Whether no job more may come."""
+        return self.there >= self.limit.most
+
+    def matched(self) -> None:
+        """Count a job that was just taken."""
+        self.there += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Bucket:
+    """A matching delay with its tokens."""
+
+    rule: Rule
+    key: Key
+    tokens: float
+    changed: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Whether no job may come before the next token."""
+        return self.tokens < 1
+
+    def matched(self) -> None:
+        """Take a token."""
+        self.tokens -= 1
+        self.changed = True
+
+
+Condition = Running | Bucket
+
+
+def rules(config: Configuration) -> Mapping[str, Sequence[Rule]]:
+    """All limits and delays by their scope."""
+    key = (__name__, "")
+    if key not in config.derived:
+        found: dict[str, list[Rule]] = {}
+        for rule in _rules(config):
+            found.setdefault(rule.limit.scope, []).append(rule)
+        config.derived[key] = found
+    return cast(Mapping[str, Sequence[Rule]], config.derived[key])
+
+
+def conditions(
+    conn: Connection, config: Configuration, scopes: Collection[str], now: datetime
+) -> Mapping[str, list[Condition]]:
+    """What holds at the scopes now; under their lock it is exact."""
+    known = rules(config)
+    concerned = {scope: known[scope] for scope in scopes}
+    slow = [s for s, these in concerned.items() if any(isinstance(r.limit, MatchingDelay) for r in these)]
+    levels = matching_delays.read(conn, slow) if slow else {}
+    return {
+        scope: [*_running(conn, scope, these), *_buckets(these, levels, now)]
+        for scope, these in concerned.items()
+    }
+
+
+def _rules(config: Configuration) -> Iterator[Rule]:
+    common = frozenset(_of(config.default_operations.job_scheduling))
+    own = {vo: frozenset(_of(each.job_scheduling)) for vo, each in config.vo_operations.items()}
+    for limit in common:
+        yield Rule(limit=limit, vo=None, exempt=frozenset(vo for vo in own if limit not in own[vo]))
+    for vo, limits in own.items():
+        for limit in limits - common:
+            yield Rule(limit=limit, vo=vo, exempt=frozenset())
+
+
+def _of(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ...]:
+    return *scheduling.running_limit, *scheduling.matching_delay
+
+
+def _running(conn: Connection, scope: str, these: Sequence[Rule]) -> Iterator[Running]:
+    attributes = {rule.limit.attribute for rule in these if isinstance(rule.limit, RunningLimit)}
+    there = {attribute: presence.by_value(conn, scope, attribute) for attribute in sorted(attributes)}
+    for rule in these:
+        limit = rule.limit
+        if isinstance(limit, RunningLimit):
+            counts = there[limit.attribute].items()
+            number = sum(n for (vo, value), n in counts if value == limit.value and rule.vo in (None, vo))
+            yield Running(rule=rule, limit=limit, there=number)
+
+
+def _buckets(these: Sequence[Rule], levels: Mapping[Key, Level], now: datetime) -> Iterator[Bucket]:
+    for rule in these:
+        delay = rule.limit
+        if isinstance(delay, MatchingDelay):
+            key = (delay.scope, delay.attribute, delay.value, rule.vo or "")
+            yield Bucket(rule=rule, key=key, tokens=_tokens(delay, levels.get(key), now))
+
+
+def _tokens(delay: MatchingDelay, level: Level | None, now: datetime) -> float:
+    if level is None or delay.seconds == 0:
+        return delay.burst
+    passed = max(0.0, (now - level.at).total_seconds())
+    return min(float(delay.burst), level.tokens + passed / delay.seconds)

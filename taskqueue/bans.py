@@ -1,0 +1,53 @@
+"""Bans: sites that get no jobs but tests."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BindParameter, Connection, bindparam, delete, or_, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.tables import site_bans as table
+from taskqueue.upserts import Twins, Upsert
+
+_SITES: BindParameter[str] = bindparam("sites", expanding=True)
+
+
+def _replace(insert: Upsert) -> Insert:
+    changed = {name: insert.excluded[name] for name in ("reason", "author", "at", "until")}
+    return insert.on_conflict_do_update(index_elements=["site"], set_=changed)
+
+
+BAN = Twins(table, _replace)
+ALLOW = delete(table).where(table.c.site == bindparam("the_site"))
+BANNED = select(table).where(
+    table.c.site.in_(_SITES), or_(table.c.until.is_(None), table.c.until > bindparam("now"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ban:
+    """Why a site gets no jobs."""
+
+    site: str
+    reason: str
+    author: str
+    at: datetime
+    until: datetime | None  #: None: until it is allowed again
+
+
+def ban(conn: Connection, new: Ban) -> None:
+    """Ban a site; a ban that there is already is replaced."""
+    row = {name: getattr(new, name) for name in ("site", "reason", "author", "at", "until")}
+    conn.execute(BAN.of(conn), row)
+
+
+def allow(conn: Connection, site: str) -> bool:
+    """End the ban of a site; False: there was none."""
+    return bool(conn.execute(ALLOW, {"the_site": site}).rowcount)
+
+
+def of(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, Ban]:
+    """The bans of these sites that hold now."""
+    rows = conn.execute(BANNED, {"sites": sorted(sites), "now": now})
+    return {row.site: Ban(**row._asdict()) for row in rows}

@@ -1,0 +1,52 @@
+"""The token buckets of matching delays, as they were left."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BindParameter, Connection, bindparam, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.tables import matching_delays as table
+from taskqueue.upserts import Twins, Upsert
+
+#: Scope, attribute, value, VO (empty: all VOs).
+Key = tuple[str, str, str, str]
+
+_SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
+READ = select(table).where(table.c.scope.in_(_SCOPES))
+
+
+def _replace(insert: Upsert) -> Insert:
+    changed = {name: insert.excluded[name] for name in ("tokens", "at")}
+    return insert.on_conflict_do_update(index_elements=["scope", "attribute", "value", "vo"], set_=changed)
+
+
+STORE = Twins(table, _replace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """How full a bucket was."""
+
+    tokens: float
+    at: datetime
+
+
+def read(conn: Connection, scopes: Collection[str]) -> Mapping[Key, Level]:
+    """The buckets of scopes that something was taken from."""
+    rows = conn.execute(READ, {"scopes": sorted(scopes)})
+    return {
+        (row.scope, row.attribute, row.value, row.vo): Level(tokens=row.tokens, at=row.at) for row in rows
+    }
+
+
+def store(conn: Connection, levels: Iterable[tuple[Key, Level]]) -> None:
+    """Leave buckets so; under the lock of their scopes."""
+    rows = [
+        {"scope": key[0], "attribute": key[1], "value": key[2], "vo": key[3]}
+        | {"tokens": level.tokens, "at": level.at}
+        for key, level in levels
+    ]
+    if rows:
+        conn.execute(STORE.of(conn), rows)

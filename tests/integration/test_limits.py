@@ -1,0 +1,170 @@
+"""Running limits, matching delays and bans: exact, also with several matchers."""
+
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from sqlalchemy import Engine
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+from matcher.claiming import Look
+from matcher.matcher import Matcher
+from taskqueue import bans, database, handover, job_control, jobs
+from taskqueue.bans import Ban
+from tests import stored, waiting
+from tests.waiting import LONG, SHORT
+
+LIMITS = """
+Operations:
+  Defaults:
+    JobScheduling:
+      {options}
+  cms: {{JobScheduling: {{MaxRescheduling: 5}}}}
+"""
+
+
+def _matcher(engine: Engine, now: datetime, options: str, seed: int = 1) -> Matcher:
+    config = waiting.grid(waiting.GRID + LIMITS.format(options=options))
+    return Matcher(engine, lambda: config, lambda: now, Random(seed))
+
+
+def _put(engine: Engine, now: datetime, count: int, **values: str) -> list[int]:
+    with database.writing(engine) as conn:
+        ids = waiting.put(conn, now, count, owner=values.get("owner", "alice"))
+        for job_id in ids:
+            stored.force(conn, job_id, **values)
+    return ids
+
+
+def _ask(matcher: Matcher, count: int = 1, where: object = LONG) -> Look:
+    [look] = matcher.serve([waiting.request(**waiting.at(where), count=count)])  # type: ignore[arg-type]
+    assert isinstance(look, Look)
+    return look
+
+
+def _ids(look: Look) -> list[int]:
+    return [each.job_id for each in look.claimed]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "column"),
+    [("JobType", "job_type"), ("JobGroup", "job_group"), ("JobName", "job_name"), ("Owner", "owner")],
+)
+def test_jobs_of_a_kind_run_up_to_the_limit_and_others_pass_them(
+    engine: Engine, now: datetime, attribute: str, column: str
+) -> None:
+    limited = _put(engine, now, 5, **{column: "many"})
+    free = _put(engine, now, 1, **{column: "other"})
+    matcher = _matcher(engine, now, f"RunningLimit: {{A.B.ch: {{{attribute}: {{many: 2}}}}}}")
+    assert set(_ids(_ask(matcher, 9))) == {*limited[:2], *free}
+    look = _ask(matcher)
+    assert (look.claimed, look.refused, look.in_other_hands) == ((), "limits", False)
+
+
+def test_what_ends_makes_room_and_what_is_killed_counts_until_it_has_ended(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 5, job_type="MC")
+    matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}")
+    first, second = _ask(matcher, 9).claimed
+    with database.writing(engine) as conn:
+        job_control.kill(conn, first.job_id, source="test", now=now)
+    assert _ask(matcher).refused == "limits"
+    with database.writing(engine) as conn:
+        handover.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+    assert len(_ask(matcher, 9).claimed) == 1
+
+
+def test_a_limit_of_a_ce_counts_that_ce(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 5, job_type="MC")
+    elsewhere = LONG.__class__(site="A.B.ch", ce="ce2", queue="long")
+    options = "RunningLimit: {A.B.ch: {JobType: {MC: 3}, CEs: {ce1: {JobType: {MC: 1}}}}}"
+    matcher = _matcher(engine, now, options)
+    assert len(_ask(matcher, 9).claimed) == 1
+    assert len(_ask(matcher, 9, SHORT).claimed) == 0
+    [look] = matcher.serve([waiting.request(Site="A.B.CH", count=9)])
+    assert isinstance(look, Look)
+    assert len(look.claimed) == 2, elsewhere
+
+
+def test_nought_keeps_a_value_out(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 3, job_type="MC")
+    look = _ask(_matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 0}}}"))
+    assert look.refused == "limits"
+
+
+def test_matchers_at_once_give_no_more_than_the_limit(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 40, job_type="MC")
+    matchers = [
+        _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 7}}}", seed) for seed in range(4)
+    ]
+    looks = stored.at_once(4, lambda number: [_ask(matchers[number], 2) for _ in range(4)])
+    assert sum(len(look.claimed) for each in looks for look in each) == 7
+
+
+def test_a_delay_gives_one_token_an_interval_and_a_burst_after_a_pause(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 20, job_type="MC")
+    options = "MatchingDelay: {A.B.ch: {JobType: {MC: 10}, Burst: {JobType: {MC: 3}}}}"
+    given = []
+    for seconds in (0, 0, 5, 10, 35, 1000):
+        matcher = _matcher(engine, now + timedelta(seconds=seconds), options)
+        given.append(len(_ask(matcher, 9).claimed))
+    assert given == [3, 0, 0, 1, 2, 3]
+
+
+def test_a_delay_holds_for_all_matchers_together_and_a_token_that_is_not_used_is_kept(
+    engine: Engine, now: datetime
+) -> None:
+    ids = _put(engine, now, 4, job_type="MC") + _put(engine, now, 1, job_type="User")
+    options = "MatchingDelay: {A.B.ch: {JobType: {MC: 10, User: 10}}}"
+    looks = stored.at_once(3, lambda number: _ask(_matcher(engine, now, options, number), 3))
+    taken = sorted(job_id for look in looks for job_id in _ids(look))
+    assert taken == [ids[0], ids[-1]]
+
+
+def test_a_banned_site_gets_tests_only_until_it_is_allowed_or_the_time_has_come(
+    engine: Engine, now: datetime
+) -> None:
+    plain = _put(engine, now, 2, job_type="User")
+    tests = _put(engine, now, 1, job_type="Test")
+    end = now + timedelta(hours=1)
+    with database.writing(engine) as conn:
+        bans.ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
+    matcher = _matcher(engine, now, "MaxRescheduling: 3")
+    assert _ids(_ask(matcher, 9)) == tests
+    look = _ask(matcher, 9)
+    assert (look.claimed, look.refused) == ((), "banned")
+    assert len(_ask(_matcher(engine, end, "MaxRescheduling: 3")).claimed) == 1
+    with database.writing(engine) as conn:
+        assert bans.allow(conn, "A.B.ch")
+        assert not bans.allow(conn, "A.B.ch")
+        assert jobs.get(conn, plain[-1]).status == "Waiting"
+    assert _ids(_ask(matcher, 9)) == plain[1:]
+
+
+def test_a_limit_of_a_vo_stands_for_the_common_one(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 5, job_type="MC")
+    common = "RunningLimit: {A.B.ch: {JobType: {MC: 1}}}"
+    own = (
+        LIMITS.format(options=common)
+        + "  lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 3}}}}}\n"
+    )
+    config = waiting.grid(waiting.GRID + own)
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    assert len(_ask(matcher, 9).claimed) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("RunningLimit: {S: {JobTyp: {MC: 1}}}", "did you mean JobType"),
+        ("RunningLimit: {S: {JobType: {MC: many}}}", "S/JobType/MC: 'many' is no number of jobs"),
+        ("RunningLimit: {S: {JobType: 3}}", "S/JobType: a section is needed"),
+        ("MatchingDelay: {S: {JobType: {MC: slow}}}", "no number of seconds"),
+        ("MatchingDelay: {S: {JobType: {MC: 1}, Burst: {JobType: {MC: 0}}}}", "allowed are 1 or more"),
+    ],
+)
+def test_wrong_limits_are_told(options: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        validate.parse(LIMITS.format(options=options))
