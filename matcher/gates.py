@@ -138,6 +138,11 @@ def look(conn: Connection, config: Configuration, places: Collection[Place], now
     return _gates(conn, config, scopes.read(conn, _names(config, places)), (), now)
 
 
+def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
+    """The scopes with a throttle that a place is in, the site first."""
+    return tuple(name for name in _line(place) if name in config.throttles)
+
+
 def _gates(
     conn: Connection,
     config: Configuration,

@@ -11,7 +11,8 @@ from multiprocessing.context import SpawnProcess
 
 from pilotage.cli.failures import Refused
 
-#: A process that ends sooner than this after its start will not fare better the next time.
+#: A process that ends by itself sooner than this after its start will not fare better the next time. One
+#: that was killed may: its end says nothing about our configuration.
 _HOPELESS = 3.0  # seconds
 _LOOK_EVERY = 0.5  # seconds
 
@@ -26,7 +27,7 @@ def keep_alive(target: Callable[[], None], count: int) -> None:
         count: How many.
 
     Raises:
-        Refused: A process ended right after its start.
+        Refused: A process ended by itself right after its start.
     """
     context = multiprocessing.get_context("spawn")
     stop = threading.Event()
@@ -53,7 +54,8 @@ def _checked(process: SpawnProcess, since: float) -> tuple[SpawnProcess, float] 
     """The process if it lives; None if it has to be started again."""
     if process.is_alive():
         return process, since
-    if time.monotonic() - since < _HOPELESS:
+    killed = (process.exitcode or 0) < 0
+    if not killed and time.monotonic() - since < _HOPELESS:
         raise Refused(f"a process ended right after its start, with status {process.exitcode}; see above")
     return None
 

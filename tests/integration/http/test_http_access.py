@@ -73,6 +73,8 @@ ROUTES = [
     ("POST", "/pilots", {"stamp": "s1", "queue": QUEUE}, {"director"}),
     ("POST", "/pilots/nope/status", {"status": "Done"}, {"director", "pilot"}),
     ("GET", "/pilots", None, {"vo_admin", "site_admin", "director", "gateway"}),
+    ("POST", "/sites/LCG.A.org/ban", {"reason": "x"}, {"site_admin"}),
+    ("POST", "/sites/LCG.A.org/allow", None, {"site_admin"}),
     ("GET", "/sites", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("GET", "/sites/LCG.A.org", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("POST", "/sites/LCG.A.org/watermark", None, {"site_admin", "gateway"}),
