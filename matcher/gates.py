@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
-from matcher import job_ads, limits, standings
+from matcher import limits, standings
 from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
 from taskqueue import bans, matching_delays, reservations, scopes
@@ -63,11 +63,10 @@ class Gate:
 
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
-        if any(each.full and each.rule.concerns(job) for each in self._conditions):
+        if any(each.keeps_out(job) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
-        asking = [each for each in self._standing if each.asks_job]
-        if asking and not all(each.throttled.admits(job_ads.of(job)) for each in asking):
+        if not all(each.admits(job) for each in self._standing):
             self.refused = self.refused or THROTTLED
             return False
         return True
