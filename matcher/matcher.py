@@ -185,7 +185,13 @@ class Matcher:
         if gate is not None and (refused := _refusal(gate, candidates, request.count)):
             return Look(refused=refused)
         drawn = lottery.order(candidates, self._random)
-        return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
+        return Wish(
+            request=request,
+            resource=resource,
+            place=served.place,
+            holder=self._holder(request),
+            drawn=drawn,
+        )
 
     def _place(
         self, conn: Connection, presented: Presented, caller: Caller, age: int
