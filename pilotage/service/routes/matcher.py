@@ -57,7 +57,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
             parts.places.bind(caller, address, now=parts.clock())
     return PoolsOfQueues(
         pools=dict(pools),
-        unknown=[UnknownQueue(queue=each.name, did_you_mean=each.suggestion) for each in unknown],
+        unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
     )
 
 
@@ -97,6 +97,9 @@ async def request_job(
                 lease_expires_at=match.lease_expires_at,
                 description=dict(match.description),
                 sandbox=f"sha256:{match.sandbox}" if match.sandbox else None,
+                processors=match.allotment.processors,
+                ram=match.allotment.ram_mb,
+                gpus=match.allotment.gpus,
             )
             for match in answer.matches
         ],
