@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from requirements.errors import InvalidInput, PilotageError
+from requirements.errors import InvalidInput, NotFound, PilotageError
 from requirements.problem import Problem
 
 
@@ -28,48 +28,32 @@ class VersionConflict(PilotageError):
         return {"expected": self.expected, "current": self.current}
 
 
-class _NotFoundError(PilotageError):
-    """Something named by the caller does not exist; the suggestion is what was probably meant."""
-
-    def __init__(self, name: str, suggestion: str | None = None) -> None:
-        meant = f", did you mean {suggestion}?" if suggestion else ""
-        super().__init__(f"{name}: {self.what}{meant}")
-        self.name = name
-        self.suggestion = suggestion
-
-    what = "not in the configuration"
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The name, and what was probably meant."""
-        return {"name": self.name} | ({"did_you_mean": self.suggestion} if self.suggestion else {})
-
-
-class QueueNotFound(_NotFoundError):
+class QueueNotFound(NotFound):
     """The configuration has no queue of this address."""
 
     code = "queue_not_found"
-    what = "no such queue in the configuration"
+    noun = "queue"
 
 
-class SiteNotFound(_NotFoundError):
+class SiteNotFound(NotFound):
     """The configuration has no site, or no CE of a site, of this name."""
 
     code = "site_not_found"
-    what = "no such site, CE or queue in the configuration"
+    noun = "place"
 
 
-class PathNotFound(_NotFoundError):
+class PathNotFound(NotFound):
     """The configuration has nothing at this path."""
 
     code = "path_not_found"
+    noun = "path"
 
 
-class VersionNotFound(_NotFoundError):
+class VersionNotFound(NotFound):
     """No version of this number was ever stored."""
 
     code = "version_not_found"
-    what = "no such version of the configuration"
+    noun = "version"
 
 
 def one_problem(path: str, message: str, **where: str | int | None) -> ConfigError:

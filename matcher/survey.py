@@ -242,18 +242,21 @@ def mask_of(numbers: Sequence[int]) -> int:
 
 
 def _offers_of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[Offer, ...]:
-    offered: dict[tuple[object, ...], Resource] = {}
+    offered: dict[tuple[object, ...], tuple[Resource, Mapping[str, Value]]] = {}
     found = []
     for address in addresses:
         values = config.values(address, vo)
         key = tuple((name, _exact(value)) for name, value in values.items())
         if key not in offered:
-            offered[key] = offers.offered(values)
+            offered[key] = offers.offered(values), config.ad(address, vo)
+        resource, ad = offered[key]
+        if config.by_address(vo):
+            ad = config.ad(address, vo)
         place: dict[str, Any] = {
             "sites": frozenset({fold(address.site)}),
             "grid_ces": frozenset({fold(address.ce)}),
         }
-        found.append(Offer(address=address, values=values, resource=replace(offered[key], **place)))
+        found.append(Offer(address=address, values=ad, resource=replace(resource, **place)))
     return tuple(found)
 
 

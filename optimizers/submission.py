@@ -18,7 +18,6 @@ from requirements.errors import InvalidJob
 from requirements.problem import Problem
 from taskqueue import backlog, blobs, database, idempotency, jobs
 from taskqueue.descriptions import NewDescription
-from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import Bundle, NewJob
 
 __all__ = ["Source", "Submitter", "accept", "check", "submit"]
@@ -111,7 +110,7 @@ def _once(
 
 def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], now: datetime) -> list[int]:
     _check_sandboxes(conn, checked, now)
-    _check_room(conn, config, checked)
+    backlog.check_room(conn, _new_jobs(checked), lambda vo: operations(config, vo).limits)
     return jobs.submit_all(conn, list(_bundles(checked)), now=now)
 
 
@@ -143,28 +142,12 @@ def _check_sandboxes(conn: Connection, checked: Sequence[Checked], now: datetime
         raise InvalidJob(problems)
 
 
-def _check_room(conn: Connection, config: Configuration, checked: Sequence[Checked]) -> None:
-    """Refuse jobs beyond the limits of their owners and VOs.
-
-    Raises:
-        QuotaExceeded: There are too many.
-    """
-    of_owner: Counter[tuple[str, str]] = Counter()
-    of_vo: Counter[str] = Counter()
+def _new_jobs(checked: Sequence[Checked]) -> Counter[tuple[str, str]]:
+    """How many jobs are added, by VO and owner."""
+    new: Counter[tuple[str, str]] = Counter()
     for each in checked:
-        whose, new = each.submitted.whose, len(each.submitted.members)
-        of_owner[whose.vo, whose.owner] += new
-        of_vo[whose.vo] += new
-    for (vo, owner), new in of_owner.items():
-        most = operations(config, vo).limits.waiting_jobs_per_owner
-        if not backlog.has_room(conn, vo=vo, owner=owner, new=new, most=most):
-            raise QuotaExceeded(
-                f"{owner} has too many waiting jobs in {vo} for {new} more, allowed are {most}"
-            )
-    for vo, new in of_vo.items():
-        most = operations(config, vo).limits.waiting_jobs_per_vo
-        if not backlog.has_room(conn, vo=vo, new=new, most=most):
-            raise QuotaExceeded(f"{vo} has too many waiting jobs for {new} more, allowed are {most}")
+        new[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)
+    return new
 
 
 def _bundles(checked: Sequence[Checked]) -> Iterator[Bundle]:

@@ -49,3 +49,21 @@ class InvalidResource(InvalidInput):
 
 class InvalidRequest(InvalidInput):
     """A request is wrong in another way: an unknown filter, a missing field."""
+
+
+class NotFound(PilotageError):
+    """Nothing has the name that the caller gave; the suggestion is what was probably meant."""
+
+    code = "not_found"
+    noun: ClassVar[str] = "thing"  #: what it would be
+
+    def __init__(self, name: str | int, suggestion: str | None = None) -> None:
+        meant = f", did you mean {suggestion}?" if suggestion else ""
+        super().__init__(f"{self.noun} {name} does not exist{meant}")
+        self.name = name
+        self.suggestion = suggestion
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """What was asked for, and what was probably meant."""
+        return {self.noun: self.name} | ({"did_you_mean": self.suggestion} if self.suggestion else {})

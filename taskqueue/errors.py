@@ -1,61 +1,44 @@
 """The errors of the task queue that its callers can do something about."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from requirements.errors import PilotageError
+from requirements.errors import NotFound, PilotageError
 from taskqueue.states import JobStatus, PilotStatus
-
-
-class NotFound(PilotageError):
-    """There is nothing under this name."""
-
-    code = "not_found"
-    _noun: ClassVar[str] = "thing"
-
-    def __init__(self, key: object) -> None:
-        super().__init__(f"{self._noun} {key} does not exist")
-        self.key = key
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """What was asked for."""
-        return {self._noun: self.key}
 
 
 class JobNotFound(NotFound):
     """No such job."""
 
     code = "job_not_found"
-    _noun = "job"
+    noun = "job"
 
 
 class PoolNotFound(NotFound):
     """No such SubmitPool."""
 
     code = "pool_not_found"
-    _noun = "pool"
+    noun = "pool"
 
 
 class PilotNotFound(NotFound):
     """No pilot with this stamp."""
 
     code = "pilot_not_found"
-    _noun = "pilot"
+    noun = "pilot"
 
 
 class BlobNotFound(NotFound):
     """No archive with this digest."""
 
     code = "blob_not_found"
-    _noun = "archive"
+    noun = "archive"
 
 
 class LeaseNotFound(NotFound):
     """No attempt ever had this lease."""
 
     code = "lease_not_found"
-    _noun = "lease"
+    noun = "lease"
 
 
 class IllegalTransition(PilotageError):

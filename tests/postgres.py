@@ -5,9 +5,11 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import psycopg
 
 # Located, not imported: importing it looks for a runtime directory of its own, and warns.
@@ -83,8 +85,14 @@ class Postgres:
     def kill(self) -> None:
         """As a power cut would: nothing is written any more."""
         assert self._server is not None
-        os.killpg(self._server.pid, signal.SIGKILL)
+        server = psutil.Process(self._server.pid)
+        # Sessions are process groups of their own; one that lives on would still answer.
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._server.wait()
+        psutil.wait_procs(processes[1:], timeout=30)
         self._server = None
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from secrets import token_hex
 
 from sqlalchemy import Engine
 
-from agents import lost_jobs, pool_agent, priority_agent, retention, sweep
+from agents import lost_jobs, pools, priorities, retention, sweep
 from cs_config.configuration import Configuration
 from pilotage.cli import wiring
 from taskqueue.blob_store import BlobStore
@@ -24,7 +24,7 @@ class Surroundings:
     current: Callable[[], Configuration]
     blobs: BlobStore
     holder: str  #: this process, by a name that no other ever has
-    weighing: priority_agent.Memory = field(default_factory=priority_agent.Memory)
+    weighing: priorities.Memory = field(default_factory=priorities.Memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Agent:
 
 
 def _pools(its: Surroundings, now: datetime) -> object:
-    return pool_agent.cycle(its.engine, its.current(), now=now, holder=its.holder)
+    return pools.cycle(its.engine, its.current(), now=now, holder=its.holder)
 
 
 def _lost_jobs(its: Surroundings, now: datetime) -> object:
@@ -44,7 +44,7 @@ def _lost_jobs(its: Surroundings, now: datetime) -> object:
 
 
 def _priorities(its: Surroundings, now: datetime) -> object:
-    return priority_agent.cycle(its.engine, its.current(), now=now, holder=its.holder, memory=its.weighing)
+    return priorities.cycle(its.engine, its.current(), now=now, holder=its.holder, memory=its.weighing)
 
 
 def _sweep(its: Surroundings, now: datetime) -> object:

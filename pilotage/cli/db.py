@@ -5,6 +5,7 @@ import typer
 from pilotage.cli import databases, home_directory, options, output, settings
 from pilotage.cli.failures import REFUSED
 from pilotage.cli.settings import Settings
+from pilotage.service import keys
 from taskqueue import database
 
 
@@ -19,9 +20,10 @@ def register(app: typer.Typer) -> None:
 def upgrade(
     *, database_url: options.DatabaseUrl = None, as_json: options.AsJson = False, home: options.Home = None
 ) -> None:
-    """Make the tables, or bring them to what this release needs; nothing happens if they are."""
+    """Make the tables and the signing key, or bring the tables to what this release needs."""
     chosen = settings.load({"home": home, "database_url": database_url})
     home_directory.make(chosen.home)
+    keys.load_or_create(chosen.key)
     databases.upgrade(chosen.database_url)
     _report(chosen, as_json=as_json)
 

@@ -78,7 +78,7 @@ def _location(package: str) -> str:
 def files(settings: Settings) -> Iterator[Finding]:
     """Whether secrets are for their owner alone, and directories are there."""
     if not settings.home.is_dir():
-        message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage token` make it"
+        message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage db upgrade` make it"
         yield Finding(subject="home", health=Health.WARNING, message=message)
         return
     for path in (settings.key, settings.home / client_env.FILE, settings.home / FILE):

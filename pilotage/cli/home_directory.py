@@ -1,4 +1,4 @@
-"""The home directory of an installation, and the lock that keeps a second `pilotage up` out of it."""
+"""The home directory of an installation: making it, knowing it, and keeping a second `up` out of it."""
 
 import fcntl
 from collections.abc import Iterator
@@ -13,6 +13,26 @@ _LOCK = "up.lock"
 def make(home: Path) -> None:
     """Make the directory, for its owner alone: it holds the key that signs tokens."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def require_installation(home: Path, key: Path) -> None:
+    """Let nobody sign tokens for a mistyped home, which no service would ever accept.
+
+    An empty directory is one that somebody made for a new installation.
+
+    Args:
+        home: The home directory.
+        key: The signing key, which the start of an installation makes.
+
+    Raises:
+        Refused: No installation was made in this home directory.
+    """
+    if key.exists() or (home.is_dir() and not any(home.iterdir())):
+        return
+    raise Refused(
+        f"{home}: no installation was made here (no {key.name}); `pilotage up`, `serve` and `db upgrade` "
+        "make one, --home or PILOTAGE_HOME names another"
+    )
 
 
 @contextmanager

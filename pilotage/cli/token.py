@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import options, output, settings
+from pilotage.cli import home_directory, options, output, settings
 from pilotage.service import grants, keys
 from pilotage.service.callers import Role
 from pilotage.service.tokens import Tokens
@@ -53,6 +53,7 @@ def token(
         role=role, vo=vo, user=user, group=group, site=site, queue=queue, stamp=stamp, ttl=ttl
     )
     chosen = settings.load({"home": home})
+    home_directory.require_installation(chosen.home, chosen.key)
     tokens = Tokens(keys.load_or_create(chosen.key))
     text, expires_at = tokens.mint(grant, now=datetime.now(UTC))
     data = {"token": text, "expires_at": expires_at.isoformat()}

@@ -12,7 +12,7 @@ from cs_config import errors as config_errors
 from matcher import errors as matcher_errors
 from pilotage.service import refusals
 from pilotage.service.parts import Parts
-from requirements.errors import InvalidInput, InvalidRequest, PilotageError
+from requirements.errors import InvalidInput, InvalidRequest, NotFound, PilotageError
 from requirements.problem import Problem
 from taskqueue import database
 from taskqueue import errors as taskqueue_errors
@@ -22,13 +22,9 @@ _log = logging.getLogger(__name__)
 #: The status for each type of error; the nearest of its parents where it has no line itself.
 STATUS: dict[type[Exception], int] = {
     InvalidInput: 400,
+    NotFound: 404,
     config_errors.ConfigError: 422,
     config_errors.VersionConflict: 409,
-    config_errors.QueueNotFound: 404,
-    config_errors.SiteNotFound: 404,
-    config_errors.PathNotFound: 404,
-    config_errors.VersionNotFound: 404,
-    taskqueue_errors.NotFound: 404,
     taskqueue_errors.IllegalTransition: 409,
     taskqueue_errors.StaleLease: 409,
     taskqueue_errors.RescheduleLimit: 409,

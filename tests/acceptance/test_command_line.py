@@ -249,6 +249,18 @@ def test_machines_get_refusals_as_json(up: Home) -> None:
     assert error["code"] == "job_not_found"
 
 
+def test_a_token_is_minted_for_an_installation_and_not_for_a_mistyped_home(tmp_path: Path) -> None:
+    mint = ("token", "--role", "user", "--vo", "biomed", "--user", "ada")
+    mistyped = Home(tmp_path / "pilotgae")
+    assert "db upgrade" in mistyped.error(*mint, status=1)
+    assert not mistyped.path.exists()
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "diary.txt").touch()
+    assert "others" in Home(tmp_path / "others").error(*mint, status=1)
+    (tmp_path / "new").mkdir()
+    assert Home(tmp_path / "new").json(*mint)["token"]
+
+
 def test_a_second_system_keeps_out_of_the_same_home(up: Home) -> None:
     assert "runs already" in up.error("up", "--port", "0", status=1)
 

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event, select
 
-from agents import pool_agent, turn
-from agents.pool_agent import PoolResult
+from agents import pools as pool_agent
+from agents import turn
+from agents.pools import PoolResult
 from cs_config.configuration import Configuration
 from optimizers import batch
 from optimizers.candidate import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, delete, select
 
-from agents import priority_agent
-from agents.priority_agent import Memory, PriorityResult
+from agents import priorities
+from agents.priorities import Memory, PriorityResult
 from agents.use_history import UseHistory
 from cs_config.configuration import Configuration
 from cs_config.options import Measure
@@ -44,7 +44,7 @@ class Agent:
         return result
 
     def try_cycle(self, now: datetime) -> PriorityResult | None:
-        return priority_agent.cycle(self.engine, self.config, now=now, holder=self.name, memory=self.memory)
+        return priorities.cycle(self.engine, self.config, now=now, holder=self.name, memory=self.memory)
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_what_could_not_be_written_is_weighed_in_the_next_cycle(
 def test_many_task_queues_are_weighed_in_parts(
     engine: Engine, now: datetime, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(priority_agent, "_AT_ONCE", 10)
+    monkeypatch.setattr(priorities, "_AT_ONCE", 10)
     for number in range(25):
         add(engine, now, asked=replace(EVERYWHERE, gpus=number))
     assert agent.cycle(now) == PriorityResult(vos=("lhcb",), weighed=25, changed=25)

@@ -1,14 +1,11 @@
 """Jobs on the wire."""
 
-from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from taskqueue.attempts import Attempt
 from taskqueue.jobs import Job
-from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
 
 
@@ -28,6 +25,8 @@ class JobSummary(BaseModel):
 
 class JobAnswer(BaseModel):
     """A job as it stands."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     job_id: int
     vo: str
@@ -50,20 +49,22 @@ class JobAnswer(BaseModel):
     ended_at: datetime | None
 
     @classmethod
-    def of(cls, job: Job) -> "JobAnswer":
+    def of(cls, job: Job) -> Self:
         """The job without what only the task queue needs."""
-        return cls.model_validate({field.name: getattr(job, field.name) for field in fields(Job)})
+        return cls.model_validate(job)
 
 
 class AttemptAnswer(BaseModel):
-    """The latest attempt of a job, as far as its pilot told."""
+    """The latest attempt of a job, as far as its pilot told; its lease is the pilot's secret."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     epoch: int
     site: str
     ce: str
     queue: str
-    pilot: str | None = Field(description="Stamp of the pilot.")
-    matched_at: datetime
+    pilot: str | None = Field(validation_alias="stamp", description="Stamp of the pilot.")
+    matched_at: datetime = Field(validation_alias="opened_at")
     started_at: datetime | None
     heartbeat_at: datetime | None
     closed_at: datetime | None
@@ -71,25 +72,6 @@ class AttemptAnswer(BaseModel):
     exit_code: int | None
     progress: str
     output_tail: str
-
-    @classmethod
-    def of(cls, attempt: Attempt) -> "AttemptAnswer":
-        """The attempt without its lease, which is its pilot's secret."""
-        return cls(
-            epoch=attempt.epoch,
-            site=attempt.site,
-            ce=attempt.ce,
-            queue=attempt.queue,
-            pilot=attempt.stamp,
-            matched_at=attempt.opened_at,
-            started_at=attempt.started_at,
-            heartbeat_at=attempt.heartbeat_at,
-            closed_at=attempt.closed_at,
-            closed_as=attempt.closed_as,
-            exit_code=attempt.exit_code,
-            progress=attempt.progress,
-            output_tail=attempt.output_tail,
-        )
 
 
 class JobDetails(JobAnswer):
@@ -110,28 +92,15 @@ class JobPage(BaseModel):
 class LogLine(BaseModel):
     """One change of a job's status."""
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(from_attributes=True)
 
     at: datetime
     from_status: JobStatus | None = Field(serialization_alias="from")
     to_status: JobStatus = Field(serialization_alias="to")
-    minor: str
-    application: str
+    minor: str = Field(validation_alias="minor_status")
+    application: str = Field(validation_alias="application_status")
     source: str = Field(description="Who did it: JobManager, an optimizer, Matcher, Pilot, an agent.")
     epoch: int
-
-    @classmethod
-    def of(cls, entry: LogEntry) -> "LogLine":
-        """An entry of the log."""
-        return cls(
-            at=entry.at,
-            from_status=entry.from_status,
-            to_status=entry.to_status,
-            minor=entry.minor_status,
-            application=entry.application_status,
-            source=entry.source,
-            epoch=entry.epoch,
-        )
 
 
 class JobLog(BaseModel):

@@ -63,7 +63,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     return JobDetails(
         **JobAnswer.of(job).model_dump(),
         description=dict(description.body),
-        attempt=AttemptAnswer.of(attempt) if attempt else None,
+        attempt=AttemptAnswer.model_validate(attempt) if attempt else None,
         waited=waiting_time.by_cause(entries, now=parts.clock()),
     )
 
@@ -75,4 +75,4 @@ def show_log(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobLog:
     with database.reading(parts.engine) as conn:
         job_scope.require(caller, jobs.get(conn, job_id))
         entries = log.of_job(conn, job_id)
-    return JobLog(job_id=job_id, log=[LogLine.of(entry) for entry in entries])
+    return JobLog(job_id=job_id, log=[LogLine.model_validate(entry) for entry in entries])

@@ -57,7 +57,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
             parts.places.bind(caller, address, now=parts.clock())
     return PoolsOfQueues(
         pools=dict(pools),
-        unknown=[UnknownQueue(queue=each.name, did_you_mean=each.suggestion) for each in unknown],
+        unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
     )
 
 

@@ -104,7 +104,7 @@ def test_what_has_expired_is_known_with_its_place() -> None:
     assert config().expired(QUEUE, "lhcb") == {}
     gone = at(1300).expired(QUEUE, "cms")
     assert sorted(gone) == ["freecpus", "gluecestatefreecpus", "totaljobs"]
-    assert (gone["freecpus"].value, gone["freecpus"].line) == (2, 14)
+    assert (gone["freecpus"].value, gone["freecpus"].line) == (2, 13)
 
 
 def test_the_configuration_may_say_what_is_dynamic() -> None:
