@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine, select
 
-from agents import pool_agent
-from agents.pool_agent import PoolResult
+from agents import pools as pool_agent
+from agents.pools import PoolResult
 from cs_config.configuration import Configuration
 from cs_config.live import LiveConfiguration
 from optimizers import batch
