@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from cs_config import freshness, glue, inheritance
+from cs_config import freshness, glue, inheritance, node_attributes
 from cs_config.address import QueueAddress
 from cs_config.freshness import Dynamic
 from cs_config.groups import Registry
@@ -17,6 +17,7 @@ from cs_config.options import Operations
 from cs_config.sections import Section, Tree, plain
 from cs_config.throttle import Throttle
 from requirements.errors import InvalidRequest
+from requirements.nodes import NodeAttributes
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold
 
@@ -52,6 +53,7 @@ class Configuration:
         default_factory=dict, repr=False
     )
     _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict)
+    _node_attributes: dict[tuple[QueueAddress, str], NodeAttributes] = field(default_factory=dict)
     #: What other modules of this package compute from it once; the key begins with their name.
     derived: dict[tuple[str, str], object] = field(default_factory=dict)
     _aged: dict[int, "Configuration"] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class Configuration:
             "levels": {
                 queue: tuple(nodes[level.path] for level in levels) for queue, levels in self.levels.items()
             },
-            **{name: {} for name in ("_parameters", "_values", "derived", "_aged")},
+            **{name: {} for name in ("_parameters", "_values", "_node_attributes", "derived", "_aged")},
         }
         aged = replace(self, **left, expiries=expiries, written=self)
         self._aged.clear()  # time does not go back
@@ -136,29 +138,40 @@ class Configuration:
         return found
 
     def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
-        """The effective parameters of a queue for a VO: name to value.
+        """The effective parameters of a queue for a VO, without what differs between its nodes.
 
         Raises:
             KeyError: There is no such queue; ask `knows` first.
         """
         key = self._key(address, vo)
         if (found := self._values.get(key)) is None:
-            parameters = self.parameters(address, vo)
-            found = MappingProxyType(
-                {name: each.value for name, each in parameters.items() if fold(name) not in freshness.TIMES}
-            )
+            found = MappingProxyType(inheritance.values(self.parameters(address, vo)))
             self._values[key] = found
+        return found
+
+    def node_attributes(self, address: QueueAddress, vo: str) -> NodeAttributes:
+        """What differs between the nodes behind a queue, as it is declared for a VO.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        key = self._key(address, vo)
+        if (found := self._node_attributes.get(key)) is None:
+            found = node_attributes.of_parameters(self.parameters(address, vo).values())
+            self._node_attributes[key] = found
         return found
 
     def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
         """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.
 
-        What follows from the address is among it only where the VO's pools may tell queues apart by it.
+        What follows from the address is among it only where the VO's pools may tell queues apart by it; what
+        differs between its nodes is not.
 
         Raises:
             KeyError: There is no such queue; ask `knows` first.
         """
-        return glue.ad(self.values(address, vo), address if self.by_address(vo) else None)
+        alike = self.node_attributes(address, vo).without_these(self.values(address, vo))
+        return glue.ad(alike, address if self.by_address(vo) else None)
 
     def by_address(self, vo: str) -> bool:
         """Whether the VO's jobs may ask for the address of a queue, so that no two queues are alike."""
