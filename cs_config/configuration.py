@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-from cs_config import inheritance
+from cs_config import glue, inheritance
 from cs_config.address import QueueAddress
 from cs_config.groups import Registry
 from cs_config.levels import Level, Parameter
@@ -110,6 +110,20 @@ class Configuration:
             found = MappingProxyType({name: parameter.value for name, parameter in parameters.items()})
             self._values[key] = found
         return found
+
+    def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
+        """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.
+
+        What follows from the address is among it only where the VO's pools may tell queues apart by it.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return glue.ad(self.values(address, vo), address if self.by_address(vo) else None)
+
+    def by_address(self, vo: str) -> bool:
+        """Whether the VO's jobs may ask for the address of a queue, so that no two queues are alike."""
+        return self.vo_operations.get(fold(vo), self.default_operations).pools.by_address
 
     def usable(self, address: QueueAddress, vo: str) -> bool:
         """Whether the VO may use the queue now: enabled, and named by the nearest VO list.

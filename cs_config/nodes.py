@@ -5,7 +5,7 @@ Source: RFC #7's helper for eligible nodes of type Queue.
 
 from collections.abc import Mapping
 
-from cs_config import inheritance
+from cs_config import glue, inheritance
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
@@ -82,4 +82,4 @@ def _ce_fits(
         return True
     parameters = inheritance.effective(config.levels[address][:2], fold(vo))
     values = {name: parameter.value for name, parameter in parameters.items()}
-    return evaluator.eligible(selection, values, declarations)
+    return evaluator.eligible(selection, glue.ad(values), declarations)

@@ -234,6 +234,8 @@ class Pools(Options):
     """Seconds between refreshes without a change of the configuration."""
     grace_time: Seconds = 3_600
     """Seconds that a pool stays after its last job."""
+    by_address: bool = False
+    """Let Requirements ask for GlueCEUniqueID and the like: no two queues are alike then."""
 
 
 class Leases(Options):

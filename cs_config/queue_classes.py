@@ -17,7 +17,7 @@ class QueueClass:
     """Queues that a VO may use and that have equal effective parameters for it."""
 
     digest: str  #: SHA-256 of the parameters; the same from any process and release
-    values: Mapping[str, Value]  #: the parameters, as one of the queues spells them
+    values: Mapping[str, Value]  #: the ad: the parameters, as one of the queues spells them, and GLUE names
     queues: tuple[QueueAddress, ...]  #: sorted
 
 
@@ -34,11 +34,16 @@ def _computed(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     members: dict[str, list[QueueAddress]] = {}
     for address in config.addresses:
         if config.usable(address, vo):
-            members.setdefault(digest(config.values(address, vo)), []).append(address)
+            members.setdefault(_digest(config, address, vo), []).append(address)
     return tuple(
-        QueueClass(digest=name, values=config.values(queues[0], vo), queues=tuple(queues))
+        QueueClass(digest=name, values=config.ad(queues[0], vo), queues=tuple(queues))
         for name, queues in members.items()
     )
+
+
+def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
+    """Of the parameters: GLUE names follow from them, unless it is the address that they follow from."""
+    return digest(config.ad(address, vo) if config.by_address(vo) else config.values(address, vo))
 
 
 def digest(values: Mapping[str, Value]) -> str:

@@ -14,14 +14,15 @@ from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import NotServed, UnknownQueue
+from matcher.gates import Gate
 from matcher.places import Places, Served
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import database, mapping, task_queues
-from taskqueue.claims import Claimed, Holder, Place
+from taskqueue import bans, database, mapping, task_queues
+from taskqueue.claims import Claimed, Holder
 from taskqueue.task_queues import TaskQueue
 
 #: Jobs whose ids a listing names.
@@ -84,8 +85,12 @@ class Matcher:
         with database.reading(self._engine) as conn:
             age = self._follow(conn)
             given = claiming.given_before(conn, unique)
+            # Once for all: the commonest answer must be cheap at a banned site, too.
+            banned = frozenset(ban.site for ban in bans.current(conn, now=now))
             found = {
-                id(request): self._prepare(conn, request, given.get(claiming.key_of(request), ()), age)
+                id(request): self._prepare(
+                    conn, request, given.get(claiming.key_of(request), ()), age, banned
+                )
                 for request in unique
             }
         wishes = [each for each in found.values() if isinstance(each, Wish)]
@@ -154,7 +159,12 @@ class Matcher:
             return self._places.age
 
     def _prepare(
-        self, conn: Connection, request: MatchRequest, given: tuple[Claimed, ...], age: int
+        self,
+        conn: Connection,
+        request: MatchRequest,
+        given: tuple[Claimed, ...],
+        age: int,
+        banned: frozenset[str],
     ) -> Wish | Look | PilotageError:
         """What a request comes down to; a look if it is answered without a claim."""
         if given:
@@ -171,10 +181,17 @@ class Matcher:
             candidates = [each for each in candidates if each.task_queue_id == its]
         if not candidates:
             return Look()
-        if refused := self._refusal(conn, served.place, request.count):
+        gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
+        if gate is not None and (refused := _refusal(gate, candidates, request.count)):
             return Look(refused=refused)
         drawn = lottery.order(candidates, self._random)
-        return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
+        return Wish(
+            request=request,
+            resource=resource,
+            place=served.place,
+            holder=self._holder(request),
+            drawn=drawn,
+        )
 
     def _place(
         self, conn: Connection, presented: Presented, caller: Caller, age: int
@@ -207,12 +224,6 @@ class Matcher:
         with self._lock:
             return self._waiting.candidates(resource, served.pools)
 
-    def _refusal(self, conn: Connection, place: Place, count: int) -> str | None:
-        """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
-        config = self._config()
-        gate = gates.look(conn, config, [place], self._clock()).at(place)
-        return gate.refused if gate is not None and not gate.most(count) else None
-
     def _holder(self, request: MatchRequest) -> Holder:
         vos = request.caller.vos
         leases = operations(self._config(), min(vos) if len(vos) == 1 else None).leases
@@ -221,6 +232,12 @@ class Matcher:
             stamp=request.caller.stamp or request.presented.stamp,
             lease_time=timedelta(seconds=leases.time),
         )
+
+
+def _refusal(gate: Gate, candidates: Sequence[TaskQueue], count: int) -> str | None:
+    """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
+    some = gate.most(count) and any(gate.concerns(each.requirement_class) for each in candidates)
+    return None if some else gate.refused
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -230,6 +230,10 @@ attempts = Table(
     Column("progress", Text, nullable=False, default=""),
     Column("output_tail", Text, nullable=False, default=""),  # last lines of the payload's output
     Column("output", String(64)),  # blob of the output archive
+    # What the job may use of the resource; null: nothing was said of it.
+    Column("processors", Integer),
+    Column("ram_mb", BigInteger),
+    Column("gpus", Integer),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # A job is in one pair of hands at a time, whatever the code above does.

@@ -1,4 +1,4 @@
-from cs_config import queue_classes, validate
+from cs_config import glue, queue_classes, validate
 from cs_config.address import QueueAddress
 
 TREE = """\
@@ -58,5 +58,5 @@ def test_classes_are_computed_once() -> None:
 def test_the_values_of_a_class_are_those_of_its_queues() -> None:
     config = validate.parse(TREE)
     first = queue_classes.queue_classes(config, "cms")[0]
-    assert first.values == {"MaxRAM": 4000, "Tag": ("x", "Y")}
+    assert first.values == glue.ad({"MaxRAM": 4000, "Tag": ("x", "Y")})
     assert first.queues[0] == QueueAddress(site="S", ce="C", queue="a")

@@ -1,0 +1,164 @@
+"""The names of the GLUE 1 schema that follow from our parameters, and the way back.
+
+One table serves both directions: what a queue's ad says besides its parameters, and what the parameters
+are of an ad that only speaks GLUE. What a queue states itself under a name is never replaced.
+Source: GLUE Schema 1.3; gLite's CE ads.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cs_config.address import QueueAddress
+from requirements.values import Scalar, Value, fold
+
+_RULE = "VO:"
+_OPEN, _CLOSED = "Production", "Closed"
+
+
+class Form(StrEnum):
+    """How a value is written in the other schema."""
+
+    SAME = "as it is"
+    ONE = "as it is, if it is one value"
+    LIST = "as a list"
+    MINUTES = "seconds as whole minutes, rounded down"
+    RULES = "a list of VO:<vo>"
+    STATUS = "true as Production, false as Closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlueName:
+    """A name of GLUE 1 with the parameter that it is made of."""
+
+    name: str
+    parameter: str
+    form: Form
+    unit: str = ""  #: of the GLUE value
+
+
+#: Where a name stands twice, the first parameter that a queue has decides; the way back takes the first.
+TABLE = (
+    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="CPUTime", form=Form.MINUTES, unit="minutes"),
+    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="maxCPUTime", form=Form.SAME, unit="minutes"),
+    GlueName(
+        name="GlueCEPolicyMaxWallClockTime", parameter="maxWallClockTime", form=Form.MINUTES, unit="minutes"
+    ),
+    GlueName(name="GlueHostBenchmarkSI00", parameter="SI00", form=Form.SAME, unit="SPECint2000"),
+    GlueName(name="GlueHostMainMemoryRAMSize", parameter="MaxRAM", form=Form.SAME, unit="MB"),
+    GlueName(
+        name="GlueHostArchitectureSMPSize", parameter="NumberOfProcessors", form=Form.SAME, unit="processors"
+    ),
+    GlueName(name="GlueHostArchitecturePlatformType", parameter="Architecture", form=Form.SAME),
+    GlueName(name="GlueHostProcessorModel", parameter="CPUModel", form=Form.ONE),
+    GlueName(name="GlueHostOperatingSystemName", parameter="OS", form=Form.ONE),
+    GlueName(name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="SoftwareTag", form=Form.LIST),
+    GlueName(name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="Tag", form=Form.LIST),
+    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="CloseSE", form=Form.LIST),
+    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="SE", form=Form.LIST),
+    GlueName(name="GlueCEAccessControlBaseRule", parameter="VO", form=Form.RULES),
+    GlueName(name="GlueCEStateStatus", parameter="Enabled", form=Form.STATUS),
+    GlueName(name="GlueCEName", parameter="CEQueueName", form=Form.SAME),
+    GlueName(name="GlueCEName", parameter="BatchQueue", form=Form.SAME),
+    GlueName(name="QueueName", parameter="CEQueueName", form=Form.SAME),
+    GlueName(name="QueueName", parameter="BatchQueue", form=Form.SAME),
+)
+
+#: What follows from the address alone, with how it is written: two queues never have it in common.
+OF_ADDRESS: Mapping[str, str] = {
+    "GlueCEUniqueID": "CE/Queue",
+    "GlueCEInfoHostName": "the host of the CE, without port",
+    "GlueCEHostingCluster": "the host of the CE, without port",
+    "GlueCEName": "the name of the queue, unless CEQueueName or BatchQueue is set",
+    "QueueName": "the name of the queue, unless CEQueueName or BatchQueue is set",
+}
+
+
+def ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
+    """What a queue says to expressions: its parameters, and the GLUE names that follow from them.
+
+    Args:
+        values: Effective parameters; those that are GLUE names themselves stay as they are.
+        address: With it also what follows from the address.
+    """
+    known = {fold(name): value for name, value in values.items()}
+    found: dict[str, Value] = dict(values)
+    for name, value in (*_derived(known), *_of_address(address)):
+        if fold(name) not in known:
+            known[fold(name)] = found[name] = value
+    return found
+
+
+def parameters(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Our parameters that follow from an ad in GLUE names, the reverse of `ad`.
+
+    Access rules of which some name no VO say nothing about VOs, since more than those may enter.
+    """
+    known = {fold(name): value for name, value in of_glue.items()}
+    found: dict[str, Value] = {}
+    seen: set[str] = set()
+    for entry in TABLE:
+        value = known.get(fold(entry.name))
+        if value is None or entry.name in seen:
+            continue
+        seen.add(entry.name)
+        if (read := _from_glue(entry.form, value)) is not None:
+            found.setdefault(entry.parameter, read)
+    return found
+
+
+def _derived(known: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    for entry in TABLE:
+        value = known.get(fold(entry.parameter))
+        if value is not None and (made := _to_glue(entry.form, value)) is not None:
+            yield entry.name, made
+
+
+def _of_address(address: QueueAddress | None) -> Iterator[tuple[str, Value]]:
+    if address is None:
+        return
+    host = address.ce.partition(":")[0]
+    yield "GlueCEUniqueID", f"{address.ce}/{address.queue}"
+    yield from (("GlueCEInfoHostName", host), ("GlueCEHostingCluster", host))
+    yield from (("GlueCEName", address.queue), ("QueueName", address.queue))
+
+
+def _to_glue(form: Form, value: Value) -> Value | None:
+    match form:
+        case Form.MINUTES:
+            return None if (seconds := _number(value)) is None else math.floor(seconds / 60)
+        case Form.RULES:
+            return tuple(f"{_RULE}{vo}" for vo in _items(value))
+        case Form.STATUS:
+            return None if not isinstance(value, bool) else _OPEN if value else _CLOSED
+        case Form.ONE:
+            return None if len(_items(value)) != 1 else _items(value)[0]
+        case Form.LIST:
+            return _items(value)
+        case Form.SAME:
+            return value
+
+
+def _from_glue(form: Form, value: Value) -> Value | None:
+    match form:
+        case Form.MINUTES:
+            return None if (minutes := _number(value)) is None else minutes * 60
+        case Form.RULES:
+            rules = [str(rule) for rule in _items(value)]
+            stated = all(fold(rule).startswith(fold(_RULE)) for rule in rules)
+            return tuple(rule[len(_RULE) :] for rule in rules) if stated else None
+        case Form.STATUS:
+            return None if fold(str(value)) == fold(_OPEN) else False
+        case Form.LIST:
+            return _items(value)
+        case Form.ONE | Form.SAME:
+            return value
+
+
+def _number(value: Value) -> int | float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _items(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
