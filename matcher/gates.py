@@ -43,13 +43,12 @@ class Gate:
         """Whether it has to be asked for each job."""
         return self._banned or bool(self._conditions) or any(each.asks_job for each in self._standing)
 
-    @property
-    def passing(self) -> Passing:
-        """Which jobs are worth a look."""
+    def passing(self, vo: str) -> Passing:
+        """Which jobs of a VO are worth a look."""
         kept_out = {
             (each.rule.limit.attribute, each.rule.limit.value)
             for each in self._conditions
-            if each.full and each.rule.vo is None and not each.rule.exempt
+            if each.full and each.rule.is_about(vo)
         }
         return Passing(job_type=TEST if self._banned else "", kept_out=frozenset(kept_out))
 
@@ -72,9 +71,9 @@ class Gate:
             return False
         return True
 
-    def kept_out(self) -> None:
-        """Nothing of a task queue came through: jobs that are not worth a look may be why."""
-        if self.passing.kept_out:
+    def kept_out(self, vo: str) -> None:
+        """Nothing of a task queue of the VO came through: jobs that are not worth a look may be why."""
+        if self.passing(vo).kept_out:
             self.refused = self.refused or LIMITS
 
     def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:
@@ -128,9 +127,13 @@ def lock(conn: Connection, config: Configuration, places: Collection[Place], now
     """The gates of places, locked until the end of the transaction."""
     names = _names(config, places)
     locked = scopes.lock(conn, names) if names else {}
-    sites = {place.site for place in places if place.site}
-    banned = bans.of(conn, sites, now=now) if sites else {}
-    return _gates(conn, config, locked, banned, now)
+    return _gates(conn, config, locked, _banned(conn, places, now), now)
+
+
+def show(conn: Connection, config: Configuration, places: Collection[Place], now: datetime) -> Gates:
+    """The same without locks: how the gates stand, for those who do not claim."""
+    found = scopes.read(conn, _names(config, places))
+    return _gates(conn, config, found, _banned(conn, places, now), now)
 
 
 def look(conn: Connection, config: Configuration, places: Collection[Place], now: datetime) -> Gates:
@@ -141,6 +144,11 @@ def look(conn: Connection, config: Configuration, places: Collection[Place], now
 def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
     """The scopes with a throttle that a place is in, the site first."""
     return tuple(name for name in _line(place) if name in config.throttles)
+
+
+def _banned(conn: Connection, places: Collection[Place], now: datetime) -> Collection[str]:
+    sites = {place.site for place in places if place.site}
+    return bans.of(conn, sites, now=now) if sites else ()
 
 
 def _gates(

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -14,6 +14,7 @@ from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import NotServed, UnknownQueue
+from matcher.listing import Listing, listings
 from matcher.places import Places, Served
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
@@ -24,22 +25,11 @@ from taskqueue import database, mapping, task_queues
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
-#: Jobs whose ids a listing names.
-_NAMED_JOBS = 100
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
 BANNED = "banned"
 NO_TASK_QUEUE = "no_task_queue"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A task queue that a resource may serve now."""
-
-    task_queue: TaskQueue
-    waiting: int
-    job_ids: tuple[int, ...]  #: the first to be handed out, a hundred at most
 
 
 class Matcher:
@@ -127,7 +117,7 @@ class Matcher:
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_matching_task_queues(self, presented: Presented, caller: Caller) -> list[Listing]:
-        """All task queues that a resource may serve now, with what waits in them.
+        """All task queues that a resource may serve now, limits and bans applied, with what waits in them.
 
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
@@ -136,16 +126,9 @@ class Matcher:
             served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
-            candidates = {each.task_queue_id: each for each in self._candidates(served, resource)}
-            waiting = task_queues.waiting_in(conn, candidates)
-            return [
-                Listing(
-                    task_queue=candidates[each],
-                    waiting=waiting[each],
-                    job_ids=tuple(task_queues.first_jobs(conn, each, _NAMED_JOBS)),
-                )
-                for each in sorted(waiting)
-            ]
+            gates_here = gates.show(conn, self._config(), [served.place], self._clock())
+            candidates = self._candidates(served, resource)
+            return listings(conn, candidates, served.place, gates_here.at(served.place))
 
     def _follow(self, conn: Connection) -> int:
         """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
