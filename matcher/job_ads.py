@@ -3,12 +3,15 @@
 import json
 from collections.abc import Mapping
 
+from matcher.applicants import Applicant
 from requirements.errors import InvalidInput
 from requirements.values import Value, as_value, fold
 from taskqueue.choosing import Waiting
 
+Job = Waiting | Applicant
 
-def of(job: Waiting) -> Mapping[str, Value]:
+
+def of(job: Job) -> Mapping[str, Value]:
     """The attributes of a waiting job under `TARGET.`; what is no plain value is left out."""
     ad: dict[str, Value] = {}
     known = {

@@ -40,7 +40,10 @@ def listings(
     by_id = {each.task_queue_id: each for each in candidates}
     if gate is None or not gate.asks_job:
         return [] if gate is not None and not gate.most(1) else list(_all(conn, by_id))
-    shown = (_admitted(conn, by_id[each], place, gate) for each in sorted(by_id)) if gate.most(1) else ()
+    if not gate.most(1):
+        return []
+    concerned = [each for _, each in sorted(by_id.items()) if gate.concerns(each.requirement_class)]
+    shown = [_admitted(conn, each, place, gate) for each in concerned]
     return [each for each in shown if each.job_ids]
 
 

@@ -198,6 +198,8 @@ pool_queue_classes = Table(
     metadata,
     Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), nullable=False),
     Column("queue_class_id", BigId, ForeignKey("queue_classes.queue_class_id"), nullable=False),
+    # True: only some nodes may do; what they measured decides.
+    Column("undecided", Boolean, nullable=False, server_default=false()),
     PrimaryKeyConstraint("pool_id", "queue_class_id"),
     Index("ix_pool_queue_classes_queue_class_id", "queue_class_id"),
 )
