@@ -95,9 +95,10 @@ def _refresh(mine: Turn, config: Configuration, vo: str) -> dict[str, mapping.Ch
     outdated = _outdated(mine, config, vo)
     known = eligibility.of_configuration(config)
     digests = {
-        pool.pool_id: frozenset(
-            each.digest for each in known.of(pool.pool_id, canonical.from_json(pool.original), vo)
-        )
+        pool.pool_id: {
+            each.queue_class.digest: each.undecided
+            for each in known.of(pool.pool_id, canonical.from_json(pool.original), vo)
+        }
         for pool in outdated
     }
     with mine.writing() as conn:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-from cs_config import glue, inheritance
+from cs_config import glue, inheritance, node_attributes
 from cs_config.address import QueueAddress
 from cs_config.groups import Registry
 from cs_config.levels import Level, Parameter
@@ -13,6 +13,7 @@ from cs_config.options import Operations
 from cs_config.sections import Section, Tree, plain
 from cs_config.throttle import Throttle
 from requirements.errors import InvalidRequest
+from requirements.nodes import NodeAttributes
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold
 
@@ -45,6 +46,7 @@ class Configuration:
         default_factory=dict, repr=False
     )
     _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict)
+    _node_attributes: dict[tuple[QueueAddress, str], NodeAttributes] = field(default_factory=dict)
     #: What other modules of this package compute from it once; the key begins with their name.
     derived: dict[tuple[str, str], object] = field(default_factory=dict)
 
@@ -99,27 +101,40 @@ class Configuration:
         return found
 
     def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
-        """The effective parameters of a queue for a VO: name to value.
+        """The effective parameters of a queue for a VO, without what differs between its nodes.
 
         Raises:
             KeyError: There is no such queue; ask `knows` first.
         """
         key = self._key(address, vo)
         if (found := self._values.get(key)) is None:
-            parameters = self.parameters(address, vo)
-            found = MappingProxyType({name: parameter.value for name, parameter in parameters.items()})
+            found = MappingProxyType(inheritance.values(self.parameters(address, vo)))
             self._values[key] = found
+        return found
+
+    def node_attributes(self, address: QueueAddress, vo: str) -> NodeAttributes:
+        """What differs between the nodes behind a queue, as it is declared for a VO.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        key = self._key(address, vo)
+        if (found := self._node_attributes.get(key)) is None:
+            found = node_attributes.of_parameters(self.parameters(address, vo).values())
+            self._node_attributes[key] = found
         return found
 
     def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
         """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.
 
-        What follows from the address is among it only where the VO's pools may tell queues apart by it.
+        What follows from the address is among it only where the VO's pools may tell queues apart by it; what
+        differs between its nodes is not.
 
         Raises:
             KeyError: There is no such queue; ask `knows` first.
         """
-        return glue.ad(self.values(address, vo), address if self.by_address(vo) else None)
+        alike = self.node_attributes(address, vo).without_these(self.values(address, vo))
+        return glue.ad(alike, address if self.by_address(vo) else None)
 
     def by_address(self, vo: str) -> bool:
         """Whether the VO's jobs may ask for the address of a queue, so that no two queues are alike."""

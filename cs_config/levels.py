@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from requirements.nodes import NodeAttributes
 from requirements.values import Value
 
 
@@ -17,6 +18,7 @@ class Parameter:
     file: str
     line: int
     parts: "tuple[Parameter, ...]" = ()  #: of a set that unites several levels, from the site down
+    node_attribute: NodeAttributes | None = None  #: this one, if it differs from node to node
 
 
 #: Folded name to parameter; None takes away what the levels above say.

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
@@ -10,11 +10,13 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from matcher import gates
+from matcher.filling import Filling
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
+from matcher.resource import Resource
 from taskqueue import choosing, claims, match_requests, pilots
 from taskqueue.choosing import Passing
-from taskqueue.claims import Claimed, Holder, Place, Taken, Want
+from taskqueue.claims import Claimed, Given, Holder, Place, Taken, Want
 from taskqueue.match_requests import Key
 from taskqueue.task_queues import TaskQueue
 
@@ -27,14 +29,21 @@ class Wish:
     """What a request comes down to: where the jobs would run, and which they may be."""
 
     request: MatchRequest
+    resource: Resource  #: that the jobs share
     place: Place
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
+    otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
 
     @property
     def job_id(self) -> int | None:
         """The only job that will do; None: any."""
         return self.request.presented.job_id
+
+    def told(self, look: "Look") -> "Look":
+        """What it is told where its look brought nothing, not even a reason."""
+        silent = not look.claimed and look.refused is None and not look.in_other_hands
+        return replace(look, refused=self.otherwise) if silent else look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,7 @@ class _Catch:
     """What a wish has taken so far, before it is handed over."""
 
     wish: Wish
+    filling: Filling
     gate: Gate | None = None  #: None: nothing holds at the place
     taken: list[Taken] = field(default_factory=list)
     tried: list[TaskQueue] = field(default_factory=list)
@@ -60,8 +70,8 @@ class _Catch:
 
     @property
     def missing(self) -> int:
-        """How many jobs more it wants."""
-        return self.wish.request.count - len(self.taken)
+        """How many jobs more it wants; none if the resource is full."""
+        return 0 if self.filling.full else self.wish.request.count - len(self.taken)
 
     @property
     def refused(self) -> str | None:
@@ -74,13 +84,21 @@ class _Catch:
         return self.wish.job_id is not None or (self.gate is not None and self.gate.asks_job)
 
     @property
-    def most(self) -> int:
-        """How many jobs may be taken at once."""
+    def admitted(self) -> int:
+        """How many jobs may be taken at once, as far as the place is concerned."""
         return self.missing if self.gate is None else self.gate.most(self.missing)
+
+    def most(self, task_queue: TaskQueue) -> int:
+        """How many jobs of a task queue may be taken at once."""
+        return self.filling.most(task_queue.requirement_class, self.admitted)
+
+    def untried(self) -> Iterator[TaskQueue]:
+        """The task queues that are left whose jobs still fit; what is too large now stays so."""
+        return (each for each in self.wish.drawn if self.filling.most(each.requirement_class, 1))
 
     def next(self) -> TaskQueue | None:
         """The task queue to try next; None: all have been."""
-        found = next(self.wish.drawn, None)
+        found = next(self.untried(), None)
         if found is not None:
             self.tried.append(found)
         return found
@@ -89,10 +107,22 @@ class _Catch:
         """What it wants of that task queue."""
         return Want(
             task_queue_id=task_queue.task_queue_id,
-            count=self.missing,
+            count=self.most(task_queue),
             place=self.wish.place,
             has_pool=task_queue.requirement_class.submit_pool is not None,
         )
+
+    def took(self, task_queue: TaskQueue, taken: Sequence[Taken]) -> None:
+        """Jobs of a task queue were taken."""
+        self.taken += taken
+        self.filling.take(task_queue.requirement_class, len(taken))
+
+    def given(self) -> list[Given]:
+        """The jobs with what each may use."""
+        return [
+            Given(row=row, place=self.wish.place, holder=self.wish.holder, allotment=allotment)
+            for row, allotment in zip(self.taken, self.filling.allotments(), strict=True)
+        ]
 
 
 def claim_all(
@@ -106,11 +136,13 @@ def claim_all(
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
-    catches = [_Catch(wish=wish, gate=doors.at(wish.place)) for wish in wishes]
+    catches = [
+        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place)) for wish in wishes
+    ]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
     # Those first who cannot take just any job.
     for catch in asking:
-        if (catch.gate is not None or catch.chooses) and catch.most:
+        if (catch.gate is not None or catch.chooses) and catch.admitted:
             _search(conn, catch, now)
     _take(conn, [catch for catch in asking if catch.gate is None and not catch.chooses], now)
     looks = _hand_over(conn, catches, now)
@@ -151,8 +183,8 @@ def _take(conn: Connection, catches: Sequence[_Catch], now: datetime) -> None:
             (catch, found) for catch in catches if catch.missing > 0 and (found := catch.next()) is not None
         ]
         wants = [catch.want(found) for catch, found in asking]
-        for (catch, _), taken in zip(asking, claims.take_all(conn, wants, now=now), strict=True):
-            catch.taken += taken
+        for (catch, found), taken in zip(asking, claims.take_all(conn, wants, now=now), strict=True):
+            catch.took(found, taken)
     for catch in catches:
         if catch.missing > 0:
             _search(conn, catch, now)
@@ -161,35 +193,36 @@ def _take(conn: Connection, catches: Sequence[_Catch], now: datetime) -> None:
 def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
     """Take from those that have jobs, among all that were not tried; say how it stands if none has."""
     place = catch.wish.place
-    first = [each.task_queue_id for each in catch.tried]
-    rest = [each.task_queue_id for each in catch.wish.drawn]
-    left = claims.left(conn, rest, place=place)
-    full = [each for each in rest if each in left]
+    first = _ids(catch.tried)
+    rest = list(catch.untried())
+    left = claims.left(conn, _ids(rest), place=place)
+    full = [each for each in rest if each.task_queue_id in left]
     _take_from(conn, catch, full, now)
-    still = claims.left(conn, first + full, place=place) if catch.missing > 0 else left.union(first)
-    catch.emptied = frozenset(first + rest) - still - left
+    still = claims.left(conn, first + _ids(full), place=place) if catch.missing > 0 else left.union(first)
+    catch.emptied = frozenset(first + _ids(rest)) - still - left
     # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
     others = catch.wish.job_id is None and catch.refused is None
     catch.in_other_hands = not catch.taken and bool(still) and others
 
 
-def _take_from(conn: Connection, catch: _Catch, task_queue_ids: Sequence[int], now: datetime) -> None:
-    """Take from the first task queue that has any, then from the next, as much as the place lets through."""
+def _ids(task_queues: Sequence[TaskQueue]) -> list[int]:
+    return [each.task_queue_id for each in task_queues]
+
+
+def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue], now: datetime) -> None:
+    """Take from the first task queue, then from the next: what the place lets through, while it fits."""
     place, gate = catch.wish.place, catch.gate
-    if gate is None and not catch.chooses:
-        catch.taken += claims.take(conn, task_queue_ids, catch.missing, place=place, now=now)
-        return
-    for task_queue_id in task_queue_ids:
-        while catch.missing > 0 and (most := catch.most):
+    for task_queue in task_queues:
+        while most := catch.most(task_queue):
             if catch.chooses:
-                passed = _choose(conn, catch, task_queue_id, now)
+                passed = _choose(conn, catch, task_queue.task_queue_id, now)
             else:
-                passed = claims.take(conn, [task_queue_id], most, place=place, now=now)
+                passed = claims.take(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
                     gate.passed(passed)
-            if not passed:
+            catch.took(task_queue, passed)
+            if not passed or (gate is None and len(passed) < most and not catch.chooses):
                 break
-            catch.taken += passed
 
 
 def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) -> list[Taken]:
@@ -213,7 +246,7 @@ def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) 
 
 
 def _hand_over(conn: Connection, catches: Sequence[_Catch], now: datetime) -> list[Look]:
-    given = [(row, catch.wish.place, catch.wish.holder) for catch in catches for row in catch.taken]
+    given = [each for catch in catches for each in catch.given()]
     claimed = iter(claims.hand_over(conn, given, now=now))
     _count(conn, catches)
     return [

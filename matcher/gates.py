@@ -11,12 +11,13 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
-from matcher import job_ads, limits, standings
+from matcher import limits, standings
 from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
 from taskqueue import bans, matching_delays, reservations, scopes
 from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Place, Taken
+from taskqueue.classes import RequirementClass
 from taskqueue.matching_delays import Level
 
 BANNED = "banned"
@@ -61,13 +62,16 @@ class Gate:
             self.refused = self.refused or THROTTLED
         return 1 if most > 1 and self.asks_job else max(most, 0)
 
+    def concerns(self, asked: RequirementClass) -> bool:
+        """Whether jobs of this class may be worth a look at all."""
+        return not self._banned or TEST in asked.job_types
+
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
-        if any(each.full and each.rule.concerns(job) for each in self._conditions):
+        if any(each.keeps_out(job) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
-        asking = [each for each in self._standing if each.asks_job]
-        if asking and not all(each.throttled.admits(job_ads.of(job)) for each in asking):
+        if not all(each.admits(job) for each in self._standing):
             self.refused = self.refused or THROTTLED
             return False
         return True
@@ -133,9 +137,24 @@ def lock(conn: Connection, config: Configuration, places: Collection[Place], now
     return _gates(conn, config, locked, banned, now)
 
 
-def look(conn: Connection, config: Configuration, places: Collection[Place], now: datetime) -> Gates:
-    """The same but for bans, for a look only: who finds a gate closed need not write."""
-    return _gates(conn, config, scopes.read(conn, _names(config, places)), (), now)
+def look(
+    conn: Connection,
+    config: Configuration,
+    places: Collection[Place],
+    now: datetime,
+    *,
+    banned: Collection[str],
+) -> Gates:
+    """The same for a look only: who finds a gate closed need not write.
+
+    Args:
+        conn: Any connection.
+        config: The current configuration.
+        places: Where the jobs would run.
+        now: The time.
+        banned: The sites that are, read once for many places.
+    """
+    return _gates(conn, config, scopes.read(conn, _names(config, places)), banned, now)
 
 
 def throttled(config: Configuration, place: Place) -> tuple[str, ...]:

@@ -11,17 +11,17 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
-from matcher import gates, rules, standings
+from matcher import closures, rules
+from matcher.applicants import Applicant
 from matcher.parts import Demand
-from matcher.survey import Offer, Survey
+from matcher.survey import Survey
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
-from taskqueue import pilot_activity, scopes, waiting_place
-from taskqueue.claims import Place
+from taskqueue import pilot_activity, waiting_place
 from taskqueue.jobs import Job
 from taskqueue.states import PREPARING, JobStatus
 
-#: Throttled places that are named.
+#: Closed places that are named.
 _TOLD = 3
 #: How long a pilot's last request counts as news.
 LATELY = timedelta(minutes=15)
@@ -32,6 +32,7 @@ class Situation:
     """All that holders may look at."""
 
     job: Job | None  #: None: a description that was not submitted
+    applicant: Applicant
     demand: Demand
     survey: Survey
     eligible: int  #: queues, as a set of the survey
@@ -83,8 +84,9 @@ def _places(_: Connection, situation: Situation) -> Iterator[str]:
             meant = did_you_mean(name, situation.config.sites)
             hint = f", did you mean {meant}?" if meant else ""
             yield f"the configuration knows no site {name} ({keyword}){hint}"
-    ces = list(dict.fromkeys(queue.address.ce for queue in situation.survey.queues))
-    for name in sorted(name for name in asked.grid_ces if fold(name) not in set(map(fold, ces))):
+    ces = situation.survey.ces
+    known_ces = set(map(fold, ces)) if asked.grid_ces else set()
+    for name in sorted(name for name in asked.grid_ces if fold(name) not in known_ces):
         meant = did_you_mean(name, ces)
         yield f"the configuration knows no CE {name} (GridCE)" + (f", did you mean {meant}?" if meant else "")
 
@@ -104,21 +106,14 @@ def _switched_off(_: Connection, situation: Situation) -> Iterator[str]:
 
 def _unsaid(_: Connection, situation: Situation) -> Iterator[str]:
     """What nobody checks before a pilot is there, since the queues do not say what they have."""
-    asked, queues = situation.demand.asked, [queue.resource for queue in _eligible(situation)]
-    for what, asks, silent in (
-        (
-            f"Platform {', '.join(sorted(asked.platforms))}",
-            asked.platforms,
-            all(each.platforms is None for each in queues),
-        ),
-        (
-            f"{rules.ram_needed(asked)} MB of memory",
-            rules.ram_needed(asked),
-            all(each.max_ram is None for each in queues),
-        ),
+    asked, eligible = situation.demand.asked, situation.eligible
+    for field, asks, what in (
+        ("platforms", bool(asked.platforms), f"Platform {', '.join(sorted(asked.platforms))}"),
+        ("max_ram", bool(rules.ram_needed(asked)), f"{rules.ram_needed(asked)} MB of memory"),
     ):
-        if asks and queues and silent:
-            yield f"no queue says that it has {what}; what the {len(queues)} eligible ones have is not stated"
+        if asks and eligible and situation.survey.silent(field, eligible):
+            number = eligible.bit_count()
+            yield f"no queue says that it has {what}; what the {number} eligible ones have is not stated"
 
 
 def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:
@@ -126,7 +121,7 @@ def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:
         return
     vo = situation.demand.asked.vo
     seen = pilot_activity.by_queue(conn, vo, since=situation.now - LATELY)
-    fits = [seen[queue.address] for queue in _eligible(situation) if queue.address in seen]
+    fits = [each for queue, each in seen.items() if situation.survey.within(str(queue)) & situation.eligible]
     asked, coming = sum(each.asked for each in fits), sum(each.coming for each in fits)
     total, minutes = sum(each.asked for each in seen.values()), LATELY // timedelta(minutes=1)
     if not asked:
@@ -138,30 +133,22 @@ def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:
         yield f"{coming} pilots for eligible queues wait in their batch systems"
 
 
-def _eligible(situation: Situation) -> Iterator[Offer]:
-    mask = f"{situation.eligible:b}"[::-1]
-    return (queue for queue, bit in zip(situation.survey.queues, mask, strict=False) if bit == "1")
-
-
-def _throttles(conn: Connection, situation: Situation) -> Iterator[str]:
-    """Sites, CEs and queues that take no job at this moment, asked as a claim asks."""
-    lines = [gates.throttled(situation.config, _place(queue)) for queue in _eligible(situation)]
-    names = {name for line in lines for name in line}
-    if not names:
-        return
-    known = standings.of(conn, situation.config, scopes.read(conn, names).values(), situation.now)
-    rooms = {name: each.room() for name, each in known.items()}
-    closed = {name: room.why for name, room in rooms.items() if room.jobs is not None and room.jobs <= 0}
-    shut = sum(not closed.keys().isdisjoint(line) for line in lines)
-    for name, why in sorted(closed.items())[:_TOLD]:
-        yield f"{name} is throttled ({why})"
+def _closures(conn: Connection, situation: Situation) -> Iterator[str]:
+    """Bans, limits, delays and throttles that keep the job out of queues that would do."""
+    survey, eligible = situation.survey, situation.eligible
+    sites = [site for site, queues in survey.sites.items() if queues & eligible]
+    shut = 0
+    told: list[tuple[int, str]] = []
+    for each in closures.of(conn, situation.config, situation.applicant, sites, situation.now):
+        if here := survey.within(each.scope) & eligible:
+            shut |= here
+            told.append((here.bit_count(), each.text))
+    told.sort(key=lambda each: -each[0])
+    yield from (text for _, text in told[:_TOLD])
+    if len(told) > _TOLD:
+        yield f"{len(told) - _TOLD} other places do not let it in either"
     if shut:
-        yield f"{shut} of the {len(lines)} eligible queues take no job now"
-
-
-def _place(queue: Offer) -> Place:
-    address = queue.address
-    return Place(site=address.site, ce=address.ce, queue=address.queue)
+        yield f"{shut.bit_count()} of the {eligible.bit_count()} eligible queues take no job like it now"
 
 
 def _line(conn: Connection, situation: Situation) -> Iterator[str]:
@@ -177,7 +164,7 @@ HOLDERS: tuple[Holder, ...] = (
     _places,
     _switched_off,
     _unsaid,
-    _throttles,
+    _closures,
     _pilots,
     _line,
 )

@@ -42,7 +42,7 @@ class ClassIndex:
         self._pools = NameBitmap()
         self._without_pool = 0
         self._whole_node = 0
-        self._thresholds = {name: ThresholdBitmap() for name in _NEEDS}
+        self._thresholds = {name: ThresholdBitmap() for name in rules.NEEDS}
         self._remembered: dict[Resource, int] = {}
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class ClassIndex:
 
     def _evaluate(self, resource: Resource) -> int:
         mask = self._everything
-        for name, capacity in _capacities(resource).items():
+        for name, capacity in rules.capacities(resource).items():
             if capacity is not None:
                 mask &= self._thresholds[name].up_to(capacity)
         mask &= self._at_site(resource)
@@ -146,7 +146,7 @@ class ClassIndex:
         for name, restriction in self._restrictions.items():
             (restriction.add if add else restriction.discard)(bit, entry.names[name])
         for name, threshold in self._thresholds.items():
-            (threshold.add if add else threshold.discard)(bit, _NEEDS[name](entry.asked))
+            (threshold.add if add else threshold.discard)(bit, rules.NEEDS[name](entry.asked))
         for bitmap, names in (
             (self._banned_sites, entry.banned_sites),
             (self._tags, entry.tags),
@@ -163,25 +163,10 @@ def _pool(asked: RequirementClass) -> Collection[str]:
     return () if asked.submit_pool is None else (asked.submit_pool,)
 
 
-def _capacities(resource: Resource) -> Mapping[str, float | None]:
-    return {
-        "cpu_time": resource.cpu_time,
-        "ram": resource.max_ram,
-        "processors": resource.processors,
-        "gpus": resource.gpus,
-    }
-
-
 _RESTRICTIONS: Mapping[str, Callable[[RequirementClass], Collection[str]]] = {
     "vo": lambda asked: (fold(asked.vo),),
     "sites": lambda asked: asked.sites,
     "grid_ces": lambda asked: asked.grid_ces,
     "platforms": lambda asked: asked.platforms,
     "job_types": lambda asked: asked.job_types,
-}
-_NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
-    "cpu_time": lambda asked: asked.cpu_time,
-    "ram": rules.ram_needed,
-    "processors": lambda asked: asked.processors_min,
-    "gpus": lambda asked: asked.gpus,
 }

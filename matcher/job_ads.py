@@ -4,13 +4,16 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
+from matcher.applicants import Applicant
 from requirements import job_attributes
 from requirements.values import Value, fold
 from taskqueue import placeholders
 from taskqueue.choosing import Waiting
 
+Job = Waiting | Applicant
 
-def of(job: Waiting) -> Mapping[str, Value]:
+
+def of(job: Job) -> Mapping[str, Value]:
     """The attributes of a waiting job under `TARGET.`; what is no plain value is left out."""
     known = {
         **identity(vo=job.vo, owner=job.owner, owner_group=job.owner_group),

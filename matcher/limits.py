@@ -4,6 +4,7 @@ A limit under `Operations/Defaults` counts the jobs of all VOs; one of a VO coun
 it instead of the same one under `Defaults`.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from sqlalchemy import Connection, Row
 
 from cs_config.configuration import Configuration
 from cs_config.place_limits import MatchingDelay, RunningLimit
+from matcher.applicants import Applicant
 from taskqueue import matching_delays, presence
 from taskqueue.matching_delays import Key, Level
 
@@ -26,7 +28,7 @@ _SHOWN = {
     "VO": "vo",
     "SubmitPool": "submit_pool",
 }
-Job = Row[*tuple[Any, ...]]
+Job = Row[*tuple[Any, ...]] | Applicant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,12 @@ class Rule:
         whose = job.vo == self.vo if self.vo is not None else job.vo not in self.exempt
         return whose and (getattr(job, _SHOWN[self.limit.attribute]) or "") == self.limit.value
 
+    @property
+    def about(self) -> str:
+        """Whose jobs, for a person."""
+        of_vo = f" of the VO {self.vo}" if self.vo is not None else ""
+        return f"{self.limit.attribute} {self.limit.value}{of_vo}"
+
 
 @dataclass(slots=True, kw_only=True)
 class Running:
@@ -56,6 +64,15 @@ class Running:
         """Whether no job more may come."""
         return self.there >= self.limit.most
 
+    def keeps_out(self, job: Job) -> bool:
+        """Whether this job may not come now."""
+        return self.full and self.rule.concerns(job)
+
+    @property
+    def why(self) -> str:
+        """How it stands, for a person."""
+        return f"has {self.there} jobs with {self.rule.about}, its RunningLimit is {self.limit.most}"
+
     def matched(self) -> None:
         """Count a job that was just taken."""
         self.there += 1
@@ -66,6 +83,7 @@ class Bucket:
     """A matching delay with its tokens."""
 
     rule: Rule
+    delay: MatchingDelay
     key: Key
     tokens: float
     changed: bool = False
@@ -74,6 +92,19 @@ class Bucket:
     def full(self) -> bool:
         """Whether no job may come before the next token."""
         return self.tokens < 1
+
+    def keeps_out(self, job: Job) -> bool:
+        """Whether this job may not come now."""
+        return self.full and self.rule.concerns(job)
+
+    @property
+    def why(self) -> str:
+        """How it stands, for a person."""
+        wait = math.ceil((1 - self.tokens) * self.delay.seconds)
+        return (
+            f"takes a job with {self.rule.about} every {self.delay.seconds:g} s (MatchingDelay), "
+            f"the next in {wait} s"
+        )
 
     def matched(self) -> None:
         """Take a token."""
@@ -139,7 +170,7 @@ def _buckets(these: Sequence[Rule], levels: Mapping[Key, Level], now: datetime) 
         delay = rule.limit
         if isinstance(delay, MatchingDelay):
             key = (delay.scope, delay.attribute, delay.value, rule.vo or "")
-            yield Bucket(rule=rule, key=key, tokens=_tokens(delay, levels.get(key), now))
+            yield Bucket(rule=rule, delay=delay, key=key, tokens=_tokens(delay, levels.get(key), now))
 
 
 def _tokens(delay: MatchingDelay, level: Level | None, now: datetime) -> float:

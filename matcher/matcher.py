@@ -14,14 +14,16 @@ from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import NotServed, UnknownQueue
-from matcher.places import Places, Served
+from matcher.gates import Gate
+from matcher.places import Places
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
+from matcher.served import Served
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import database, mapping, task_queues
-from taskqueue.claims import Claimed, Holder, Place
+from taskqueue import bans, database, mapping, task_queues
+from taskqueue.claims import Claimed, Holder
 from taskqueue.task_queues import TaskQueue
 
 #: Jobs whose ids a listing names.
@@ -31,6 +33,8 @@ _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
 BANNED = "banned"
 NO_TASK_QUEUE = "no_task_queue"
+#: Jobs wait that another node of the queue may run.
+NODE = "node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +88,19 @@ class Matcher:
         with database.reading(self._engine) as conn:
             age = self._follow(conn)
             given = claiming.given_before(conn, unique)
+            # Once for all: the commonest answer must be cheap at a banned site, too.
+            banned = frozenset(ban.site for ban in bans.current(conn, now=now))
             found = {
-                id(request): self._prepare(conn, request, given.get(claiming.key_of(request), ()), age)
+                id(request): self._prepare(
+                    conn, request, given.get(claiming.key_of(request), ()), age, banned
+                )
                 for request in unique
             }
         wishes = [each for each in found.values() if isinstance(each, Wish)]
         if wishes:
             with database.writing(self._engine) as conn:
                 looks = claiming.claim_all(conn, wishes, config=self._config(), now=now)
-            claimed = {id(wish.request): look for wish, look in zip(wishes, looks, strict=True)}
+            claimed = {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
         else:
             claimed = {}
         return [_outcome(found, claimed, batch[number]) for number in first]
@@ -129,6 +137,8 @@ class Matcher:
     def get_matching_task_queues(self, presented: Presented, caller: Caller) -> list[Listing]:
         """All task queues that a resource may serve now, with what waits in them.
 
+        Without facts of a node, also those that only some nodes of the queue may serve.
+
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
@@ -136,7 +146,9 @@ class Matcher:
             served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
-            candidates = {each.task_queue_id: each for each in self._candidates(served, resource)}
+            # Before there is a node, nobody can say what it has not.
+            pools = served.pools if presented.node_facts else served.pools | served.kept_back
+            candidates = {each.task_queue_id: each for each in self._candidates(pools, resource)}
             waiting = task_queues.waiting_in(conn, candidates)
             return [
                 Listing(
@@ -154,7 +166,12 @@ class Matcher:
             return self._places.age
 
     def _prepare(
-        self, conn: Connection, request: MatchRequest, given: tuple[Claimed, ...], age: int
+        self,
+        conn: Connection,
+        request: MatchRequest,
+        given: tuple[Claimed, ...],
+        age: int,
+        banned: frozenset[str],
     ) -> Wish | Look | PilotageError:
         """What a request comes down to; a look if it is answered without a claim."""
         if given:
@@ -165,16 +182,24 @@ class Matcher:
             return error
         if served is None:
             return Look(refused=BANNED)
-        candidates = self._candidates(served, resource)
-        if request.presented.job_id is not None:
-            its = task_queues.holding(conn, request.presented.job_id)
-            candidates = [each for each in candidates if each.task_queue_id == its]
-        if not candidates:
+        candidates = self._wanted(conn, request.presented, served.pools, resource)
+        otherwise = self._elsewhere(conn, request.presented, served, resource)
+        if not candidates and otherwise is None:
             return Look()
-        if refused := self._refusal(conn, served.place, request.count):
+        gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
+        if gate is not None and (refused := _refusal(gate, candidates, request.count)):
             return Look(refused=refused)
+        if not candidates:
+            return Look(refused=otherwise)
         drawn = lottery.order(candidates, self._random)
-        return Wish(request=request, place=served.place, holder=self._holder(request), drawn=drawn)
+        return Wish(
+            request=request,
+            resource=resource,
+            place=served.place,
+            holder=self._holder(request),
+            drawn=drawn,
+            otherwise=otherwise,
+        )
 
     def _place(
         self, conn: Connection, presented: Presented, caller: Caller, age: int
@@ -189,7 +214,7 @@ class Matcher:
         if address is None:
             with self._lock:
                 said = places.spelled(presented, config)
-                found = self._places.served_without_queue(conn, said, _vos(resource), age=age)
+                found = self._places.served_without_queue(conn, config, said, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
@@ -201,17 +226,31 @@ class Matcher:
             grid_ces=frozenset({fold(address.ce)}),
         )
         with self._lock:
-            return self._places.served(conn, address, usable, age=age), here
+            return self._places.served(conn, config, address, usable, presented.node_facts, age=age), here
 
-    def _candidates(self, served: Served, resource: Resource) -> Sequence[TaskQueue]:
+    def _candidates(self, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
         with self._lock:
-            return self._waiting.candidates(resource, served.pools)
+            return self._waiting.candidates(resource, pools)
 
-    def _refusal(self, conn: Connection, place: Place, count: int) -> str | None:
-        """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
-        config = self._config()
-        gate = gates.look(conn, config, [place], self._clock()).at(place)
-        return gate.refused if gate is not None and not gate.most(count) else None
+    def _wanted(
+        self, conn: Connection, presented: Presented, pools: frozenset[str], resource: Resource
+    ) -> Sequence[TaskQueue]:
+        """Those with jobs that fit; if it wants one job only, the one which that is in."""
+        candidates = self._candidates(pools, resource)
+        if presented.job_id is None:
+            return candidates
+        its = task_queues.holding(conn, presented.job_id)
+        return [each for each in candidates if each.task_queue_id == its]
+
+    def _elsewhere(
+        self, conn: Connection, presented: Presented, served: Served, resource: Resource
+    ) -> str | None:
+        """`node` if there are jobs that another node of the queue may run."""
+        if not served.kept_back:
+            return None
+        fitting = self._wanted(conn, presented, served.kept_back, resource)
+        kept_back = (each.requirement_class.submit_pool in served.kept_back for each in fitting)
+        return NODE if any(kept_back) else None
 
     def _holder(self, request: MatchRequest) -> Holder:
         vos = request.caller.vos
@@ -221,6 +260,12 @@ class Matcher:
             stamp=request.caller.stamp or request.presented.stamp,
             lease_time=timedelta(seconds=leases.time),
         )
+
+
+def _refusal(gate: Gate, candidates: Sequence[TaskQueue], count: int) -> str | None:
+    """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
+    some = gate.most(count) and any(gate.concerns(each.requirement_class) for each in candidates)
+    return None if some else gate.refused
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -99,7 +99,10 @@ def _among(field: str) -> Callable[[RequirementClass], str]:
 
 def _ram(asked: RequirementClass) -> str:
     needed = f"at least {rules.ram_needed(asked)} MB"
-    return f"{needed} ({asked.min_ram_per_core} for each core)" if asked.min_ram_per_core else needed
+    if not asked.min_ram_per_core:
+        return needed
+    each = f"{asked.min_ram_per_core} for each of {asked.processors_min} processors"
+    return f"{needed} ({asked.min_ram} and {each})" if asked.min_ram else f"{needed} ({each})"
 
 
 CPU_TIME = Kind(

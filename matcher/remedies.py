@@ -64,14 +64,22 @@ def _cpu_time(_: Failure, asked: RequirementClass, offered: list[Offer], survey:
 
 
 def _ram(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
-    needed = rules.ram_needed(asked)
+    needed, cores = rules.ram_needed(asked), asked.processors_min
     for ram in _steps(queue.resource.max_ram for queue in offered if (queue.resource.max_ram or 0) < needed):
-        changed = replace(
-            asked,
-            min_ram=min(asked.min_ram, int(ram)),
-            min_ram_per_core=min(asked.min_ram_per_core, int(ram) // asked.processors_min),
-        )
-        yield f"lower MinRAM from {needed} to {rules.ram_needed(changed)} MB", changed
+        per_core = min(asked.min_ram_per_core, int(ram) // cores)
+        own = min(asked.min_ram, int(ram) - per_core * cores)
+        changed = replace(asked, min_ram=own, min_ram_per_core=per_core)
+        yield _lowered(asked, changed), changed
+
+
+def _lowered(asked: RequirementClass, changed: RequirementClass) -> str:
+    parts_of_it = (
+        ("MinRAM", asked.min_ram, changed.min_ram),
+        ("MinRAMPerCore", asked.min_ram_per_core, changed.min_ram_per_core),
+    )
+    return " and ".join(
+        f"lower {name} from {before} to {after} MB" for name, before, after in parts_of_it if after < before
+    )
 
 
 def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:

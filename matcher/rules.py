@@ -23,6 +23,13 @@ NAMED: Mapping[str, Callable[[RequirementClass], frozenset[str]]] = {
     "tags": lambda asked: asked.tags,
 }
 _OWNERS = frozenset({"owners", "owner_groups"})
+#: How much a class must have at least of what is counted, under the names of conditions.
+NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
+    "cpu_time": lambda asked: asked.cpu_time,
+    "ram": lambda asked: ram_needed(asked),
+    "processors": lambda asked: asked.processors_min,
+    "gpus": lambda asked: asked.gpus,
+}
 
 
 def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]) -> tuple[Condition, ...]:
@@ -42,6 +49,16 @@ def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]
 def refuses(condition: Condition, asked: RequirementClass, resource: Resource) -> bool:
     """Whether this one condition keeps the resource from running jobs of the class."""
     return not _CONDITIONS[condition](asked, resource)
+
+
+def capacities(resource: Resource) -> Mapping[str, float | None]:
+    """How much a resource has of each of `NEEDS`; None: it does not say."""
+    return {
+        "cpu_time": resource.cpu_time,
+        "ram": resource.max_ram,
+        "processors": resource.processors,
+        "gpus": resource.gpus,
+    }
 
 
 def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: Resource) -> bool:
@@ -65,9 +82,14 @@ def concerns_owners(exclusion: Exclusion) -> bool:
     return any(name in _OWNERS for name, _ in exclusion)
 
 
-def ram_needed(asked: RequirementClass) -> int:
-    """MB that a job of this class needs: its own figure, or the one per core for the cores it must have."""
-    return max(asked.min_ram, asked.min_ram_per_core * asked.processors_min)
+def ram_needed(asked: RequirementClass, cores: int | None = None) -> int:
+    """MB that a job of this class needs on so many cores: a part of its own, and a part for each of them.
+
+    Args:
+        asked: What the job asks.
+        cores: That it has; None: the least that it must have.
+    """
+    return asked.min_ram + asked.min_ram_per_core * (asked.processors_min if cores is None else cores)
 
 
 def folded(names: Collection[str]) -> frozenset[str]:
@@ -77,6 +99,14 @@ def folded(names: Collection[str]) -> frozenset[str]:
 
 def _named(name: str, wanted: Values) -> bool:
     return wanted is None or fold(name) in wanted
+
+
+def _has(name: str) -> Callable[[RequirementClass, Resource], bool]:
+    def fits(asked: RequirementClass, resource: Resource) -> bool:
+        capacity = capacities(resource)[name]
+        return capacity is None or NEEDS[name](asked) <= capacity
+
+    return fits
 
 
 def _meets(wanted: Collection[str], offered: Values) -> bool:
@@ -110,7 +140,7 @@ def _not_banned(asked: RequirementClass, resource: Resource) -> bool:
 
 _CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = {
     "vo": lambda asked, resource: _named(asked.vo, resource.vos),
-    "cpu_time": lambda asked, resource: asked.cpu_time <= resource.cpu_time,
+    "cpu_time": _has("cpu_time"),
     "site": _site,
     "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),
     "platform": lambda asked, resource: _meets(asked.platforms, resource.platforms),
@@ -118,11 +148,9 @@ _CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = 
     "tag": lambda asked, resource: resource.tags is None or folded(asked.tags) <= resource.tags,
     "required_tag": lambda asked, resource: resource.required_tags <= folded(asked.tags),
     "banned": _not_banned,
-    "ram": lambda asked, resource: resource.max_ram is None or ram_needed(asked) <= resource.max_ram,
-    "processors": lambda asked, resource: (
-        resource.processors is None or asked.processors_min <= resource.processors
-    ),
-    "gpus": lambda asked, resource: asked.gpus <= resource.gpus,
+    "ram": _has("ram"),
+    "processors": _has("processors"),
+    "gpus": _has("gpus"),
     "whole_node": lambda asked, resource: resource.offers_whole_node or not asked.whole_node,
     "limits": _not_excluded,
 }

@@ -8,7 +8,8 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from cs_config.throttle import Stale, Throttle
-from matcher import throttles
+from matcher import job_ads, throttles
+from matcher.job_ads import Job
 from matcher.throttles import OPEN, Room, Throttled
 from taskqueue import presence, reservations
 from taskqueue.scopes import Scope
@@ -30,6 +31,17 @@ class Standing:
         if self.rule is Stale.CLOSED:
             return Room(jobs=0, why=NOT_FRESH)
         return OPEN if self.rule is Stale.OPEN else self.throttled.room()
+
+    def why_not(self, job: Job) -> str | None:
+        """What keeps this job out; None: it may come."""
+        room = self.room()
+        if room.jobs is not None and room.jobs <= 0:
+            return room.why
+        return None if self.admits(job) else f"{throttles.REQUIREMENTS} is not true of this job"
+
+    def admits(self, job: Job) -> bool:
+        """Whether the site takes this very job, as far as it asks who it is."""
+        return not self.asks_job or self.throttled.admits(job_ads.of(job))
 
     @property
     def asks_job(self) -> bool:

@@ -51,7 +51,7 @@ class Failure:
 
 
 class Survey:
-    """The queues of the tree, in the order of `queues`, whether the VO may use them or not."""
+    """The queues of the tree, in the order of their addresses, whether the VO may use them or not."""
 
     def __init__(
         self,
@@ -104,6 +104,38 @@ class Survey:
     def first(self, queues: int) -> Offer:
         """The first of a set that is not empty."""
         return self.queues[(queues & -queues).bit_length() - 1]
+
+    def within(self, scope: str) -> int:
+        """The queues at a scope, `Site`, `Site/CE` or `Site/CE/Queue`; none if nothing is called so."""
+        place = tuple(scope.split("/"))
+        start = bisect_left(self._places, place)
+        end = bisect_left(self._places, (*place[:-1], place[-1] + "\0"), start)
+        return ((1 << (end - start)) - 1) << start
+
+    @cached_property
+    def sites(self) -> Mapping[str, int]:
+        """The sites that have queues, with those."""
+        return {
+            site: self.within(site) for site in dict.fromkeys(queue.address.site for queue in self.queues)
+        }
+
+    @cached_property
+    def ces(self) -> tuple[str, ...]:
+        """The CEs by their names, each once."""
+        return tuple(dict.fromkeys(queue.address.ce for queue in self.queues))
+
+    def silent(self, field: str, queues: int) -> bool:
+        """Whether none of some queues says anything about this field of `Resource`."""
+        unsaid = 0
+        for queue, mask in self._by_resource((field,)):
+            if getattr(self.queues[queue].resource, field) is None:
+                unsaid |= mask
+        return not queues & ~unsaid
+
+    @cached_property
+    def _places(self) -> list[tuple[str, ...]]:
+        addresses = (queue.address for queue in self.queues)
+        return [(address.site, address.ce, address.queue) for address in addresses]
 
     def distinct(self, name: str, queues: int) -> dict[Value, int]:
         """The values of a parameter among some queues, as first spelled, with those that have it."""
@@ -222,6 +254,7 @@ def of_vo(config: Configuration, vo: str) -> Survey:
 def of_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> Survey:
     """Some queues in front of a VO."""
     options = operations(config, vo)
+    addresses = sorted(addresses)
     return Survey(
         _offers_of(config, vo, addresses),
         enabled=mask_of([n for n, address in enumerate(addresses) if config.enabled(address, vo)]),

@@ -33,10 +33,10 @@ def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context
         candidate.pool.pool_id: (candidate.pool, candidate.vo) for _, candidate in arriving if candidate.pool
     }
     new = pools.touch_all(conn, (_new_pool(pool, vo) for pool, vo in used.values()), now=context.now)
-    digests: defaultdict[str, dict[str, frozenset[str]]] = defaultdict(dict)
+    digests: defaultdict[str, dict[str, Mapping[str, bool]]] = defaultdict(dict)
     for pool_id in new:
         pool, vo = used[pool_id]
-        digests[vo][pool_id] = frozenset(each.digest for each in pool.queue_classes)
+        digests[vo][pool_id] = pool.digests
     for vo in sorted(digests):
         _resolve(conn, vo, digests[vo], context)
     stored = stuck_jobs.have_queue(conn, used)
@@ -45,7 +45,7 @@ def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context
     )
 
 
-def _resolve(conn: Connection, vo: str, digests: Mapping[str, frozenset[str]], context: Context) -> None:
+def _resolve(conn: Connection, vo: str, digests: Mapping[str, Mapping[str, bool]], context: Context) -> None:
     version = context.config.version
     if queue_classes.version(conn, vo) is None:
         classes = configured_classes(context.config, vo)

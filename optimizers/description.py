@@ -250,8 +250,10 @@ def _contradictions(description: JobDescription, operations: Operations) -> Iter
         yield "MinNumberOfProcessors", f"{low} is more than MaxNumberOfProcessors, {high}"
     if exact is not None and not (low or exact) <= exact <= (high or exact):
         yield "NumberOfProcessors", f"{exact} is not between MinNumberOfProcessors and MaxNumberOfProcessors"
-    if 0 < description.max_ram_mb < description.min_ram_mb:
-        yield "MinRAM", f"{description.min_ram_mb} MB is more than MaxRAM, {description.max_ram_mb} MB"
+    ram = description.min_ram_mb + description.min_ram_per_core_mb * (exact or low or 1)
+    if 0 < description.max_ram_mb < ram:
+        name = "MinRAM" if description.min_ram_mb else "MinRAMPerCore"
+        yield name, f"{ram} MB is more than MaxRAM, {description.max_ram_mb} MB"
     most = operations.job_description.max_input_data
     if len(description.input_data) > most:
         yield "InputData", f"{len(description.input_data)} files are too many, allowed are {most}"

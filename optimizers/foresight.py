@@ -23,7 +23,7 @@ _ARCHIVE = f"sha256:{'0' * 64}"
 class Foreseen:
     """What becomes of a job."""
 
-    vo: str
+    whose: Ownership
     description: JobDescription
     requirement_class: RequirementClass  #: what matching will look at, or would if the job came so far
     trouble: str | None  #: why it does not come so far; None: it will wait for a pilot
@@ -55,7 +55,7 @@ def of_description(
     outcome = chain.run(candidate, plugins.installed(), context).outcome
     asked = outcome.candidate.requirement_class if isinstance(outcome, Done) else None
     return Foreseen(
-        vo=whose.vo,
+        whose=whose,
         description=description,
         requirement_class=asked or _stated(candidate, context),
         trouble=_trouble(outcome) if isinstance(outcome, Hold | Failed) else None,

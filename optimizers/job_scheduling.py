@@ -58,7 +58,7 @@ def _requirement_class(
         min_ram_per_core=asked.min_ram_per_core_mb,
         processors_min=cores.minimum,
         processors_max=cores.maximum,
-        whole_node=asked.whole_node,
+        whole_node=cores.whole_node,
         gpus=asked.gpus,
         submit_pool=candidate.pool.pool_id if candidate.pool else None,
     )

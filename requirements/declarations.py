@@ -47,6 +47,11 @@ def kind_of(value: Value) -> Kind:
     return Kind.STRING if isinstance(value, str) else Kind.LIST
 
 
+def compared(name: str, declaration: Declaration | None) -> str:
+    """The parameter of a resource that a name of requirements is compared with."""
+    return (declaration.resource if declaration else None) or name
+
+
 @dataclass(frozen=True, slots=True)
 class Declarations:
     """All declared names; looked up without case."""

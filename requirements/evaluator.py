@@ -3,15 +3,19 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from requirements import evaluation
+from requirements import evaluation, on_nodes, remainder
 from requirements.canonical import Requirements
-from requirements.declarations import Declaration, Declarations, Kind, MatchRule
+from requirements.declarations import Declaration, Declarations, Kind, MatchRule, compared
 from requirements.expression import Expression
+from requirements.nodes import NO_NODE_ATTRIBUTES, NodeAttributes, shown_options
 from requirements.record import Record
 from requirements.rules import ReasonKind, mismatch
 from requirements.values import Value, kept, lookup, normal, shown
 
-__all__ = ["Reason", "ReasonKind", "eligible", "failing", "parameters", "parts", "without"]
+__all__ = [
+    *("Reason", "ReasonKind", "Standing", "eligible", "failing", "parameters", "parts", "standing"),
+    "without",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +32,19 @@ class Reason:
         return f"{self.requirement}: wanted {self.wanted}, has {has} ({self.kind})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How requirements stand at a queue, before any of its nodes is known."""
+
+    eligible: bool  #: whether a node that it may have would do
+    residue: Requirements | None = None  #: what the node decides; None: nothing, the answer is final
+
+
 def failing(
-    requirements: Requirements, resource: Mapping[str, Value], declarations: Declarations
+    requirements: Requirements,
+    resource: Mapping[str, Value],
+    declarations: Declarations,
+    nodes: NodeAttributes = NO_NODE_ATTRIBUTES,
 ) -> tuple[Reason, ...]:
     """Every requirement that the resource does not fulfil; empty means that it is eligible.
 
@@ -37,20 +52,56 @@ def failing(
         requirements: What a job asks.
         resource: The effective parameters of a queue for the job's VO; names are looked up without case.
         declarations: What the names mean now; an expression takes no notice of them.
+        nodes: What differs from node to node; fulfilled where a node may fulfil it.
     """
+    known = nodes.without_these(resource) if nodes else resource
     if isinstance(requirements, Record):
-        return tuple(_record_reasons(requirements, resource, declarations))
+        return tuple(_record_reasons(requirements, known, declarations, nodes))
+    parts = (
+        remainder.failing_parts(requirements.text, known, nodes)
+        if nodes
+        else evaluation.failing_parts(requirements.text, known)
+    )
     return tuple(
-        Reason(requirement="Requirements", wanted=part.text, has=part.has, kind=part.kind)
-        for part in evaluation.failing_parts(requirements.text, resource)
+        Reason(requirement="Requirements", wanted=part.text, has=part.has, kind=part.kind) for part in parts
     )
 
 
-def eligible(requirements: Requirements, resource: Mapping[str, Value], declarations: Declarations) -> bool:
-    """Whether the resource fulfils all requirements."""
+def eligible(
+    requirements: Requirements,
+    resource: Mapping[str, Value],
+    declarations: Declarations,
+    nodes: NodeAttributes = NO_NODE_ATTRIBUTES,
+) -> bool:
+    """Whether the resource fulfils all requirements, or has nodes that may.
+
+    With `nodes`, the answer is yes where it is not certain; it never is no where a node would do.
+    """
     if isinstance(requirements, Record):
-        return next(_record_reasons(requirements, resource, declarations), None) is None
+        known = nodes.without_these(resource) if nodes else resource
+        return next(_record_reasons(requirements, known, declarations, nodes), None) is None
+    if nodes:
+        return remainder.remainder(requirements.text, resource, nodes).possible
     return evaluation.is_true(requirements.text, resource)
+
+
+def standing(
+    requirements: Requirements,
+    resource: Mapping[str, Value],
+    declarations: Declarations,
+    nodes: NodeAttributes,
+) -> Standing:
+    """What a queue decides of requirements, and what is left to the facts of its nodes.
+
+    For all facts that the nodes may have: the requirements are fulfilled by queue and facts together
+    (`nodes.together`) if and only if the queue is eligible and the residue, if any, is fulfilled by them.
+    """
+    if not eligible(requirements, resource, declarations, nodes):
+        return Standing(eligible=False)
+    if isinstance(requirements, Record):
+        return Standing(eligible=True, residue=on_nodes.left(requirements, declarations, nodes))
+    text = remainder.remainder(requirements.text, resource, nodes).text
+    return Standing(eligible=True, residue=None if text is None else Expression(text=text))
 
 
 def parts(requirements: Requirements) -> tuple[Requirements, ...]:
@@ -72,16 +123,19 @@ def without(requirements: Requirements, wanted: str) -> Requirements | None:
 def parameters(requirements: Requirements, declarations: Declarations) -> tuple[str, ...]:
     """The names of a resource that the requirements look at; nothing else about it matters to them."""
     if isinstance(requirements, Record):
-        return tuple(_compared(name, declarations.get(name)) for name, _ in requirements.values)
+        return tuple(compared(name, declarations.get(name)) for name, _ in requirements.values)
     return evaluation.names(requirements.text)
 
 
 def _record_reasons(
-    record: Record, resource: Mapping[str, Value], declarations: Declarations
+    record: Record, resource: Mapping[str, Value], declarations: Declarations, nodes: NodeAttributes
 ) -> Iterator[Reason]:
     for name, wanted in record.values:
         declaration = declarations.get(name)
-        has = lookup(resource, _compared(name, declaration))
+        parameter = compared(name, declaration)
+        if nodes and parameter in nodes:
+            continue
+        has = lookup(resource, parameter)
         kind = mismatch(wanted, has, declaration)
         if kind is not None:
             yield Reason(
@@ -90,11 +144,12 @@ def _record_reasons(
                 has=None if has is None else shown(has),
                 kind=kind,
             )
-
-
-def _compared(name: str, declaration: Declaration | None) -> str:
-    """The parameter of a resource that a name is compared with."""
-    return (declaration.resource if declaration else None) or name
+    for name, wanted, kind in on_nodes.impossible(record, declarations, nodes):
+        declaration = declarations.get(name)
+        options = nodes.options(compared(name, declaration))
+        yield Reason(
+            requirement=name, wanted=_asked(wanted, declaration), has=shown_options(options), kind=kind
+        )
 
 
 def _asked(wanted: Value, declaration: Declaration | None) -> str:

@@ -4,8 +4,9 @@ What the library gets is not the text but what was understood of it, written ane
 scope, comments and everything beyond the expression are gone, and regular expressions are computed before.
 """
 
+import itertools
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,10 +54,27 @@ class Program:
         """What it is for a resource: a Python value, or `classad2.Value`."""
         ad = classad2.ClassAd()
         for name in self.names:
-            has = lookup(resource, name)
-            # `as_value` again: at text that is no Unicode the library ends the process.
-            if has is not None:
-                ad[attribute_key(name)] = _for_library(as_value(has, name))
+            _put(ad, name, lookup(resource, name))
+        return self._of(ad)
+
+    def values(
+        self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
+    ) -> Iterator[object]:
+        """What it is for each combination of the options, the last name's options changing first.
+
+        Args:
+            resource: What is known; of the names in `options` it says nothing.
+            options: For some of `names`, what each may be; None: absent.
+        """
+        ad = classad2.ClassAd()
+        for name in self.names:
+            _put(ad, name, lookup(resource, name))
+        for combination in itertools.product(*options.values()):
+            for name, has in zip(options, combination, strict=True):
+                _put(ad, name, has)
+            yield self._of(ad)
+
+    def _of(self, ad: Any) -> object:
         try:
             for call in self.regexps:
                 ad[call.name] = call.result(ad)
@@ -64,6 +82,14 @@ class Program:
         except (classad2.ClassAdException, UnicodeDecodeError):
             # The latter: `substr` counts bytes, half a character is no text.
             return classad2.Value.Error
+
+
+def _put(ad: Any, name: str, has: Value | None) -> None:
+    if has is None:
+        ad.pop(attribute_key(name), None)
+    else:
+        # `as_value` again: at text that is no Unicode the library ends the process.
+        ad[attribute_key(name)] = _for_library(as_value(has, name))
 
 
 def _for_library(value: Value) -> object:
@@ -86,6 +112,11 @@ def read(source: Source) -> Program:
         return _program(node, source.text)
     except classad2.ClassAdException as error:
         raise source.fault(node.start, "HTCondor's ClassAd library cannot read this") from error
+
+
+def of_node(node: Node) -> Program:
+    """A part of an expression that was read and checked, ready for use by itself."""
+    return _single(node, "")
 
 
 def _program(node: Node, text: str) -> Program:

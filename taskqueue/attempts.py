@@ -65,6 +65,9 @@ class Attempt:
     queue: str
     opened_at: datetime
     lease_expires_at: datetime
+    processors: int | None  #: that the job may use; None: nothing was said
+    ram_mb: int | None
+    gpus: int | None
     started_at: datetime | None
     heartbeat_at: datetime | None
     ending: bool  #: the job was killed; the pilot is being told

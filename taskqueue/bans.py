@@ -19,10 +19,11 @@ def _replace(insert: Upsert) -> Insert:
 
 
 BAN = Twins(table, _replace)
+_holds = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
+
 ALLOW = delete(table).where(table.c.site == bindparam("the_site"))
-BANNED = select(table).where(
-    table.c.site.in_(_SITES), or_(table.c.until.is_(None), table.c.until > bindparam("now"))
-)
+BANNED = select(table).where(table.c.site.in_(_SITES), _holds)
+CURRENT = select(table).where(_holds).order_by(table.c.site)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +52,8 @@ def of(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, 
     """The bans of these sites that hold now."""
     rows = conn.execute(BANNED, {"sites": sorted(sites), "now": now})
     return {row.site: Ban(**row._asdict()) for row in rows}
+
+
+def current(conn: Connection, *, now: datetime) -> list[Ban]:
+    """All bans that hold now, by site."""
+    return [Ban(**row._asdict()) for row in conn.execute(CURRENT, {"now": now})]

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,9 @@ from taskqueue.tables import attempts, descriptions, jobs
 from taskqueue.taking import ASSIGNED, CLAIMED, Place, Taken, Want, left, take, take_all
 
 __all__ = [
+    "Allotment",
     "Claimed",
+    "Given",
     "Holder",
     "Place",
     "Taken",
@@ -31,6 +33,9 @@ __all__ = [
 SOURCE = "Matcher"
 _LEASE_BYTES = 24
 
+_LEASE = ("lease", "lease_expires_at")
+_ALLOTTED = ("processors", "ram_mb", "gpus")
+
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 OPEN = insert(attempts)
@@ -38,7 +43,7 @@ DESCRIPTIONS = select(descriptions.c.description_id, descriptions.c.body, descri
     descriptions.c.description_id.in_(bindparam("ids", expanding=True))
 )
 STILL_HELD = (
-    select(*CLAIMED, attempts.c.lease, attempts.c.lease_expires_at)
+    select(*CLAIMED, *(attempts.c[name] for name in (*_LEASE, *_ALLOTTED)))
     .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
     .where(
         jobs.c.job_id.in_(_JOB_IDS),
@@ -59,12 +64,32 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """What a job may use of the resource that it was matched to; None: nothing was said of it."""
+
+    processors: int | None = None
+    ram_mb: int | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A job that was taken, with who gets it."""
+
+    row: Taken
+    place: Place
+    holder: Holder
+    allotment: Allotment = Allotment()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
     """A job with the lease that it is held by."""
 
     row: Taken
     lease: str
     expires: datetime
+    allotment: Allotment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +103,23 @@ class Claimed:
     lease_expires_at: datetime
     description: Mapping[str, Any]  #: placeholders filled, `JobID` added
     sandbox: str | None  #: digest of the input sandbox
+    allotment: Allotment
 
 
-def hand_over(
-    conn: Connection, given: Sequence[tuple[Taken, Place, Holder]], *, now: datetime
-) -> list[Claimed]:
+def hand_over(conn: Connection, given: Sequence[Given], *, now: datetime) -> list[Claimed]:
     """Open an attempt with a lease for each job that was taken, and log it."""
     if not given:
         return []
     held = [
         _Held(
-            row=row,
+            row=each.row,
             lease=secrets.token_hex(_LEASE_BYTES),
-            expires=now + holder.lease_time,
+            expires=now + each.holder.lease_time,
+            allotment=each.allotment,
         )
-        for row, _, holder in given
+        for each in given
     ]
-    opened = [_opened(each, place, holder, now) for each, (_, place, holder) in zip(held, given, strict=True)]
+    opened = [_opened(each, to.place, to.holder, now) for each, to in zip(held, given, strict=True)]
     conn.execute(OPEN, opened)
     log.append(conn, [_logged(each.row, now) for each in held])
     return _claimed(conn, held)
@@ -103,7 +128,16 @@ def hand_over(
 def still_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> list[Claimed]:
     """Those of the jobs that this holder has still: what a lost answer said."""
     rows = conn.execute(STILL_HELD, {"job_ids": sorted(job_ids), "holder": subject}).all()
-    return _claimed(conn, [_Held(row=row, lease=row.lease, expires=row.lease_expires_at) for row in rows])
+    held = [
+        _Held(
+            row=row,
+            lease=row.lease,
+            expires=row.lease_expires_at,
+            allotment=Allotment(processors=row.processors, ram_mb=row.ram_mb, gpus=row.gpus),
+        )
+        for row in rows
+    ]
+    return _claimed(conn, held)
 
 
 def _opened(held: _Held, place: Place, holder: Holder, now: datetime) -> dict[str, object]:
@@ -119,6 +153,7 @@ def _opened(held: _Held, place: Place, holder: Holder, now: datetime) -> dict[st
         "queue": place.queue,
         "opened_at": now,
         "lease_expires_at": held.expires,
+        **asdict(held.allotment),
     }
 
 
@@ -147,6 +182,7 @@ def _claimed(conn: Connection, held: Sequence[_Held]) -> list[Claimed]:
             description=_filled(written[each.row.description_id].body, each.row.parameters)
             | {"JobID": each.row.job_id},
             sandbox=written[each.row.description_id].sandbox,
+            allotment=each.allotment,
         )
         for each in held
     ]

@@ -5,7 +5,7 @@ transaction that makes the job wait, and deletion states that the row is untouch
 second sees what the first did, so that a job never ends without its pool.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,6 +18,8 @@ from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import jobs, submit_pools
 from taskqueue.upserts import Twins, Upsert
 
+#: Ids in one statement; SQLite takes no more than 32,766 values.
+_BATCH = 1000
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 
 
@@ -30,6 +32,10 @@ def _touch(insert: Upsert) -> Insert:
 TOUCH = Twins(submit_pools, _touch)
 
 GET = select(submit_pools).where(submit_pools.c.pool_id == bindparam("pool_id"))
+
+ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
+    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+)
 
 #: What a refresh has to look at: computed from another configuration, or long ago, or never.
 OUTDATED = (
@@ -144,6 +150,16 @@ def find(conn: Connection, *, vos: Collection[str] | None = None, limit: int, af
         statement = statement.where(submit_pools.c.vo.in_(sorted(vos)))
     rows = conn.execute(statement.order_by(submit_pools.c.pool_id).limit(limit)).mappings()
     return [Pool(**row) for row in rows]
+
+
+def originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
+    """The requirements of pools as first written, JSON, by id."""
+    ordered = sorted(pool_ids)
+    return {
+        row.pool_id: row.original
+        for start in range(0, len(ordered), _BATCH)
+        for row in conn.execute(ORIGINALS, {"pool_ids": ordered[start : start + _BATCH]})
+    }
 
 
 def outdated(

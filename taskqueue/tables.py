@@ -198,6 +198,8 @@ pool_queue_classes = Table(
     metadata,
     Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), nullable=False),
     Column("queue_class_id", BigId, ForeignKey("queue_classes.queue_class_id"), nullable=False),
+    # True: only some nodes may do; what they measured decides.
+    Column("undecided", Boolean, nullable=False, server_default=false()),
     PrimaryKeyConstraint("pool_id", "queue_class_id"),
     Index("ix_pool_queue_classes_queue_class_id", "queue_class_id"),
 )
@@ -230,6 +232,10 @@ attempts = Table(
     Column("progress", Text, nullable=False, default=""),
     Column("output_tail", Text, nullable=False, default=""),  # last lines of the payload's output
     Column("output", String(64)),  # blob of the output archive
+    # What the job may use of the resource; null: nothing was said of it.
+    Column("processors", Integer),
+    Column("ram_mb", BigInteger),
+    Column("gpus", Integer),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # A job is in one pair of hands at a time, whatever the code above does.

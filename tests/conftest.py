@@ -13,10 +13,23 @@ from sqlalchemy import Engine
 from cs_config import validate
 from cs_config.configuration import Configuration
 from taskqueue import database
+from tests import debian
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
+from tests.slurm import Slurm
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the suites whose programs are not here, but where nothing may be left out."""
+    needed = {item: mark.args[0] for item in items if (mark := item.get_closest_marker("debian"))}
+    missing = debian.missing()
+    if debian.ALL_OF_THEM and missing.keys() & set(needed.values()):
+        raise pytest.UsageError(f"no programs for the suites {', '.join(missing)}: ./dev test --install")
+    left_out = [item for item, suite in needed.items() if suite in missing]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if needed.get(item) not in missing]
 
 
 @pytest.fixture
@@ -107,3 +120,14 @@ def redis_server(_redis: RedisServer) -> Iterator[RedisServer]:
     yield _redis
     _redis.stop()
     _redis.start()
+
+
+@pytest.fixture(scope="session")
+def slurm(short_directory: Path) -> Iterator[Slurm]:
+    """A real Slurm with two partitions and node features; for tests that clean up behind them."""
+    directory = short_directory / "slurm"
+    directory.mkdir()
+    cluster = Slurm(directory)
+    cluster.start()
+    yield cluster
+    cluster.stop()

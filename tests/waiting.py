@@ -101,7 +101,9 @@ def claim(
 ) -> list[Claimed]:
     """Jobs in the hands of a pilot."""
     taken = claims.take(conn, task_queue_ids, count, place=place, now=now)
-    return claims.hand_over(conn, [(row, place, holder) for row in taken], now=now)
+    return claims.hand_over(
+        conn, [claims.Given(row=row, place=place, holder=holder) for row in taken], now=now
+    )
 
 
 def task_queue_of(conn: Connection, job_id: int) -> int:

@@ -1,5 +1,6 @@
 """Explanations of jobs, submitted or not, as they are answered."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -9,6 +10,7 @@ from sqlalchemy import Connection
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import survey
+from matcher.applicants import Applicant
 from matcher.changes import changes
 from matcher.explain import explain
 from matcher.holding import Situation, holding
@@ -28,28 +30,35 @@ _ANY = "any"
 
 def of_job(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> JobExplanation:
     """Why a job runs or does not."""
-    demand = _demand(conn, config, job, now)
-    return _explanation(conn, config, demand, job, now)
+    body = descriptions.of_job(conn, job.job_id).body
+    demand = _demand(conn, config, job, body, now)
+    return _explanation(conn, config, demand, _applicant(job, body), job, now)
 
 
 def of_foreseen(
     conn: Connection, config: Configuration, foreseen: Foreseen, *, now: datetime
 ) -> JobExplanation:
     """Whether a description that was not submitted would find queues."""
-    found = _explanation(conn, config, _of(foreseen), None, now)
+    found = _explanation(conn, config, _of(foreseen), _unsubmitted(foreseen), None, now)
     if foreseen.trouble:
         found.now.insert(0, foreseen.trouble)
     return found
 
 
 def _explanation(
-    conn: Connection, config: Configuration, demand: Demand, job: Job | None, now: datetime
+    conn: Connection,
+    config: Configuration,
+    demand: Demand,
+    applicant: Applicant,
+    job: Job | None,
+    now: datetime,
 ) -> JobExplanation:
     vo = demand.asked.vo
     whole = survey.of_vo(config, vo)
     found = explain(whole, vo, demand)
     situation = Situation(
         job=job,
+        applicant=applicant,
         demand=demand,
         survey=whole,
         eligible=whole.eligible(demand),
@@ -67,9 +76,42 @@ def _explanation(
     )
 
 
-def _demand(conn: Connection, config: Configuration, job: Job, now: datetime) -> Demand:
+def _applicant(job: Job, body: Mapping[str, object]) -> Applicant:
+    return Applicant(
+        job_id=job.job_id,
+        vo=job.vo,
+        owner=job.owner,
+        owner_group=job.owner_group,
+        job_name=job.job_name,
+        job_type=job.job_type,
+        job_group=job.job_group,
+        priority=job.priority,
+        submit_pool=job.submit_pool,
+        description=body,
+    )
+
+
+def _unsubmitted(foreseen: Foreseen) -> Applicant:
+    said = foreseen.description
+    return Applicant(
+        job_id=None,
+        vo=foreseen.whose.vo,
+        owner=foreseen.whose.owner,
+        owner_group=foreseen.whose.owner_group,
+        job_name=said.job_name,
+        job_type=said.job_type,
+        job_group=said.job_group,
+        priority=said.priority,
+        submit_pool=foreseen.requirement_class.submit_pool,
+        description=description.body(said),
+    )
+
+
+def _demand(
+    conn: Connection, config: Configuration, job: Job, body: Mapping[str, object], now: datetime
+) -> Demand:
     """What matching looks at; before the job is in a task queue, what its description says."""
-    foreseen = _foreseen(conn, config, job, now)
+    foreseen = _foreseen(config, job, body, now)
     stored = None if job.task_queue_id is None else job_classes.of_task_queue(conn, job.task_queue_id)
     if foreseen is None:
         return Demand(asked=stored or RequirementClass(vo=job.vo, cpu_time=0))
@@ -77,9 +119,8 @@ def _demand(conn: Connection, config: Configuration, job: Job, now: datetime) ->
     return demand if stored is None else replace(demand, asked=stored)
 
 
-def _foreseen(conn: Connection, config: Configuration, job: Job, now: datetime) -> Foreseen | None:
+def _foreseen(config: Configuration, job: Job, body: Mapping[str, object], now: datetime) -> Foreseen | None:
     """The description read with the options of today; None: these do not allow it any more."""
-    body = descriptions.of_job(conn, job.job_id).body
     try:
         read = description.parse(body, operations(config, job.vo))
     except InvalidInput:

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ import httpx
 from sqlalchemy import Engine, text
 
 from taskqueue import database
-from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.acceptance.processes import PILOTAGE, Supervised, free_port
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
 
@@ -80,7 +79,7 @@ class Installation:
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "resources.yaml").write_text(RESOURCES)
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._random = random.Random(self.seed)
         self.env = {
             "PILOTAGE_HOME": str(self.home),
@@ -242,13 +241,6 @@ def flaws(engine: Engine, job_ids: Sequence[int]) -> list[str]:
     if left or still_open:
         found.append(f"{left} rows wait and {still_open} attempts are open although all is over")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def main() -> int:

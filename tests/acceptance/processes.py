@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,14 @@ from pathlib import Path
 
 #: The command of the environment that the tests run in.
 PILOTAGE = Path(sys.executable).with_name("pilotage")
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 class Supervised:
@@ -27,6 +36,12 @@ class Supervised:
             self._process = subprocess.Popen(
                 self._arguments, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        assert self._process is not None
+        return self._process.pid
 
     def keep_alive(self) -> None:
         if self._process is None or self._process.poll() is not None:

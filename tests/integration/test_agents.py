@@ -49,7 +49,9 @@ def match(engine: Engine, now: datetime, count: int = 1) -> list[Claimed]:
         ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
         holder = Holder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
         taken = claims.take(conn, ids, count, place=PLACE, now=now)
-        return claims.hand_over(conn, [(row, PLACE, holder) for row in taken], now=now)
+        return claims.hand_over(
+            conn, [claims.Given(row=row, place=PLACE, holder=holder) for row in taken], now=now
+        )
 
 
 def start(engine: Engine, claimed: Claimed, now: datetime) -> None:

@@ -188,7 +188,69 @@ def test_a_throttled_site_is_named_with_its_counters(service: Service, osg: Conf
     service.configure(closed)
     found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CERN.ch"}]}).json()
     assert "OSG.CERN.ch is throttled (no fresh advertisement)" in found["now"]
-    assert "23 of the 23 eligible queues take no job now" in found["now"]
+    assert "23 of the 23 eligible queues take no job like it now" in found["now"]
+
+
+def held(found: Json, *words: str) -> str:
+    """The line of what holds a job now that has these words."""
+    [told] = [each for each in found["now"] if all(word in each for word in words)]
+    return str(told)
+
+
+def test_a_banned_site_is_named_with_its_reason_but_not_to_tests(service: Service):
+    operator, user = service.operator(), service.user()
+    until = "2099-01-01T00:00:00+00:00"
+    body = {"reason": "storage is down", "until": until}
+    assert operator.post("/api/v1/sites/OSG.CERN.ch/ban", json=body).status_code == 200
+    job = {**JOB, "Site": "OSG.CERN.ch"}
+    [job_id] = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["job_ids"]
+    found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
+    assert held(found, "OSG.CERN.ch is banned", until, "storage is down")
+    assert held(found, "23 of the 23 eligible queues")
+    test = user.post("/api/v1/explain", json={"jobs": [{**job, "JobType": "Test"}]}).json()
+    assert not any("banned" in each for each in test["now"])
+    operator.post("/api/v1/sites/OSG.CERN.ch/allow")
+    again = user.get(f"/api/v1/jobs/{job_id}/explain").json()
+    assert not any("banned" in each for each in again["now"])
+
+
+def limited(osg: Configuration, options: str) -> str:
+    return osg.source.replace(
+        "\nOperations:\n  Defaults:\n", f"\nOperations:\n  Defaults:\n    {options}\n", 1
+    )
+
+
+def test_a_running_limit_is_named_with_what_is_there(service: Service, osg: Configuration):
+    service.configure(
+        limited(
+            osg, "JobScheduling: {RunningLimit: {OSG.CERN.ch: {JobType: {Merge: 0}, OwnerGroup: {x: 0}}}}"
+        )
+    )
+    user = service.user()
+    job = {**JOB, "JobType": "Merge"}
+    found = user.post("/api/v1/explain", json={"jobs": [job]}).json()
+    assert held(found, "OSG.CERN.ch has 0 jobs with JobType Merge, its RunningLimit is 0")
+    assert held(found, f"23 of the {found['eligible_queues']} eligible queues take no job like it now")
+    other = user.post("/api/v1/explain", json={"jobs": [JOB]}).json()
+    assert not any("RunningLimit" in each for each in other["now"])
+
+
+def test_a_matching_delay_is_named_with_the_seconds_that_are_left(service: Service, osg: Configuration):
+    service.configure(limited(osg, "JobScheduling: {MatchingDelay: {OSG.CERN.ch: {VO: {cms: 3600}}}}"))
+    user = service.user()
+    job = {**JOB, "Site": "OSG.CERN.ch"}
+    ids = user.post("/api/v1/jobs", json={"jobs": [job, job]}).json()["job_ids"]
+    assert not any("MatchingDelay" in each for each in explained(user, ids[1])["now"])
+    place = {"Site": "OSG.CERN.ch", "GridCE": "ce503.cern.ch", "Queue": "CMSHTPC_T2_CH_CERN_ce503"}
+    taken = service.pilot().post("/api/v1/matcher/requestJob", json={**place, "CPUTime": 10**6}).json()
+    assert len(taken["matches"]) == 1
+    [left] = {*ids} - {match["job_id"] for match in taken["matches"]}
+    told = held(explained(user, left), "OSG.CERN.ch takes a job with VO cms every 3600 s (MatchingDelay)")
+    assert 3500 < int(told.split()[-2]) <= 3600
+
+
+def explained(user: Any, job_id: int) -> Json:
+    return dict(user.get(f"/api/v1/jobs/{job_id}/explain").json())
 
 
 def test_the_time_waited_is_told_by_cause(service: Service):

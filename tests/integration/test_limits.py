@@ -1,5 +1,6 @@
 """Running limits, matching delays and bans: exact, also with several matchers."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -30,8 +31,10 @@ def _matcher(engine: Engine, now: datetime, options: str, seed: int = 1) -> Matc
 
 
 def _put(engine: Engine, now: datetime, count: int, **values: str) -> list[int]:
+    types = frozenset({values["job_type"]} if values.get("job_type") == "Test" else ())
+    asked = replace(waiting.EVERYWHERE, job_types=types)
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, count, owner=values.get("owner", "alice"))
+        ids = waiting.put(conn, now, count, asked=asked, owner=values.get("owner", "alice"))
         for job_id in ids:
             stored.force(conn, job_id, **values)
     return ids

@@ -42,8 +42,21 @@ def _schema(engine: Engine) -> list[tuple[str, ...]]:
 
 def _plain(definition: str) -> str:
     if definition.startswith("CREATE TABLE"):  # the order of columns and constraints does not matter
-        return "\n".join(sorted(line.strip().rstrip(",") for line in definition.splitlines()))
+        head, _, body = definition.partition("(")
+        return "\n".join([head.strip(), *sorted(_members(body.rstrip().removesuffix(")")))])
     return " ".join(definition.split())
+
+
+def _members(body: str) -> Iterator[str]:
+    """Columns and constraints: what stands between commas that are in no brackets."""
+    member, depth = "", 0
+    for character in body + ",":
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            yield " ".join(member.split())
+            member = ""
+        else:
+            member += character
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

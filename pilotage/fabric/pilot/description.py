@@ -29,6 +29,7 @@ class Description:
     wall_time: int | None  #: seconds; None: no limit of its own
     max_ram: int | None  #: MB; None: no limit of its own
     processors: int | None
+    whole_node: bool
 
 
 def read(body: Mapping[str, Any]) -> Description:
@@ -52,6 +53,7 @@ def read(body: Mapping[str, Any]) -> Description:
         wall_time=_number(said.get("maxwallclocktime")),
         max_ram=_number(said.get("maxram")),
         processors=_number(said.get("numberofprocessors")),
+        whole_node=said.get("wholenode") is True,
     )
 
 

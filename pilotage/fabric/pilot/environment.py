@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage.fabric.pilot.settings import Place
@@ -15,6 +16,18 @@ _OURS = "PILOTAGE_"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 #: A payload may write lines to the file of this name; the last one is its progress.
 PROGRESS = "PILOTAGE_PROGRESS_FILE"
+#: MB of memory and the number of GPUs that are kept for a payload.
+RAM, GPUS = "PILOTAGE_JOB_RAM", "PILOTAGE_JOB_GPUS"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one job may use of the slot."""
+
+    processors: int
+    ram_mb: int | None = None  #: None: nothing was said of it
+    gpus: int | None = None
+    whole_node: bool = False
 
 
 def for_payload(
@@ -23,7 +36,7 @@ def for_payload(
     job_id: int,
     place: Place,
     processors: int,
-    job_processors: int,
+    share: Share,
     home: Path,
     scratch: Path,
     progress: Path,
@@ -37,7 +50,7 @@ def for_payload(
         job_id: Of the job.
         place: The batch queue we run in.
         processors: Of the slot.
-        job_processors: That the job may use.
+        share: Of it, what the job may use.
         home: The job's work directory.
         scratch: Its directory for temporary files.
         progress: File to which it may write how far it is.
@@ -61,9 +74,14 @@ def for_payload(
         "DIRAC_CE": place.ce,
         "DIRAC_QUEUE": place.queue,
         "DIRAC_PROCESSORS": str(processors),
-        "DIRAC_JOB_PROCESSORS": str(job_processors),
-        "DIRAC_WHOLENODE": "False",
+        "DIRAC_JOB_PROCESSORS": str(share.processors),
+        "DIRAC_WHOLENODE": str(share.whole_node),
+        **_where_known({RAM: share.ram_mb, GPUS: share.gpus}),
         PROGRESS: str(progress),
     }
     settable = {name: value for name, value in stated.items() if name not in ours}
     return {"PATH": _PATH, **kept, **ours, **settable}
+
+
+def _where_known(numbers: Mapping[str, int | None]) -> dict[str, str]:
+    return {name: str(number) for name, number in numbers.items() if number is not None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pilotage.fabric.pilot import description, environment, executable, report, unpacking
 from pilotage.fabric.pilot.description import Description, UnfitDescription
+from pilotage.fabric.pilot.environment import Share
 from pilotage.fabric.pilot.report import Report
 from pilotage.fabric.pilot.service import Match, Service
 from pilotage.fabric.pilot.settings import Care, Place
@@ -79,7 +80,12 @@ class Preparer:
             job_id=match.job_id,
             place=self.place,
             processors=self.processors,
-            job_processors=min(asked.processors or 1, self.processors),
+            share=Share(
+                processors=match.processors or min(asked.processors or 1, self.processors),
+                ram_mb=match.ram_mb,
+                gpus=match.gpus,
+                whole_node=asked.whole_node,
+            ),
             home=area.home,
             scratch=area.scratch,
             progress=area.progress,

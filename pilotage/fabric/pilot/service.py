@@ -26,6 +26,9 @@ class Match:
     lease: str
     lease_seconds: float  #: within which it has to be started
     description: Mapping[str, Any]
+    processors: int | None = None  #: that it may use; None: the service does not say
+    ram_mb: int | None = None
+    gpus: int | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,9 @@ def _match(raw: Mapping[str, Any], now: datetime) -> Match:
             lease=str(raw["lease"]),
             lease_seconds=(expires - now).total_seconds(),
             description=dict(raw["description"]),
+            processors=_number(raw.get("processors")),
+            ram_mb=_number(raw.get("ram")),
+            gpus=_number(raw.get("gpus")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Away(f"the service answers a match that cannot be read: {error!r}") from None
@@ -144,3 +150,7 @@ def _news(body: Mapping[str, Any]) -> News:
         commands=tuple(map(str, body.get("commands", ()))),
         heartbeat_seconds=float(seconds) if isinstance(seconds, (int, float)) else None,
     )
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))

@@ -68,7 +68,7 @@ class ResourceDescription(BaseModel):
 class JobRequest(ResourceDescription):
     """A resource that asks for work."""
 
-    count: int = Field(default=1, ge=1, le=MOST_JOBS, description="Jobs at most.")
+    count: int = Field(default=1, ge=1, le=MOST_JOBS, description="Jobs at most, as many as fit together.")
     request_id: str | None = Field(
         default=None,
         min_length=1,
@@ -86,6 +86,11 @@ class MatchAnswer(BaseModel):
     lease_expires_at: datetime = Field(description="Until when it has to be started.")
     description: dict[str, Any]
     sandbox: str | None = Field(default=None, description="There is an input sandbox to fetch.")
+    processors: int | None = Field(default=None, description="Cores that it may use.")
+    ram: int | None = Field(
+        default=None, description="MB of memory that are kept for it; absent: it asked for none."
+    )
+    gpus: int | None = Field(default=None, description="GPUs that it may use.")
 
 
 class Matches(BaseModel):

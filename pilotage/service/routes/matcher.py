@@ -97,6 +97,9 @@ async def request_job(
                 lease_expires_at=match.lease_expires_at,
                 description=dict(match.description),
                 sandbox=f"sha256:{match.sandbox}" if match.sandbox else None,
+                processors=match.allotment.processors,
+                ram=match.allotment.ram_mb,
+                gpus=match.allotment.gpus,
             )
             for match in answer.matches
         ],

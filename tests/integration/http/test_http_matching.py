@@ -317,6 +317,37 @@ def test_metrics_count_matches_and_refusals(service: Service):
     assert 'pilotage_match_refusals_total{reason="no_task_queue"} 1.0' in text
 
 
+@pytest.mark.parametrize("reason", ["banned", "throttled", "limits"])
+def test_every_reason_why_a_place_is_closed_is_told_and_counted(
+    service: Service, config_text: str, reason: str
+):
+    closed = config_text
+    if reason == "banned":
+        service.operator().post("/api/v1/sites/LCG.A.org/ban", json={"reason": "fire"})
+    elif reason == "throttled":
+        throttle = "Throttle: {Policy: level0, MaxSubmittingJobs: 0, Stale: derived}"
+        closed = config_text.replace("    LCG.A.org:\n", f"    LCG.A.org:\n      {throttle}\n")
+    else:
+        limit = "JobScheduling: {RunningLimit: {LCG.A.org: {VO: {cms: 0}}}}"
+        closed = config_text.replace("  Defaults:\n", f"  Defaults:\n    {limit}\n")
+    service.configure(closed)
+    submit(service)
+    pilot = service.pilot(QUEUE)
+    answers = [ask(pilot).json() for _ in range(2)]
+    assert [(each["matches"], each["reason"]) for each in answers] == [([], reason)] * 2
+    assert all(each["retry_after"] > 0 for each in answers)
+    text = service.as_role("monitor").get("/metrics").text
+    assert f'pilotage_match_refusals_total{{reason="{reason}"}} 2.0' in text
+
+
+def test_a_banned_site_gets_tests_all_the_same(service: Service):
+    service.operator().post("/api/v1/sites/LCG.A.org/ban", json={"reason": "fire"})
+    _, test = submit(service, JOB, {**JOB, "JobType": "Test"})
+    pilot = service.pilot(QUEUE)
+    assert take(pilot)["job_id"] == test
+    assert ask(pilot).json()["reason"] == "banned"
+
+
 @contextlib.contextmanager
 def held_up(service: Service, monkeypatch: pytest.MonkeyPatch):
     """The claimer hangs at its next batch until the end of the block."""

@@ -2,6 +2,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pilotage.fabric.pilot import environment
+from pilotage.fabric.pilot.environment import Share
 from pilotage.fabric.pilot.settings import Place
 
 
@@ -9,13 +10,14 @@ def made(
     own: Mapping[str, str] | None = None,
     stated: Mapping[str, str] | None = None,
     passed_on: tuple[str, ...] = (),
+    share: Share = Share(processors=4),  # noqa: B008 - a value
 ) -> dict[str, str]:
     return environment.for_payload(
         own or {},
         job_id=17,
         place=Place("LCG.CERN.ch", "ce01", "long"),
         processors=8,
-        job_processors=4,
+        share=share,
         home=Path("/work/dir"),
         scratch=Path("/work/tmp"),
         progress=Path("/work/tmp/progress"),
@@ -33,6 +35,14 @@ def test_a_payload_learns_what_dirac_tells_it() -> None:
     assert found["DIRAC_JOB_PROCESSORS"] == "4"
     assert found["HOME"] == found["PWD"] == "/work/dir"
     assert found["TMPDIR"] == "/work/tmp"
+    assert found["DIRAC_WHOLENODE"] == "False"
+
+
+def test_a_payload_learns_what_is_kept_for_it() -> None:
+    found = made(share=Share(processors=8, ram_mb=16000, gpus=2, whole_node=True))
+    assert (found["PILOTAGE_JOB_RAM"], found["PILOTAGE_JOB_GPUS"]) == ("16000", "2")
+    assert found["DIRAC_WHOLENODE"] == "True"
+    assert not {"PILOTAGE_JOB_RAM", "PILOTAGE_JOB_GPUS"} & made().keys(), "where nobody says so"
 
 
 def test_nothing_of_ours_reaches_it_but_what_is_the_systems() -> None:

@@ -121,6 +121,9 @@ def test_memory_per_core_counts_for_the_cores_that_a_job_must_have() -> None:
     asked = RequirementClass(vo="lhcb", cpu_time=1, min_ram_per_core=2000, processors_min=4)
     assert "ram" in rules.refusals(asked, Resource(cpu_time=1, max_ram=7999), ())
     assert "ram" not in rules.refusals(asked, Resource(cpu_time=1, max_ram=8000), ())
+    more = replace(asked, min_ram=500)
+    assert "ram" in rules.refusals(more, Resource(cpu_time=1, max_ram=8499), ())
+    assert "ram" not in rules.refusals(more, Resource(cpu_time=1, max_ram=8500), ())
 
 
 def test_of_several_sites_one_has_to_be_wanted_and_not_banned() -> None:

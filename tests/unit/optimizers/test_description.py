@@ -147,6 +147,8 @@ def test_a_keyword_in_two_spellings_is_refused() -> None:
         ({"MinNumberOfProcessors": 4, "MaxNumberOfProcessors": 2}, "MinNumberOfProcessors"),
         ({"NumberOfProcessors": 8, "MaxNumberOfProcessors": 4}, "NumberOfProcessors"),
         ({"MinRAM": 4000, "MaxRAM": 2000}, "MinRAM"),
+        ({"MinRAM": 1000, "RAMPerCore": 1000, "NumberOfProcessors": 4, "MaxRAM": 4999}, "MinRAM"),
+        ({"RAMPerCore": 3000, "MinNumberOfProcessors": 2, "MaxRAM": 5000}, "MinRAMPerCore"),
     ],
 )
 def test_keywords_that_contradict_each_other_are_refused(raw: dict[str, object], path: str) -> None:

@@ -64,6 +64,10 @@ def test_the_segments_are_configured(candidate_of: Make, context_of: MakeContext
         ({"MaxNumberOfProcessors": 4}, 1, 4, {"MultiProcessor"}),
         ({"WholeNode": True}, 1, None, {"WholeNode", "MultiProcessor"}),
         ({"Tags": ["GPU"], "NumberOfProcessors": 2}, 2, 2, {"GPU", "2Processors", "MultiProcessor"}),
+        ({"Tags": ["8processors", "MultiProcessor"]}, 8, 8, {"8processors", "MultiProcessor"}),
+        ({"Tags": ["8Processors"], "NumberOfProcessors": 1}, 1, 1, {"8Processors"}),
+        ({"Tags": ["MultiProcessor"]}, 1, 1, {"MultiProcessor"}),
+        ({"Tags": ["WholeNode"]}, 1, None, {"WholeNode"}),
     ],
 )
 def test_cores_are_numbers_and_tags(
@@ -77,6 +81,16 @@ def test_cores_are_numbers_and_tags(
     context = context_of()
     found = asked(candidate_of(context, **raw), context)
     assert (found.processors_min, found.processors_max, found.tags) == (minimum, maximum, tags)
+
+
+@pytest.mark.parametrize(
+    ("raw", "whole"), [({}, False), ({"WholeNode": True}, True), ({"Tags": "wholenode"}, True)]
+)
+def test_a_whole_node_is_asked_for_by_name_or_by_tag(
+    raw: dict[str, object], whole: bool, candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of()
+    assert asked(candidate_of(context, **raw), context).whole_node == whole
 
 
 def test_memory_gpus_type_and_ces_are_passed_on(candidate_of: Make, context_of: MakeContext) -> None:

@@ -1,0 +1,71 @@
+"""Where a job would not be let in at this moment, and why: asked of the gates that a claim goes through."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from cs_config.configuration import Configuration
+from matcher import gates, limits, standings
+from matcher.applicants import Applicant
+from taskqueue import bans, scopes
+
+#: Scopes in one statement.
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closure:
+    """A place that does not let a job in."""
+
+    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
+    reason: str  #: the word that a pilot there is told: banned, limits, throttled
+    text: str  #: for a person
+
+
+def of(
+    conn: Connection, config: Configuration, job: Applicant, sites: Collection[str], now: datetime
+) -> list[Closure]:
+    """Every place at these sites that lets the job not in; where one is above another, both."""
+    here = frozenset(sites)
+    return [
+        *_banned(conn, job, here, now),
+        *_limited(conn, config, job, here, now),
+        *_throttled(conn, config, job, here, now),
+    ]
+
+
+def _banned(conn: Connection, job: Applicant, sites: frozenset[str], now: datetime) -> Iterator[Closure]:
+    if job.job_type == gates.TEST:
+        return
+    for ban in bans.current(conn, now=now):
+        if ban.site in sites:
+            until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
+            text = f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {gates.TEST} run there"
+            yield Closure(scope=ban.site, reason=gates.BANNED, text=text)
+
+
+def _limited(
+    conn: Connection, config: Configuration, job: Applicant, sites: frozenset[str], now: datetime
+) -> Iterator[Closure]:
+    concerned = [
+        scope
+        for scope, rules in limits.rules(config).items()
+        if scopes.site_of(scope) in sites and any(rule.concerns(job) for rule in rules)
+    ]
+    for scope, conditions in limits.conditions(conn, config, concerned, now).items():
+        for each in conditions:
+            if each.keeps_out(job):
+                yield Closure(scope=scope, reason=gates.LIMITS, text=f"{scope} {each.why}")
+
+
+def _throttled(
+    conn: Connection, config: Configuration, job: Applicant, sites: frozenset[str], now: datetime
+) -> Iterator[Closure]:
+    names = [scope for scope in config.throttles if scopes.site_of(scope) in sites]
+    for start in range(0, len(names), _PAGE):
+        found = scopes.read(conn, names[start : start + _PAGE])
+        for scope, standing in standings.of(conn, config, found.values(), now).items():
+            if why := standing.why_not(job):
+                yield Closure(scope=scope, reason=gates.THROTTLED, text=f"{scope} is throttled ({why})")

@@ -1,0 +1,193 @@
+"""What a run under full load did, as those outside saw it, and what of it must not have happened.
+
+Everything is told apart by the time at which something was asked and the time at which the answer came: what
+lies between happened at some moment of it. A flaw is only what is one in every order that this allows.
+"""
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tests.gateway import GATHERING, SUBMITTING, Gateway
+
+NEVER = float("inf")
+#: Statuses in which a job is in the hands of a pilot.
+PRESENT = frozenset({"Matched", "Running", "Stalled", "Completing"})
+
+
+@dataclass(kw_only=True)
+class Held:
+    """A job in the hands of a simulated pilot; times of one monotonic clock."""
+
+    lease: str
+    job_id: int
+    site: str
+    asked: float  #: the request that brought it
+    answered: float
+    nth: int = 0  #: in the answer that brought it
+    start_sent: float = NEVER
+    end_sent: float = NEVER  #: its pilot says that it ends
+    left: float = NEVER  #: it is not at the site any more
+    lost: bool = False  #: its pilot died, it was killed or taken away: who counts it when is open
+
+
+@dataclass(kw_only=True)
+class Advert:
+    """An advertisement that the service took, or may have taken."""
+
+    scope: str
+    sent: float
+    answered: float
+    contained: float  #: what was started after that it cannot have acknowledged
+    busy: int  #: submitting and gathering, as it says
+    listed: frozenset[str] = frozenset()  #: leases that it names
+    sure: bool = True  #: False: nobody knows whether it was taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What the throttle of a site allows; None: any number."""
+
+    jobs: int | None = None
+    submitting: int | None = None
+    busy: int | None = None  #: no match is made while submitting and gathering are as many
+
+
+@dataclass
+class Truth:
+    """What is really at a site, and the most that ever was."""
+
+    bounds: Bounds
+    gateway: Gateway = field(default_factory=Gateway)
+    most: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, lease: str, phase: str) -> None:
+        with self.lock:
+            self.gateway.phases[lease] = phase
+            self._note()
+
+    def go_on(self, lease: str, phase: str) -> None:
+        """Into another phase, if it has not left meanwhile."""
+        with self.lock:
+            if lease in self.gateway.phases:
+                self.gateway.phases[lease] = phase
+                self._note()
+
+    def leave(self, lease: str) -> None:
+        with self.lock:
+            self.gateway.phases.pop(lease, None)
+
+    def _note(self) -> None:
+        now = {
+            "jobs": self.gateway.total,
+            "submitting": self.gateway.number(SUBMITTING),
+            "busy": self.gateway.number(SUBMITTING, GATHERING),
+        }
+        for name, number in now.items():
+            self.most[name] = max(self.most[name], number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A line of the jobs' log, with what limits ask about."""
+
+    job_id: int
+    to_status: str
+    site: str
+    kind: str  #: the value that is limited
+
+
+def over_the_throttle(site: str, truth: Truth) -> Iterator[str]:
+    """I1 and I2: more jobs were there at one moment than the site allows."""
+    for name in ("jobs", "submitting"):
+        bound = getattr(truth.bounds, name)
+        if bound is not None and truth.most[name] > bound:
+            yield f"{site}: {truth.most[name]} {name} at once, allowed are {bound}"
+
+
+def crowd(steps: Iterable[Step], site: str, kind: str) -> Iterator[tuple[int, int]]:
+    """For each match of a job of a kind at a site how many are there then, in the order of the log."""
+    there: set[int] = set()
+    for step in steps:
+        if step.kind != kind:
+            continue
+        if step.to_status not in PRESENT:
+            there.discard(step.job_id)
+        elif step.site == site and step.to_status == "Matched":
+            there.add(step.job_id)
+            yield step.job_id, len(there)
+
+
+def over_the_limit(steps: Iterable[Step], site: str, kind: str, most: int) -> Iterator[str]:
+    """Jobs of a kind that were matched while as many as are allowed were there."""
+    for job_id, number in crowd(steps, site, kind):
+        if number > most:
+            yield f"{site}: {number} jobs of the type {kind} with job {job_id}, allowed are {most}"
+
+
+def too_fast(times: Sequence[float], *, seconds: float, burst: int, slack: float = 0) -> Iterator[str]:
+    """Matches that came faster than the tokens of a delay."""
+    ordered = sorted(times)
+    for first, began in enumerate(ordered):
+        for last in range(first, len(ordered)):
+            number, passed = last - first + 1, ordered[last] - began
+            allowed = burst + (passed + slack) / seconds
+            if number > allowed:
+                yield f"{number} matches in {passed:.2f} s, allowed are {allowed:.1f}"
+                break
+
+
+def matched_while_closed(
+    helds: Iterable[Held], adverts: Iterable[Advert], scope: str, most: int
+) -> Iterator[str]:
+    """I3: a match was made although what was reported and what was not contained reached the limit.
+
+    The advertisements of a scope come one after the other.
+    """
+    here = sorted((each for each in adverts if each.scope == scope), key=lambda each: each.sent)
+    there = [each for each in helds if each.site == scope.partition("/")[0]]
+    for match in there:
+        possible = _current(here, match)
+        if not possible:
+            yield f"{scope}: job {match.job_id} was matched before anything was advertised"
+            continue
+        least = min(_busy(each, match, there) for each in possible)
+        if least >= most:
+            yield f"{scope}: job {match.job_id} was matched while {least} were busy, allowed are {most}"
+
+
+def doubled(helds: Iterable[Held]) -> Iterator[str]:
+    """Jobs that two pilots held at the same time, and neither of them was given up for lost."""
+    last: dict[int, Held] = {}
+    for held in sorted(helds, key=lambda each: each.answered):
+        before = last.get(held.job_id)
+        if before is not None and not before.lost and held.answered < before.end_sent:
+            yield f"job {held.job_id} was given out while another had it"
+        last[held.job_id] = held
+
+
+def _current(ordered: Sequence[Advert], match: Held) -> Sequence[Advert]:
+    """Those that may have been the last one taken when the match was made."""
+    first = bisect_left(ordered, match.asked, key=lambda each: each.answered) - 1
+    while first > 0 and not ordered[first].sure:
+        first -= 1
+    return ordered[max(0, first) : bisect_left(ordered, match.answered, key=lambda each: each.sent)]
+
+
+def _busy(advert: Advert, match: Held, there: Iterable[Held]) -> int:
+    """What counted for sure when the match was made, if this was the advertisement."""
+    return (
+        advert.busy
+        + match.nth
+        + sum(
+            each.answered < match.asked
+            and match.answered < each.end_sent
+            and advert.contained < each.start_sent
+            and each.lease not in advert.listed
+            and not each.lost
+            for each in there
+        )
+    )

@@ -1,0 +1,134 @@
+"""The checks of the run under full load find what must not happen, and nothing else."""
+
+from tests.acceptance import load_record
+from tests.acceptance.load_record import Advert, Bounds, Held, Step, Truth
+from tests.gateway import GATHERING, POLLING, SUBMITTING
+
+SITE = "S"
+
+
+def matched(job_id: int, kind: str = "Merge", site: str = SITE) -> Step:
+    return Step(job_id=job_id, to_status="Matched", site=site, kind=kind)
+
+
+def gone(job_id: int, to_status: str = "Done") -> Step:
+    return Step(job_id=job_id, to_status=to_status, site=SITE, kind="Merge")
+
+
+def running(job_id: int) -> Step:
+    return gone(job_id, "Running")
+
+
+def flaws_of_limit(*steps: Step, most: int = 2) -> list[str]:
+    return list(load_record.over_the_limit(steps, SITE, "Merge", most))
+
+
+def test_a_limit_that_was_overshot_is_told() -> None:
+    assert flaws_of_limit(matched(1), matched(2), running(1), matched(3)) == [
+        "S: 3 jobs of the type Merge with job 3, allowed are 2"
+    ]
+
+
+def test_who_has_left_is_elsewhere_or_is_of_another_kind_does_not_count() -> None:
+    others = [matched(4, kind="User"), matched(5, site="T")]
+    for end in ("Done", "Failed", "Killed", "Rescheduled", "Waiting"):
+        assert not flaws_of_limit(matched(1), matched(2), *others, gone(1, end), matched(3))
+    assert flaws_of_limit(matched(1), matched(2), gone(1, "Stalled"), matched(3))
+
+
+def test_the_most_at_once_is_told() -> None:
+    steps = [matched(1), matched(2), gone(1), matched(3), gone(2), gone(3)]
+    assert max(number for _, number in load_record.crowd(steps, SITE, "Merge")) == 2
+
+
+def test_more_at_the_site_than_it_allows_is_told() -> None:
+    truth = Truth(Bounds(jobs=2, submitting=1))
+    truth.put("a", SUBMITTING)
+    truth.go_on("a", POLLING)
+    truth.put("b", SUBMITTING)
+    assert not list(load_record.over_the_throttle(SITE, truth))
+    truth.put("c", SUBMITTING)
+    for lease in "abc":
+        truth.leave(lease)
+    truth.go_on("c", GATHERING)
+    assert list(load_record.over_the_throttle(SITE, truth)) == [
+        "S: 3 jobs at once, allowed are 2",
+        "S: 2 submitting at once, allowed are 1",
+    ]
+    assert truth.gateway.total == 0
+
+
+def test_matches_that_came_faster_than_the_tokens_are_told() -> None:
+    slow = [0.0, 0.0, 0.0, 0.5, 1.0, 10.0, 10.0, 10.0]
+    assert not list(load_record.too_fast(slow, seconds=0.5, burst=3))
+    assert list(load_record.too_fast([*slow, 0.75], seconds=0.5, burst=3))
+    assert list(load_record.too_fast([0.0] * 4, seconds=0.5, burst=3))
+    assert not list(load_record.too_fast([0.0] * 4, seconds=0.5, burst=3, slack=0.5))
+
+
+def held(number: int, asked: float, *, start: float = load_record.NEVER, nth: int = 0) -> Held:
+    return Held(
+        lease=f"l{number}",
+        job_id=number,
+        site=SITE,
+        asked=asked,
+        answered=asked + 0.5,
+        start_sent=start,
+        nth=nth,
+    )
+
+
+def advert(sent: float, busy: int, *, listed: tuple[str, ...] = (), sure: bool = True) -> Advert:
+    return Advert(
+        scope=SITE,
+        sent=sent,
+        answered=sent + 0.5,
+        contained=sent - 1,
+        busy=busy,
+        listed=frozenset(listed),
+        sure=sure,
+    )
+
+
+def closed(helds: list[Held], *adverts: Advert, most: int = 2) -> list[str]:
+    return list(load_record.matched_while_closed(helds, adverts, SITE, most))
+
+
+def test_a_match_at_a_closed_site_is_told() -> None:
+    two = [held(1, 1), held(2, 2)]
+    assert not closed(two, advert(0, 0))
+    assert closed([*two, held(3, 3)], advert(0, 0)) == [
+        "S: job 3 was matched while 2 were busy, allowed are 2"
+    ]
+    assert closed([held(1, 1)], advert(0, 2))
+    assert closed([held(1, 1), held(2, 1, nth=1), held(3, 1, nth=2)], advert(0, 0))
+    assert closed([held(1, 1)]) == ["S: job 1 was matched before anything was advertised"]
+
+
+def test_what_an_advertisement_may_contain_or_what_may_have_replaced_it_is_in_its_favour() -> None:
+    three = [held(1, 1, start=1.6), held(2, 2, start=2.6), held(3, 5)]
+    assert closed(three, advert(0, 0))
+    assert not closed(three, advert(0, 0), advert(4, 0)), "both had been started"
+    assert closed([held(1, 1), held(2, 2), held(3, 5)], advert(0, 0), advert(4, 0)), "neither had been"
+    assert not closed([held(1, 1), held(2, 2), held(3, 5)], advert(0, 0), advert(4, 1, listed=("l1", "l2")))
+    assert not closed([held(1, 1)], advert(0, 2), advert(1.2, 0)), "perhaps it came first"
+    assert not closed([held(1, 2)], advert(0, 0), advert(1, 2, sure=False)), "perhaps it never came"
+    assert closed([held(1, 2)], advert(0, 0), advert(1, 2))
+
+
+def test_whoever_is_lost_or_has_ended_is_not_counted() -> None:
+    three = [held(1, 1), held(2, 2), held(3, 5)]
+    three[0].end_sent = 4.0
+    assert not closed(three, advert(0, 0))
+    three[0].end_sent = load_record.NEVER
+    three[1].lost = True
+    assert not closed(three, advert(0, 0))
+
+
+def test_a_job_in_two_hands_is_told() -> None:
+    first, second = held(1, 1), held(1, 2)
+    assert list(load_record.doubled([second, first])) == ["job 1 was given out while another had it"]
+    first.end_sent = 2.2
+    assert not list(load_record.doubled([first, second]))
+    first.end_sent, first.lost = load_record.NEVER, True
+    assert not list(load_record.doubled([first, second]))

@@ -1,0 +1,123 @@
+"""Jobs that run beside each other never have more than there is, and nothing is left that one could use."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matcher import rules
+from matcher.filling import Filling
+from matcher.resource import Resource
+from taskqueue.claims import Allotment
+from taskqueue.classes import RequirementClass
+
+NODE = Resource(cpu_time=1000, processors=8, max_ram=16000, gpus=2, whole_node=True)
+ANY = RequirementClass(vo="lhcb", cpu_time=1)
+
+
+def _filled(resource: Resource, *asked: RequirementClass) -> list[Allotment]:
+    filling = Filling(resource)
+    for each in asked:
+        filling.take(each, filling.most(each, 1))
+    return filling.allotments()
+
+
+def _cores(given: Sequence[Allotment]) -> list[int | None]:
+    return [each.processors for each in given]
+
+
+@st.composite
+def _classes(draw: st.DrawFn) -> RequirementClass:
+    least = draw(st.integers(1, 4))
+    return replace(
+        ANY,
+        processors_min=least,
+        processors_max=draw(st.none() | st.integers(least, 6)),
+        min_ram=draw(st.sampled_from([0, 1000, 5000])),
+        min_ram_per_core=draw(st.sampled_from([0, 0, 500, 2000])),
+        max_ram=draw(st.none() | st.just(20000)),
+        gpus=draw(st.sampled_from([0, 0, 1])),
+        whole_node=draw(st.sampled_from([False, False, False, True])),
+    )
+
+
+_resources = st.builds(
+    Resource,
+    cpu_time=st.just(1000),
+    processors=st.none() | st.integers(1, 8),
+    max_ram=st.none() | st.sampled_from([0, 3000, 8000, 16000]),
+    gpus=st.integers(0, 2),
+    whole_node=st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(_resources, st.lists(st.tuples(_classes(), st.integers(1, 4)), max_size=8))
+def test_what_is_given_together_is_never_more_than_there_is(
+    resource: Resource, wanted: list[tuple[RequirementClass, int]]
+) -> None:
+    filling, jobs = Filling(resource), []
+    for asked, number in wanted:
+        if not rules.refusals(asked, resource, ()):
+            given = filling.most(asked, number)
+            assert given or filling.full or jobs, "alone it fits"
+            filling.take(asked, given)
+            jobs += [asked] * given
+    given_each = filling.allotments()
+    assert len(given_each) == len(jobs)
+    for capacity, sum_of in (
+        (resource.processors, sum(each.processors or 0 for each in given_each)),
+        (resource.max_ram, sum(each.ram_mb or 0 for each in given_each)),
+        (resource.gpus, sum(each.gpus or 0 for each in given_each)),
+    ):
+        assert capacity is None or sum_of <= capacity
+    if any(asked.whole_node for asked in jobs):
+        assert len(jobs) == 1
+        return
+    for asked, each in zip(jobs, given_each, strict=True):
+        assert each.processors is not None
+        assert asked.processors_min <= each.processors <= (asked.processors_max or 8)
+        assert (each.ram_mb or 0) >= rules.ram_needed(asked, each.processors)
+        assert each.gpus == asked.gpus
+
+
+def test_a_range_gets_what_there_is_up_to_its_most() -> None:
+    asked = replace(ANY, processors_min=2, processors_max=8)
+    assert _cores(_filled(replace(NODE, processors=4), asked)) == [4]
+    assert _cores(_filled(replace(NODE, processors=16), asked)) == [8]
+    assert _cores(_filled(replace(NODE, processors=None), asked)) == [2], "nobody knows of more"
+
+
+def test_what_is_left_goes_evenly_to_those_that_can_use_it() -> None:
+    open_end = replace(ANY, processors_max=None)
+    assert _cores(_filled(NODE, open_end, ANY, replace(ANY, processors_max=2), open_end)) == [3, 1, 2, 2]
+
+
+def test_a_job_gets_no_core_that_it_has_no_memory_for() -> None:
+    asked = replace(ANY, processors_max=8, min_ram=2000, min_ram_per_core=4000)
+    [given] = _filled(NODE, asked)
+    assert given == Allotment(processors=3, ram_mb=14000, gpus=0)
+    [limited] = _filled(NODE, replace(asked, max_ram=12000))
+    assert limited == Allotment(processors=2, ram_mb=12000, gpus=0)
+
+
+def test_single_core_jobs_are_as_many_as_their_memory_allows() -> None:
+    filling = Filling(NODE)
+    assert filling.most(replace(ANY, min_ram=3000), 100) == 5
+    assert filling.most(ANY, 100) == 8
+    assert filling.most(replace(ANY, gpus=1), 100) == 2
+
+
+def test_a_job_that_wants_the_node_for_itself_is_alone() -> None:
+    whole = replace(ANY, processors_max=None, whole_node=True)
+    assert _filled(NODE, whole, ANY) == [Allotment(processors=8, ram_mb=16000, gpus=2)]
+    assert len(_filled(NODE, ANY, whole)) == 1
+
+
+def test_what_a_resource_does_not_state_has_no_end() -> None:
+    filling = Filling(Resource(cpu_time=1))
+    assert filling.most(ANY, 100) == 100
+    filling.take(ANY, 100)
+    assert not filling.full
+    assert filling.allotments()[0] == Allotment(processors=1, ram_mb=None, gpus=0)
