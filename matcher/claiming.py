@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
@@ -33,11 +33,17 @@ class Wish:
     place: Place
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
+    otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
 
     @property
     def job_id(self) -> int | None:
         """The only job that will do; None: any."""
         return self.request.presented.job_id
+
+    def told(self, look: "Look") -> "Look":
+        """What it is told where its look brought nothing, not even a reason."""
+        silent = not look.claimed and look.refused is None and not look.in_other_hands
+        return replace(look, refused=self.otherwise) if silent else look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gates import Gate
-from matcher.places import Places, Served
+from matcher.places import Places
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
+from matcher.served import Served
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
@@ -32,6 +33,8 @@ _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
 BANNED = "banned"
 NO_TASK_QUEUE = "no_task_queue"
+#: Jobs wait that another node of the queue may run.
+NODE = "node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ class Matcher:
         random: Random | None = None,
     ) -> None:
         self._engine = engine
-        self._config = config
+        self._given = config
         self._clock = clock
         self._random = random or Random()
         self._waiting = Waiting()
@@ -68,6 +71,10 @@ class Matcher:
     def now(self) -> datetime:
         """The time by which leases count."""
         return self._clock()
+
+    def _config(self) -> Configuration:
+        """What holds now, without what has expired."""
+        return self._given().at(self._clock())
 
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
@@ -97,7 +104,7 @@ class Matcher:
         if wishes:
             with database.writing(self._engine) as conn:
                 looks = claiming.claim_all(conn, wishes, config=self._config(), now=now)
-            claimed = {id(wish.request): look for wish, look in zip(wishes, looks, strict=True)}
+            claimed = {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
         else:
             claimed = {}
         return [_outcome(found, claimed, batch[number]) for number in first]
@@ -134,6 +141,8 @@ class Matcher:
     def get_matching_task_queues(self, presented: Presented, caller: Caller) -> list[Listing]:
         """All task queues that a resource may serve now, with what waits in them.
 
+        Without facts of a node, also those that only some nodes of the queue may serve.
+
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
@@ -141,7 +150,9 @@ class Matcher:
             served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
-            candidates = {each.task_queue_id: each for each in self._candidates(served, resource)}
+            # Before there is a node, nobody can say what it has not.
+            pools = served.pools if presented.node_facts else served.pools | served.kept_back
+            candidates = {each.task_queue_id: each for each in self._candidates(pools, resource)}
             waiting = task_queues.waiting_in(conn, candidates)
             return [
                 Listing(
@@ -175,15 +186,15 @@ class Matcher:
             return error
         if served is None:
             return Look(refused=BANNED)
-        candidates = self._candidates(served, resource)
-        if request.presented.job_id is not None:
-            its = task_queues.holding(conn, request.presented.job_id)
-            candidates = [each for each in candidates if each.task_queue_id == its]
-        if not candidates:
+        candidates = self._wanted(conn, request.presented, served.pools, resource)
+        otherwise = self._elsewhere(conn, request.presented, served, resource)
+        if not candidates and otherwise is None:
             return Look()
         gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
         if gate is not None and (refused := _refusal(gate, candidates, request.count)):
             return Look(refused=refused)
+        if not candidates:
+            return Look(refused=otherwise)
         drawn = lottery.order(candidates, self._random)
         return Wish(
             request=request,
@@ -191,6 +202,7 @@ class Matcher:
             place=served.place,
             holder=self._holder(request),
             drawn=drawn,
+            otherwise=otherwise,
         )
 
     def _place(
@@ -206,7 +218,7 @@ class Matcher:
         if address is None:
             with self._lock:
                 said = places.spelled(presented, config)
-                found = self._places.served_without_queue(conn, said, _vos(resource), age=age)
+                found = self._places.served_without_queue(conn, config, said, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
@@ -218,11 +230,31 @@ class Matcher:
             grid_ces=frozenset({fold(address.ce)}),
         )
         with self._lock:
-            return self._places.served(conn, address, usable, age=age), here
+            return self._places.served(conn, config, address, usable, presented.node_facts, age=age), here
 
-    def _candidates(self, served: Served, resource: Resource) -> Sequence[TaskQueue]:
+    def _candidates(self, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
         with self._lock:
-            return self._waiting.candidates(resource, served.pools)
+            return self._waiting.candidates(resource, pools)
+
+    def _wanted(
+        self, conn: Connection, presented: Presented, pools: frozenset[str], resource: Resource
+    ) -> Sequence[TaskQueue]:
+        """Those with jobs that fit; if it wants one job only, the one which that is in."""
+        candidates = self._candidates(pools, resource)
+        if presented.job_id is None:
+            return candidates
+        its = task_queues.holding(conn, presented.job_id)
+        return [each for each in candidates if each.task_queue_id == its]
+
+    def _elsewhere(
+        self, conn: Connection, presented: Presented, served: Served, resource: Resource
+    ) -> str | None:
+        """`node` if there are jobs that another node of the queue may run."""
+        if not served.kept_back:
+            return None
+        fitting = self._wanted(conn, presented, served.kept_back, resource)
+        kept_back = (each.requirement_class.submit_pool in served.kept_back for each in fitting)
+        return NODE if any(kept_back) else None
 
     def _holder(self, request: MatchRequest) -> Holder:
         vos = request.caller.vos
