@@ -50,7 +50,7 @@ class Matcher:
         random: Random | None = None,
     ) -> None:
         self._engine = engine
-        self._config = config
+        self._given = config
         self._clock = clock
         self._random = random or Random()
         self._waiting = Waiting()
@@ -61,6 +61,10 @@ class Matcher:
     def now(self) -> datetime:
         """The time by which leases count."""
         return self._clock()
+
+    def _config(self) -> Configuration:
+        """What holds now, without what has expired."""
+        return self._given().at(self._clock())
 
     def refresh(self) -> None:
         """Take up what has changed since the last time."""

@@ -44,7 +44,7 @@ _SHOWN = (
     .add_columns(
         waiting_jobs.c.priority.label("rank"),
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
-        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
+        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.parameters, descriptions.c.body),
     )
     .where(*_passing())
     .limit(_PEEKED)
@@ -69,7 +69,8 @@ PICK = (
 )
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
-#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group and description.
+#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group, what it
+#: puts into the placeholders, and description.
 Waiting = Row[*tuple[Any, ...]]
 
 
