@@ -1,5 +1,6 @@
 """A director learns of the work that would be given at this moment, and of no other."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -31,7 +32,8 @@ def _matcher(engine: Engine, now: datetime, text: str) -> Matcher:
 
 def _put(engine: Engine, now: datetime, count: int, owner: str = "alice", **values: str) -> list[int]:
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, count, owner=owner)
+        types = frozenset({values["job_type"]} if "job_type" in values else ())
+        ids = waiting.put(conn, now, count, owner=owner, asked=replace(waiting.EVERYWHERE, job_types=types))
         for job_id in ids:
             stored.force(conn, job_id, **values)
     return ids
