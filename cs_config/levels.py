@@ -1,8 +1,9 @@
 """One level of the resource tree: what a site, a CE or a queue itself says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from requirements.nodes import NodeAttributes
 from requirements.values import Value
 
 
@@ -17,6 +18,7 @@ class Parameter:
     file: str
     line: int
     parts: "tuple[Parameter, ...]" = ()  #: of a set that unites several levels, from the site down
+    node_attribute: NodeAttributes | None = None  #: this one, if it differs from node to node
 
 
 #: Folded name to parameter; None takes away what the levels above say.
@@ -30,6 +32,8 @@ class Level:
     path: str
     plain: Settings
     by_vo: Mapping[str, Settings]  #: VO in lower case
+    #: What would stand here had it not expired, for everybody under the empty name; see `freshness`.
+    expired: Mapping[str, tuple[Parameter, ...]] = field(default_factory=dict)
 
     def settings(self, vo: str) -> Settings:
         """What holds here for a VO: its own values over the plain ones."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from cs_config import problems_of_models
+from cs_config import node_attributes, problems_of_models
 from cs_config.address import QueueAddress
 from cs_config.levels import Level, Parameter, Settings
 from cs_config.names import NAME, NAME_ALLOWED
@@ -19,11 +19,11 @@ from requirements.values import fold
 
 #: The sections that each level may have, its children first.
 _BELOW = {
-    "Site": ("CEs", "VOs", "Throttle"),
-    "CE": ("Queues", "VOs", "Throttle"),
-    "Queue": ("VOs", "Throttle"),
+    "Site": ("CEs", "VOs", "Throttle", node_attributes.SECTION),
+    "CE": ("Queues", "VOs", "Throttle", node_attributes.SECTION),
+    "Queue": ("VOs", "Throttle", node_attributes.SECTION),
 }
-_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle")
+_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", node_attributes.SECTION)
 _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 
 
@@ -116,9 +116,16 @@ class _Reader:
                 self._unknown_section(name, entry, path, level)
             else:
                 self.parameters.read(plain, name, entry, path=path, level=level)
+        self._node_attributes(plain, node, path, level)
         found = Level(path=path, plain=plain, by_vo=self._by_vo(node, path, level))
         self.nodes[path] = found
         return found
+
+    def _node_attributes(
+        self, into: dict[str, Parameter | None], section: Section, path: str, level: str
+    ) -> None:
+        if (entry := section.entries.get(node_attributes.SECTION)) is not None:
+            node_attributes.read(into, entry, self.parameters, path=path, level=level)
 
     def _throttle(self, node: Section, path: str, scope: str) -> None:
         entry = node.entries.get("Throttle")
@@ -151,10 +158,15 @@ class _Reader:
     def _settings_of_vo(self, section: Section, path: str, level: str) -> Settings:
         settings: dict[str, Parameter | None] = {}
         for name, entry in section.entries.items():
-            if isinstance(entry, Section):
-                self.parameters.error(f"{path}/{name}", entry.line, "unknown level, a VO has parameters only")
+            if name == node_attributes.SECTION:
+                continue
+            if isinstance(entry, Section) or fold(name) == fold(node_attributes.SECTION):
+                message = f"unknown level, a VO has parameters and {node_attributes.SECTION} only"
+                meant = did_you_mean(name, [node_attributes.SECTION])
+                self.parameters.error(f"{path}/{name}", entry.line, message, meant)
             else:
                 self.parameters.read(settings, name, entry, path=path, level=level)
+        self._node_attributes(settings, section, path, level)
         return settings
 
     def _structure(self, name: str, entry: Leaf | Section, path: str, level: str) -> None:
