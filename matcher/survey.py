@@ -8,7 +8,7 @@ configuration stays.
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -82,7 +82,11 @@ class Survey:
 
     def failures(self, demand: Demand) -> list[Failure]:
         """Every part of the demand that some queue fails."""
-        return [failure for part in parts.parts(demand) for failure in self.failures_of(part)]
+        return self.failures_among(parts.parts(demand))
+
+    def failures_among(self, asked: Iterable[Part]) -> list[Failure]:
+        """Those of these parts that some queue fails."""
+        return [failure for part in asked for failure in self.failures_of(part)]
 
     def eligible(self, demand: Demand) -> int:
         """The candidates that fail nothing."""
