@@ -1,12 +1,16 @@
 """The configuration as a value: one version, immutable, loaded whole."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
-from cs_config import glue, inheritance, node_attributes
+from cs_config import freshness, glue, inheritance, node_attributes
 from cs_config.address import QueueAddress
+from cs_config.freshness import Dynamic
 from cs_config.groups import Registry
 from cs_config.levels import Level, Parameter
 from cs_config.options import Operations
@@ -42,6 +46,9 @@ class Configuration:
     vo_operations: Mapping[str, Operations]  #: of the VOs that have options of their own
     registry: Registry
     os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → what else its nodes can run
+    dynamic: Dynamic  #: attributes that expire
+    expiries: int = 0  #: how many moments at which something expires have passed
+    written: "Configuration | None" = None  #: the same with what has expired; None: nothing has
     _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
         default_factory=dict, repr=False
     )
@@ -49,9 +56,39 @@ class Configuration:
     _node_attributes: dict[tuple[QueueAddress, str], NodeAttributes] = field(default_factory=dict)
     #: What other modules of this package compute from it once; the key begins with their name.
     derived: dict[tuple[str, str], object] = field(default_factory=dict)
+    _aged: dict[int, "Configuration"] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Configuration {self.version} of {self.file}: {len(self.levels)} queues>"
+
+    def at(self, now: datetime) -> "Configuration":
+        """The same version without what has expired at a time; costs nothing while nothing expires."""
+        if self.written is not None:
+            return self.written.at(now)
+        passed = bisect_right(self.moments, now.timestamp()) if self.moments else 0
+        return self._without_expired(passed) if passed else self
+
+    @cached_property
+    def moments(self) -> tuple[float, ...]:
+        """When something of what is written expires, in seconds since the epoch, in order."""
+        return freshness.moments(self.nodes.values(), self.dynamic)
+
+    def _without_expired(self, expiries: int) -> "Configuration":
+        if (known := self._aged.get(expiries)) is not None:
+            return known
+        moment = self.moments[expiries - 1]
+        nodes = {path: freshness.at(level, moment, self.dynamic) for path, level in self.nodes.items()}
+        left: dict[str, Any] = {
+            "nodes": nodes,
+            "levels": {
+                queue: tuple(nodes[level.path] for level in levels) for queue, levels in self.levels.items()
+            },
+            **{name: {} for name in ("_parameters", "_values", "_node_attributes", "derived", "_aged")},
+        }
+        aged = replace(self, **left, expiries=expiries, written=self)
+        self._aged.clear()  # time does not go back
+        self._aged[expiries] = aged
+        return aged
 
     @cached_property
     def tree(self) -> Tree:
@@ -139,6 +176,19 @@ class Configuration:
     def by_address(self, vo: str) -> bool:
         """Whether the VO's jobs may ask for the address of a queue, so that no two queues are alike."""
         return self.vo_operations.get(fold(vo), self.default_operations).pools.by_address
+
+    def expired(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
+        """What a queue would have for a VO had it not expired, by folded name.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        levels = self.levels[address]
+        if not any(level.expired for level in levels):
+            return {}
+        has = set(map(fold, self.parameters(address, vo)))
+        gone = (each for level in levels for whose in ("", fold(vo)) for each in level.expired.get(whose, ()))
+        return {fold(each.name): each for each in gone if fold(each.name) not in has}
 
     def usable(self, address: QueueAddress, vo: str) -> bool:
         """Whether the VO may use the queue now: enabled, and named by the nearest VO list.

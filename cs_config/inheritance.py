@@ -6,7 +6,7 @@ Source: RFC #7 (a queue inherits from its CE and its site), RFC #5 (values of a 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cs_config import node_attributes
+from cs_config import freshness, node_attributes
 from cs_config.levels import Level, Parameter
 from requirements.values import Scalar, Value, fold, key
 
@@ -35,7 +35,11 @@ def effective(levels: Sequence[Level], vo: str) -> dict[str, Parameter]:
 
 def values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
     """What effective parameters say of all nodes alike: name to value."""
-    return {name: each.value for name, each in parameters.items() if each.node_attribute is None}
+    return {
+        name: each.value
+        for name, each in parameters.items()
+        if each.node_attribute is None and fold(name) not in freshness.TIMES
+    }
 
 
 def _united(above: Parameter | None, here: Parameter) -> Parameter:

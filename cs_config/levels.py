@@ -1,7 +1,7 @@
 """One level of the resource tree: what a site, a CE or a queue itself says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from requirements.nodes import NodeAttributes
 from requirements.values import Value
@@ -32,6 +32,8 @@ class Level:
     path: str
     plain: Settings
     by_vo: Mapping[str, Settings]  #: VO in lower case
+    #: What would stand here had it not expired, for everybody under the empty name; see `freshness`.
+    expired: Mapping[str, tuple[Parameter, ...]] = field(default_factory=dict)
 
     def settings(self, vo: str) -> Settings:
         """What holds here for a VO: its own values over the plain ones."""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -46,11 +47,15 @@ def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context
 
 
 def _resolve(conn: Connection, vo: str, digests: Mapping[str, Mapping[str, bool]], context: Context) -> None:
-    version = context.config.version
+    config = context.config
+    of: dict[str, Any] = {
+        "config_version": config.version,
+        "expiries": config.expiries,
+        "now": context.now,
+    }
     if queue_classes.version(conn, vo) is None:
-        classes = configured_classes(context.config, vo)
-        queue_classes.sync(conn, vo=vo, config_version=version, classes=classes, now=context.now)
-    mapping.resolve_all(conn, vo=vo, config_version=version, digests=digests, now=context.now)
+        queue_classes.sync(conn, vo=vo, classes=configured_classes(config, vo), **of)
+    mapping.resolve_all(conn, vo=vo, digests=digests, **of)
 
 
 def _new_pool(pool: ResolvedPool, vo: str) -> NewPool:

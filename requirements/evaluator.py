@@ -13,8 +13,8 @@ from requirements.rules import ReasonKind, mismatch
 from requirements.values import Value, kept, lookup, normal, shown
 
 __all__ = [
-    *("Reason", "ReasonKind", "Standing", "eligible", "failing", "parameters", "parts", "standing"),
-    "without",
+    *("Reason", "ReasonKind", "Standing", "eligible", "failing", "in_words", "parameters", "parts"),
+    *("standing", "without"),
 ]
 
 
@@ -109,6 +109,15 @@ def parts(requirements: Requirements) -> tuple[Requirements, ...]:
     if isinstance(requirements, Record):
         return tuple(Record(values=(entry,)) for entry in requirements.values)
     return (requirements,)
+
+
+def in_words(requirements: Requirements, declarations: Declarations) -> str:
+    """What is asked, for a person."""
+    if isinstance(requirements, Expression):
+        return requirements.text
+    return "; ".join(
+        f"{name}: {_asked(wanted, declarations.get(name))}" for name, wanted in requirements.values
+    )
 
 
 def without(requirements: Requirements, wanted: str) -> Requirements | None:

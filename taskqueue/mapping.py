@@ -51,7 +51,11 @@ UNMAP = delete(mapped).where(_IS_PAIR)
 REFRESHED = (
     update(submit_pools)
     .where(submit_pools.c.pool_id.in_(_POOLS))
-    .values(refreshed_at=bindparam("now"), config_version=bindparam("version"))
+    .values(
+        refreshed_at=bindparam("now"),
+        config_version=bindparam("version"),
+        expiries=bindparam("its_expiries"),
+    )
 )
 
 ELIGIBLE = (
@@ -90,6 +94,7 @@ def resolve(
     *,
     pool_id: str,
     config_version: int,
+    expiries: int = 0,
     queue_class_digests: Collection[str],
     undecided: Collection[str] = (),
     now: datetime,
@@ -101,7 +106,9 @@ def resolve(
     """
     vo = pools.get(conn, pool_id).vo
     digests = {pool_id: {digest: digest in undecided for digest in queue_class_digests}}
-    changed = resolve_all(conn, vo=vo, config_version=config_version, digests=digests, now=now)
+    changed = resolve_all(
+        conn, vo=vo, config_version=config_version, expiries=expiries, digests=digests, now=now
+    )
     return None if changed is None else changed.get(pool_id)
 
 
@@ -110,6 +117,7 @@ def resolve_all(
     *,
     vo: str,
     config_version: int,
+    expiries: int = 0,
     digests: Mapping[str, Mapping[str, bool]],
     now: datetime,
 ) -> Mapping[str, Change] | None:
@@ -119,6 +127,7 @@ def resolve_all(
         conn: In a writing transaction.
         vo: Lower case.
         config_version: What it was computed from.
+        expiries: How many of its moments of expiry had passed.
         digests: For each pool the digests of its eligible queue classes, and whether it is undecided there.
         now: The time.
 
@@ -127,7 +136,7 @@ def resolve_all(
         nothing was written; take the current configuration, sync, compute again.
     """
     there = [pool_id for ids in _batches(digests) for pool_id in _lock(conn, vo, ids)]
-    if queue_classes.hold_version(conn, vo) != config_version:
+    if queue_classes.hold(conn, vo) != (config_version, expiries):
         return None
     class_ids = queue_classes.ids(conn, vo)
     changed: dict[str, Change] = {}
@@ -137,7 +146,8 @@ def resolve_all(
             for pool_id in pool_ids
         }
         changed |= _write(conn, wanted)
-        conn.execute(REFRESHED, {"pool_ids": pool_ids, "now": now, "version": config_version})
+        of = {"now": now, "version": config_version, "its_expiries": expiries}
+        conn.execute(REFRESHED, {"pool_ids": pool_ids, **of})
     if any(changed.values()):
         changes.append(conn, "mapping", [vo], now=now)
     return changed

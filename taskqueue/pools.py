@@ -33,6 +33,15 @@ TOUCH = Twins(submit_pools, _touch)
 
 GET = select(submit_pools).where(submit_pools.c.pool_id == bindparam("pool_id"))
 
+#: Computed from an older version, or before something of the same version expired.
+IS_OF_OLDER = or_(
+    submit_pools.c.config_version < bindparam("config_version"),
+    and_(
+        submit_pools.c.config_version == bindparam("config_version"),
+        submit_pools.c.expiries < bindparam("expiries"),
+    ),
+)
+
 ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
     submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
 )
@@ -43,7 +52,7 @@ OUTDATED = (
     .where(
         submit_pools.c.vo == bindparam("vo"),
         or_(
-            submit_pools.c.config_version < bindparam("config_version"),
+            IS_OF_OLDER,
             submit_pools.c.refreshed_at.is_(None),
             submit_pools.c.refreshed_at < bindparam("refreshed_before"),
         ),
@@ -96,6 +105,7 @@ class Pool:
     last_used_at: datetime
     refreshed_at: datetime | None  #: None: not resolved yet
     config_version: int  #: what its mapping was computed from
+    expiries: int = 0  #: how many of the moments of expiry of that version had passed
 
 
 def touch(
@@ -163,12 +173,20 @@ def originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
 
 
 def outdated(
-    conn: Connection, *, vo: str, config_version: int, refreshed_before: datetime, limit: int, after: str = ""
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    refreshed_before: datetime,
+    limit: int,
+    after: str = "",
 ) -> list[Pool]:
     """A page, by id, of a VO's pools whose mapping has to be computed anew."""
     values = {
         "vo": vo,
         "config_version": config_version,
+        "expiries": expiries,
         "refreshed_before": refreshed_before,
         "after": after,
         "limit": limit,

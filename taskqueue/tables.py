@@ -157,6 +157,7 @@ submit_pools = Table(
     Column("last_used_at", UtcTime, nullable=False),  # touched by every job that passes the optimizers
     Column("refreshed_at", UtcTime),  # None: not resolved yet
     Column("config_version", Integer, nullable=False, default=0),  # what the mapping was computed from
+    Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
     Index("ix_submit_pools_config_version", "config_version"),
 )
 
@@ -190,6 +191,7 @@ queue_class_versions = Table(
     metadata,
     Column("vo", Text, primary_key=True),
     Column("config_version", Integer, nullable=False),
+    Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
 )
 
 #: The mapping: the queue classes that are eligible for a pool.

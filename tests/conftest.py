@@ -23,13 +23,14 @@ ROOT = Path(__file__).parent.parent
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the suites whose programs are not here, but where nothing may be left out."""
-    needed = {item: mark.args[0] for item in items if (mark := item.get_closest_marker("debian"))}
     missing = debian.missing()
-    if debian.ALL_OF_THEM and missing.keys() & set(needed.values()):
+    left_out = [
+        item for item in items if any(mark.args[0] in missing for mark in item.iter_markers("debian"))
+    ]
+    if left_out and debian.ALL_OF_THEM:
         raise pytest.UsageError(f"no programs for the suites {', '.join(missing)}: ./dev test --install")
-    left_out = [item for item, suite in needed.items() if suite in missing]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if needed.get(item) not in missing]
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture

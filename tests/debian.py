@@ -9,6 +9,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+#: Servers are not in everybody's path.
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
@@ -20,7 +23,7 @@ class Suite:
 
     @property
     def is_ready(self) -> bool:
-        return all(map(shutil.which, self.programs))
+        return all(shutil.which(program, path=PATH) for program in self.programs)
 
 
 SUITES = {
@@ -28,6 +31,11 @@ SUITES = {
         about="the batch system Slurm",
         programs=("slurmctld", "slurmd", "munged", "sbatch"),
         packages=("slurm-wlm", "munge"),
+    ),
+    "ssh": Suite(
+        about="head nodes behind SSH",
+        programs=("sshd", "ssh-keygen"),
+        packages=("openssh-server", "openssh-client"),
     ),
 }
 #: Where nothing may be left out a suite that is not ready fails.

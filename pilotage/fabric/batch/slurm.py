@@ -21,7 +21,7 @@ from pilotage.fabric.batch.batch_system import (
     State,
 )
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.shell import Completed, Shell, TimedOut
+from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
 
 #: Source: Slurm, squeue(1), job state codes. What is not named here is on its way.
@@ -78,7 +78,7 @@ class Slurm:
         ]
         try:
             done = self._shell.run(command)
-        except TimedOut as error:
+        except NoAnswer as error:
             raise SubmissionUncertain(f"{job.stamp}: {error}") from error
         if done.status == 0 and (reference := done.stdout.strip().partition(";")[0]).isdecimal():
             return reference

@@ -65,10 +65,11 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
         statuses=_statuses(query.status),
     )
     with database.reading(parts.engine) as conn:
-        found = pilots.find(conn, which, limit=query.limit, after=query.after)
-    full = len(found) == query.limit
-    answers = [PilotAnswer.model_validate(pilot) for pilot in found]
-    return PilotPage(pilots=answers, next=found[-1].stamp if full else None)
+        found = pilots.find(conn, which, limit=query.enough, after=query.after)
+    page, last = query.cut(found)
+    return PilotPage(
+        pilots=[PilotAnswer.model_validate(pilot) for pilot in page], next=last.stamp if last else None
+    )
 
 
 def _vo(caller: Caller, named: str | None) -> str:

@@ -138,6 +138,13 @@ def test_lists_page_without_gaps_or_repeats(service: Service):
     assert found == sorted(ids, reverse=True)
 
 
+def test_a_full_page_that_is_the_last_one_says_so(service: Service):
+    user = service.user()
+    submit(user, *[JOB] * 3)
+    assert user.get("/api/v1/jobs", params={"limit": 3}).json()["next"] is None
+    assert user.get("/api/v1/jobs", params={"limit": 2}).json()["next"] is not None
+
+
 def test_jobs_are_found_by_ids_status_and_pool(service: Service):
     user = service.user()
     first, second = submit(user, JOB, STUCK)
