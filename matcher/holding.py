@@ -92,6 +92,20 @@ def _places(_: Connection, situation: Situation) -> Iterator[str]:
         yield f"the configuration knows no CE {name} (GridCE)" + (f", did you mean {meant}?" if meant else "")
 
 
+def _platforms(_: Connection, situation: Situation) -> Iterator[str]:
+    """Platforms of which nothing knows; a queue that states none takes such a job all the same."""
+    offered = situation.survey.distinct("Platform", situation.survey.everything)
+    listed = (value if isinstance(value, tuple) else (value,) for value in offered)
+    known = [str(name) for names in listed for name in names]
+    for platform, others in situation.config.os_compatibility.items():
+        known += [platform, *others]
+    folded = set(map(fold, known))
+    for name in sorted(name for name in situation.demand.asked.platforms if fold(name) not in folded):
+        meant = did_you_mean(name, known)
+        hint = f", did you mean {meant}?" if meant else "; leave out Platform if any will do"
+        yield f"no queue offers the Platform {name}, and OSCompatibility does not list it{hint}"
+
+
 def _switched_off(_: Connection, situation: Situation) -> Iterator[str]:
     """Queues that would do were they not switched off."""
     survey = situation.survey
@@ -179,6 +193,7 @@ HOLDERS: tuple[Holder, ...] = (
     _optimizers,
     _queues,
     _places,
+    _platforms,
     _switched_off,
     _unsaid,
     _closures,
