@@ -15,6 +15,7 @@ from matcher import closures, rules
 from matcher.applicants import Applicant
 from matcher.parts import Demand
 from matcher.survey import Survey
+from requirements import evaluator
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 from taskqueue import pilot_activity, waiting_place
@@ -130,6 +131,22 @@ def _unsaid(_: Connection, situation: Situation) -> Iterator[str]:
             yield f"no queue says that it has {what}; what the {number} eligible ones have is not stated"
 
 
+def _nodes(_: Connection, situation: Situation) -> Iterator[str]:
+    """Queues that leave something to their nodes."""
+    survey, asked = situation.survey, situation.demand.requirements
+    undecided = survey.undecided(situation.demand) & situation.eligible
+    if asked is None or not undecided:
+        return
+    example = (undecided & -undecided).bit_length() - 1
+    left = survey.residue(asked, example)
+    names = ", ".join(evaluator.parameters(left, survey.declarations)) if left else ""
+    yield (
+        f"{undecided.bit_count()} of the {situation.eligible.bit_count()} eligible queues decide only at the "
+        f"node: a pilot there must measure what it asks of {names}, such as at "
+        f"{survey.queues[example].address}"
+    )
+
+
 def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:
     if not situation.eligible:
         return
@@ -180,6 +197,7 @@ HOLDERS: tuple[Holder, ...] = (
     _switched_off,
     _unsaid,
     _closures,
+    _nodes,
     _pilots,
     _line,
 )
