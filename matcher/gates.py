@@ -14,11 +14,12 @@ from cs_config.configuration import Configuration
 from matcher import limits, standings
 from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
-from taskqueue import bans, matching_delays, reservations, scopes
+from requirements.values import fold
+from taskqueue import bans, choosing, claims, matching_delays, reservations, scopes
 from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Place, Taken
-from taskqueue.classes import RequirementClass
 from taskqueue.matching_delays import Level
+from taskqueue.task_queues import TaskQueue
 
 BANNED = "banned"
 LIMITS = "limits"
@@ -31,8 +32,14 @@ class Gate:
     """What one place lets through; each request goes through it alone."""
 
     def __init__(
-        self, standing: Sequence[Standing], conditions: Sequence[Condition], *, banned: bool
+        self,
+        standing: Sequence[Standing],
+        conditions: Sequence[Condition],
+        *,
+        banned: bool,
+        vos: frozenset[str],
     ) -> None:
+        self._vos = vos
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
@@ -48,11 +55,12 @@ class Gate:
     def passing(self) -> Passing:
         """Which jobs are worth a look."""
         kept_out = {
-            (each.rule.limit.attribute, each.rule.limit.value)
+            (each.rule.limit.attribute, vo, fold(each.rule.limit.value))
             for each in self._conditions
-            if each.full and each.rule.vo is None and not each.rule.exempt
+            if each.full
+            for vo in each.rule.vos(self._vos)
         }
-        return Passing(job_type=TEST if self._banned else "", kept_out=frozenset(kept_out))
+        return Passing(job_type=fold(TEST) if self._banned else "", kept_out=frozenset(kept_out))
 
     def most(self, wanted: int) -> int:
         """How many of the wanted jobs may be taken at once."""
@@ -62,9 +70,29 @@ class Gate:
             self.refused = self.refused or THROTTLED
         return 1 if most > 1 and self.asks_job else max(most, 0)
 
-    def concerns(self, asked: RequirementClass) -> bool:
-        """Whether jobs of this class may be worth a look at all."""
-        return not self._banned or TEST in asked.job_types
+    def concerns(self, task_queue: TaskQueue) -> bool:
+        """Whether jobs of this task queue may be worth a look at all."""
+        if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
+            return False
+        if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
+            self.refused = self.refused or LIMITS
+            return False
+        return True
+
+    def worth(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Place) -> list[TaskQueue]:
+        """Those of the task queues that have a job which is worth a look; of none else one is read."""
+        some = [each for each in task_queues if self.concerns(each)]
+        passing = self.passing
+        if not some or passing == Passing():
+            return some
+        ids = {each.task_queue_id for each in some}
+        kept_out = claims.left(
+            conn, ids - choosing.left(conn, ids, place=place, passing=passing), place=place
+        )
+        if kept_out:
+            self.kept_out()
+        # One that has no job at all stays: whoever tries it finds that out.
+        return [each for each in some if each.task_queue_id not in kept_out]
 
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
@@ -77,7 +105,7 @@ class Gate:
         return True
 
     def kept_out(self) -> None:
-        """Nothing of a task queue came through: jobs that are not worth a look may be why."""
+        """A task queue that has jobs has none that is worth a look."""
         if self.passing.kept_out:
             self.refused = self.refused or LIMITS
 
@@ -100,23 +128,21 @@ class Gates:
         standing: Mapping[str, Standing],
         conditions: Mapping[str, Sequence[Condition]],
         banned: Collection[str],
-        now: datetime,
     ) -> None:
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
-        self._now = now
         self._gates: list[Gate] = []
 
-    def at(self, place: Place) -> Gate | None:
-        """The gate of a place; None: nothing holds there."""
+    def at(self, place: Place, vos: frozenset[str]) -> Gate | None:
+        """The gate of a place for jobs of these VOs; None: nothing holds there."""
         names = _line(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
         banned = place.site in self._banned
         if not (standing or conditions or banned):
             return None
-        self._gates.append(Gate(standing, conditions, banned=banned))
+        self._gates.append(Gate(standing, conditions, banned=banned, vos=vos))
         return self._gates[-1]
 
     def write(self, conn: Connection) -> None:
@@ -124,7 +150,7 @@ class Gates:
         reservations.make(conn, (each for gate in self._gates for each in gate.reserved))
         buckets = (each for these in self._conditions.values() for each in these if isinstance(each, Bucket))
         matching_delays.store(
-            conn, ((each.key, Level(tokens=each.tokens, at=self._now)) for each in buckets if each.changed)
+            conn, ((each.key, Level(tokens=each.tokens, at=each.at)) for each in buckets if each.changed)
         )
 
 
@@ -157,6 +183,11 @@ def look(
     return _gates(conn, config, scopes.read(conn, _names(config, places)), banned, now)
 
 
+def is_test(job_type: str) -> bool:
+    """Whether jobs of this type go to banned sites."""
+    return fold(job_type) == fold(TEST)
+
+
 def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
     """The scopes with a throttle that a place is in, the site first."""
     return tuple(name for name in _line(place) if name in config.throttles)
@@ -174,7 +205,6 @@ def _gates(
         standings.of(conn, config, [found[name] for name in found if name in config.throttles], now),
         limits.conditions(conn, config, limited, now) if limited else {},
         banned,
-        now,
     )
 
 

@@ -21,8 +21,9 @@ from matcher.resource import Presented, Resource
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import bans, database, mapping, task_queues
-from taskqueue.claims import Claimed, Holder
+from taskqueue import bans, choosing, database, mapping, task_queues
+from taskqueue.choosing import Passing
+from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
 #: Jobs whose ids a listing names.
@@ -141,16 +142,13 @@ class Matcher:
             served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
-            candidates = {each.task_queue_id: each for each in self._candidates(served, resource)}
-            waiting = task_queues.waiting_in(conn, candidates)
-            return [
-                Listing(
-                    task_queue=candidates[each],
-                    waiting=waiting[each],
-                    job_ids=tuple(task_queues.first_jobs(conn, each, _NAMED_JOBS)),
-                )
-                for each in sorted(waiting)
-            ]
+            found = self._candidates(served, resource)
+            banned = frozenset(ban.site for ban in bans.current(conn, now=self._clock()))
+            passing = Passing()
+            if (gate := self._gate(conn, served.place, resource, banned)) is not None:
+                found = gate.worth(conn, found, served.place) if gate.most(1) else []
+                passing = gate.passing
+            return _listed(conn, found, served.place, passing)
 
     def _follow(self, conn: Connection) -> int:
         """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
@@ -181,9 +179,10 @@ class Matcher:
             candidates = [each for each in candidates if each.task_queue_id == its]
         if not candidates:
             return Look()
-        gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
-        if gate is not None and (refused := _refusal(gate, candidates, request.count)):
-            return Look(refused=refused)
+        # A look without locks, so that polling at a closed place costs no writing.
+        gate = self._gate(conn, served.place, resource, banned)
+        if gate is not None and not (gate.most(request.count) and gate.worth(conn, candidates, served.place)):
+            return Look(refused=gate.refused)
         drawn = lottery.order(candidates, self._random)
         return Wish(
             request=request,
@@ -224,6 +223,12 @@ class Matcher:
         with self._lock:
             return self._waiting.candidates(resource, served.pools)
 
+    def _gate(
+        self, conn: Connection, place: Place, resource: Resource, banned: frozenset[str]
+    ) -> Gate | None:
+        seen = gates.look(conn, self._config(), [place], self._clock(), banned=banned)
+        return seen.at(place, _vos(resource))
+
     def _holder(self, request: MatchRequest) -> Holder:
         vos = request.caller.vos
         leases = operations(self._config(), min(vos) if len(vos) == 1 else None).leases
@@ -234,10 +239,17 @@ class Matcher:
         )
 
 
-def _refusal(gate: Gate, candidates: Sequence[TaskQueue], count: int) -> str | None:
-    """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
-    some = gate.most(count) and any(gate.concerns(each.requirement_class) for each in candidates)
-    return None if some else gate.refused
+def _listed(conn: Connection, found: Sequence[TaskQueue], place: Place, passing: Passing) -> list[Listing]:
+    by_id = {each.task_queue_id: each for each in found}
+    waiting = choosing.waiting_in(conn, by_id, passing=passing)
+    return [
+        Listing(
+            task_queue=by_id[each],
+            waiting=waiting[each],
+            job_ids=tuple(choosing.first(conn, each, _NAMED_JOBS, place=place, passing=passing)),
+        )
+        for each in sorted(waiting)
+    ]
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

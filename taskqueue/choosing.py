@@ -1,11 +1,24 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Row, and_, bindparam, delete, or_
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 
 from taskqueue import taking
 from taskqueue.presence import COLUMNS
@@ -14,6 +27,8 @@ from taskqueue.taking import HERE, Place, Taken
 
 #: Jobs that are looked at in one statement.
 _PEEKED: Final = 100
+#: Ids in one statement; SQLite takes no more than 32,766 values.
+_BATCH: Final = 1000
 _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
 
 
@@ -21,9 +36,10 @@ def _passing() -> list[ColumnElement[bool]]:
     """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
     type_: BindParameter[str] = bindparam("only_job_type")
     kept_out = [
-        column.not_in(bindparam(f"not_{attribute}", expanding=True)) for attribute, column in COLUMNS.items()
+        tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))
+        for attribute, shown in COLUMNS.items()
     ]
-    return [or_(type_ == "", jobs.c.job_type == type_), *kept_out]
+    return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out]
 
 
 #: The jobs that may be taken, in the order of a claim.
@@ -53,6 +69,13 @@ PICK = (
     .where(waiting_jobs.c.job_id == bindparam("the_job"))
     .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
 )
+LEFT = taking.left_if(*_passing())
+WAITING_IN = (
+    select(waiting_jobs.c.task_queue_id, func.count().label("waiting"))
+    .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id.in_(bindparam("ids", expanding=True)), *_passing())
+    .group_by(waiting_jobs.c.task_queue_id)
+)
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
 #: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group and description.
@@ -63,16 +86,42 @@ Waiting = Row[*tuple[Any, ...]]
 class Passing:
     """Which jobs of a task queue are worth a look."""
 
-    job_type: str = ""  #: only of this type; empty: of any
-    kept_out: frozenset[tuple[str, str]] = frozenset()  #: attributes with a value that is full
+    job_type: str = ""  #: only of this type, in lower case; empty: of any
+    #: Attribute, VO and value of those that are full; values in lower case.
+    kept_out: frozenset[tuple[str, str, str]] = frozenset()
 
     def values(self) -> dict[str, object]:
         """For the statement."""
         full = {
-            f"not_{name}": sorted(value for attribute, value in self.kept_out if attribute == name)
+            f"not_{name}": sorted((vo, value) for attribute, vo, value in self.kept_out if attribute == name)
             for name in COLUMNS
         }
         return {"only_job_type": self.job_type, **full}
+
+
+def left(
+    conn: Connection, task_queue_ids: Collection[int], *, place: Place, passing: Passing
+) -> frozenset[int]:
+    """Those of the task queues that have a job for this place which is worth a look."""
+    return taking.ask(conn, LEFT, task_queue_ids, {**passing.values(), **taking.at_place(place)})
+
+
+def waiting_in(conn: Connection, task_queue_ids: Collection[int], *, passing: Passing) -> Mapping[int, int]:
+    """How many jobs that are worth a look wait in each; those without any are left out."""
+    ordered = sorted(set(task_queue_ids))
+    found: dict[int, int] = {}
+    for start in range(0, len(ordered), _BATCH):
+        values = {"ids": ordered[start : start + _BATCH], **passing.values()}
+        found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, values)}
+    return found
+
+
+def first(
+    conn: Connection, task_queue_id: int, most: int, *, place: Place, passing: Passing
+) -> Sequence[int]:
+    """The jobs that would be handed out first, in order."""
+    jobs_in_order = peek(conn, task_queue_id, place=place, passing=passing)
+    return [job.job_id for job in islice(jobs_in_order, most)]
 
 
 def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
