@@ -1,14 +1,14 @@
 """The pool agent: keeps the mapping of SubmitPools to queues in step with the configuration.
 
-A change of the configuration is followed at once, everything is computed anew at intervals, and pools
-that nothing has used for a while go.
+A change of the configuration is followed at once, and so is the expiry of dynamic attributes; everything
+is computed anew at intervals, and pools that nothing has used for a while go.
 
 Source: RFC #7.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Engine
 
@@ -55,6 +55,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
     mine = turn.take(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
+    config = config.at(now)
     vos = _behind(engine, config, now)
     changes = [_refresh(mine, config, vo) for vo in vos]
     told = pool_jobs.tell(mine, frozenset().union(*changes))
@@ -75,10 +76,11 @@ def _behind(engine: Engine, config: Configuration, now: datetime) -> tuple[str, 
         versions = pool_refresh.versions(conn)
         shortest = min(_interval(config, vo) for vo in (None, *versions))
         pools_behind = pool_refresh.vos_behind(
-            conn, config_version=config.version, refreshed_before=now - shortest
+            conn, config_version=config.version, expiries=config.expiries, refreshed_before=now - shortest
         )
-    of_older = {vo for vo, version in versions.items() if version < config.version}
-    of_newer = {vo for vo, version in versions.items() if version > config.version}
+    ours = (config.version, config.expiries)
+    of_older = {vo for vo, version in versions.items() if version < ours}
+    of_newer = {vo for vo, version in versions.items() if version > ours}
     return tuple(sorted((pools_behind | of_older) - of_newer))
 
 
@@ -95,18 +97,17 @@ def _refresh(mine: Turn, config: Configuration, vo: str) -> dict[str, mapping.Ch
     outdated = _outdated(mine, config, vo)
     known = eligibility.of_configuration(config)
     digests = {
-        pool.pool_id: frozenset(
-            each.digest for each in known.of(pool.pool_id, canonical.from_json(pool.original), vo)
-        )
+        pool.pool_id: {
+            each.queue_class.digest: each.undecided
+            for each in known.of(pool.pool_id, canonical.from_json(pool.original), vo)
+        }
         for pool in outdated
     }
+    of: dict[str, Any] = {"config_version": config.version, "expiries": config.expiries, "now": mine.now}
     with mine.writing() as conn:
         pool_refresh.lock(conn, digests)
-        classes = configured_classes(config, vo)
-        queue_classes.sync(conn, vo=vo, config_version=config.version, classes=classes, now=mine.now)
-        changed = mapping.resolve_all(
-            conn, vo=vo, config_version=config.version, digests=digests, now=mine.now
-        )
+        queue_classes.sync(conn, vo=vo, classes=configured_classes(config, vo), **of)
+        changed = mapping.resolve_all(conn, vo=vo, digests=digests, **of)
     return dict(changed or {})
 
 
@@ -119,6 +120,7 @@ def _outdated(mine: Turn, config: Configuration, vo: str) -> list[pools.Pool]:
                 conn,
                 vo=vo,
                 config_version=config.version,
+                expiries=config.expiries,
                 refreshed_before=before,
                 limit=_PAGE,
                 after=found[-1].pool_id if found else "",

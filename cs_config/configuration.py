@@ -1,18 +1,24 @@
 """The configuration as a value: one version, immutable, loaded whole."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
-from cs_config import glue, inheritance
+from cs_config import forwarding, freshness, glue, inheritance, node_attributes
 from cs_config.address import QueueAddress
+from cs_config.freshness import Dynamic
 from cs_config.groups import Registry
 from cs_config.levels import Level, Parameter
 from cs_config.options import Operations
 from cs_config.sections import Section, Tree, plain
 from cs_config.throttle import Throttle
 from requirements.errors import InvalidRequest
+from requirements.nodes import NodeAttributes
+from requirements.site_mapping import SiteMapping
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold
 
@@ -41,15 +47,49 @@ class Configuration:
     vo_operations: Mapping[str, Operations]  #: of the VOs that have options of their own
     registry: Registry
     os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → what else its nodes can run
+    dynamic: Dynamic  #: attributes that expire
+    expiries: int = 0  #: how many moments at which something expires have passed
+    written: "Configuration | None" = None  #: the same with what has expired; None: nothing has
     _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
         default_factory=dict, repr=False
     )
     _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict)
+    _node_attributes: dict[tuple[QueueAddress, str], NodeAttributes] = field(default_factory=dict)
     #: What other modules of this package compute from it once; the key begins with their name.
     derived: dict[tuple[str, str], object] = field(default_factory=dict)
+    _aged: dict[int, "Configuration"] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Configuration {self.version} of {self.file}: {len(self.levels)} queues>"
+
+    def at(self, now: datetime) -> "Configuration":
+        """The same version without what has expired at a time; costs nothing while nothing expires."""
+        if self.written is not None:
+            return self.written.at(now)
+        passed = bisect_right(self.moments, now.timestamp()) if self.moments else 0
+        return self._without_expired(passed) if passed else self
+
+    @cached_property
+    def moments(self) -> tuple[float, ...]:
+        """When something of what is written expires, in seconds since the epoch, in order."""
+        return freshness.moments(self.nodes.values(), self.dynamic)
+
+    def _without_expired(self, expiries: int) -> "Configuration":
+        if (known := self._aged.get(expiries)) is not None:
+            return known
+        moment = self.moments[expiries - 1]
+        nodes = {path: freshness.at(level, moment, self.dynamic) for path, level in self.nodes.items()}
+        left: dict[str, Any] = {
+            "nodes": nodes,
+            "levels": {
+                queue: tuple(nodes[level.path] for level in levels) for queue, levels in self.levels.items()
+            },
+            **{name: {} for name in ("_parameters", "_values", "_node_attributes", "derived", "_aged")},
+        }
+        aged = replace(self, **left, expiries=expiries, written=self)
+        self._aged.clear()  # time does not go back
+        self._aged[expiries] = aged
+        return aged
 
     @cached_property
     def tree(self) -> Tree:
@@ -99,31 +139,65 @@ class Configuration:
         return found
 
     def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
-        """The effective parameters of a queue for a VO: name to value.
+        """The effective parameters of a queue for a VO, without what differs between its nodes.
 
         Raises:
             KeyError: There is no such queue; ask `knows` first.
         """
         key = self._key(address, vo)
         if (found := self._values.get(key)) is None:
-            parameters = self.parameters(address, vo)
-            found = MappingProxyType({name: parameter.value for name, parameter in parameters.items()})
+            found = MappingProxyType(inheritance.values(self.parameters(address, vo)))
             self._values[key] = found
         return found
 
-    def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
-        """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.
-
-        What follows from the address is among it only where the VO's pools may tell queues apart by it.
+    def node_attributes(self, address: QueueAddress, vo: str) -> NodeAttributes:
+        """What differs between the nodes behind a queue, as it is declared for a VO.
 
         Raises:
             KeyError: There is no such queue; ask `knows` first.
         """
-        return glue.ad(self.values(address, vo), address if self.by_address(vo) else None)
+        key = self._key(address, vo)
+        if (found := self._node_attributes.get(key)) is None:
+            found = node_attributes.of_parameters(self.parameters(address, vo).values())
+            self._node_attributes[key] = found
+        return found
+
+    def forwarding(self, address: QueueAddress, vo: str) -> SiteMapping | None:
+        """How what is asked of a queue's nodes is said to its batch system; None: not at all.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return forwarding.of_parameters(self.parameters(address, vo).values())
+
+    def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
+        """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.
+
+        What follows from the address is among it only where the VO's pools may tell queues apart by it; what
+        differs between its nodes is not.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        alike = self.node_attributes(address, vo).without_these(self.values(address, vo))
+        return glue.ad(alike, address if self.by_address(vo) else None)
 
     def by_address(self, vo: str) -> bool:
         """Whether the VO's jobs may ask for the address of a queue, so that no two queues are alike."""
         return self.vo_operations.get(fold(vo), self.default_operations).pools.by_address
+
+    def expired(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
+        """What a queue would have for a VO had it not expired, by folded name.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        levels = self.levels[address]
+        if not any(level.expired for level in levels):
+            return {}
+        has = set(map(fold, self.parameters(address, vo)))
+        gone = (each for level in levels for whose in ("", fold(vo)) for each in level.expired.get(whose, ()))
+        return {fold(each.name): each for each in gone if fold(each.name) not in has}
 
     def usable(self, address: QueueAddress, vo: str) -> bool:
         """Whether the VO may use the queue now: enabled, and named by the nearest VO list.

@@ -3,9 +3,10 @@
 Source: RFC #7 (a queue inherits from its CE and its site), RFC #5 (values of a VO).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from cs_config import freshness, node_attributes
 from cs_config.levels import Level, Parameter
 from requirements.values import Scalar, Value, fold, key
 
@@ -24,12 +25,21 @@ def effective(levels: Sequence[Level], vo: str) -> dict[str, Parameter]:
     for level in levels:
         for name, parameter in level.settings(vo).items():
             if parameter is None:
-                found.pop(name, None)
+                node_attributes.take_away(name, found)
             elif name in UNITED:
                 found[name] = _united(found.get(name), parameter)
             else:
                 found[name] = parameter
     return {parameter.name: parameter for parameter in found.values()}
+
+
+def values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
+    """What effective parameters say of all nodes alike: name to value."""
+    return {
+        name: each.value
+        for name, each in parameters.items()
+        if each.is_own and fold(name) not in freshness.TIMES
+    }
 
 
 def _united(above: Parameter | None, here: Parameter) -> Parameter:

@@ -104,6 +104,8 @@ KNOWN = (
         "seconds",
         CPUTime="CPU time that a job may use; over maxCPUTime",
         maxWallClockTime="time that a job may take",
+        update_time="when its dynamic attributes were true, since the epoch",
+        expiry_time="how long they count after that",
     ),
     *_amounts("minutes", maxCPUTime="CPU time limit of the batch queue"),
     *_amounts("old benchmark units", SI00="speed of its processors; 250 is the reference"),

@@ -1,8 +1,10 @@
 """One level of the resource tree: what a site, a CE or a queue itself says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from requirements.nodes import NodeAttributes
+from requirements.site_mapping import SiteMapping
 from requirements.values import Value
 
 
@@ -17,6 +19,13 @@ class Parameter:
     file: str
     line: int
     parts: "tuple[Parameter, ...]" = ()  #: of a set that unites several levels, from the site down
+    node_attribute: NodeAttributes | None = None  #: this one, if it differs from node to node
+    forwarding: SiteMapping | None = None  #: how node attributes are said to the batch system
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it says something of all nodes alike."""
+        return self.node_attribute is None and self.forwarding is None
 
 
 #: Folded name to parameter; None takes away what the levels above say.
@@ -30,6 +39,8 @@ class Level:
     path: str
     plain: Settings
     by_vo: Mapping[str, Settings]  #: VO in lower case
+    #: What would stand here had it not expired, for everybody under the empty name; see `freshness`.
+    expired: Mapping[str, tuple[Parameter, ...]] = field(default_factory=dict)
 
     def settings(self, vo: str) -> Settings:
         """What holds here for a VO: its own values over the plain ones."""

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
@@ -26,17 +27,19 @@ class LiveConfiguration:
         self,
         load: Callable[[Connection, int], Configuration] = versions.load,
         first: Configuration = NOTHING,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._load = load
         self._running = first
+        self._clock = clock
         self._broken: int | None = None
         self._problem: str | None = None
         self._refreshing = threading.Lock()
 
     @property
     def current(self) -> Configuration:
-        """What holds now. Take it once for what belongs together."""
-        return self._running
+        """What holds now, without what has expired. Take it once for what belongs together."""
+        return self._running.at(self._clock())
 
     @property
     def problem(self) -> str | None:

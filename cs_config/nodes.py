@@ -5,11 +5,11 @@ Source: RFC #7's helper for eligible nodes of type Queue.
 
 from collections.abc import Mapping
 
-from cs_config import glue, inheritance
+from cs_config import glue, inheritance, node_attributes
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
+from cs_config.eligible_classes import eligible_classes
 from cs_config.operations import operations
-from cs_config.queue_classes import queue_classes
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
@@ -24,14 +24,8 @@ NodeTree = dict[str, dict[str, dict[str, dict[str, Value]]]]
 
 
 def eligible_queues(config: Configuration, vo: str, requirements: Requirements) -> frozenset[QueueAddress]:
-    """The queues that the VO may use now and that fulfil the requirements."""
-    declarations = operations(config, vo).job_description.declarations
-    return frozenset(
-        queue
-        for each in queue_classes(config, vo)
-        if evaluator.eligible(requirements, each.values, declarations)
-        for queue in each.queues
-    )
+    """The queues that the VO may use now where some node may fulfil the requirements."""
+    return frozenset(queue for each in eligible_classes(config, vo, requirements) for queue in each.queues)
 
 
 def get_eligible_nodes(
@@ -81,5 +75,6 @@ def _ce_fits(
     if selection is None:
         return True
     parameters = inheritance.effective(config.levels[address][:2], fold(vo))
-    values = {name: parameter.value for name, parameter in parameters.items()}
-    return evaluator.eligible(selection, glue.ad(values), declarations)
+    nodes = node_attributes.of_parameters(parameters.values())
+    alike = nodes.without_these(inheritance.values(parameters))
+    return evaluator.eligible(selection, glue.ad(alike), declarations, nodes)

@@ -26,14 +26,12 @@ class ParameterReader:
     ) -> None:
         """Put the parameter under its folded name, None for an empty value, nothing if it is wrong."""
         folded, below = fold(name), f"{path}/{name}"
-        if not name.strip() or name != name.strip() or "/" in name or not name.isprintable():
-            self.error(below, leaf.line, f"{name!r} is no name of a parameter")
+        if not self.is_name(name, below, leaf.line):
             return
-        self._check_name(name, folded, below, leaf.line)
         if leaf.value is None:
             into[folded] = None
             return
-        value = self._value(leaf, below, folded)
+        value = self.value(leaf, below, folded)
         if value is None:
             return
         if folded == "vo":
@@ -47,7 +45,16 @@ class ParameterReader:
         problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
         self.errors.append(problem)
 
-    def _value(self, leaf: Leaf, path: str, folded: str) -> Value | None:
+    def is_name(self, name: str, path: str, line: int) -> bool:
+        """Whether it can be the name of a parameter, or the problem; a slip of the pen is one as well."""
+        if not name.strip() or name != name.strip() or "/" in name or not name.isprintable():
+            self.error(path, line, f"{name!r} is no name of a parameter")
+            return False
+        self._check_name(name, fold(name), path, line)
+        return True
+
+    def value(self, leaf: Leaf, path: str, folded: str) -> Value | None:
+        """The value, fit for a known parameter of this folded name; None, and a problem, if it is none."""
         try:
             value = as_value(leaf.value, path)
         except InvalidInput as error:

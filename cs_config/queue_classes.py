@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import cast
+from typing import Any, cast
 
 import rfc8785
 
+from cs_config import forwarding
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
+from requirements.nodes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
+from requirements.site_mapping import SiteMapping
 from requirements.values import Value, fold, normal
 
 
@@ -19,6 +22,8 @@ class QueueClass:
     digest: str  #: SHA-256 of the parameters; the same from any process and release
     values: Mapping[str, Value]  #: the ad: the parameters, as one of the queues spells them, and GLUE names
     queues: tuple[QueueAddress, ...]  #: sorted
+    nodes: NodeAttributes = NO_NODE_ATTRIBUTES  #: what differs between the nodes behind the queues
+    forwarding: SiteMapping | None = None  #: how that is said to their batch systems
 
 
 def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
@@ -30,26 +35,64 @@ def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     return cast(tuple[QueueClass, ...], found)
 
 
+def class_of(config: Configuration, vo: str, address: QueueAddress) -> QueueClass | None:
+    """The class of a queue; None: the VO may not use it now."""
+    key = (f"{__name__}.class_of", fold(vo))
+    found = config.derived.get(key)
+    if found is None:
+        found = {queue: each for each in queue_classes(config, vo) for queue in each.queues}
+        config.derived[key] = found
+    return cast(dict[QueueAddress, QueueClass], found).get(address)
+
+
 def _computed(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     members: dict[str, list[QueueAddress]] = {}
     for address in config.addresses:
         if config.usable(address, vo):
             members.setdefault(_digest(config, address, vo), []).append(address)
     return tuple(
-        QueueClass(digest=name, values=config.ad(queues[0], vo), queues=tuple(queues))
+        QueueClass(
+            digest=name,
+            values=config.ad(queues[0], vo),
+            nodes=config.node_attributes(queues[0], vo),
+            forwarding=config.forwarding(queues[0], vo),
+            queues=tuple(queues),
+        )
         for name, queues in members.items()
     )
 
 
 def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
     """Of the parameters: GLUE names follow from them, unless it is the address that they follow from."""
-    return digest(config.ad(address, vo) if config.by_address(vo) else config.values(address, vo))
+    values = config.ad(address, vo) if config.by_address(vo) else config.values(address, vo)
+    said = config.parameters(address, vo).get(forwarding.SECTION)
+    spoken = str(said.value) if said is not None and said.forwarding is not None else ""
+    return digest(values, config.node_attributes(address, vo), spoken)
 
 
-def digest(values: Mapping[str, Value]) -> str:
-    """SHA-256 of parameters; equal for those that no requirement can tell apart."""
-    normalised = {fold(name): _json(normal(value)) for name, value in values.items()}
+def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUTES, spoken: str = "") -> str:
+    """SHA-256 of what is said of a queue; equal where no requirement, and no pilot for one, is another.
+
+    Args:
+        values: Its parameters.
+        nodes: What differs between its nodes.
+        spoken: How that is said to its batch system.
+    """
+    normalised: dict[str, Any] = {fold(name): _json(normal(value)) for name, value in values.items()}
+    if nodes:
+        # No parameter has a `/` in its name.
+        normalised["/forwarding"] = spoken
+        normalised["/nodes"] = {fold(name): _options(options) for name, options in nodes.declared}
     return sha256(rfc8785.dumps(normalised)).hexdigest()
+
+
+def _options(options: tuple[Option, ...] | None) -> str | list[str]:
+    """As texts, which sort: `unknown` in place of the list."""
+    if options is None:
+        return UNKNOWN
+    return sorted(
+        rfc8785.dumps(None if option is None else _json(normal(option))).decode() for option in options
+    )
 
 
 def _json(value: Value) -> str | bool | int | float | list[str | bool | int | float]:

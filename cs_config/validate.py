@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cs_config import operations, platforms, registry, resources, source
+from cs_config import freshness, operations, platforms, registry, resources, source
 from cs_config.configuration import Configuration
 from cs_config.errors import ConfigError, one_problem
 from cs_config.options import Operations
@@ -15,7 +15,9 @@ from requirements.values import fold
 
 _TOP = ("Resources", "Operations", "Registry")
 _RESOURCES = ("Sites", "Computing")
-_COMPUTING = ("OSCompatibility",)
+_COMPUTING = ("OSCompatibility", freshness.SETTING)
+#: Names among those with a value instead of a section.
+_VALUES = (freshness.SETTING,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +75,13 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
     options, wrong_options = operations.read(root.section("Operations"), file)
     people, wrong_people = registry.read(root.section("Registry"), file)
     compatibility, wrong_platforms = platforms.read(root, file)
+    dynamic, wrong_names = freshness.read(root, file)
     tree = resources.read(root, file, declared=_declared(options))
     wrong_levels = _unknown_levels(root, file)
-    warnings = (*tree.warnings, *_strange_vos(root, tree.vos | people.all_vos(), file))
-    errors = [*reading.problems, *wrong_levels, *wrong_options, *wrong_people, *wrong_platforms, *tree.errors]
+    strange_vos = _strange_vos(root, tree.vos | people.all_vos(), file)
+    warnings = (*tree.warnings, *freshness.halves(tree.nodes.values()), *strange_vos)
+    wrong = (*wrong_levels, *wrong_options, *wrong_people, *wrong_platforms, *wrong_names)
+    errors = [*reading.problems, *wrong, *tree.errors]
     if errors:
         errors.sort(key=lambda problem: problem.line or 0)
         return Report(errors=tuple(errors), warnings=warnings, configuration=None)
@@ -94,6 +99,7 @@ def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> 
         vo_operations={vo: each for vo, each in options.items() if vo},
         registry=people,
         os_compatibility=compatibility,
+        dynamic=dynamic,
     )
     return Report(errors=(), warnings=warnings, configuration=configuration)
 
@@ -130,5 +136,5 @@ def _levels(section: Section, path: str, allowed: tuple[str, ...], file: str) ->
         if name not in allowed:
             message = f"unknown level, allowed here are {', '.join(allowed)}"
             yield replace(where, message=message, suggestion=did_you_mean(name, allowed))
-        elif isinstance(entry, Leaf) and entry.value is not None:
+        elif isinstance(entry, Leaf) and entry.value is not None and name not in _VALUES:
             yield replace(where, message=f"{entry.value!r:.60} is a value, a section is needed here")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
@@ -33,16 +33,17 @@ class Wish:
     place: Place
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
-
-    @property
-    def vos(self) -> frozenset[str]:
-        """Whose jobs they may be."""
-        return self.resource.vos or frozenset()
+    otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
 
     @property
     def job_id(self) -> int | None:
         """The only job that will do; None: any."""
         return self.request.presented.job_id
+
+    def told(self, look: "Look") -> "Look":
+        """What it is told where its look brought nothing, not even a reason."""
+        silent = not look.claimed and look.refused is None and not look.in_other_hands
+        return replace(look, refused=self.otherwise) if silent else look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +138,7 @@ def claim_all(
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
     catches = [
-        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place, wish.vos))
-        for wish in wishes
+        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place)) for wish in wishes
     ]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
     # Those first who cannot take just any job.
@@ -218,7 +218,7 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
     for task_queue in task_queues:
         while most := catch.most(task_queue):
             if catch.chooses:
-                passed = _choose(conn, catch, task_queue.task_queue_id, now)
+                passed = _choose(conn, catch, task_queue, now)
             else:
                 passed = claims.take(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
@@ -228,10 +228,11 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
                 break
 
 
-def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) -> list[Taken]:
+def _choose(conn: Connection, catch: _Catch, task_queue: TaskQueue, now: datetime) -> list[Taken]:
     """Take the first job of a task queue that will do and that the place lets in."""
     place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
-    passing = Passing() if gate is None else gate.passing
+    passing = Passing() if gate is None else gate.passing(task_queue.vo)
+    task_queue_id = task_queue.task_queue_id
     if job_id is None:
         jobs = choosing.peek(conn, task_queue_id, place=place, passing=passing)
     else:
@@ -245,7 +246,7 @@ def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) 
                 return taken
             catch.passed_over = True
     if gate is not None and job_id is not None:
-        gate.kept_out()
+        gate.kept_out(task_queue)
     return []
 
 

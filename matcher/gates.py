@@ -32,14 +32,8 @@ class Gate:
     """What one place lets through; each request goes through it alone."""
 
     def __init__(
-        self,
-        standing: Sequence[Standing],
-        conditions: Sequence[Condition],
-        *,
-        banned: bool,
-        vos: frozenset[str],
+        self, standing: Sequence[Standing], conditions: Sequence[Condition], *, banned: bool
     ) -> None:
-        self._vos = vos
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
@@ -51,14 +45,14 @@ class Gate:
         """Whether it has to be asked for each job."""
         return self._banned or bool(self._conditions) or any(each.asks_job for each in self._standing)
 
-    @property
-    def passing(self) -> Passing:
-        """Which jobs are worth a look."""
+    def passing(self, *vos: str) -> Passing:
+        """Which jobs of these VOs are worth a look."""
         kept_out = {
             (each.rule.limit.attribute, vo, fold(each.rule.limit.value))
             for each in self._conditions
             if each.full
-            for vo in each.rule.vos(self._vos)
+            for vo in vos
+            if each.rule.is_about(vo)
         }
         return Passing(job_type=fold(TEST) if self._banned else "", kept_out=frozenset(kept_out))
 
@@ -82,15 +76,15 @@ class Gate:
     def worth(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Place) -> list[TaskQueue]:
         """Those of the task queues that have a job which is worth a look; of none else one is read."""
         some = [each for each in task_queues if self.concerns(each)]
-        passing = self.passing
+        passing = self.passing(*{each.vo for each in some})
         if not some or passing == Passing():
             return some
         ids = {each.task_queue_id for each in some}
         kept_out = claims.left(
             conn, ids - choosing.left(conn, ids, place=place, passing=passing), place=place
         )
-        if kept_out:
-            self.kept_out()
+        if kept_out and passing.kept_out:
+            self.refused = self.refused or LIMITS
         # One that has no job at all stays: whoever tries it finds that out.
         return [each for each in some if each.task_queue_id not in kept_out]
 
@@ -104,9 +98,9 @@ class Gate:
             return False
         return True
 
-    def kept_out(self) -> None:
+    def kept_out(self, task_queue: TaskQueue) -> None:
         """A task queue that has jobs has none that is worth a look."""
-        if self.passing.kept_out:
+        if self.passing(task_queue.vo).kept_out:
             self.refused = self.refused or LIMITS
 
     def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:
@@ -134,15 +128,15 @@ class Gates:
         self._banned = banned
         self._gates: list[Gate] = []
 
-    def at(self, place: Place, vos: frozenset[str]) -> Gate | None:
-        """The gate of a place for jobs of these VOs; None: nothing holds there."""
+    def at(self, place: Place) -> Gate | None:
+        """The gate of a place; None: nothing holds there."""
         names = _line(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
         banned = place.site in self._banned
         if not (standing or conditions or banned):
             return None
-        self._gates.append(Gate(standing, conditions, banned=banned, vos=vos))
+        self._gates.append(Gate(standing, conditions, banned=banned))
         return self._gates[-1]
 
     def write(self, conn: Connection) -> None:

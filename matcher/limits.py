@@ -41,25 +41,22 @@ class Rule:
     vo: str | None  #: None: of all
     exempt: frozenset[str]  #: VOs that have their own instead
 
+    def is_about(self, vo: str) -> bool:
+        """Whether it holds for the jobs of this VO."""
+        return vo == self.vo if self.vo is not None else vo not in self.exempt
+
     def concerns(self, job: Job) -> bool:
         """Whether the job has the value that is limited."""
-        return self._whose(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+        return self.is_about(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
 
     def concerns_all(self, task_queue: TaskQueue) -> bool:
         """Whether all its jobs have that value, as far as a task queue tells."""
         told = _of_task_queue(task_queue, self.limit.attribute)
-        return told is not None and self._whose(task_queue.vo) and self.limits(told)
+        return told is not None and self.is_about(task_queue.vo) and self.limits(told)
 
     def limits(self, value: str | None) -> bool:
         """Whether this is the value; names are the same in any case, so that nobody writes past a limit."""
         return fold(value or "") == fold(self.limit.value)
-
-    def vos(self, vos: frozenset[str]) -> frozenset[str]:
-        """Those of the VOs whose jobs it is about."""
-        return frozenset(filter(self._whose, vos))
-
-    def _whose(self, vo: str) -> bool:
-        return vo == self.vo if self.vo is not None else vo not in self.exempt
 
     @property
     def about(self) -> str:

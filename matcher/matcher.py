@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -15,33 +15,25 @@ from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gates import Gate
-from matcher.places import Places, Served
+from matcher.listing import Listing, listings
+from matcher.places import Places
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
+from matcher.served import Served
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import bans, choosing, database, mapping, task_queues
-from taskqueue.choosing import Passing
+from taskqueue import bans, database, mapping, task_queues
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
-#: Jobs whose ids a listing names.
-_NAMED_JOBS = 100
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
 BANNED = "banned"
 NO_TASK_QUEUE = "no_task_queue"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A task queue that a resource may serve now."""
-
-    task_queue: TaskQueue
-    waiting: int
-    job_ids: tuple[int, ...]  #: the first to be handed out, a hundred at most
+#: Jobs wait that another node of the queue may run.
+NODE = "node"
 
 
 class Matcher:
@@ -58,7 +50,7 @@ class Matcher:
         random: Random | None = None,
     ) -> None:
         self._engine = engine
-        self._config = config
+        self._given = config
         self._clock = clock
         self._random = random or Random()
         self._waiting = Waiting()
@@ -69,6 +61,10 @@ class Matcher:
     def now(self) -> datetime:
         """The time by which leases count."""
         return self._clock()
+
+    def _config(self) -> Configuration:
+        """What holds now, without what has expired."""
+        return self._given().at(self._clock())
 
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
@@ -98,7 +94,7 @@ class Matcher:
         if wishes:
             with database.writing(self._engine) as conn:
                 looks = claiming.claim_all(conn, wishes, config=self._config(), now=now)
-            claimed = {id(wish.request): look for wish, look in zip(wishes, looks, strict=True)}
+            claimed = {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
         else:
             claimed = {}
         return [_outcome(found, claimed, batch[number]) for number in first]
@@ -133,7 +129,9 @@ class Matcher:
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_matching_task_queues(self, presented: Presented, caller: Caller) -> list[Listing]:
-        """All task queues that a resource may serve now, with what waits in them.
+        """All task queues that a resource may serve now, limits and bans applied, with what waits in them.
+
+        Without facts of a node, also those that only some nodes of the queue may serve.
 
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
@@ -142,13 +140,15 @@ class Matcher:
             served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
-            found = self._candidates(served, resource)
-            banned = frozenset(ban.site for ban in bans.current(conn, now=self._clock()))
-            passing = Passing()
-            if (gate := self._gate(conn, served.place, resource, banned)) is not None:
-                found = gate.worth(conn, found, served.place) if gate.most(1) else []
-                passing = gate.passing
-            return _listed(conn, found, served.place, passing)
+            pools, place = served.pools, served.place
+            if not presented.node_facts:
+                # Before there is a node, nobody can say what it has not.
+                pools, place = pools | served.kept_back, replace(place, checked=self._config().version)
+            candidates = self._candidates(pools, resource)
+            now = self._clock()
+            banned = bans.of(conn, [place.site], now=now)
+            gate = gates.look(conn, self._config(), [place], now, banned=banned).at(place)
+            return listings(conn, candidates, place, gate)
 
     def _follow(self, conn: Connection) -> int:
         """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
@@ -173,16 +173,16 @@ class Matcher:
             return error
         if served is None:
             return Look(refused=BANNED)
-        candidates = self._candidates(served, resource)
-        if request.presented.job_id is not None:
-            its = task_queues.holding(conn, request.presented.job_id)
-            candidates = [each for each in candidates if each.task_queue_id == its]
-        if not candidates:
+        candidates = self._wanted(conn, request.presented, served.pools, resource)
+        otherwise = self._elsewhere(conn, request.presented, served, resource)
+        if not candidates and otherwise is None:
             return Look()
         # A look without locks, so that polling at a closed place costs no writing.
-        gate = self._gate(conn, served.place, resource, banned)
-        if gate is not None and not (gate.most(request.count) and gate.worth(conn, candidates, served.place)):
-            return Look(refused=gate.refused)
+        gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
+        if gate is not None and (refused := _refusal(conn, gate, candidates, served.place, request.count)):
+            return Look(refused=refused)
+        if not candidates:
+            return Look(refused=otherwise)
         drawn = lottery.order(candidates, self._random)
         return Wish(
             request=request,
@@ -190,6 +190,7 @@ class Matcher:
             place=served.place,
             holder=self._holder(request),
             drawn=drawn,
+            otherwise=otherwise,
         )
 
     def _place(
@@ -205,7 +206,7 @@ class Matcher:
         if address is None:
             with self._lock:
                 said = places.spelled(presented, config)
-                found = self._places.served_without_queue(conn, said, _vos(resource), age=age)
+                found = self._places.served_without_queue(conn, config, said, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
@@ -217,17 +218,31 @@ class Matcher:
             grid_ces=frozenset({fold(address.ce)}),
         )
         with self._lock:
-            return self._places.served(conn, address, usable, age=age), here
+            return self._places.served(conn, config, address, usable, presented.node_facts, age=age), here
 
-    def _candidates(self, served: Served, resource: Resource) -> Sequence[TaskQueue]:
+    def _candidates(self, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
         with self._lock:
-            return self._waiting.candidates(resource, served.pools)
+            return self._waiting.candidates(resource, pools)
 
-    def _gate(
-        self, conn: Connection, place: Place, resource: Resource, banned: frozenset[str]
-    ) -> Gate | None:
-        seen = gates.look(conn, self._config(), [place], self._clock(), banned=banned)
-        return seen.at(place, _vos(resource))
+    def _wanted(
+        self, conn: Connection, presented: Presented, pools: frozenset[str], resource: Resource
+    ) -> Sequence[TaskQueue]:
+        """Those with jobs that fit; if it wants one job only, the one which that is in."""
+        candidates = self._candidates(pools, resource)
+        if presented.job_id is None:
+            return candidates
+        its = task_queues.holding(conn, presented.job_id)
+        return [each for each in candidates if each.task_queue_id == its]
+
+    def _elsewhere(
+        self, conn: Connection, presented: Presented, served: Served, resource: Resource
+    ) -> str | None:
+        """`node` if there are jobs that another node of the queue may run."""
+        if not served.kept_back:
+            return None
+        fitting = self._wanted(conn, presented, served.kept_back, resource)
+        kept_back = (each.requirement_class.submit_pool in served.kept_back for each in fitting)
+        return NODE if any(kept_back) else None
 
     def _holder(self, request: MatchRequest) -> Holder:
         vos = request.caller.vos
@@ -239,17 +254,11 @@ class Matcher:
         )
 
 
-def _listed(conn: Connection, found: Sequence[TaskQueue], place: Place, passing: Passing) -> list[Listing]:
-    by_id = {each.task_queue_id: each for each in found}
-    waiting = choosing.waiting_in(conn, by_id, passing=passing)
-    return [
-        Listing(
-            task_queue=by_id[each],
-            waiting=waiting[each],
-            job_ids=tuple(choosing.first(conn, each, _NAMED_JOBS, place=place, passing=passing)),
-        )
-        for each in sorted(waiting)
-    ]
+def _refusal(
+    conn: Connection, gate: Gate, candidates: Sequence[TaskQueue], place: Place, count: int
+) -> str | None:
+    """Why the place lets nothing through now."""
+    return None if gate.most(count) and gate.worth(conn, candidates, place) else gate.refused
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -4,55 +4,25 @@ So no stale, guessed or invented list of pools takes a job that the place is not
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
+from matcher import node_facts
 from matcher.errors import UnknownQueue
+from matcher.node_checks import NodeChecks
+from matcher.node_facts import Facts
 from matcher.resource import Presented
+from matcher.served import Reader, Served
 from requirements.errors import InvalidRequest, InvalidResource
 from requirements.problem import Problem
 from requirements.values import fold
-from taskqueue import queue_classes
 from taskqueue.claims import Place
-from taskqueue.tables import pool_queue_classes, submit_pools
-from taskqueue.views import pool_queues
-
-POOLS_OF_CLASS = select(pool_queue_classes.c.pool_id).where(
-    pool_queue_classes.c.queue_class_id == bindparam("queue_class_id")
-)
-
-
-def _pools_at(*, ce: bool) -> Select[str]:
-    found = (
-        select(pool_queues.c.pool_id)
-        .join(submit_pools, submit_pools.c.pool_id == pool_queues.c.pool_id)
-        .where(
-            pool_queues.c.pool_id.in_(bindparam("pools", expanding=True)),
-            pool_queues.c.site == bindparam("site"),
-            submit_pools.c.vo.in_(bindparam("vos", expanding=True)),
-        )
-        .distinct()
-    )
-    return found.where(pool_queues.c.ce == bindparam("ce")) if ce else found
-
-
-POOLS_AT_SITE = _pools_at(ce=False)
-POOLS_AT_CE = _pools_at(ce=True)
-
 
 #: Places that are remembered; beyond that we start anew.
 _REMEMBERED = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """A place, with the pools that may run there now."""
-
-    place: Place
-    pools: frozenset[str]
 
 
 class Places:
@@ -64,6 +34,7 @@ class Places:
 
     def __init__(self) -> None:
         self._remembered: dict[tuple[frozenset[str], object], Served] = {}
+        self._checks = NodeChecks()
         self._age = 0
 
     @property
@@ -79,22 +50,51 @@ class Places:
                 key: served for key, served in self._remembered.items() if key[0].isdisjoint(vos)
             }
 
-    def served(self, conn: Connection, address: QueueAddress, vos: frozenset[str], *, age: int) -> Served:
-        """A known queue: the pools that it is eligible for now."""
-        key = (vos, address)
-        return self._remembered.get(key) or self._remember(key, _at_queue(conn, address, vos), age)
+    def served(
+        self,
+        conn: Connection,
+        config: Configuration,
+        address: QueueAddress,
+        vos: frozenset[str],
+        facts: Facts,
+        *,
+        age: int,
+    ) -> Served:
+        """A known queue: the pools that it, and this node of it, is eligible for now."""
+        declared = [nodes for vo in sorted(vos) if (nodes := config.node_attributes(address, vo))]
+        counting = {name: fact for name, fact in facts.items() if any(name in nodes for nodes in declared)}
+        key = (vos, (address, node_facts.key(counting), config.version if declared else None))
+        if (known := self._remembered.get(key)) is not None:
+            return known
+        reader = Reader(conn=conn, config=config, checks=self._checks)
+        return self._remember(key, reader.at_queue(address, vos, counting), age)
 
     def served_without_queue(
-        self, conn: Connection, presented: Presented, vos: frozenset[str], *, age: int
+        self,
+        conn: Connection,
+        config: Configuration,
+        presented: Presented,
+        vos: frozenset[str],
+        *,
+        age: int,
     ) -> Served:
-        """No queue is stated: of the pilot's list, the VO's pools with an eligible queue at its site."""
-        if not presented.pools or not presented.site:
-            return _somewhere(presented, frozenset())
-        key = (vos, (presented.pools, presented.site, presented.ce))
-        return self._remembered.get(key) or self._remember(key, _at_site(conn, presented, vos), age)
+        """No queue is stated: of the pilot's list, the VO's pools with an eligible queue at its site.
+
+        Where single nodes decide at one of the queues, this one must do there: it may be that queue's.
+        """
+        place = Place(site=presented.site, ce=presented.ce)
+        if not presented.pools or not place.site:
+            return Served(place=place, pools=frozenset())
+        facts = node_facts.key(presented.node_facts)
+        key = (vos, (presented.pools, place, facts, config.version))
+        if (known := self._remembered.get(key)) is not None:
+            return known
+        reader = Reader(conn=conn, config=config, checks=self._checks)
+        found = reader.at_site(place, presented.pools, vos, presented.node_facts)
+        return self._remember(key, found, age)
 
     def _remember(self, key: tuple[frozenset[str], object], served: Served, age: int) -> Served:
-        if age == self._age:
+        if age == self._age and served.lasting:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             self._remembered[key] = served
@@ -142,26 +142,3 @@ def known_queue(text: str, config: Configuration) -> QueueAddress:
     if not config.knows(address):
         raise UnknownQueue(text, config.suggest(text))
     return address
-
-
-def _at_queue(conn: Connection, address: QueueAddress, vos: Iterable[str]) -> Served:
-    pools: set[str] = set()
-    for vo in vos:
-        queue_class_id = queue_classes.class_of(conn, vo, address)
-        if queue_class_id is not None:
-            pools.update(conn.execute(POOLS_OF_CLASS, {"queue_class_id": queue_class_id}).scalars())
-    place = Place(site=address.site, ce=address.ce, queue=address.queue)
-    return Served(place=place, pools=frozenset(pools))
-
-
-def _at_site(conn: Connection, presented: Presented, vos: Iterable[str]) -> Served:
-    values = {"pools": sorted(presented.pools), "site": presented.site, "vos": sorted(vos)}
-    if presented.ce:
-        found = conn.execute(POOLS_AT_CE, {**values, "ce": presented.ce})
-    else:
-        found = conn.execute(POOLS_AT_SITE, values)
-    return _somewhere(presented, frozenset(found.scalars()))
-
-
-def _somewhere(presented: Presented, pools: frozenset[str]) -> Served:
-    return Served(place=Place(site=presented.site, ce=presented.ce), pools=pools)

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from matcher import node_facts
+from matcher.node_facts import Facts
 from matcher.resource import Presented, Resource, Values
 from requirements.errors import InvalidResource
 from requirements.problem import Problem
@@ -53,13 +55,14 @@ _KEYWORDS = {
     "PilotStamp": "stamp",
     "Stamp": "stamp",
     "JobID": "job_id",
+    "NodeFacts": "node_facts",
 }
 #: Said by DIRAC's pilots; they mean nothing for a match, and nobody has to be warned of them.
 _SILENT = frozenset(
     fold(name)
     for name in (
         *("DIRACVersion", "ReleaseVersion", "ReleaseProject", "PilotBenchmark", "PilotInfoReportedFlag"),
-        *("NodeFacts", "CEQueue", "CPUNormalizationFactor"),
+        *("CEQueue", "CPUNormalizationFactor"),
     )
 )
 _NAMES = {fold(name + plural): known for name, known in _KEYWORDS.items() for plural in ("", "s")}
@@ -81,6 +84,7 @@ def read(raw: Mapping[str, Any]) -> Presented:
         pools=reader.pools(said),
         stamp=reader.one(said, "stamp") or reader.one(said, "reference") or None,
         job_id=reader.whole_number(said, "job_id", 1, _LARGEST),
+        node_facts=reader.node_facts(said),
         attributes=reader.unknown,
         warnings=tuple(reader.warnings),
     )
@@ -217,6 +221,15 @@ class _Reader:
             f"SubmitPool: {text} is no pool id" for text in texts if text and not _is_pool(text)
         ]
         return frozenset(filter(_is_pool, texts))
+
+    def node_facts(self, said: _Said) -> Facts:
+        """What the pilot measured at its node."""
+        if "node_facts" not in said:
+            return {}
+        name, value = said["node_facts"]
+        facts, problems = node_facts.read(value, name)
+        self.problems += problems
+        return facts
 
     def cpu_time(self, said: _Said) -> float:
         """The seconds that are left; of several the most, since any of them will do."""

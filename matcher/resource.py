@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from matcher.node_facts import Facts
+
 #: A condition on values: one of these; None: none at all.
 Values = frozenset[str] | None
 #: Values by field of `Resource`: what names one of the values in every one of the fields is left out.
@@ -68,5 +70,6 @@ class Presented:
     pools: frozenset[str] = frozenset()  #: that it was told to serve
     stamp: str | None = None
     job_id: int | None = None  #: the only job that it wants
+    node_facts: Facts = field(default_factory=dict)  #: measured at its node
     attributes: dict[str, object] = field(default_factory=dict)  #: all else that it said
     warnings: tuple[str, ...] = ()

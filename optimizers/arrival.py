@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -33,10 +34,10 @@ def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context
         candidate.pool.pool_id: (candidate.pool, candidate.vo) for _, candidate in arriving if candidate.pool
     }
     new = pools.touch_all(conn, (_new_pool(pool, vo) for pool, vo in used.values()), now=context.now)
-    digests: defaultdict[str, dict[str, frozenset[str]]] = defaultdict(dict)
+    digests: defaultdict[str, dict[str, Mapping[str, bool]]] = defaultdict(dict)
     for pool_id in new:
         pool, vo = used[pool_id]
-        digests[vo][pool_id] = frozenset(each.digest for each in pool.queue_classes)
+        digests[vo][pool_id] = pool.digests
     for vo in sorted(digests):
         _resolve(conn, vo, digests[vo], context)
     stored = stuck_jobs.have_queue(conn, used)
@@ -45,12 +46,16 @@ def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context
     )
 
 
-def _resolve(conn: Connection, vo: str, digests: Mapping[str, frozenset[str]], context: Context) -> None:
-    version = context.config.version
+def _resolve(conn: Connection, vo: str, digests: Mapping[str, Mapping[str, bool]], context: Context) -> None:
+    config = context.config
+    of: dict[str, Any] = {
+        "config_version": config.version,
+        "expiries": config.expiries,
+        "now": context.now,
+    }
     if queue_classes.version(conn, vo) is None:
-        classes = configured_classes(context.config, vo)
-        queue_classes.sync(conn, vo=vo, config_version=version, classes=classes, now=context.now)
-    mapping.resolve_all(conn, vo=vo, config_version=version, digests=digests, now=context.now)
+        queue_classes.sync(conn, vo=vo, classes=configured_classes(config, vo), **of)
+    mapping.resolve_all(conn, vo=vo, digests=digests, **of)
 
 
 def _new_pool(pool: ResolvedPool, vo: str) -> NewPool:

@@ -78,6 +78,7 @@ def optimize(
         observe: Is told the result.
     """
     result = BatchResult()
+    config = config.at(now)
     context = Context(
         config=config,
         now=now,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cs_config.queue_classes import QueueClass
+from cs_config.eligible_classes import EligibleClass
 from optimizers.description import JobDescription
 from requirements.canonical import Requirements
 from requirements.problem import Problem
@@ -20,7 +20,12 @@ class ResolvedPool:
 
     pool_id: str
     requirements: Requirements
-    queue_classes: tuple[QueueClass, ...]
+    queue_classes: tuple[EligibleClass, ...]
+
+    @property
+    def digests(self) -> dict[str, bool]:
+        """The digests of the queue classes, each with whether its nodes decide."""
+        return {each.queue_class.digest: each.undecided for each in self.queue_classes}
 
     @property
     def sites(self) -> frozenset[str]:

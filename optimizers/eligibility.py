@@ -5,9 +5,7 @@ from threading import Lock
 from typing import Final
 
 from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from cs_config.queue_classes import QueueClass, queue_classes
-from requirements import evaluator
+from cs_config.eligible_classes import EligibleClass, eligible_classes
 from requirements.canonical import Requirements
 
 #: Answers that are kept; one is a few hundred bytes.
@@ -19,10 +17,10 @@ class Eligibility:
 
     def __init__(self, config: Configuration) -> None:
         self.config = config
-        self._known: OrderedDict[str, tuple[QueueClass, ...]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[EligibleClass, ...]] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, pool_id: str, requirements: Requirements, vo: str) -> tuple[QueueClass, ...]:
+    def of(self, pool_id: str, requirements: Requirements, vo: str) -> tuple[EligibleClass, ...]:
         """The eligible queue classes of a pool.
 
         Args:
@@ -34,20 +32,12 @@ class Eligibility:
             if pool_id in self._known:
                 self._known.move_to_end(pool_id)
                 return self._known[pool_id]
-        found = self._evaluate(requirements, vo)
+        found = eligible_classes(self.config, vo, requirements)
         with self._lock:
             self._known[pool_id] = found
             if len(self._known) > _MOST_KEPT:
                 self._known.popitem(last=False)
         return found
-
-    def _evaluate(self, requirements: Requirements, vo: str) -> tuple[QueueClass, ...]:
-        declarations = operations(self.config, vo).job_description.declarations
-        return tuple(
-            each
-            for each in queue_classes(self.config, vo)
-            if evaluator.eligible(requirements, each.values, declarations)
-        )
 
 
 _latest: list[Eligibility] = []

@@ -43,6 +43,7 @@ def of_description(
     config: Configuration, whose: Ownership, description: JobDescription, *, now: datetime
 ) -> Foreseen:
     """What becomes of a job with this description."""
+    config = config.at(now)
     context = Context(
         config=config,
         now=now,

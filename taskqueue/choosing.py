@@ -1,9 +1,8 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -27,8 +26,6 @@ from taskqueue.taking import HERE, Place, Taken
 
 #: Jobs that are looked at in one statement.
 _PEEKED: Final = 100
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-_BATCH: Final = 1000
 _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
 
 
@@ -49,7 +46,7 @@ _SHOWN = (
     .add_columns(
         waiting_jobs.c.priority.label("rank"),
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
-        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
+        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.parameters, descriptions.c.body),
     )
     .where(*_passing())
     .limit(_PEEKED)
@@ -63,6 +60,9 @@ PEEK = _SHOWN.where(
         ),
     )
 )
+COUNT = select(func.count()).select_from(
+    taking.claimable(_THE_TASK_QUEUE, **HERE).where(*_passing()).order_by(None).subquery()
+)
 PEEK_AT = _SHOWN.where(waiting_jobs.c.job_id == bindparam("the_job"))
 PICK = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
@@ -70,15 +70,10 @@ PICK = (
     .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
 )
 LEFT = taking.left_if(*_passing())
-WAITING_IN = (
-    select(waiting_jobs.c.task_queue_id, func.count().label("waiting"))
-    .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.task_queue_id.in_(bindparam("ids", expanding=True)), *_passing())
-    .group_by(waiting_jobs.c.task_queue_id)
-)
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
-#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group and description.
+#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group, what it
+#: puts into the placeholders, and description.
 Waiting = Row[*tuple[Any, ...]]
 
 
@@ -106,24 +101,6 @@ def left(
     return taking.ask(conn, LEFT, task_queue_ids, {**passing.values(), **taking.at_place(place)})
 
 
-def waiting_in(conn: Connection, task_queue_ids: Collection[int], *, passing: Passing) -> Mapping[int, int]:
-    """How many jobs that are worth a look wait in each; those without any are left out."""
-    ordered = sorted(set(task_queue_ids))
-    found: dict[int, int] = {}
-    for start in range(0, len(ordered), _BATCH):
-        values = {"ids": ordered[start : start + _BATCH], **passing.values()}
-        found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, values)}
-    return found
-
-
-def first(
-    conn: Connection, task_queue_id: int, most: int, *, place: Place, passing: Passing
-) -> Sequence[int]:
-    """The jobs that would be handed out first, in order."""
-    jobs_in_order = peek(conn, task_queue_id, place=place, passing=passing)
-    return [job.job_id for job in islice(jobs_in_order, most)]
-
-
 def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
     """The jobs of a task queue in the order in which they would be taken."""
     after: tuple[float, int] = (float("inf"), 0)
@@ -134,6 +111,12 @@ def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)
+
+
+def count(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> int:
+    """How many jobs of a task queue are worth a look."""
+    values = {"the_task_queue": task_queue_id, **passing.values(), **taking.at_place(place)}
+    return conn.execute(COUNT, values).scalar_one()
 
 
 def peek_at(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, select, update
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, insert, select, update
 
 from cs_config.configuration import QueueAddress
 from taskqueue import changes, pools, queue_classes
@@ -20,6 +20,9 @@ from taskqueue.views import pool_queues
 #: Keys in one statement; SQLite takes no more than 32,766 values.
 BATCH = 1000
 
+#: Of one pool: its eligible queue classes, and whether it is undecided there.
+_OfPool = Mapping[int, bool]
+
 _VO: BindParameter[str] = bindparam("the_vo")
 _POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
 
@@ -30,18 +33,29 @@ LOCK_POOLS = (
     .with_for_update()
 )
 
-MAPPED = select(mapped.c.pool_id, mapped.c.queue_class_id).where(mapped.c.pool_id.in_(_POOLS))
-
-MAP = insert(mapped)
-
-UNMAP = delete(mapped).where(
-    mapped.c.pool_id == bindparam("the_pool"), mapped.c.queue_class_id == bindparam("the_class")
+MAPPED = select(mapped.c.pool_id, mapped.c.queue_class_id, mapped.c.undecided).where(
+    mapped.c.pool_id.in_(_POOLS)
 )
+
+#: With the names of the binds of TURN and UNMAP.
+MAP = insert(mapped).values(
+    pool_id=bindparam("the_pool"), queue_class_id=bindparam("the_class"), undecided=bindparam("is_undecided")
+)
+
+_IS_PAIR = and_(mapped.c.pool_id == bindparam("the_pool"), mapped.c.queue_class_id == bindparam("the_class"))
+
+TURN = update(mapped).where(_IS_PAIR).values(undecided=bindparam("is_undecided"))
+
+UNMAP = delete(mapped).where(_IS_PAIR)
 
 REFRESHED = (
     update(submit_pools)
     .where(submit_pools.c.pool_id.in_(_POOLS))
-    .values(refreshed_at=bindparam("now"), config_version=bindparam("version"))
+    .values(
+        refreshed_at=bindparam("now"),
+        config_version=bindparam("version"),
+        expiries=bindparam("its_expiries"),
+    )
 )
 
 ELIGIBLE = (
@@ -69,9 +83,10 @@ class Change:
 
     gained: int  #: queue classes
     lost: int  #: queue classes
+    turned: int = 0  #: queue classes where single nodes decide now, or do so no longer
 
     def __bool__(self) -> bool:
-        return bool(self.gained or self.lost)
+        return bool(self.gained or self.lost or self.turned)
 
 
 def resolve(
@@ -79,7 +94,9 @@ def resolve(
     *,
     pool_id: str,
     config_version: int,
+    expiries: int = 0,
     queue_class_digests: Collection[str],
+    undecided: Collection[str] = (),
     now: datetime,
 ) -> Change | None:
     """Store the mapping of one pool; see `resolve_all`.
@@ -88,8 +105,10 @@ def resolve(
         PoolNotFound: There is none with this id.
     """
     vo = pools.get(conn, pool_id).vo
-    digests = {pool_id: queue_class_digests}
-    changed = resolve_all(conn, vo=vo, config_version=config_version, digests=digests, now=now)
+    digests = {pool_id: {digest: digest in undecided for digest in queue_class_digests}}
+    changed = resolve_all(
+        conn, vo=vo, config_version=config_version, expiries=expiries, digests=digests, now=now
+    )
     return None if changed is None else changed.get(pool_id)
 
 
@@ -98,7 +117,8 @@ def resolve_all(
     *,
     vo: str,
     config_version: int,
-    digests: Mapping[str, Collection[str]],
+    expiries: int = 0,
+    digests: Mapping[str, Mapping[str, bool]],
     now: datetime,
 ) -> Mapping[str, Change] | None:
     """Store which queue classes are eligible for pools of a VO.
@@ -107,7 +127,8 @@ def resolve_all(
         conn: In a writing transaction.
         vo: Lower case.
         config_version: What it was computed from.
-        digests: For each pool the digests of its eligible queue classes.
+        expiries: How many of its moments of expiry had passed.
+        digests: For each pool the digests of its eligible queue classes, and whether it is undecided there.
         now: The time.
 
     Returns:
@@ -115,14 +136,18 @@ def resolve_all(
         nothing was written; take the current configuration, sync, compute again.
     """
     there = [pool_id for ids in _batches(digests) for pool_id in _lock(conn, vo, ids)]
-    if queue_classes.hold_version(conn, vo) != config_version:
+    if queue_classes.hold(conn, vo) != (config_version, expiries):
         return None
     class_ids = queue_classes.ids(conn, vo)
     changed: dict[str, Change] = {}
     for pool_ids in _batches(there):
-        wanted = {pool_id: {class_ids[digest] for digest in digests[pool_id]} for pool_id in pool_ids}
+        wanted = {
+            pool_id: {class_ids[digest]: undecided for digest, undecided in digests[pool_id].items()}
+            for pool_id in pool_ids
+        }
         changed |= _write(conn, wanted)
-        conn.execute(REFRESHED, {"pool_ids": pool_ids, "now": now, "version": config_version})
+        of = {"now": now, "version": config_version, "its_expiries": expiries}
+        conn.execute(REFRESHED, {"pool_ids": pool_ids, **of})
     if any(changed.values()):
         changes.append(conn, "mapping", [vo], now=now)
     return changed
@@ -160,23 +185,35 @@ def _lock(conn: Connection, vo: str, pool_ids: Sequence[str]) -> Sequence[str]:
     return conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": pool_ids}).scalars().all()
 
 
-def _write(conn: Connection, wanted: Mapping[str, set[int]]) -> dict[str, Change]:
-    stored: dict[str, set[int]] = {pool_id: set() for pool_id in wanted}
+def _write(conn: Connection, wanted: Mapping[str, _OfPool]) -> dict[str, Change]:
+    stored: dict[str, dict[int, bool]] = {pool_id: {} for pool_id in wanted}
     for row in conn.execute(MAPPED, {"pool_ids": list(wanted)}):
-        stored[row.pool_id].add(row.queue_class_id)
-    gained = {pool_id: wanted[pool_id] - stored[pool_id] for pool_id in wanted}
-    lost = {pool_id: stored[pool_id] - wanted[pool_id] for pool_id in wanted}
-    if new := list(_pairs(gained)):
-        conn.execute(MAP, [{"pool_id": pool_id, "queue_class_id": class_id} for pool_id, class_id in new])
-    if old := list(_pairs(lost)):
-        conn.execute(UNMAP, [{"the_pool": pool_id, "the_class": class_id} for pool_id, class_id in old])
-    return {pool_id: Change(gained=len(gained[pool_id]), lost=len(lost[pool_id])) for pool_id in wanted}
+        stored[row.pool_id][row.queue_class_id] = row.undecided
+    gained = {pool_id: _without(wanted[pool_id], stored[pool_id]) for pool_id in wanted}
+    lost = {pool_id: _without(stored[pool_id], wanted[pool_id]) for pool_id in wanted}
+    turned = {pool_id: _turned(wanted[pool_id], stored[pool_id]) for pool_id in wanted}
+    for statement, pairs in ((MAP, gained), (TURN, turned), (UNMAP, lost)):
+        if rows := list(_rows(pairs, undecided=statement is not UNMAP)):
+            conn.execute(statement, rows)
+    return {
+        pool_id: Change(gained=len(gained[pool_id]), lost=len(lost[pool_id]), turned=len(turned[pool_id]))
+        for pool_id in wanted
+    }
 
 
-def _pairs(classes: Mapping[str, set[int]]) -> Iterator[tuple[str, int]]:
-    for pool_id, class_ids in classes.items():
-        for class_id in sorted(class_ids):
-            yield pool_id, class_id
+def _without(these: _OfPool, those: _OfPool) -> _OfPool:
+    return {each: undecided for each, undecided in these.items() if each not in those}
+
+
+def _turned(wanted: _OfPool, stored: _OfPool) -> _OfPool:
+    return {each: undecided for each, undecided in wanted.items() if stored.get(each, undecided) != undecided}
+
+
+def _rows(pairs: Mapping[str, _OfPool], *, undecided: bool) -> Iterator[dict[str, object]]:
+    for pool_id, classes in pairs.items():
+        for class_id in sorted(classes):
+            row: dict[str, object] = {"the_pool": pool_id, "the_class": class_id}
+            yield {**row, "is_undecided": classes[class_id]} if undecided else row
 
 
 def _batches(keys: Collection[str]) -> Iterator[Sequence[str]]:

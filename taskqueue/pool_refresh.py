@@ -5,18 +5,21 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, or_, select
 
+from taskqueue import pools
 from taskqueue.tables import queue_class_versions, submit_pools
 
 _BATCH = 1000
 
-VERSIONS = select(queue_class_versions.c.vo, queue_class_versions.c.config_version)
+VERSIONS = select(
+    queue_class_versions.c.vo, queue_class_versions.c.config_version, queue_class_versions.c.expiries
+)
 
 #: VOs with a pool that was computed from an older configuration, or long ago, or never.
 VOS_BEHIND = (
     select(submit_pools.c.vo)
     .where(
         or_(
-            submit_pools.c.config_version < bindparam("config_version"),
+            pools.IS_OF_OLDER,
             submit_pools.c.refreshed_at.is_(None),
             submit_pools.c.refreshed_at < bindparam("refreshed_before"),
         )
@@ -44,14 +47,20 @@ LOCK = (
 )
 
 
-def versions(conn: Connection) -> Mapping[str, int]:
-    """For each VO with queue classes the configuration version that they are of."""
-    return {row.vo: row.config_version for row in conn.execute(VERSIONS)}
+def versions(conn: Connection) -> Mapping[str, tuple[int, int]]:
+    """For each VO with queue classes the version that they are of, and how much of it had expired."""
+    return {row.vo: (row.config_version, row.expiries) for row in conn.execute(VERSIONS)}
 
 
-def vos_behind(conn: Connection, *, config_version: int, refreshed_before: datetime) -> frozenset[str]:
+def vos_behind(
+    conn: Connection, *, config_version: int, expiries: int = 0, refreshed_before: datetime
+) -> frozenset[str]:
     """VOs with a pool whose mapping has to be computed anew."""
-    values = {"config_version": config_version, "refreshed_before": refreshed_before}
+    values = {
+        "config_version": config_version,
+        "expiries": expiries,
+        "refreshed_before": refreshed_before,
+    }
     return frozenset(conn.execute(VOS_BEHIND, values).scalars())
 
 

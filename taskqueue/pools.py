@@ -5,7 +5,7 @@ transaction that makes the job wait, and deletion states that the row is untouch
 second sees what the first did, so that a job never ends without its pool.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,6 +18,8 @@ from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import jobs, submit_pools
 from taskqueue.upserts import Twins, Upsert
 
+#: Ids in one statement; SQLite takes no more than 32,766 values.
+_BATCH = 1000
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 
 
@@ -31,13 +33,26 @@ TOUCH = Twins(submit_pools, _touch)
 
 GET = select(submit_pools).where(submit_pools.c.pool_id == bindparam("pool_id"))
 
+#: Computed from an older version, or before something of the same version expired.
+IS_OF_OLDER = or_(
+    submit_pools.c.config_version < bindparam("config_version"),
+    and_(
+        submit_pools.c.config_version == bindparam("config_version"),
+        submit_pools.c.expiries < bindparam("expiries"),
+    ),
+)
+
+ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
+    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+)
+
 #: What a refresh has to look at: computed from another configuration, or long ago, or never.
 OUTDATED = (
     select(submit_pools)
     .where(
         submit_pools.c.vo == bindparam("vo"),
         or_(
-            submit_pools.c.config_version < bindparam("config_version"),
+            IS_OF_OLDER,
             submit_pools.c.refreshed_at.is_(None),
             submit_pools.c.refreshed_at < bindparam("refreshed_before"),
         ),
@@ -90,6 +105,7 @@ class Pool:
     last_used_at: datetime
     refreshed_at: datetime | None  #: None: not resolved yet
     config_version: int  #: what its mapping was computed from
+    expiries: int = 0  #: how many of the moments of expiry of that version had passed
 
 
 def touch(
@@ -146,13 +162,31 @@ def find(conn: Connection, *, vos: Collection[str] | None = None, limit: int, af
     return [Pool(**row) for row in rows]
 
 
+def originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
+    """The requirements of pools as first written, JSON, by id."""
+    ordered = sorted(pool_ids)
+    return {
+        row.pool_id: row.original
+        for start in range(0, len(ordered), _BATCH)
+        for row in conn.execute(ORIGINALS, {"pool_ids": ordered[start : start + _BATCH]})
+    }
+
+
 def outdated(
-    conn: Connection, *, vo: str, config_version: int, refreshed_before: datetime, limit: int, after: str = ""
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    refreshed_before: datetime,
+    limit: int,
+    after: str = "",
 ) -> list[Pool]:
     """A page, by id, of a VO's pools whose mapping has to be computed anew."""
     values = {
         "vo": vo,
         "config_version": config_version,
+        "expiries": expiries,
         "refreshed_before": refreshed_before,
         "after": after,
         "limit": limit,

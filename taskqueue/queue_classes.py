@@ -1,14 +1,15 @@
 """The queue classes of each VO as they are stored, and which queues are members of them.
 
-They are those of one configuration version a VO. Who writes something that was computed from them holds
-that version until the transaction ends (`hold_version`), so that nothing old is written after something
-newer has landed. Lock order: pools by id, then the versions of VOs by name.
+They are those of one configuration version a VO, after so many of its expiries: a version of which more has
+expired is a newer one. Who writes something that was computed from them holds that until the transaction
+ends (`hold`), so that nothing old is written after something newer has landed. Lock order: pools by id,
+then the versions of VOs by name.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, select
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, or_, select
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
@@ -24,9 +25,15 @@ _VO: BindParameter[str] = bindparam("the_vo")
 
 
 def _advance(insert: Upsert) -> Insert:
-    newer = versions.c.config_version <= insert.excluded.config_version
+    new = insert.excluded
+    newer = or_(
+        versions.c.config_version < new.config_version,
+        and_(versions.c.config_version == new.config_version, versions.c.expiries <= new.expiries),
+    )
     return insert.on_conflict_do_update(
-        index_elements=["vo"], set_={"config_version": insert.excluded.config_version}, where=newer
+        index_elements=["vo"],
+        set_={"config_version": new.config_version, "expiries": new.expiries},
+        where=newer,
     ).returning(versions.c.vo)
 
 
@@ -46,7 +53,7 @@ ADVANCE = Twins(versions, _advance)
 ADD_CLASS = Twins(table, _add_class)
 PUT_MEMBER = Twins(members, _put_member)
 
-VERSION = select(versions.c.config_version).where(versions.c.vo == _VO)
+VERSION = select(versions.c.config_version, versions.c.expiries).where(versions.c.vo == _VO)
 #: FOR SHARE: a newer version waits until what was computed from this one is written.
 HOLD_VERSION = VERSION.with_for_update(read=True)
 
@@ -81,10 +88,10 @@ def version(conn: Connection, vo: str) -> int | None:
     return found
 
 
-def hold_version(conn: Connection, vo: str) -> int | None:
-    """The same, which stays so until the transaction ends."""
-    found: int | None = conn.execute(HOLD_VERSION, {"the_vo": vo}).scalar_one_or_none()
-    return found
+def hold(conn: Connection, vo: str) -> tuple[int, int] | None:
+    """That version and how many of its expiries have passed, which stay so until the transaction ends."""
+    row = conn.execute(HOLD_VERSION, {"the_vo": vo}).one_or_none()
+    return None if row is None else (row.config_version, row.expiries)
 
 
 def ids(conn: Connection, vo: str) -> dict[str, int]:
@@ -99,7 +106,13 @@ def class_of(conn: Connection, vo: str, queue: QueueAddress) -> int | None:
 
 
 def sync(
-    conn: Connection, *, vo: str, config_version: int, classes: Sequence[QueueClass], now: datetime
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    classes: Sequence[QueueClass],
+    now: datetime,
 ) -> bool:
     """Make the stored queue classes of a VO those of a configuration version; only differences are written.
 
@@ -107,15 +120,17 @@ def sync(
         conn: In a writing transaction; pools that it needs are touched or locked already.
         vo: Lower case.
         config_version: Where the classes come from.
+        expiries: How many of its moments of expiry have passed.
         classes: All of the VO.
         now: The time.
 
     Returns:
         Whether they are now of this version; False: a newer one is there already, and stays.
     """
-    if version(conn, vo) == config_version:
+    stored = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
+    if stored is not None and tuple(stored) == (config_version, expiries):
         return True
-    row = {"vo": vo, "config_version": config_version}
+    row = {"vo": vo, "config_version": config_version, "expiries": expiries}
     if conn.execute(ADVANCE.of(conn), row).first() is None:
         return False
     class_ids = _add(conn, vo, classes)

@@ -157,6 +157,7 @@ submit_pools = Table(
     Column("last_used_at", UtcTime, nullable=False),  # touched by every job that passes the optimizers
     Column("refreshed_at", UtcTime),  # None: not resolved yet
     Column("config_version", Integer, nullable=False, default=0),  # what the mapping was computed from
+    Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
     Index("ix_submit_pools_config_version", "config_version"),
 )
 
@@ -190,6 +191,7 @@ queue_class_versions = Table(
     metadata,
     Column("vo", Text, primary_key=True),
     Column("config_version", Integer, nullable=False),
+    Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
 )
 
 #: The mapping: the queue classes that are eligible for a pool.
@@ -198,6 +200,8 @@ pool_queue_classes = Table(
     metadata,
     Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), nullable=False),
     Column("queue_class_id", BigId, ForeignKey("queue_classes.queue_class_id"), nullable=False),
+    # True: only some nodes may do; what they measured decides.
+    Column("undecided", Boolean, nullable=False, server_default=false()),
     PrimaryKeyConstraint("pool_id", "queue_class_id"),
     Index("ix_pool_queue_classes_queue_class_id", "queue_class_id"),
 )

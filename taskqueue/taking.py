@@ -25,6 +25,7 @@ from sqlalchemy import (
     Row,
     Select,
     Text,
+    and_,
     bindparam,
     column,
     delete,
@@ -37,8 +38,10 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs, pool_queue_classes, task_queues, waiting_jobs
+from taskqueue.tables import jobs, task_queues, waiting_jobs
+from taskqueue.tables import pool_queue_classes as mapped
 from taskqueue.tables import queue_class_members as members
+from taskqueue.tables import queue_class_versions as versions
 
 ASSIGNED: Final = "Assigned"
 #: Ids in one statement; SQLite takes no more than 32,766 values.
@@ -47,16 +50,18 @@ _BATCH: Final = 1000
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 
-def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any) -> ColumnElement[bool]:
+def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
     """The current mapping decides, not what the matcher remembers of it.
 
     Some queue of the place has to be eligible. What is not stated is empty; without a site no queue is there.
+    Where nodes decide, their facts must have been checked with the configuration that the mapping is of; if
+    the queue is not known, so wherever the pilot may be.
     """
-    eligible = (
-        select(pool_queue_classes.c.pool_id)
-        .join(members, members.c.queue_class_id == pool_queue_classes.c.queue_class_id)
+    here = (
+        select(mapped.c.pool_id)
+        .join(members, members.c.queue_class_id == mapped.c.queue_class_id)
         .where(
-            pool_queue_classes.c.pool_id == jobs.c.submit_pool,
+            mapped.c.pool_id == jobs.c.submit_pool,
             members.c.vo == jobs.c.vo,
             members.c.site == site,
             or_(ce == "", members.c.ce == ce),
@@ -64,14 +69,24 @@ def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any) -> Column
         )
         .correlate(jobs, *outer)
     )
-    return or_(jobs.c.submit_pool.is_(None), eligible.exists())
+    current = (
+        select(versions.c.config_version).where(versions.c.vo == jobs.c.vo).correlate(jobs).scalar_subquery()
+    )
+    fits = or_(~mapped.c.undecided, current == checked)
+    everywhere = or_(queue != "", ~here.where(~fits).exists())
+    return or_(jobs.c.submit_pool.is_(None), and_(here.where(fits).exists(), everywhere))
 
 
 #: The place that has to be eligible; `at_place` gives the values.
-HERE = {name: bindparam(f"here_{name}", type_=Text) for name in ("site", "ce", "queue")}
+HERE: Mapping[str, BindParameter[Any]] = {
+    **{name: bindparam(f"here_{name}", type_=Text) for name in ("site", "ce", "queue")},
+    "checked": bindparam("here_checked", type_=Integer),
+}
 
 
-def claimable(task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any) -> Select[int]:
+def claimable(
+    task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
+) -> Select[int]:
     """The jobs of a task queue that may be taken, the user's priority first, then first in, first out."""
     return (
         select(waiting_jobs.c.job_id)
@@ -79,7 +94,7 @@ def claimable(task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue:
         .where(
             waiting_jobs.c.task_queue_id == task_queue_id,
             jobs.c.status == JobStatus.WAITING.value,
-            _eligible_here(*outer, site=site, ce=ce, queue=queue),
+            _eligible_here(*outer, site=site, ce=ce, queue=queue, checked=checked),
         )
         .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     )
@@ -98,22 +113,22 @@ _GIVEN = {
 
 def _take_postgresql() -> ReturningDelete[Any]:
     """From many task queues at once: so many jobs of each, for a place each."""
-    texts = {name: bindparam(f"{name}s", type_=ARRAY(Text)) for name in ("site", "ce", "queue")}
+    values = {name: bindparam(f"each_{name}", type_=ARRAY(bind.type)) for name, bind in HERE.items()}
     wanted = (
         func.unnest(
             bindparam("task_queue_ids", type_=ARRAY(BigInteger)),
             bindparam("counts", type_=ARRAY(Integer)),
-            *texts.values(),
+            *values.values(),
         )
         .table_valued(
             column("task_queue_id", BigInteger),
             column("count", Integer),
-            *(column(name, Text) for name in texts),
+            *(column(name, bind.type) for name, bind in HERE.items()),
             name="wanted",
         )
         .render_derived()
     )
-    here = {name: wanted.c[name] for name in texts}
+    here = {name: wanted.c[name] for name in HERE}
     # NO KEY UPDATE: a log row on its way, which only refers to the job, does not make us pass it over.
     first = (
         claimable(wanted.c.task_queue_id, wanted, **here)
@@ -181,6 +196,8 @@ class Place:
     site: str
     ce: str = ""
     queue: str = ""
+    #: The configuration version with which the facts of its node were checked; None: they were not.
+    checked: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,9 +294,10 @@ def _pick(conn: Connection, wanted: Sequence[tuple[Want, int]]) -> Mapping[int, 
         values = {
             "task_queue_ids": [want.task_queue_id for want, _ in wanted],
             "counts": [count for _, count in wanted],
-            "sites": [want.eligible.site for want, _ in wanted],
-            "ces": [want.eligible.ce for want, _ in wanted],
-            "queues": [want.eligible.queue for want, _ in wanted],
+            "each_site": [want.eligible.site for want, _ in wanted],
+            "each_ce": [want.eligible.ce for want, _ in wanted],
+            "each_queue": [want.eligible.queue for want, _ in wanted],
+            "each_checked": [want.eligible.checked for want, _ in wanted],
         }
         rows = conn.execute(TAKE_POSTGRESQL, values).all()
     found: dict[int, list[int]] = {}
@@ -313,4 +331,9 @@ def give(conn: Connection, site_of: Mapping[int, str], now: datetime) -> Mapping
 
 def at_place(place: Place) -> dict[str, object]:
     """The values of HERE."""
-    return {"here_site": place.site, "here_ce": place.ce, "here_queue": place.queue}
+    return {
+        "here_site": place.site,
+        "here_ce": place.ce,
+        "here_queue": place.queue,
+        "here_checked": place.checked,
+    }

@@ -18,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    func,
     insert,
     select,
     tuple_,
@@ -84,6 +85,17 @@ PLACES = (
     select(jobs.c.job_id, jobs.c.task_queue_id, jobs.c.priority)
     .where(jobs.c.job_id.in_(_IDS))
     .order_by(jobs.c.job_id)
+)
+WAITING_IN = (
+    select(waiting_jobs.c.task_queue_id, func.count().label("waiting"))
+    .where(waiting_jobs.c.task_queue_id.in_(_IDS))
+    .group_by(waiting_jobs.c.task_queue_id)
+)
+FIRST_IN = (
+    select(waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id == bindparam("task_queue_id"))
+    .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
+    .limit(bindparam("most"))
 )
 HOLDING = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
 _SHOWN = (
@@ -189,9 +201,22 @@ def occupied_of(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQ
     return found
 
 
+def waiting_in(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, int]:
+    """How many jobs wait in each; those without any are left out."""
+    found: dict[int, int] = {}
+    for ids in _batches(task_queue_ids):
+        found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, {"ids": ids})}
+    return found
+
+
 def holding(conn: Connection, job_id: int) -> int | None:
     """The task queue that a job waits in; None: it does not wait."""
     return conn.execute(HOLDING, {"job_id": job_id}).scalar_one_or_none()
+
+
+def first_jobs(conn: Connection, task_queue_id: int, most: int) -> list[int]:
+    """The jobs that would be handed out first, in order."""
+    return list(conn.execute(FIRST_IN, {"task_queue_id": task_queue_id, "most": most}).scalars())
 
 
 def _ensure_classes(conn: Connection, classes: Collection[RequirementClass]) -> Mapping[str, int]:

@@ -13,10 +13,24 @@ from sqlalchemy import Engine
 from cs_config import validate
 from cs_config.configuration import Configuration
 from taskqueue import database
+from tests import debian
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
+from tests.slurm import Slurm
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the suites whose programs are not here, but where nothing may be left out."""
+    missing = debian.missing()
+    left_out = [
+        item for item in items if any(mark.args[0] in missing for mark in item.iter_markers("debian"))
+    ]
+    if left_out and debian.ALL_OF_THEM:
+        raise pytest.UsageError(f"no programs for the suites {', '.join(missing)}: ./dev test --install")
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
@@ -107,3 +121,14 @@ def redis_server(_redis: RedisServer) -> Iterator[RedisServer]:
     yield _redis
     _redis.stop()
     _redis.start()
+
+
+@pytest.fixture(scope="session")
+def slurm(short_directory: Path) -> Iterator[Slurm]:
+    """A real Slurm with two partitions and node features; for tests that clean up behind them."""
+    directory = short_directory / "slurm"
+    directory.mkdir()
+    cluster = Slurm(directory)
+    cluster.start()
+    yield cluster
+    cluster.stop()

@@ -2,9 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module, metadata
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -60,8 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 refused or not found, 2 wrong usage or configuration."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     names = [words[0]] if words[0] in COMMANDS else COMMANDS
+    run(lambda: application(names), words, name="pilotage")
+
+
+def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> NoReturn:
+    """Run the program that `make` gives, tell its errors in a line each, and exit."""
     try:
-        status = application(names)(words, prog_name="pilotage", standalone_mode=False)
+        status = make()(list(words), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has seen enough. Without this, Python complains once more at its end.

@@ -49,7 +49,7 @@ def history(
 ) -> None:
     """List the versions of the configuration, the newest first."""
     with connect(home=home, url=url) as client:
-        versions = client.config_versions()[:limit]
+        versions = client.config_versions(limit=limit)
     rows = (
         (v["version"], output.local_time(v["created_at"]), v["author"], v["source"], v["message"])
         for v in versions

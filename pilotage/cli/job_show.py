@@ -1,19 +1,18 @@
 """`pilotage job list`, `show`, `log` and `explain`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import explanation, job_ids, options, output, submission
+from pilotage.cli import explanation, job_ids, listing, options, output, submission
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import WrongUsage
+from pilotage.cli.listing import Listing
 from pilotage.fabric.client import Client
-
-#: Jobs in one answer of the service.
-PAGE = 1000
 
 Job = Mapping[str, Any]
 
@@ -26,7 +25,10 @@ def list_jobs(
     owner: options.OwnerFilter = None,
     site: options.SiteFilter = None,
     pool: options.PoolFilter = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: listing.Limit = 50,
+    after: Annotated[
+        int | None, typer.Option(metavar="ID", min=1, help="Only jobs older than this one.")
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(metavar="FIELD,…", help="Count instead, by status, site, vo, owner, minor_status …"),
@@ -42,28 +44,33 @@ def list_jobs(
         if by is not None:
             _summary(client, by, filters, as_json=as_json)
             return
-        found = list(by_id(client, wanted)) if wanted else first(client, filters, limit)
-    output.emit({"jobs": found}, as_json=as_json, render=lambda: _job_table(found))
+        if wanted:
+            found = Listing(name="jobs", entries=list(by_id(client, wanted)))
+        else:
+            found = first(client, filters, limit, after=after)
+            if found.next is not None:
+                found = replace(found, total=_count(client, filters))
+    found.emit(_job_table, as_json=as_json)
 
 
 def by_id(client: Client, ids: Sequence[int]) -> Iterator[Job]:
     """The jobs with these ids that there are."""
-    for start in range(0, len(ids), PAGE):
-        named = ",".join(map(str, ids[start : start + PAGE]))
-        yield from client.jobs({"id": named}, limit=PAGE)["jobs"]
+    for start in range(0, len(ids), listing.PAGE):
+        named = ",".join(map(str, ids[start : start + listing.PAGE]))
+        yield from client.jobs({"id": named}, limit=listing.PAGE)["jobs"]
 
 
-def first(client: Client, filters: Mapping[str, str], limit: int) -> list[Job]:
-    """The first `limit` jobs that pass the filters, page after page."""
-    found: list[Job] = []
-    after = None
-    while len(found) < limit:
-        page = client.jobs(filters, limit=min(PAGE, limit - len(found)), after=after)
-        found += page["jobs"]
-        after = page["next"]
-        if after is None:
-            break
-    return found
+def first(client: Client, filters: Mapping[str, str], limit: int, *, after: int | None = None) -> Listing:
+    """The newest `limit` jobs that pass the filters and are older than `after`."""
+
+    def page(most: int, last: object) -> Job:
+        return client.jobs(filters, limit=most, after=last)
+
+    return listing.read("jobs", page, limit=limit, after=after)
+
+
+def _count(client: Client, filters: Mapping[str, str]) -> int:
+    return sum(row["count"] for row in client.summary(by=["status"], filters=filters))
 
 
 def show(

@@ -40,13 +40,20 @@ def wait(
         raise WrongUsage("name either job ids or filters such as --status")
     with connect(home=home, url=url) as client:
         if filters:
-            wanted = [job["job_id"] for job in job_show.first(client, filters, _MOST)]
+            wanted = _ids(client, filters)
         statuses = until_final(client, wanted, timeout=timeout)
     counts = Counter(statuses.values())
     said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     output.emit({"jobs": statuses, "counts": counts}, as_json=as_json, render=lambda: said or "no jobs")
     if set(counts) - {JobStatus.DONE}:
         raise typer.Exit(REFUSED)
+
+
+def _ids(client: Client, filters: Mapping[str, str]) -> list[int]:
+    found = job_show.first(client, filters, _MOST)
+    if found.next is not None:
+        raise Refused(f"more than {_MOST:,} jobs pass the filters; narrow them, or name ids")
+    return [job["job_id"] for job in found.entries]
 
 
 def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import options, output
+from pilotage.cli import listing, options, output
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import Refused
+from pilotage.fabric.client import Client
 
-#: Pools in one answer of the service.
-_PAGE = 1000
 #: Digits of an id that tables show; enough to name the pool by.
 SHORT = 12
 
@@ -29,14 +28,22 @@ def register(app: typer.Typer) -> None:
 def list_pools(
     *,
     vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pools of this VO.")] = None,
+    limit: listing.Limit = 1000,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Only pools behind this one.")] = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """List the pools with their queues and jobs."""
+    """List the pools with their queues and jobs, by their ids."""
+    filters = {"vo": vo} if vo else {}
     with connect(home=home, url=url) as client:
-        pools = client.pools({"vo": vo} if vo else {}, limit=_PAGE)["pools"]
-    output.emit({"pools": pools}, as_json=as_json, render=lambda: pool_table(pools))
+        found = listing.read(
+            "pools",
+            lambda most, last: client.pools(filters, limit=most, after=last),
+            limit=limit,
+            after=after,
+        )
+    found.emit(pool_table, as_json=as_json)
 
 
 def show(
@@ -48,8 +55,7 @@ def show(
 ) -> None:
     """Show one pool with all its queues."""
     with connect(home=home, url=url) as client:
-        whole = pool_id if len(pool_id) == 64 else _complete(pool_id, client.pools({}, limit=_PAGE)["pools"])
-        pool = client.pool(whole)
+        pool = client.pool(pool_id if len(pool_id) == 64 else _complete(client, pool_id.lower()))
     output.emit(pool, as_json=as_json, render=lambda: _details(pool))
 
 
@@ -78,10 +84,12 @@ def _counts(jobs: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in jobs.items())
 
 
-def _complete(start: str, pools: Sequence[Pool]) -> str:
-    found = [pool["pool_id"] for pool in pools if pool["pool_id"].startswith(start.lower())]
+def _complete(client: Client, start: str) -> str:
+    """The one id that begins so; ids are listed in their order, so it is the first one behind."""
+    behind = client.pools({}, limit=2, after=start)["pools"]
+    found = [pool["pool_id"] for pool in behind if pool["pool_id"].startswith(start)]
     if len(found) != 1:
-        raise Refused(f"no pool {start}" if not found else f"{len(found)} pools begin with {start}")
+        raise Refused(f"several pools begin with {start}" if found else f"no pool {start}")
     return str(found[0])
 
 

@@ -7,12 +7,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import options, output, site_watch
+from pilotage.cli import listing, options, output, site_watch
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import WrongUsage
-
-#: Sites in one answer of the service.
-_PAGE = 1000
 
 Json = Mapping[str, Any]
 
@@ -35,15 +32,9 @@ def list_sites(
     url: options.Url = None,
 ) -> None:
     """List the sites with what limits matches there."""
-    found: list[Json] = []
     with connect(home=home, url=url) as client:
-        after: object = None
-        while True:
-            page = client.sites(limit=_PAGE, after=after)
-            found += page["sites"]
-            if (after := page["next"]) is None:
-                break
-    output.emit({"sites": found}, as_json=as_json, render=lambda: _table(found))
+        found = listing.read("sites", lambda most, last: client.sites(limit=most, after=last))
+    found.emit(_table, as_json=as_json)
 
 
 def show(

@@ -212,9 +212,10 @@ class Client:
         body = {"text": text, "source": source, "message": message}
         return int(self._call("PUT", "/config", json=body, headers={"If-Match": str(version)})["version"])
 
-    def config_versions(self) -> list[Json]:
-        """The versions of the configuration, the newest first."""
-        versions: list[Json] = self._call("GET", "/config/versions")["versions"]
+    def config_versions(self, *, limit: int = 100) -> list[Json]:
+        """The latest versions of the configuration, the newest first."""
+        answer = self._call("GET", "/config/versions", params={"limit": str(limit)})
+        versions: list[Json] = answer["versions"]
         return versions
 
     def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:

@@ -159,6 +159,10 @@ def test_lists_are_tables_for_people_and_json_for_machines(up: Home, directory: 
     up.run("job", "wait", *ids, "--timeout", 60)
     assert {job["job_id"] for job in up.json("job", "list", *ids)["jobs"]} == set(ids)
     assert "Done" in up.run("job", "list", "--status", "Done").stdout
+    one = up.json("job", "list", "--limit", 1)
+    assert one["next"] == one["jobs"][0]["job_id"]
+    assert len(up.json("job", "list", "--after", one["next"])["jobs"]) >= len(ids) - 1
+    assert "1 of" in up.run("job", "list", "--limit", 1).stderr
     assert up.json("job", "list", "--by", "vo,status")["summary"][0]["vo"] == "biomed"
 
 

@@ -178,7 +178,7 @@ def _refresh(
         outdated = pools.outdated(
             conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR, limit=1000
         )
-        digests = {pool.pool_id: [name * 64 for name in members] for pool in outdated}
+        digests = {pool.pool_id: dict.fromkeys((name * 64 for name in members), False) for pool in outdated}
         mapping.resolve_all(conn, vo="lhcb", config_version=version, digests=digests, now=now)
 
 
@@ -194,7 +194,7 @@ def _arrive(
         new = [NewPool(pool_id=each, vo="lhcb", requirements="{}", original="{}") for each in pool_ids]
         unresolved = pools.touch_all(conn, new, now=now)
         _sync(conn, version, now, members)
-        digests = {pool_id: [name * 64 for name in members] for pool_id in unresolved}
+        digests = {pool_id: dict.fromkeys((name * 64 for name in members), False) for pool_id in unresolved}
         return mapping.resolve_all(conn, vo="lhcb", config_version=version, digests=digests, now=now) is None
 
 

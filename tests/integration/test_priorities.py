@@ -13,8 +13,7 @@ from agents.use_history import UseHistory
 from cs_config.configuration import Configuration
 from cs_config.options import Measure
 from matcher.matcher import Matcher
-from taskqueue import changes, choosing, database, task_queues
-from taskqueue.choosing import Passing
+from taskqueue import changes, database, task_queues
 from taskqueue.shares import Entity
 from taskqueue.states import JobStatus
 from taskqueue.tables import attempts, waiting_jobs
@@ -263,7 +262,7 @@ def test_jobs_that_arrive_meanwhile_lose_nothing(engine: Engine, now: datetime, 
     agent.cycle(now + SECOND)
     assert sorted(weights(engine).values()) == [500, 500]
     with database.reading(engine) as conn:
-        assert choosing.waiting_in(conn, [first], passing=Passing()) == {first: 2}
+        assert task_queues.waiting_in(conn, [first]) == {first: 2}
 
 
 def shown(asked: Matcher) -> dict[int, float]:

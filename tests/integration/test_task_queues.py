@@ -3,10 +3,9 @@
 import random
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Engine, func, select
 
-from taskqueue import changes, choosing, database, jobs, task_queues
-from taskqueue.choosing import Passing
+from taskqueue import changes, database, jobs, task_queues
 from taskqueue.classes import RequirementClass
 from taskqueue.tables import changes as changes_table
 from taskqueue.tables import requirement_classes, waiting_jobs
@@ -14,10 +13,6 @@ from taskqueue.tables import task_queues as table
 from tests import stored, waiting
 
 OTHER = RequirementClass(vo="lhcb", cpu_time=86400)
-
-
-def _first(conn: Connection, task_queue: int, most: int) -> list[int]:
-    return list(choosing.first(conn, task_queue, most, place=waiting.ANYWHERE, passing=Passing()))
 
 
 def _told(engine: Engine, since: int) -> set[int]:
@@ -112,8 +107,8 @@ def test_a_job_comes_back_to_its_place(engine: Engine, now: datetime) -> None:
         task_queue = waiting.task_queue_of(conn, first)
         task_queues.dequeue(conn, [first])
         task_queues.enqueue_again(conn, [first], now=now)
-        assert _first(conn, task_queue, 10) == [first, second]
-        assert choosing.waiting_in(conn, [task_queue], passing=Passing()) == {task_queue: 2}
+        assert task_queues.first_jobs(conn, task_queue, 10) == [first, second]
+        assert task_queues.waiting_in(conn, [task_queue]) == {task_queue: 2}
 
 
 def test_first_come_the_users_priority_and_then_the_order_of_arrival(engine: Engine, now: datetime) -> None:
@@ -121,7 +116,7 @@ def test_first_come_the_users_priority_and_then_the_order_of_arrival(engine: Eng
         low = waiting.put(conn, now, 2, priority=1.0)
         high = waiting.put(conn, now, 2, priority=9.0)
         task_queue = waiting.task_queue_of(conn, low[0])
-        assert _first(conn, task_queue, 3) == [*high, low[0]]
+        assert task_queues.first_jobs(conn, task_queue, 3) == [*high, low[0]]
 
 
 def test_who_would_call_it_empty_does_not_overlook_a_job_that_is_on_its_way_in(

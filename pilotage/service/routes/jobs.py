@@ -32,9 +32,9 @@ def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query
     """List jobs, the newest first: users their own, VO admins those of the VO."""
     wanted = job_scope.visible(caller, query.filter)
     with database.reading(parts.engine) as conn:
-        found = job_search.find(conn, wanted, limit=query.limit, after=query.after)
-    full = len(found) == query.limit
-    return JobPage(jobs=[JobAnswer.of(job) for job in found], next=found[-1].job_id if full else None)
+        found = job_search.find(conn, wanted, limit=query.enough, after=query.after)
+    page, last = query.cut(found)
+    return JobPage(jobs=[JobAnswer.of(job) for job in page], next=last.job_id if last else None)
 
 
 @router.get("/summary")

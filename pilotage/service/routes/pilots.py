@@ -10,8 +10,7 @@ from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.pilots import NewPilot, PilotAnswer, PilotNews, PilotPage, PilotQuery
-from pilotage.service.refusals import NotAllowed
-from requirements.errors import InvalidRequest
+from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
@@ -65,10 +64,11 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
         statuses=_statuses(query.status),
     )
     with database.reading(parts.engine) as conn:
-        found = pilots.find(conn, which, limit=query.limit, after=query.after)
-    full = len(found) == query.limit
-    answers = [PilotAnswer.model_validate(pilot) for pilot in found]
-    return PilotPage(pilots=answers, next=found[-1].stamp if full else None)
+        found = pilots.find(conn, which, limit=query.enough, after=query.after)
+    page, last = query.cut(found)
+    return PilotPage(
+        pilots=[PilotAnswer.model_validate(pilot) for pilot in page], next=last.stamp if last else None
+    )
 
 
 def _vo(caller: Caller, named: str | None) -> str:

@@ -25,9 +25,10 @@ router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
 def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Query()]) -> PoolPage:
     """List the pools of the caller's VOs."""
     with database.reading(parts.engine) as conn:
-        found = pools.find(conn, vos=_vos(caller, query.vo), limit=query.limit, after=query.after)
-        answers = _answers(conn, found)
-    return PoolPage(pools=answers, next=found[-1].pool_id if len(found) == query.limit else None)
+        found = pools.find(conn, vos=_vos(caller, query.vo), limit=query.enough, after=query.after)
+        page, last = query.cut(found)
+        answers = _answers(conn, page)
+    return PoolPage(pools=answers, next=last.pool_id if last else None)
 
 
 @router.get("/{pool_id}")

@@ -25,9 +25,8 @@ from pilotage.service.models.sites import (
     Watermark,
 )
 from pilotage.service.parts import Parts
-from pilotage.service.refusals import NotAllowed
 from requirements import two_sided
-from requirements.errors import InvalidInput, InvalidRequest
+from requirements.errors import InvalidInput, InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, as_value, fold
@@ -101,10 +100,8 @@ def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
 @allow(*EVERY_ROLE)
 def list_sites(parts: PartsOf, query: Annotated[SiteQuery, Query()]) -> SitePage:
     """List the sites with what limits matches there."""
-    names = sorted(name for name in parts.live.current.sites if name > (query.after or ""))
-    page = names[: query.limit]
-    found = _answers(parts, page, with_jobs=False)
-    return SitePage(sites=found, next=page[-1] if len(names) > len(page) else None)
+    page, last = query.cut(sorted(name for name in parts.live.current.sites if name > (query.after or "")))
+    return SitePage(sites=_answers(parts, page, with_jobs=False), next=last)
 
 
 @router.get("/{site}")

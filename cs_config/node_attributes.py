@@ -1,0 +1,136 @@
+"""`NodeAttributes` of a site, CE or queue: what differs from node to node, with the values that it may have.
+
+Each attribute inherits by its name, as a parameter does; it is kept among them as `NodeAttributes/<Name>`.
+
+Source: gLite's forwarding of requirements to the batch system.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cs_config import known_parameters
+from cs_config.levels import Parameter
+from cs_config.parameters import ParameterReader
+from cs_config.sections import Leaf, Section
+from requirements.errors import InvalidInput
+from requirements.nodes import UNKNOWN, NodeAttributes, Option, parse_node_attributes, shown_option
+from requirements.suggestion import did_you_mean
+from requirements.values import Value, fold
+
+SECTION: Final = "NodeAttributes"
+_FOLDED: Final = fold(SECTION)
+#: Who may use a queue is decided before anything runs on its nodes.
+_NEVER: Final = frozenset({"enabled", "vo"})
+
+
+def read(
+    into: dict[str, Parameter | None],
+    entry: Leaf | Section,
+    parameters: ParameterReader,
+    *,
+    path: str,
+    level: str,
+) -> None:
+    """Put each attribute among the parameters, None for what is taken away.
+
+    Args:
+        into: The parameters of the level.
+        entry: What stands at `NodeAttributes`; an empty value takes away all that is inherited.
+        parameters: Reads names and values, and gathers what is wrong.
+        path: Path of the node, or of its VO.
+        level: As origins name it.
+    """
+    below = f"{path}/{SECTION}"
+    if isinstance(entry, Section):
+        for name, each in entry.entries.items():
+            if parameters.is_name(name, f"{below}/{name}", each.line):
+                _read(into, name, each, parameters, path=below, level=level)
+    elif entry.value is None:
+        into[_FOLDED] = None
+    else:
+        message = f"{entry.value!r:.60} is a value, a section is needed here: {{OS: [el8, el9]}}"
+        parameters.error(below, entry.line, message)
+
+
+def _read(
+    into: dict[str, Parameter | None],
+    name: str,
+    entry: Leaf | Section,
+    parameters: ParameterReader,
+    *,
+    path: str,
+    level: str,
+) -> None:
+    folded, below = f"{_FOLDED}/{fold(name)}", f"{path}/{name}"
+    if isinstance(entry, Leaf) and entry.value is None:
+        into[folded] = None
+        return
+    attribute = _attribute(name, entry, parameters, below)
+    if attribute is not None:
+        into[folded] = Parameter(
+            name=f"{SECTION}/{name}",
+            value=_shown(attribute.options(name)),
+            level=level,
+            path=below,
+            file=parameters.file,
+            line=entry.line,
+            node_attribute=attribute,
+        )
+
+
+def _attribute(
+    name: str, entry: Leaf | Section, parameters: ParameterReader, path: str
+) -> NodeAttributes | None:
+    """The one attribute; None, and a problem, if it is none."""
+    if fold(name) in _NEVER:
+        parameters.error(path, entry.line, f"{name} is no matter of single nodes")
+        return None
+    said = entry.value if isinstance(entry, Leaf) else "a section"
+    try:
+        found = parse_node_attributes({name: said}, path.removesuffix(f"/{name}"))
+    except InvalidInput as error:
+        meant = did_you_mean(said, [UNKNOWN]) if isinstance(said, str) else None
+        for problem in error.problems:
+            parameters.error(problem.path, entry.line, problem.message, meant)
+        return None
+    faults = [fault for option in found.options(name) or () if (fault := _fault(name, option))]
+    for fault in faults:
+        parameters.error(path, entry.line, fault)
+    return None if faults else found
+
+
+def _fault(name: str, option: Option) -> str | None:
+    """What is wrong with one value that nodes may have."""
+    if isinstance(option, str) and fold(option) == UNKNOWN:
+        return f"{option} is no value of a node; in place of the list it says that nobody knows"
+    return None if option is None else known_parameters.fault(fold(name), option)
+
+
+def _shown(options: tuple[Option, ...] | None) -> Value:
+    return (
+        UNKNOWN
+        if options is None
+        else tuple(
+            shown_option(option) if option is None or isinstance(option, tuple) else option
+            for option in options
+        )
+    )
+
+
+def of_parameters(parameters: Iterable[Parameter]) -> NodeAttributes:
+    """All node attributes among effective parameters."""
+    declared = {
+        fold(name): (name, options)
+        for parameter in parameters
+        if parameter.node_attribute is not None
+        for name, options in parameter.node_attribute.declared
+    }
+    return NodeAttributes(declared=tuple(declared[folded] for folded in sorted(declared)))
+
+
+def take_away(folded: str, found: dict[str, Parameter]) -> None:
+    """What an empty parameter of this name takes away: itself, or all node attributes."""
+    found.pop(folded, None)
+    if folded == _FOLDED:
+        for name in [name for name in found if name.startswith(f"{_FOLDED}/")]:
+            del found[name]

@@ -1,0 +1,122 @@
+"""The seam: the few verbs by which everything is submitted, followed and ended."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class State(StrEnum):
+    """How a job stands in its batch system. *Unknown* and *missing* prove nothing; only *gone* does."""
+
+    WAITING = "waiting"  #: in its queue, or held there
+    RUNNING = "running"
+    DONE = "done"  #: ended with status 0
+    FAILED = "failed"  #: ended otherwise: exit status, node failure, a limit of the batch system
+    KILLED = "killed"  #: removed by somebody
+    MISSING = "missing"  #: a whole listing does not have it, and nothing says that it ended
+    GONE = "gone"  #: missing in so many listings over so long that no trace of it is left
+    UNKNOWN = "unknown"  #: the batch system could not be asked, or answered in part
+
+
+#: States that a job does not leave.
+ENDED = frozenset({State.DONE, State.FAILED, State.KILLED, State.GONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a job asks of the batch system."""
+
+    cores: int = 1
+    memory: int | None = None  #: MB for the whole job; None: what the queue gives
+    wall_time: int | None = None  #: seconds; None: what the queue gives
+    gpus: int = 0
+    whole_node: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJob:
+    """What is submitted."""
+
+    stamp: str  #: our name of it, unique for ever: batch systems give their own numbers out again
+    script: str  #: an executable text with its `#!` line
+    queue: str
+    resources: Resources = Resources()
+    flags: tuple[str, ...] = ()  #: arguments for the batch system, each one whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """By what a submitted job is known."""
+
+    stamp: str
+    reference: str | None = None  #: the batch system's number; None: the answer to the submission got lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a batch system says of a job."""
+
+    state: State
+    reference: str | None = None
+    exit_code: int | None = None  #: of the script; 128 + number for a signal
+    message: str = ""  #: in the words of the batch system
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a job wrote so far."""
+
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a queue has and does."""
+
+    cores: int  #: in nodes that are up
+    free_cores: int
+    waiting: int  #: jobs of everybody
+    running: int
+
+
+class BatchSystem(Protocol):
+    """One batch system, seen by one user of it.
+
+    Every verb raises `BatchSystemAway` where the batch system cannot be asked. A stamp is submitted by one
+    caller only, and never again before `find` said that no job has it.
+    """
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into its queue; its reference.
+
+        Raises:
+            SubmissionRefused: It will never be taken as it is.
+            SubmissionUncertain: No answer: it may be there or not; `find` knows later.
+        """
+        ...
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+        """How jobs stand, by stamp, with one query for all; each that was asked for is in the answer."""
+        ...
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the listed jobs that bear one of the stamps; more than one is a double."""
+        ...
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs wherever they are; those that are not there any more are no error."""
+        ...
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote; empty as long as it has not started."""
+        ...
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove what is kept of jobs that ended."""
+        ...
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the queues have, by name."""
+        ...

@@ -1,0 +1,228 @@
+"""What every batch system behind the seam must do; `pilotage-batch-check` runs it against a real one.
+
+Each check submits jobs of its own; who calls it cleans up with `Bench.close`.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pilotage.fabric.batch.batch_system import ENDED, Handle, State
+from pilotage.fabric.batch.bench import Bench, Violated
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.glitches import Glitch
+from pilotage.fabric.batch.idealizer import Evidence, Idealized
+
+_SLEEPS = "#!/bin/sh\nexec sleep 600\n"
+_POLL = 0.2  # seconds
+
+
+def _require(holds: object, message: str) -> None:
+    if not holds:
+        raise Violated(message)
+
+
+def round_trip(bench: Bench) -> None:
+    """A job runs, its output comes back, and its end with status 0 is seen."""
+    handle = bench.submit("#!/bin/sh\necho out of $0\necho err >&2\n")
+    _require(handle.reference, "a submission has to give a reference")
+    report = bench.until(handle, State.DONE)
+    _require(report.exit_code in (0, None), f"status 0 was reported as {report}")
+    output = bench.system.output(handle)
+    _require(output.stdout.startswith(b"out of"), f"the standard output is {output.stdout[:100]!r}")
+    _require(output.stderr == b"err\n", f"the standard error is {output.stderr[:100]!r}")
+
+
+def exit_status(bench: Bench) -> None:
+    """A script's status other than 0 is a failure, and told."""
+    report = bench.until(bench.submit("#!/bin/sh\nexit 7\n"), State.FAILED)
+    _require(report.exit_code == 7, f"status 7 was reported as {report.exit_code}")
+
+
+def script_as_written(bench: Bench) -> None:
+    """Quotes, dollars, backslashes and letters beyond ASCII in a script arrive as they are."""
+    text = "a 'b' \"c\" $HOME \\n `d` é %j %x"
+    script = f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
+    handle = bench.submit(script)
+    bench.until(handle, State.DONE)
+    said = bench.system.output(handle).stdout.decode()
+    _require(said == f"{text}\n", f"instead of {text!r} came {said!r}")
+
+
+def kill_running(bench: Bench) -> None:
+    """A running job is ended, with what it started, and can say goodbye."""
+    handle = bench.submit("#!/bin/sh\ntrap 'echo bye; exit 9' TERM\necho up\nsleep 600 &\nwait\n")
+    bench.until(handle, State.RUNNING)
+    deadline = time.monotonic() + bench.patience
+    while bench.system.output(handle).stdout != b"up\n" and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    bench.system.kill([handle])
+    bench.until(handle, State.KILLED)
+    output = bench.system.output(handle).stdout
+    _require(output == b"up\nbye\n", f"a killed job was not sent TERM first; it wrote {output!r}")
+
+
+def kill_unknown(bench: Bench) -> None:
+    """Killing what is not there, or has ended, is no error and hits nobody else."""
+    other = bench.submit(_SLEEPS)
+    done = bench.submit("#!/bin/sh\n:\n")
+    bench.until(done, State.DONE)
+    bench.system.kill([Handle(stamp=bench.stamp()), done])
+    _require(bench.report(done).state is State.DONE, "a kill after the end changed how a job ended")
+    _require(bench.report(other).state not in ENDED, "a kill reached another job")
+
+
+def kill_by_stamp(bench: Bench) -> None:
+    """A job whose reference was never received is ended by its stamp."""
+    handle = bench.submit(_SLEEPS)
+    bench.until(handle, State.RUNNING, State.WAITING)
+    bench.system.kill([Handle(stamp=handle.stamp)])
+    bench.until(handle, State.KILLED)
+
+
+def found_by_stamp(bench: Bench) -> None:
+    """A job is found by its stamp; one that was never submitted is not."""
+    handle = bench.submit(_SLEEPS)
+    nobody = bench.stamp()
+    found = bench.system.find([handle.stamp, nobody])
+    expected = {handle.stamp: (handle.reference,)}
+    _require(found == expected, f"found {found}, expected {expected}")
+    report = bench.report(Handle(stamp=nobody))
+    _require(report.state is State.MISSING, f"a job that never was is {report}")
+
+
+def wrong_reference(bench: Bench) -> None:
+    """Numbers are given out again: a job is known by its stamp, not by a reference that another one has."""
+    other = bench.submit(_SLEEPS)
+    done = bench.submit("#!/bin/sh\n:\n")
+    bench.until(done, State.DONE)
+    report = bench.report(Handle(stamp=done.stamp, reference=other.reference))
+    _require(report.state is State.DONE, f"with another's reference a finished job is {report}")
+    bench.system.kill([Handle(stamp=done.stamp, reference=other.reference)])
+    _require(bench.report(other).state not in ENDED, "a kill went by the reference and reached another job")
+
+
+def many_in_one_query(bench: Bench) -> None:
+    """Many jobs are asked for at once, and each has its answer."""
+    handles = [bench.submit("#!/bin/sh\n:\n") for _ in range(5)]
+    strangers = [Handle(stamp=bench.stamp()) for _ in range(bench.many - len(handles))]
+    reports = bench.system.status([*strangers, *handles])
+    _require(len(reports) == bench.many, f"{bench.many} asked, {len(reports)} answered")
+    for handle in handles:
+        bench.until(handle, State.DONE)
+
+
+def refusal(bench: Bench) -> None:
+    """What the batch system will never take is refused at once, and not kept."""
+    job = replace(bench.job(_SLEEPS), queue="no-such-queue")
+    with contextlib.suppress(SubmissionRefused):
+        bench.system.submit(job)
+        raise Violated("a queue that does not exist took a job")
+    _require(not bench.system.find([job.stamp]), "a job that was refused is listed")
+
+
+def capacity_is_told(bench: Bench) -> None:
+    """The queue says how many cores it has."""
+    capacity = bench.system.capacity().get(bench.queue)
+    _require(capacity and capacity.cores >= capacity.free_cores >= 0, f"the queue's capacity is {capacity}")
+
+
+def no_answer(bench: Bench) -> None:
+    """While the batch system is away a job is unknown, not gone, and known again after."""
+    handle = bench.submit(_SLEEPS)
+    with bench.disturbed(Glitch.TIMEOUT) as system:
+        ideal = Idealized(system=system, sleep=lambda _: None, evidence=Evidence(listings=1, seconds=0))
+        states = {ideal.status([handle])[handle.stamp].state for _ in range(3)}
+        _require(states == {State.UNKNOWN}, f"without an answer a job is {states}")
+    bench.until(handle, State.RUNNING, State.WAITING)
+
+
+def partial_listing(bench: Bench) -> None:
+    """From half a listing nothing follows, but that a job is missing in it."""
+    handles = [bench.submit(_SLEEPS) for _ in range(4)]
+    with bench.disturbed(Glitch.PARTIAL) as system:
+        ideal = Idealized(system=system, sleep=lambda _: None)
+        states = {report.state for report in ideal.status(handles).values()}
+        _require(not states & ENDED, f"from half a listing jobs are {states}")
+
+
+def doubled_answers(bench: Bench) -> None:
+    """What is said twice counts once."""
+    handle = bench.submit(_SLEEPS)
+    with bench.disturbed(Glitch.DOUBLED) as system:
+        found = system.find([handle.stamp])
+        _require(set(found[handle.stamp]) == {handle.reference}, f"found {found}")
+        _require(len(found[handle.stamp]) == 1, "one job said twice was taken for two")
+
+
+def late_reference(bench: Bench) -> None:
+    """A submission without an answer is found by its stamp, once."""
+    job = bench.job(_SLEEPS)
+    with bench.disturbed(Glitch.LATE) as system:
+        try:
+            system.submit(job)
+        except SubmissionUncertain:
+            pass
+        else:
+            raise Violated("a submission without an answer was taken for one with an answer")
+    _require(
+        len(bench.system.find([job.stamp]).get(job.stamp, ())) == 1,
+        "a job whose answer got lost is not found",
+    )
+
+
+def lost_submission(bench: Bench) -> None:
+    """A submission that never reached the batch system is uncertain, not refused, and not found."""
+    job = bench.job(_SLEEPS)
+    with bench.disturbed(Glitch.TIMEOUT) as system, contextlib.suppress(SubmissionUncertain, BatchSystemAway):
+        system.submit(job)
+        raise Violated("a submission that nobody answered was taken as done")
+    _require(not bench.system.find([job.stamp]), "a job that was never submitted is found")
+
+
+def full_spool(bench: Bench) -> None:
+    """Where nothing can be written nothing is submitted."""
+    job = bench.job(_SLEEPS)
+    with bench.disturbed(Glitch.FULL) as system, contextlib.suppress(BatchSystemAway):
+        system.submit(job)
+        raise Violated("a submission that could not be written was taken as done")
+    _require(not bench.system.find([job.stamp]), "a job that could not be written is found")
+
+
+def clock_jump(bench: Bench) -> None:
+    """A clock that jumps by a day makes no job gone that is listed, nor one that was missed once."""
+    handle = bench.submit(_SLEEPS)
+    stranger = Handle(stamp=bench.stamp())
+    times = iter((0.0, 0.0, 86_400.0, 86_400.0, 86_400.0, 86_400.0))
+    ideal = Idealized(system=bench.system, clock=lambda: next(times), sleep=lambda _: None)
+    for _ in range(2):
+        reports = ideal.status([handle, stranger])
+        _require(reports[handle.stamp].state not in ENDED, f"a listed job is {reports[handle.stamp]}")
+        _require(reports[stranger.stamp].state is State.MISSING, "one more look made a job gone")
+
+
+#: By what each is called.
+CHECKS: Mapping[str, Callable[[Bench], None]] = {
+    each.__name__: each
+    for each in (
+        round_trip,
+        exit_status,
+        script_as_written,
+        kill_running,
+        kill_unknown,
+        kill_by_stamp,
+        found_by_stamp,
+        wrong_reference,
+        many_in_one_query,
+        refusal,
+        capacity_is_told,
+        no_answer,
+        partial_listing,
+        doubled_answers,
+        late_reference,
+        lost_submission,
+        full_spool,
+        clock_jump,
+    )
+}

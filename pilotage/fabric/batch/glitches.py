@@ -1,0 +1,116 @@
+"""Faults of batch systems, made on purpose: for the conformance kit and for tests of what stands above."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from pilotage.fabric.batch.batch_system import BatchJob, BatchSystem, Capacity, Handle, Output, Report, State
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionUncertain
+from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
+
+_Answer = TypeVar("_Answer")
+
+
+class Glitch(StrEnum):
+    """What goes wrong."""
+
+    TIMEOUT = "timeout"  #: no answer, and nothing was done
+    LATE = "late"  #: done, but the answer gets lost
+    PARTIAL = "partial"  #: half of a listing
+    DOUBLED = "doubled"  #: every line of a listing twice
+    FULL = "full"  #: nothing can be written
+
+
+@dataclass(slots=True, kw_only=True)
+class GlitchyShell:
+    """A shell that does what `glitch` says to every command and file, as long as it says so."""
+
+    shell: Shell
+    glitch: Glitch | None = None
+
+    def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
+        """Run a command, without a shell's interpretation."""
+        if self.glitch is Glitch.TIMEOUT:
+            raise NoAnswer(f"{command[0]} gave no answer, on purpose")
+        done = self.shell.run(command, stdin=stdin, seconds=seconds)
+        if self.glitch is Glitch.LATE:
+            raise NoAnswer(f"{command[0]} gave no answer, on purpose, after it had done its work")
+        lines = done.stdout.splitlines(keepends=True)
+        if self.glitch is Glitch.PARTIAL:
+            lines = lines[: len(lines) // 2]
+        if self.glitch is Glitch.DOUBLED:
+            lines = [line for line in lines for _ in range(2)]
+        return Completed(status=done.status, stdout="".join(lines), stderr=done.stderr)
+
+    def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
+        """Make a file and the directories that it is in."""
+        if self.glitch is Glitch.FULL:
+            raise BatchSystemAway(f"{path} cannot be written: no space left, on purpose")
+        self.shell.write(path, content, executable=executable)
+
+    def read(self, path: str, *, last: int) -> bytes:
+        """The last bytes of a file; empty if there is none."""
+        if self.glitch is Glitch.TIMEOUT:
+            raise NoAnswer(f"{path} could not be read, on purpose")
+        return self.shell.read(path, last=last)
+
+    def remove(self, directory: str) -> None:
+        """Remove a directory with all that is in it; one that is not there is no error."""
+        self.shell.remove(directory)
+
+
+@dataclass(slots=True, kw_only=True)
+class Glitchy:
+    """A batch system with the faults of `glitch`, whatever it is made of."""
+
+    system: BatchSystem
+    glitch: Glitch | None = None
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into its queue."""
+        if self.glitch is Glitch.FULL:
+            raise BatchSystemAway("the spool is full, on purpose")
+        if self.glitch is Glitch.TIMEOUT:
+            raise SubmissionUncertain(f"{job.stamp}: no answer, on purpose")
+        reference = self.system.submit(job)
+        if self.glitch is Glitch.LATE:
+            raise SubmissionUncertain(f"{job.stamp}: no answer, on purpose, though it was taken")
+        return reference
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+        """How jobs stand."""
+        found = self._asked(lambda: self.system.status(handles))
+        if self.glitch is not Glitch.PARTIAL:
+            return found
+        kept = set(list(found)[: len(found) // 2])
+        missing = Report(state=State.MISSING)
+        return {stamp: report if stamp in kept else missing for stamp, report in found.items()}
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the jobs that bear one of the stamps."""
+        return self._asked(lambda: self.system.find(stamps))
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs wherever they are."""
+        self._asked(lambda: self.system.kill(handles))
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote."""
+        return self._asked(lambda: self.system.output(handle))
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove what is kept of jobs that ended."""
+        self._asked(lambda: self.system.forget(handles))
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the queues have."""
+        return self._asked(self.system.capacity)
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        if self.glitch is Glitch.TIMEOUT:
+            raise BatchSystemAway("no answer, on purpose")
+        answer = ask()
+        if self.glitch is Glitch.LATE:
+            raise BatchSystemAway("the answer got lost, on purpose")
+        return answer

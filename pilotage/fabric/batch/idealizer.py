@@ -1,0 +1,99 @@
+"""A batch system without its glitches: asked again where that helps, and believed only with evidence.
+
+A lookup that fails, or a job missing from one listing, proves nothing. A job is gone when whole listings
+agreed on it several times and for long enough, while neither accounting nor the job's own marks (which the
+adapters look at) knew better. What is remembered for that is in memory only: after a restart the counting
+begins anew, which is late, never wrong. Source: SAM-Grid, batch idealizers.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from pilotage.fabric.batch.batch_system import BatchJob, BatchSystem, Capacity, Handle, Output, Report, State
+from pilotage.fabric.batch.errors import BatchSystemAway
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What it takes to believe that a job is gone."""
+
+    listings: int = 3  #: that agree, one after the other
+    seconds: float = 300.0  #: between the first and the last of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Missed:
+    times: int
+    since: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Idealized:
+    """The same verbs; `status` never raises, and says *gone* in place of *missing* on agreeing evidence."""
+
+    system: BatchSystem
+    evidence: Evidence = Evidence()
+    tries: int = 3  #: of a question; submissions are never repeated here
+    pause: float = 1.0  #: seconds before the second try, doubled with each
+    clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
+    sleep: Callable[[float], None] = time.sleep
+    _missed: dict[str, _Missed] = field(default_factory=dict)
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into its queue, once: who repeats it has to `find` its stamp first."""
+        return self.system.submit(job)
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+        """How jobs stand; all *unknown* if the batch system cannot be asked."""
+        try:
+            found = self._again(lambda: self.system.status(handles))
+        except BatchSystemAway as error:
+            return {handle.stamp: Report(state=State.UNKNOWN, message=str(error)) for handle in handles}
+        return {stamp: self._judged(stamp, report) for stamp, report in found.items()}
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the jobs that bear one of the stamps."""
+        return self._again(lambda: self.system.find(stamps))
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs wherever they are."""
+        self._again(lambda: self.system.kill(handles))
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote."""
+        return self._again(lambda: self.system.output(handle))
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove what is kept of jobs that ended."""
+        self._again(lambda: self.system.forget(handles))
+        for handle in handles:
+            self._missed.pop(handle.stamp, None)
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the queues have."""
+        return self._again(self.system.capacity)
+
+    def _judged(self, stamp: str, report: Report) -> Report:
+        if report.state is not State.MISSING:
+            self._missed.pop(stamp, None)
+            return report
+        now = self.clock()
+        before = self._missed.get(stamp, _Missed(times=0, since=now))
+        missed = self._missed[stamp] = replace(before, times=before.times + 1)
+        if missed.times < self.evidence.listings or now - missed.since < self.evidence.seconds:
+            return report
+        why = f"in none of {missed.times} listings for {now - missed.since:.0f} s, nor known as ended"
+        return replace(report, state=State.GONE, message=why)
+
+    def _again(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask, and ask again: all verbs but a submission may be repeated."""
+        for number in range(self.tries - 1):
+            try:
+                return ask()
+            except BatchSystemAway:
+                self.sleep(self.pause * 2**number)
+        return ask()

@@ -1,0 +1,249 @@
+"""This host as a batch system: processes, with cores and memory accounted.
+
+What it knows is in files, one directory a job, so any number of callers and restarts see the same; one of
+them at a time holds the lock and starts what fits, first in, first out. A process is known by its number and
+its start, since numbers are given out again; it writes both down itself, once, so that a job which is
+started twice, since the first starter died, runs once.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    Capacity,
+    Handle,
+    Output,
+    Report,
+    Resources,
+    State,
+)
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
+from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.batch.work_area import WorkAreas
+
+#: The only queue.
+QUEUE = "local"
+#: Between the signals TERM and KILL.
+_GRACE = 10.0  # seconds
+# `set -C`: a file that is there is not written again.
+_LAUNCH = """\
+set -C
+cd "$0" || exit
+echo $$ $(cut -d" " -f22 /proc/$$/stat) 2>/dev/null >process || exit
+exec ./wrapper
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A job as it stands in its file."""
+
+    stamp: str
+    number: int  #: in the order of submission
+    resources: Resources
+    killed_at: float | None = None  #: seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A job with what is true of it now."""
+
+    entry: _Entry
+    process: int | None  #: its number; None: not started
+    alive: bool
+    exit_code: int | None
+
+    @property
+    def waits(self) -> bool:
+        return self.process is None and self.entry.killed_at is None
+
+    def report(self) -> Report:
+        """How it stands."""
+        state = State.WAITING if self.waits else State.RUNNING if self.alive else self._ending
+        return Report(state=state, reference=str(self.entry.number), exit_code=self.exit_code)
+
+    @property
+    def _ending(self) -> State:
+        if self.entry.killed_at is not None:
+            return State.KILLED
+        return State.DONE if self.exit_code == 0 else State.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalHost:
+    """So many cores and so much memory of this host, with one queue."""
+
+    directory: str  #: where jobs are kept, absolute
+    cores: int
+    memory: int  #: MB
+    clock: Callable[[], float] = time.time
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into the queue, and start it if it fits."""
+        self._check(job)
+        with self._locked() as entries:
+            if any(each.stamp == job.stamp for each in entries):
+                raise SubmissionRefused(f"{job.stamp}: has been submitted before")
+            self._areas.prepare(job)
+            entry = _Entry(stamp=job.stamp, number=self._next_number(), resources=job.resources)
+            self._write(entry)
+            self._turn([*entries, entry])
+        return str(entry.number)
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+        """How jobs stand."""
+        with self._locked() as entries:
+            self._turn(entries)
+            seen = {each.entry.stamp: each.report() for each in self._look(entries)}
+        missing = Report(state=State.MISSING)
+        return {handle.stamp: seen.get(handle.stamp, missing) for handle in handles}
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the jobs that bear one of the stamps."""
+        with self._locked() as entries:
+            return {each.stamp: (str(each.number),) for each in entries if each.stamp in stamps}
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs with all their processes."""
+        stamps = {handle.stamp for handle in handles}
+        with self._locked() as entries:
+            for each in self._look(entries):
+                if each.entry.stamp in stamps and (each.waits or each.alive):
+                    self._write(replace(each.entry, killed_at=each.entry.killed_at or self.clock()))
+                    _signal(each, signal.SIGTERM)
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote so far."""
+        return self._areas.output(handle.stamp)
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove jobs that ended; one that has not is left."""
+        stamps = {handle.stamp for handle in handles}
+        with self._locked() as entries:
+            seen = self._look([each for each in entries if each.stamp in stamps])
+            self._areas.remove(each.entry.stamp for each in seen if not each.waits and not each.alive)
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the host has."""
+        with self._locked() as entries:
+            self._turn(entries)
+            seen = self._look(entries)
+        alive = [each for each in seen if each.alive]
+        free = Capacity(
+            cores=self.cores,
+            free_cores=self.cores - sum(self._cores(each.entry) for each in alive),
+            waiting=sum(each.waits for each in seen),
+            running=len(alive),
+        )
+        return {QUEUE: free}
+
+    @property
+    def _areas(self) -> WorkAreas:
+        return WorkAreas(directory=self.directory, shell=LocalShell())
+
+    def _check(self, job: BatchJob) -> None:
+        asked = job.resources
+        if job.queue != QUEUE:
+            raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
+        if asked.cores > self.cores or (asked.memory or 0) > self.memory or asked.gpus:
+            raise SubmissionRefused(
+                f"{job.stamp}: asks for {asked.cores} cores, {asked.memory or 0} MB and {asked.gpus} GPUs;"
+                f" the host gives {self.cores} cores, {self.memory} MB and no GPU"
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[list[_Entry]]:
+        """All jobs, in their order, while nobody else changes them."""
+        try:
+            Path(self.directory).mkdir(parents=True, exist_ok=True)
+            with Path(self.directory, "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield self._entries()
+        except OSError as error:
+            raise BatchSystemAway(f"{self.directory}: {error}") from error
+
+    def _entries(self) -> list[_Entry]:
+        said = [json.loads(file.read_text()) for file in Path(self.directory).glob("*/entry.json")]
+        found = [_Entry(**{**each, "resources": Resources(**each["resources"])}) for each in said]
+        return sorted(found, key=lambda each: each.number)
+
+    def _write(self, entry: _Entry) -> None:
+        text = json.dumps(asdict(entry))
+        LocalShell().write(self._areas.path(entry.stamp, "entry.json"), text.encode())
+
+    def _next_number(self) -> int:
+        file = Path(self.directory, "number")
+        number = int(file.read_text()) + 1 if file.exists() else 1
+        LocalShell().write(str(file), str(number).encode())
+        return number
+
+    def _look(self, entries: Iterable[_Entry]) -> list[_Seen]:
+        entries = list(entries)
+        codes = self._areas.exit_codes(each.stamp for each in entries)
+        return [self._seen(each, codes.get(each.stamp)) for each in entries]
+
+    def _seen(self, entry: _Entry, exit_code: int | None) -> _Seen:
+        said = LocalShell().read(self._areas.path(entry.stamp, "process"), last=100).split()
+        if len(said) != len(("process", "start")):
+            return _Seen(entry=entry, process=None, alive=False, exit_code=exit_code)
+        process, start = map(int, said)
+        alive = exit_code is None and _start_of(process) == start
+        return _Seen(entry=entry, process=process, alive=alive, exit_code=exit_code)
+
+    def _turn(self, entries: Iterable[_Entry]) -> None:
+        """Start what fits, in order: a job that does not fit yet keeps its place. End what will not end."""
+        seen = self._look(entries)
+        alive = [each for each in seen if each.alive]
+        for each in alive:
+            if each.entry.killed_at is not None and self.clock() - each.entry.killed_at > _GRACE:
+                _signal(each, signal.SIGKILL)
+        cores = self.cores - sum(self._cores(each.entry) for each in alive)
+        memory = self.memory - sum(each.entry.resources.memory or 0 for each in alive)
+        for each in seen:
+            if each.waits:
+                cores -= self._cores(each.entry)
+                memory -= each.entry.resources.memory or 0
+                if cores < 0 or memory < 0:
+                    return
+                self._launch(each.entry)
+
+    def _cores(self, entry: _Entry) -> int:
+        return self.cores if entry.resources.whole_node else entry.resources.cores
+
+    def _launch(self, entry: _Entry) -> None:
+        # It must outlive us, and be nobody's child that we would have to wait for.
+        area = self._areas.path(entry.stamp)
+        subprocess.run(
+            ["setsid", "--fork", "sh", "-c", _LAUNCH, area],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        deadline = time.monotonic() + 5
+        while not Path(area, "process").exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+
+def _start_of(process: int) -> int | None:
+    """When a process started, in ticks since the host came up; None: there is none, or only its remains."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def _signal(seen: _Seen, number: signal.Signals) -> None:
+    if seen.alive and seen.process is not None:
+        with suppress(ProcessLookupError):
+            os.killpg(seen.process, number)

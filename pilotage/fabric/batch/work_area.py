@@ -1,0 +1,92 @@
+"""Where a job's files lie, on a directory that the batch system's hosts share.
+
+The job runs in a wrapper that leaves marks of its own: `started`, made by one start only, so that a job
+which the batch system starts twice runs once; and `exit`, the status of the script. So the end of a job is
+known though the batch system has forgotten it.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from pilotage.fabric.batch.batch_system import BatchJob, Output
+from pilotage.fabric.batch.shell import Shell
+
+#: The status of a job that was started a second time.
+STARTED_TWICE = 75
+#: What is fetched of an output at most.
+_LAST = 10_000_000  # bytes
+#: Paths in one command.
+_AT_ONCE = 500
+_STAMP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,99}")
+
+_WRAPPER = """\
+#!/bin/sh
+cd {area} || exit 70
+mkdir started 2>/dev/null || exit {twice}
+./job >out 2>err </dev/null &
+child=$!
+for signal in TERM INT HUP USR1 USR2; do trap "kill -$signal $child 2>/dev/null" $signal; done
+# A signal ends the wait, not the job: wait until the child is gone.
+while :; do wait $child; status=$?; kill -0 $child 2>/dev/null || break; done
+echo $status >exit.new && mv exit.new exit
+exit $status
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkAreas:
+    """The directories of jobs, one for each stamp."""
+
+    directory: str  #: absolute, the same on the host of the commands and on the nodes
+    shell: Shell
+
+    def path(self, stamp: str, *parts: str) -> str:
+        """A path in the directory of a job.
+
+        Raises:
+            ValueError: The stamp could leave the directory or be taken for an option.
+        """
+        if not _STAMP.fullmatch(stamp):
+            raise ValueError(f"{stamp!r} is no stamp: allowed are 8 to 100 letters, digits and . _ -")
+        return "/".join((self.directory, stamp, *parts))
+
+    def prepare(self, job: BatchJob) -> str:
+        """Lay out what a job needs; the path of the script that the batch system is to run."""
+        self.shell.write(self.path(job.stamp, "job"), job.script.encode(), executable=True)
+        wrapper = _WRAPPER.format(area=shlex.quote(self.path(job.stamp)), twice=STARTED_TWICE)
+        script = self.path(job.stamp, "wrapper")
+        self.shell.write(script, wrapper.encode(), executable=True)
+        return script
+
+    def exit_codes(self, stamps: Iterable[str]) -> Mapping[str, int]:
+        """The statuses of those whose script has ended."""
+        found: dict[str, int] = {}
+        for some in _batches(sorted(stamps)):
+            files = [self.path(stamp, "exit") for stamp in some]
+            said = self.shell.run(["grep", "-sH", "", *files])  # one command for all; status 1: there is none
+            for line in said.stdout.splitlines():
+                path, _, status = line.rpartition(":")
+                if status.isdecimal():
+                    found[path.split("/")[-2]] = int(status)
+        return found
+
+    def output(self, stamp: str) -> Output:
+        """What the job wrote so far."""
+        read = self.shell.read
+        return Output(
+            stdout=read(self.path(stamp, "out"), last=_LAST), stderr=read(self.path(stamp, "err"), last=_LAST)
+        )
+
+    def remove(self, stamps: Iterable[str]) -> None:
+        """Remove the directories of jobs."""
+        for stamp in stamps:
+            self.shell.remove(self.path(stamp))
+
+
+def _batches(stamps: Sequence[str]) -> Iterator[list[str]]:
+    rest = iter(stamps)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some

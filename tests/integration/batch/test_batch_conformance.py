@@ -1,0 +1,36 @@
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.batch.bench import Bench
+from pilotage.fabric.batch.conformance import CHECKS
+from pilotage.fabric.batch.glitches import GlitchyShell
+from pilotage.fabric.batch.local_host import QUEUE, LocalHost
+from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.work_area import WorkAreas
+from tests.slurm import Slurm as Cluster
+
+
+def _local_host(directory: Path, _: pytest.FixtureRequest) -> Bench:
+    return Bench(system=LocalHost(directory=str(directory), cores=4, memory=4000), queue=QUEUE)
+
+
+def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
+    cluster: Cluster = request.getfixturevalue("slurm")
+    shell = GlitchyShell(shell=LocalShell(environment=cluster.environment))
+    areas = WorkAreas(directory=str(directory), shell=shell)
+    return Bench(system=Slurm(areas=areas), queue="short", shell=shell)
+
+
+@pytest.fixture(params=[_local_host, pytest.param(_slurm, marks=pytest.mark.debian("slurm"))])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    with closing(request.param(tmp_path / "jobs", request)) as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_batch_system_does_what_it_must(bench: Bench, check: str) -> None:
+    CHECKS[check](bench)

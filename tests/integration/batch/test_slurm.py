@@ -1,0 +1,102 @@
+"""What Slurm does to its jobs beyond the checks that every batch system passes."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.batch.batch_system import BatchJob, Handle, Report, Resources, State
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.work_area import WorkAreas
+from tests.slurm import Slurm as Cluster
+
+pytestmark = pytest.mark.debian("slurm")
+
+
+def submit(system: Slurm, job: BatchJob) -> Handle:
+    return Handle(stamp=job.stamp, reference=system.submit(job))
+
+
+@pytest.fixture
+def system(slurm: Cluster, tmp_path: Path) -> Iterator[Slurm]:
+    shell = LocalShell(environment=slurm.environment)
+    yield Slurm(areas=WorkAreas(directory=str(tmp_path / "jobs"), shell=shell))
+    slurm.ask("scancel", "--me")
+
+
+def job(script: str = "sleep 600", **asked: object) -> BatchJob:
+    values = {"queue": "long", **asked}
+    return BatchJob(stamp=f"test-{uuid.uuid4()}", script=f"#!/bin/sh\n{script}\n", **values)  # type: ignore[arg-type]
+
+
+def until(look: Callable[[], Report], state: State) -> Report:
+    deadline = time.monotonic() + 60
+    while (report := look()).state is not state:
+        assert time.monotonic() < deadline, report
+        time.sleep(0.1)
+    return report
+
+
+def test_cores_memory_and_time_are_asked_for(system: Slurm, slurm: Cluster) -> None:
+    asked = Resources(cores=3, memory=2500, wall_time=3601)
+    reference = system.submit(job(resources=asked))
+    shown = slurm.ask("scontrol", "show", "job", reference)
+    assert "NumCPUs=3" in shown
+    assert "MinMemoryNode=2500M" in shown
+    assert "TimeLimit=01:01:00" in shown  # rounded up to minutes
+
+
+def test_a_flag_reaches_the_node_that_has_the_feature(system: Slurm) -> None:
+    handle = submit(system, job("echo $SLURMD_NODENAME", flags=("--constraint=avx512",)))
+    until(lambda: system.status([handle])[handle.stamp], State.DONE)
+    assert system.output(handle).stdout == b"n3\n"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"queue": "nowhere"},
+        {"resources": Resources(memory=10**6)},
+        {"resources": Resources(wall_time=10**8)},
+        {"flags": ("--constraint=nosuch",)},
+    ],
+)
+def test_what_can_never_run_is_refused(system: Slurm, asked: dict[str, object]) -> None:
+    refused = job(**asked)
+    with pytest.raises(SubmissionRefused, match=f"{refused.stamp}: sbatch: "):
+        system.submit(refused)
+    # Slurm may keep a record of it, but nothing that could run.
+    report = system.status([Handle(stamp=refused.stamp)])[refused.stamp]
+    assert report.state in (State.MISSING, State.FAILED)
+
+
+def test_a_job_that_the_controller_forgot_is_known_by_what_it_left(system: Slurm, slurm: Cluster) -> None:
+    handle = submit(system, job("exit 3"))
+    until(lambda: system.status([handle])[handle.stamp], State.FAILED)
+    forgetful = Slurm(areas=system.areas)
+    slurm.kill_controller()
+    for file in slurm.directory.glob("state/*"):
+        if file.is_file():
+            file.unlink()
+    slurm.start_controller()
+    slurm.wait_until_up()
+    assert forgetful.find([handle.stamp]) == {}
+    report = forgetful.status([handle])[handle.stamp]
+    assert (report.state, report.exit_code) == (State.FAILED, 3)
+
+
+def test_without_its_controller_nothing_is_concluded(system: Slurm, slurm: Cluster) -> None:
+    handle = submit(system, job())
+    slurm.kill_controller()
+    try:
+        with pytest.raises(BatchSystemAway):
+            system.status([handle])
+        with pytest.raises(SubmissionUncertain):
+            system.submit(job())
+    finally:
+        slurm.start_controller()
+        slurm.wait_until_up()

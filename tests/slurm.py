@@ -1,0 +1,158 @@
+"""A private Slurm for the tests: Debian's programs, three nodes on this host, nothing of the machine's own.
+
+It wants root: its daemons run jobs for others. They listen on 127.0.0.1 only.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.debian import PATH
+
+#: Features, cores and MB of each node.
+NODES = {
+    "n1": ("intel,el8", 4, 8000),
+    "n2": ("amd,el9", 4, 16000),
+    "n3": ("amd,el9,avx512", 8, 32000),
+}
+_CONFIGURATION = """\
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge.socket
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool.%n
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd.%n.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdLogFile={directory}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=256
+EnforcePartLimits=ALL
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=2
+KillWait=2
+MinJobAge=300
+InactiveLimit=0
+ReturnToService=2
+SlurmdTimeout=60
+MessageTimeout=2
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=short Nodes=n1,n2 Default=YES MaxTime=10 State=UP
+PartitionName=long Nodes=n2,n3 MaxTime=2880 State=UP
+"""
+
+
+class Slurm:
+    """One cluster whose files lie in `directory`; `environment` is for its commands."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {"SLURM_CONF": str(directory / "slurm.conf")}
+
+    def start(self) -> None:
+        for name in ("state", *(f"spool.{node}" for node in NODES)):
+            (self.directory / name).mkdir()
+        self._start_munge()
+        (self.directory / "slurm.conf").write_text(self._configuration())
+        self.start_controller()
+        for node in NODES:
+            self._run("slurmd", "-N", node)
+        self.wait_until_up()
+
+    def start_controller(self) -> None:
+        self._run("slurmctld")
+
+    def kill_controller(self) -> None:
+        """As a power cut would; what it had not written to its state is forgotten."""
+        pid = int((self.directory / "slurmctld.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+        _wait(lambda: not psutil.pid_exists(pid))
+
+    def wait_until_up(self) -> None:
+        _wait(self._is_up)
+
+    def stop(self) -> None:
+        for file in self.directory.glob("*.pid"):
+            try:
+                process = psutil.Process(int(file.read_text()))
+            except (ValueError, psutil.NoSuchProcess):
+                continue
+            for each in [process, *process.children(recursive=True)]:
+                each.kill()
+
+    def ask(self, *command: str) -> str:
+        return self._run(*command).stdout
+
+    def _start_munge(self) -> None:
+        key = self.directory / "munge.key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o400)
+        directory = self.directory
+        self._run(
+            *("munged", "--force", "--num-threads=2", f"--socket={directory}/munge.socket"),
+            *(f"--key-file={key}", f"--pid-file={directory}/munged.pid"),
+            *(f"--log-file={directory}/munged.log", f"--seed-file={directory}/munge.seed"),
+        )
+
+    def _configuration(self) -> str:
+        host = socket.gethostname().split(".")[0]
+        nodes = "\n".join(
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()}"
+            f" CPUs={cores} RealMemory={memory} Features={features}"
+            for name, (features, cores, memory) in NODES.items()
+        )
+        return _CONFIGURATION.format(host=host, port=_free_port(), directory=self.directory, nodes=nodes)
+
+    def _is_up(self) -> bool:
+        try:
+            said = self.ask("sinfo", "--noheader", "--Node", "--format=%T").split()
+        except RuntimeError:
+            return False
+        return bool(said) and set(said) <= {"idle", "mixed", "allocated", "completing"}
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **self.environment, "PATH": PATH},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {done.stderr}")
+        return done
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "in time"
+        time.sleep(0.05)

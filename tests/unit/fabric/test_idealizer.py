@@ -1,0 +1,106 @@
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pilotage.fabric.batch.batch_system import BatchJob, Handle, Report, State
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionUncertain
+from pilotage.fabric.batch.idealizer import Evidence, Idealized
+
+JOB = Handle(stamp="stamp-0001")
+EVIDENCE = Evidence(listings=3, seconds=300)
+
+
+class Scripted:
+    """A batch system that says what it is told to, and counts how often it is asked."""
+
+    def __init__(self, *answers: State | Exception) -> None:
+        self._answers: Iterator[State | Exception] = iter(answers)
+        self.asked = 0
+
+    def _next(self) -> State:
+        self.asked += 1
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+        report = Report(state=self._next())
+        return {handle.stamp: report for handle in handles}
+
+    def submit(self, job: BatchJob) -> str:
+        return f"{job.stamp} {self._next()}"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def idealized(clock: Clock, *answers: State | Exception) -> tuple[Any, Scripted]:
+    system: Any = Scripted(*answers)
+    return Idealized(system=system, evidence=EVIDENCE, clock=clock, sleep=clock.sleep), system
+
+
+def states(ideal: Idealized, clock: Clock, times: int, *, every: float) -> list[State]:
+    found = []
+    for _ in range(times):
+        found.append(ideal.status([JOB])[JOB.stamp].state)
+        clock.now += every
+    return found
+
+
+def test_a_job_is_gone_after_enough_listings_over_enough_time() -> None:
+    clock = Clock()
+    ideal, _ = idealized(clock, *[State.MISSING] * 4)
+    assert states(ideal, clock, 4, every=150) == [State.MISSING, State.MISSING, State.GONE, State.GONE]
+
+
+def test_many_listings_at_once_are_no_evidence() -> None:
+    clock = Clock()
+    ideal, _ = idealized(clock, *[State.MISSING] * 20)
+    assert set(states(ideal, clock, 20, every=1)) == {State.MISSING}
+
+
+def test_a_long_silence_between_two_listings_is_no_evidence() -> None:
+    clock = Clock()
+    ideal, _ = idealized(clock, State.MISSING, State.MISSING)
+    assert states(ideal, clock, 2, every=86_400) == [State.MISSING, State.MISSING]
+
+
+def test_a_job_that_is_seen_again_has_never_been_away() -> None:
+    clock = Clock()
+    seen = [State.MISSING, State.MISSING, State.RUNNING, State.MISSING, State.MISSING]
+    ideal, _ = idealized(clock, *seen)
+    assert states(ideal, clock, 5, every=200) == seen
+
+
+def test_a_listing_that_failed_counts_neither_way() -> None:
+    clock = Clock()
+    away = BatchSystemAway("controller")
+    ideal, _ = idealized(clock, State.MISSING, away, away, away, State.MISSING, State.MISSING)
+    assert states(ideal, clock, 4, every=200) == [State.MISSING, State.UNKNOWN, State.MISSING, State.GONE]
+
+
+def test_a_question_is_asked_again_with_growing_pauses() -> None:
+    clock = Clock()
+    ideal, system = idealized(clock, BatchSystemAway("x"), BatchSystemAway("x"), State.RUNNING)
+    assert states(ideal, clock, 1, every=0) == [State.RUNNING]
+    assert (system.asked, clock.slept) == (3, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("error", [BatchSystemAway("x"), SubmissionUncertain("x")])
+def test_a_submission_is_never_repeated(error: Exception) -> None:
+    clock = Clock()
+    ideal, system = idealized(clock, error, State.RUNNING)
+    with pytest.raises(type(error)):
+        ideal.submit(BatchJob(stamp=JOB.stamp, script="", queue="x"))
+    assert system.asked == 1
