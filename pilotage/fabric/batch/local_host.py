@@ -188,8 +188,8 @@ class LocalHost:
 
     def _look(self, entries: Iterable[_Entry]) -> list[_Seen]:
         entries = list(entries)
-        codes = self._areas.exit_codes(each.stamp for each in entries)
-        return [self._seen(each, codes.get(each.stamp)) for each in entries]
+        marks = self._areas.marks(each.stamp for each in entries)
+        return [self._seen(each, marks[each.stamp].exit_code) for each in entries]
 
     def _seen(self, entry: _Entry, exit_code: int | None) -> _Seen:
         said = LocalShell().read(self._areas.path(entry.stamp, "process"), last=100).split()
