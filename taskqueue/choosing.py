@@ -5,7 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Row, and_, bindparam, delete, or_
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+)
 
 from taskqueue import taking
 from taskqueue.presence import COLUMNS
@@ -33,7 +44,7 @@ _SHOWN = (
     .add_columns(
         waiting_jobs.c.priority.label("rank"),
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
-        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
+        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.parameters, descriptions.c.body),
     )
     .where(*_passing())
     .limit(_PEEKED)
@@ -47,6 +58,9 @@ PEEK = _SHOWN.where(
         ),
     )
 )
+COUNT = select(func.count()).select_from(
+    taking.claimable(_THE_TASK_QUEUE, **HERE).where(*_passing()).order_by(None).subquery()
+)
 PEEK_AT = _SHOWN.where(waiting_jobs.c.job_id == bindparam("the_job"))
 PICK = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
@@ -55,7 +69,8 @@ PICK = (
 )
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
-#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group and description.
+#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group, what it
+#: puts into the placeholders, and description.
 Waiting = Row[*tuple[Any, ...]]
 
 
@@ -85,6 +100,12 @@ def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)
+
+
+def count(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> int:
+    """How many jobs of a task queue are worth a look."""
+    values = {"the_task_queue": task_queue_id, **passing.values(), **taking.at_place(place)}
+    return conn.execute(COUNT, values).scalar_one()
 
 
 def peek_at(
