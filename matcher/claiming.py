@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from matcher import gates
+from matcher.doorkeeper import Doorkeeper
 from matcher.filling import Filling
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
@@ -33,6 +34,7 @@ class Wish:
     place: Place
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
+    keeper: Doorkeeper | None = None  #: who tells the jobs apart before they come; None: all may
     otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
 
     @property
@@ -67,6 +69,7 @@ class _Catch:
     tried: list[TaskQueue] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
+    rival: bool = False  #: whether another took, or is taking, a job that was to be taken
 
     @property
     def missing(self) -> int:
@@ -137,7 +140,8 @@ def claim_all(
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
     catches = [
-        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place)) for wish in wishes
+        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place, wish.keeper))
+        for wish in wishes
     ]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
     # Those first who cannot take just any job.
@@ -202,7 +206,9 @@ def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
     catch.emptied = frozenset(first + _ids(rest)) - still - left
     # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
     others = catch.wish.job_id is None and catch.refused is None
-    catch.in_other_hands = not catch.taken and bool(still) and others
+    # What is left may be what the queues there refuse, which nobody else has in hands.
+    free = catch.rival if catch.wish.keeper is not None else bool(still)
+    catch.in_other_hands = not catch.taken and free and others
 
 
 def _ids(task_queues: Sequence[TaskQueue]) -> list[int]:
@@ -228,10 +234,11 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
 def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) -> list[Taken]:
     """Take the first job of a task queue that will do and that the place lets in."""
     place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
-    passing = Passing() if gate is None else gate.passing
     if job_id is None:
-        jobs = choosing.peek(conn, task_queue_id, place=place, passing=passing)
+        now_passing = Passing if gate is None else lambda: gate.passing
+        jobs = choosing.peek(conn, task_queue_id, place=place, passing=now_passing)
     else:
+        passing = Passing() if gate is None else gate.passing
         jobs = iter(choosing.peek_at(conn, task_queue_id, job_id, place=place, passing=passing))
     for job in jobs:
         if gate is None or gate.admits(job):
@@ -240,6 +247,7 @@ def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) 
                 if gate is not None:
                     gate.passed(taken, job)
                 return taken
+            catch.rival = True
     if gate is not None:
         gate.kept_out()
     return []

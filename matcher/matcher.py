@@ -13,6 +13,7 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
+from matcher.doorkeeper import Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gates import Gate
 from matcher.places import Places
@@ -65,6 +66,7 @@ class Matcher:
         self._random = random or Random()
         self._waiting = Waiting()
         self._places = Places()
+        self._doorkeepers = Doorkeepers()
         #: Memory is read and changed by one thread at a time; no claim is made under it.
         self._lock = threading.Lock()
 
@@ -152,7 +154,11 @@ class Matcher:
                 return []
             # Before there is a node, nobody can say what it has not.
             pools = served.pools if presented.node_facts else served.pools | served.kept_back
-            candidates = {each.task_queue_id: each for each in self._candidates(pools, resource)}
+            found = self._candidates(pools, resource)
+            keeper = self._doorkeepers.at(self._config(), served.place, _vos(resource))
+            if keeper is not None:
+                found = keeper.open_to(conn, found)
+            candidates = {each.task_queue_id: each for each in found}
             waiting = task_queues.waiting_in(conn, candidates)
             return [
                 Listing(
@@ -187,6 +193,9 @@ class Matcher:
         if served is None:
             return Look(refused=BANNED)
         candidates = self._wanted(conn, request.presented, served.pools, resource)
+        keeper = self._doorkeepers.at(self._config(), served.place, _vos(resource))
+        if keeper is not None:
+            candidates = keeper.open_to(conn, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)
         if not candidates and otherwise is None:
             return Look()
@@ -202,6 +211,7 @@ class Matcher:
             place=served.place,
             holder=self._holder(request),
             drawn=drawn,
+            keeper=keeper if keeper and any(map(keeper.asks_job, candidates)) else None,
             otherwise=otherwise,
         )
 

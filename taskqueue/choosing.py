@@ -1,11 +1,22 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Row, and_, bindparam, delete, or_
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    or_,
+    select,
+    tuple_,
+)
 
 from taskqueue import taking
 from taskqueue.presence import COLUMNS
@@ -17,13 +28,20 @@ _PEEKED: Final = 100
 _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
 
 
+_KIND = (jobs.c.description_id, jobs.c.job_type, jobs.c.job_group)
+#: Jobs that differ in nothing but their number, name, priority and what fills their placeholders: the id of
+#: their description, type and group.
+Kind = tuple[int, str, str]
+
+
 def _passing() -> list[ColumnElement[bool]]:
     """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
     type_: BindParameter[str] = bindparam("only_job_type")
     kept_out = [
         column.not_in(bindparam(f"not_{attribute}", expanding=True)) for attribute, column in COLUMNS.items()
     ]
-    return [or_(type_ == "", jobs.c.job_type == type_), *kept_out]
+    refused = tuple_(*_KIND).not_in(bindparam("not_kinds", expanding=True))
+    return [or_(type_ == "", jobs.c.job_type == type_), *kept_out, refused]
 
 
 #: The jobs that may be taken, in the order of a claim.
@@ -33,7 +51,7 @@ _SHOWN = (
     .add_columns(
         waiting_jobs.c.priority.label("rank"),
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
-        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.parameters, descriptions.c.body),
+        *(jobs.c.job_name, jobs.c.parameters, *_KIND, descriptions.c.body),
     )
     .where(*_passing())
     .limit(_PEEKED)
@@ -46,6 +64,17 @@ PEEK = _SHOWN.where(
             waiting_jobs.c.job_id > bindparam("after_job"),
         ),
     )
+)
+#: What waits in task queues, apart from what tells jobs of one description apart.
+KINDS = (
+    select(waiting_jobs.c.task_queue_id, *_KIND, jobs.c.vo, jobs.c.owner, jobs.c.owner_group)
+    .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)))
+    .distinct()
+    .limit(bindparam("most"))
+)
+BODIES = select(descriptions.c.description_id, descriptions.c.body).where(
+    descriptions.c.description_id.in_(bindparam("ids", expanding=True))
 )
 PEEK_AT = _SHOWN.where(waiting_jobs.c.job_id == bindparam("the_job"))
 PICK = (
@@ -66,6 +95,7 @@ class Passing:
 
     job_type: str = ""  #: only of this type; empty: of any
     kept_out: frozenset[tuple[str, str]] = frozenset()  #: attributes with a value that is full
+    refused: tuple[Kind, ...] = ()  #: kinds of which none will do
 
     def values(self) -> dict[str, object]:
         """For the statement."""
@@ -73,15 +103,31 @@ class Passing:
             f"not_{name}": sorted(value for attribute, value in self.kept_out if attribute == name)
             for name in COLUMNS
         }
-        return {"only_job_type": self.job_type, **full}
+        return {"only_job_type": self.job_type, "not_kinds": list(self.refused), **full}
 
 
-def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
-    """The jobs of a task queue in the order in which they would be taken."""
+def kinds(conn: Connection, task_queue_ids: Collection[int], *, most: int) -> Sequence[Waiting]:
+    """The kinds of jobs in task queues, each with its task queue and whose it is; not more than `most`."""
+    return conn.execute(KINDS, {"task_queue_ids": sorted(task_queue_ids), "most": most}).all()
+
+
+def bodies(conn: Connection, description_ids: Collection[int]) -> Mapping[int, str]:
+    """Stored descriptions by their id."""
+    rows = conn.execute(BODIES, {"ids": sorted(description_ids)})
+    return {row.description_id: row.body for row in rows}
+
+
+def peek(
+    conn: Connection, task_queue_id: int, *, place: Place, passing: Callable[[], Passing]
+) -> Iterator[Waiting]:
+    """The jobs of a task queue in the order in which they would be taken.
+
+    `passing` is asked again every hundred jobs: what was seen of some may keep out the others.
+    """
     after: tuple[float, int] = (float("inf"), 0)
     while True:
         values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
-        rows = conn.execute(PEEK, {**values, **passing.values(), **taking.at_place(place)}).all()
+        rows = conn.execute(PEEK, {**values, **passing().values(), **taking.at_place(place)}).all()
         yield from rows
         if len(rows) < _PEEKED:
             return
