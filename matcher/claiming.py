@@ -221,7 +221,7 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
     for task_queue in task_queues:
         while most := catch.most(task_queue):
             if catch.chooses:
-                passed = _choose(conn, catch, task_queue.task_queue_id, now)
+                passed = _choose(conn, catch, task_queue, now)
             else:
                 passed = claims.take(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
@@ -231,14 +231,14 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
                 break
 
 
-def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) -> list[Taken]:
+def _choose(conn: Connection, catch: _Catch, task_queue: TaskQueue, now: datetime) -> list[Taken]:
     """Take the first job of a task queue that will do and that the place lets in."""
     place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
+    passing = Passing() if gate is None else gate.passing(task_queue.vo)
+    task_queue_id = task_queue.task_queue_id
     if job_id is None:
-        now_passing = Passing if gate is None else lambda: gate.passing
-        jobs = choosing.peek(conn, task_queue_id, place=place, passing=now_passing)
+        jobs = choosing.peek(conn, task_queue_id, place=place, passing=passing)
     else:
-        passing = Passing() if gate is None else gate.passing
         jobs = iter(choosing.peek_at(conn, task_queue_id, job_id, place=place, passing=passing))
     for job in jobs:
         if gate is None or gate.admits(job):
@@ -249,7 +249,7 @@ def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) 
                 return taken
             catch.rival = True
     if gate is not None:
-        gate.kept_out()
+        gate.kept_out(task_queue.vo)
     return []
 
 

@@ -52,13 +52,12 @@ class Gate:
         asking = self._banned or self.keeper is not None or bool(self._conditions)
         return asking or any(each.asks_job for each in self._standing)
 
-    @property
-    def passing(self) -> Passing:
-        """Which jobs are worth a look."""
+    def passing(self, vo: str) -> Passing:
+        """Which jobs of a VO are worth a look."""
         kept_out = {
             (each.rule.limit.attribute, each.rule.limit.value)
             for each in self._conditions
-            if each.full and each.rule.vo is None and not each.rule.exempt
+            if each.full and each.rule.is_about(vo)
         }
         return Passing(
             job_type=TEST if self._banned else "",
@@ -90,9 +89,9 @@ class Gate:
             return False
         return True
 
-    def kept_out(self) -> None:
-        """Nothing of a task queue came through: jobs that are not worth a look may be why."""
-        if self.passing.kept_out:
+    def kept_out(self, vo: str) -> None:
+        """Nothing of a task queue of the VO came through: jobs that are not worth a look may be why."""
+        if self.passing(vo).kept_out:
             self.refused = self.refused or LIMITS
 
     def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:

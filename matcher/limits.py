@@ -39,10 +39,15 @@ class Rule:
     vo: str | None  #: None: of all
     exempt: frozenset[str]  #: VOs that have their own instead
 
+    def is_about(self, vo: str) -> bool:
+        """Whether it holds for the jobs of this VO."""
+        return vo == self.vo if self.vo is not None else vo not in self.exempt
+
     def concerns(self, job: Job) -> bool:
         """Whether the job has the value that is limited."""
-        whose = job.vo == self.vo if self.vo is not None else job.vo not in self.exempt
-        return whose and (getattr(job, _SHOWN[self.limit.attribute]) or "") == self.limit.value
+        return (
+            self.is_about(job.vo) and (getattr(job, _SHOWN[self.limit.attribute]) or "") == self.limit.value
+        )
 
     @property
     def about(self) -> str:

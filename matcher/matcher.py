@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -13,9 +13,10 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
-from matcher.doorkeeper import Doorkeepers
+from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gates import Gate
+from matcher.listing import Listing, listings
 from matcher.places import Places
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
@@ -24,11 +25,9 @@ from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
 from taskqueue import bans, database, mapping, task_queues
-from taskqueue.claims import Claimed, Holder
+from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
-#: Jobs whose ids a listing names.
-_NAMED_JOBS = 100
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
@@ -36,15 +35,6 @@ BANNED = "banned"
 NO_TASK_QUEUE = "no_task_queue"
 #: Jobs wait that another node of the queue may run.
 NODE = "node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A task queue that a resource may serve now."""
-
-    task_queue: TaskQueue
-    waiting: int
-    job_ids: tuple[int, ...]  #: the first to be handed out, a hundred at most
 
 
 class Matcher:
@@ -141,7 +131,7 @@ class Matcher:
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_matching_task_queues(self, presented: Presented, caller: Caller) -> list[Listing]:
-        """All task queues that a resource may serve now, with what waits in them.
+        """All task queues that a resource may serve now, limits and bans applied, with what waits in them.
 
         Without facts of a node, also those that only some nodes of the queue may serve.
 
@@ -152,22 +142,15 @@ class Matcher:
             served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
-            # Before there is a node, nobody can say what it has not.
-            pools = served.pools if presented.node_facts else served.pools | served.kept_back
-            found = self._candidates(pools, resource)
-            keeper = self._doorkeepers.at(self._config(), served.place, _vos(resource))
-            if keeper is not None:
-                found = keeper.open_to(conn, found)
-            candidates = {each.task_queue_id: each for each in found}
-            waiting = task_queues.waiting_in(conn, candidates)
-            return [
-                Listing(
-                    task_queue=candidates[each],
-                    waiting=waiting[each],
-                    job_ids=tuple(task_queues.first_jobs(conn, each, _NAMED_JOBS)),
-                )
-                for each in sorted(waiting)
-            ]
+            pools, place = served.pools, served.place
+            if not presented.node_facts:
+                # Before there is a node, nobody can say what it has not.
+                pools, place = pools | served.kept_back, replace(place, checked=self._config().version)
+            candidates, keeper = self._admitted(conn, place, resource, self._candidates(pools, resource))
+            now = self._clock()
+            banned = bans.of(conn, [place.site], now=now)
+            gate = gates.look(conn, self._config(), [place], now, banned=banned).at(place, keeper)
+            return listings(conn, candidates, place, gate)
 
     def _follow(self, conn: Connection) -> int:
         """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
@@ -193,9 +176,7 @@ class Matcher:
         if served is None:
             return Look(refused=BANNED)
         candidates = self._wanted(conn, request.presented, served.pools, resource)
-        keeper = self._doorkeepers.at(self._config(), served.place, _vos(resource))
-        if keeper is not None:
-            candidates = keeper.open_to(conn, candidates)
+        candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)
         if not candidates and otherwise is None:
             return Look()
@@ -211,7 +192,7 @@ class Matcher:
             place=served.place,
             holder=self._holder(request),
             drawn=drawn,
-            keeper=keeper if keeper and any(map(keeper.asks_job, candidates)) else None,
+            keeper=keeper,
             otherwise=otherwise,
         )
 
@@ -255,6 +236,16 @@ class Matcher:
             return candidates
         its = task_queues.holding(conn, presented.job_id)
         return [each for each in candidates if each.task_queue_id == its]
+
+    def _admitted(
+        self, conn: Connection, place: Place, resource: Resource, candidates: Sequence[TaskQueue]
+    ) -> tuple[Sequence[TaskQueue], Doorkeeper | None]:
+        """Those with jobs that the queues there may admit, and who has to be asked about each of them."""
+        keeper = self._doorkeepers.at(self._config(), place, _vos(resource))
+        if keeper is None:
+            return candidates, None
+        admitted = keeper.open_to(conn, candidates)
+        return admitted, keeper if any(map(keeper.asks_job, admitted)) else None
 
     def _elsewhere(
         self, conn: Connection, presented: Presented, served: Served, resource: Resource

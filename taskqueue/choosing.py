@@ -1,6 +1,6 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -13,6 +13,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    func,
     or_,
     select,
     tuple_,
@@ -76,6 +77,9 @@ KINDS = (
 BODIES = select(descriptions.c.description_id, descriptions.c.body).where(
     descriptions.c.description_id.in_(bindparam("ids", expanding=True))
 )
+COUNT = select(func.count()).select_from(
+    taking.claimable(_THE_TASK_QUEUE, **HERE).where(*_passing()).order_by(None).subquery()
+)
 PEEK_AT = _SHOWN.where(waiting_jobs.c.job_id == bindparam("the_job"))
 PICK = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
@@ -117,21 +121,22 @@ def bodies(conn: Connection, description_ids: Collection[int]) -> Mapping[int, s
     return {row.description_id: row.body for row in rows}
 
 
-def peek(
-    conn: Connection, task_queue_id: int, *, place: Place, passing: Callable[[], Passing]
-) -> Iterator[Waiting]:
-    """The jobs of a task queue in the order in which they would be taken.
-
-    `passing` is asked again every hundred jobs: what was seen of some may keep out the others.
-    """
+def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
+    """The jobs of a task queue in the order in which they would be taken."""
     after: tuple[float, int] = (float("inf"), 0)
     while True:
         values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
-        rows = conn.execute(PEEK, {**values, **passing().values(), **taking.at_place(place)}).all()
+        rows = conn.execute(PEEK, {**values, **passing.values(), **taking.at_place(place)}).all()
         yield from rows
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)
+
+
+def count(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> int:
+    """How many jobs of a task queue are worth a look."""
+    values = {"the_task_queue": task_queue_id, **passing.values(), **taking.at_place(place)}
+    return conn.execute(COUNT, values).scalar_one()
 
 
 def peek_at(

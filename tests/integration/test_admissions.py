@@ -152,7 +152,7 @@ def test_a_job_that_is_named_has_to_be_admitted_too(engine: Engine, now: datetim
 
 
 def test_jobs_in_the_hands_of_another_are_worth_another_look(postgres_url: str, now: datetime) -> None:
-    engine = database.engine(postgres_url)
+    engine = database.connect(postgres_url)
     [job] = put(engine, now, CPUTime=500)
     with database.writing(engine) as conn:
         waiting.claim(conn, [waiting.task_queue_of(conn, job)], now)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Request
 
 from cs_config.address import QueueAddress
 from matcher import places, presented, requests
-from matcher.matcher import Listing
+from matcher.listing import Listing
 from matcher.requests import MatchRequest
 from matcher.resource import Presented
 from pilotage.service import door, pilot_places
