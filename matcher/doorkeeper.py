@@ -16,9 +16,9 @@ from cs_config.configuration import Configuration
 from matcher import job_ads
 from matcher.job_ads import Job
 from requirements.values import Value
-from taskqueue import choosing
-from taskqueue.choosing import Kind
+from taskqueue import kinds
 from taskqueue.claims import Place
+from taskqueue.kinds import Kind
 from taskqueue.task_queues import TaskQueue
 
 #: Task queues in one statement; SQLite takes no more than 32,766 values.
@@ -74,7 +74,7 @@ class Doorkeeper:
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
         """Those of the task queues of which every kind is refused."""
-        rows = choosing.kinds(conn, task_queue_ids, most=_MOST_KINDS)
+        rows = kinds.waiting_in(conn, task_queue_ids, most=_MOST_KINDS)
         if len(rows) == _MOST_KINDS:
             return set()
         self._judge(conn, rows)
@@ -88,7 +88,7 @@ class Doorkeeper:
         ids = sorted({row.description_id for row in new})
         bodies: dict[int, str] = {}
         for start in range(0, len(ids), _BATCH):
-            bodies |= choosing.bodies(conn, ids[start : start + _BATCH])
+            bodies |= kinds.bodies(conn, ids[start : start + _BATCH])
         for row in new:
             if (body := bodies.get(row.description_id)) is not None:
                 self._kinds[_kind(row)] = self._may_be_admitted(row, job_ads.described(body, None))
