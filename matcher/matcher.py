@@ -17,6 +17,7 @@ from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gates import Gate
 from matcher.listing import Listing, listings
+from matcher.pilot_groups import PilotGroup, PilotGroups
 from matcher.places import Places
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
@@ -57,6 +58,7 @@ class Matcher:
         self._waiting = Waiting()
         self._places = Places()
         self._doorkeepers = Doorkeepers()
+        self._groups = PilotGroups()
         #: Memory is read and changed by one thread at a time; no claim is made under it.
         self._lock = threading.Lock()
 
@@ -116,6 +118,27 @@ class Matcher:
         Raises:
             UnknownQueue: None of them exists.
         """
+        known, unknown = self._known(queues)
+        with database.reading(self._engine) as conn:
+            found = mapping.pools_for_queues(conn, sorted(vos), sorted(set(known.values())))
+        return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
+
+    def get_pilot_groups(
+        self, vos: frozenset[str], queues: Sequence[str]
+    ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[UnknownQueue]]:
+        """The same, the pools of each queue by the flags that pilots for them are sent with.
+
+        Raises:
+            UnknownQueue: None of them exists.
+        """
+        known, unknown = self._known(queues)
+        with database.reading(self._engine) as conn:
+            mapped = mapping.mapped_to_queues(conn, sorted(vos), sorted(set(known.values())))
+            with self._lock:
+                found = self._groups.of(conn, self._config(), mapped)
+        return {text: found[address] for text, address in known.items()}, unknown
+
+    def _known(self, queues: Sequence[str]) -> tuple[dict[str, QueueAddress], list[UnknownQueue]]:
         config = self._config()
         known: dict[str, QueueAddress] = {}
         unknown: list[UnknownQueue] = []
@@ -126,9 +149,7 @@ class Matcher:
                 unknown.append(error)
         if unknown and not known:
             raise unknown[0]
-        with database.reading(self._engine) as conn:
-            found = mapping.pools_for_queues(conn, sorted(vos), sorted(set(known.values())))
-        return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
+        return known, unknown
 
     def get_matching_task_queues(self, presented: Presented, caller: Caller) -> list[Listing]:
         """All task queues that a resource may serve now, limits and bans applied, with what waits in them.
