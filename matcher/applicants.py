@@ -19,7 +19,8 @@ class Applicant:
     job_group: str
     priority: float
     submit_pool: str | None
-    description: Mapping[str, object] = field(repr=False)
+    description: Mapping[str, object] = field(repr=False)  #: its placeholders filled
+    parameters: None = None  #: nothing is left to fill
 
     @cached_property
     def body(self) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from matcher import gates
+from matcher.doorkeeper import Doorkeeper
 from matcher.filling import Filling
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
@@ -33,6 +34,7 @@ class Wish:
     place: Place
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
+    keeper: Doorkeeper | None = None  #: who tells the jobs apart before they come; None: all may
     otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
 
     @property
@@ -67,6 +69,7 @@ class _Catch:
     tried: list[TaskQueue] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
+    passed_over: bool = False  #: a job that was let in was in another's hands
 
     @property
     def missing(self) -> int:
@@ -132,12 +135,13 @@ def claim_all(
 
     A request that another process has answered meanwhile gets that answer.
     """
-    doors = gates.lock(conn, config, [wish.place for wish in wishes], now)
+    doors = gates.lock(conn, config, {wish.place for wish in wishes}, now)
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
     catches = [
-        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place)) for wish in wishes
+        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place, wish.keeper))
+        for wish in wishes
     ]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
     # Those first who cannot take just any job.
@@ -197,12 +201,14 @@ def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
     rest = list(catch.untried())
     left = claims.left(conn, _ids(rest), place=place)
     full = [each for each in rest if each.task_queue_id in left]
+    if catch.gate is not None:
+        full = catch.gate.worth(conn, full, place)
     _take_from(conn, catch, full, now)
     still = claims.left(conn, first + _ids(full), place=place) if catch.missing > 0 else left.union(first)
     catch.emptied = frozenset(first + _ids(rest)) - still - left
     # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
-    others = catch.wish.job_id is None and catch.refused is None
-    catch.in_other_hands = not catch.taken and bool(still) and others
+    others = catch.passed_over if catch.chooses else bool(still) and catch.refused is None
+    catch.in_other_hands = not catch.taken and catch.wish.job_id is None and others
 
 
 def _ids(task_queues: Sequence[TaskQueue]) -> list[int]:
@@ -215,7 +221,7 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
     for task_queue in task_queues:
         while most := catch.most(task_queue):
             if catch.chooses:
-                passed = _choose(conn, catch, task_queue.task_queue_id, now)
+                passed = _choose(conn, catch, task_queue, now)
             else:
                 passed = claims.take(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
@@ -225,10 +231,11 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
                 break
 
 
-def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) -> list[Taken]:
+def _choose(conn: Connection, catch: _Catch, task_queue: TaskQueue, now: datetime) -> list[Taken]:
     """Take the first job of a task queue that will do and that the place lets in."""
     place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
-    passing = Passing() if gate is None else gate.passing
+    passing = Passing() if gate is None else gate.passing(task_queue.vo)
+    task_queue_id = task_queue.task_queue_id
     if job_id is None:
         jobs = choosing.peek(conn, task_queue_id, place=place, passing=passing)
     else:
@@ -240,8 +247,9 @@ def _choose(conn: Connection, catch: _Catch, task_queue_id: int, now: datetime) 
                 if gate is not None:
                     gate.passed(taken, job)
                 return taken
-    if gate is not None:
-        gate.kept_out()
+            catch.passed_over = True
+    if gate is not None and job_id is not None:
+        gate.kept_out(task_queue)
     return []
 
 

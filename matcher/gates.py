@@ -12,13 +12,15 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from matcher import limits, standings
+from matcher.doorkeeper import Doorkeeper
 from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
-from taskqueue import bans, matching_delays, reservations, scopes
+from requirements.values import fold
+from taskqueue import bans, choosing, claims, matching_delays, reservations, scopes
 from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Place, Taken
-from taskqueue.classes import RequirementClass
 from taskqueue.matching_delays import Level
+from taskqueue.task_queues import TaskQueue
 
 BANNED = "banned"
 LIMITS = "limits"
@@ -31,8 +33,14 @@ class Gate:
     """What one place lets through; each request goes through it alone."""
 
     def __init__(
-        self, standing: Sequence[Standing], conditions: Sequence[Condition], *, banned: bool
+        self,
+        standing: Sequence[Standing],
+        conditions: Sequence[Condition],
+        *,
+        banned: bool,
+        keeper: Doorkeeper | None = None,
     ) -> None:
+        self.keeper = keeper  #: speaks for queues that tell jobs apart; None: they need not be asked any more
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
@@ -42,17 +50,23 @@ class Gate:
     @property
     def asks_job(self) -> bool:
         """Whether it has to be asked for each job."""
-        return self._banned or bool(self._conditions) or any(each.asks_job for each in self._standing)
+        asking = self._banned or self.keeper is not None or bool(self._conditions)
+        return asking or any(each.asks_job for each in self._standing)
 
-    @property
-    def passing(self) -> Passing:
-        """Which jobs are worth a look."""
+    def passing(self, *vos: str) -> Passing:
+        """Which jobs of these VOs are worth a look."""
         kept_out = {
-            (each.rule.limit.attribute, each.rule.limit.value)
+            (each.rule.limit.attribute, vo, fold(each.rule.limit.value))
             for each in self._conditions
-            if each.full and each.rule.vo is None and not each.rule.exempt
+            if each.full
+            for vo in vos
+            if each.rule.is_about(vo)
         }
-        return Passing(job_type=TEST if self._banned else "", kept_out=frozenset(kept_out))
+        return Passing(
+            job_type=fold(TEST) if self._banned else "",
+            kept_out=frozenset(kept_out),
+            refused=() if self.keeper is None else self.keeper.refused,
+        )
 
     def most(self, wanted: int) -> int:
         """How many of the wanted jobs may be taken at once."""
@@ -62,12 +76,34 @@ class Gate:
             self.refused = self.refused or THROTTLED
         return 1 if most > 1 and self.asks_job else max(most, 0)
 
-    def concerns(self, asked: RequirementClass) -> bool:
-        """Whether jobs of this class may be worth a look at all."""
-        return not self._banned or TEST in asked.job_types
+    def concerns(self, task_queue: TaskQueue) -> bool:
+        """Whether jobs of this task queue may be worth a look at all."""
+        if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
+            return False
+        if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
+            self.refused = self.refused or LIMITS
+            return False
+        return True
+
+    def worth(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Place) -> list[TaskQueue]:
+        """Those of the task queues that have a job which is worth a look; of none else one is read."""
+        some = [each for each in task_queues if self.concerns(each)]
+        passing = self.passing(*{each.vo for each in some})
+        if not some or passing == Passing():
+            return some
+        ids = {each.task_queue_id for each in some}
+        kept_out = claims.left(
+            conn, ids - choosing.left(conn, ids, place=place, passing=passing), place=place
+        )
+        if kept_out and passing.kept_out:
+            self.refused = self.refused or LIMITS
+        # One that has no job at all stays: whoever tries it finds that out.
+        return [each for each in some if each.task_queue_id not in kept_out]
 
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
+        if self.keeper is not None and not self.keeper.admits(job):
+            return False
         if any(each.keeps_out(job) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
@@ -76,9 +112,9 @@ class Gate:
             return False
         return True
 
-    def kept_out(self) -> None:
-        """Nothing of a task queue came through: jobs that are not worth a look may be why."""
-        if self.passing.kept_out:
+    def kept_out(self, task_queue: TaskQueue) -> None:
+        """A task queue that has jobs has none that is worth a look."""
+        if self.passing(task_queue.vo).kept_out:
             self.refused = self.refused or LIMITS
 
     def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:
@@ -100,23 +136,26 @@ class Gates:
         standing: Mapping[str, Standing],
         conditions: Mapping[str, Sequence[Condition]],
         banned: Collection[str],
-        now: datetime,
     ) -> None:
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
-        self._now = now
         self._gates: list[Gate] = []
 
-    def at(self, place: Place) -> Gate | None:
-        """The gate of a place; None: nothing holds there."""
+    def at(self, place: Place, keeper: Doorkeeper | None = None) -> Gate | None:
+        """The gate of a place; None: nothing holds there.
+
+        Args:
+            place: Where jobs would run.
+            keeper: Who has to be asked about each of them.
+        """
         names = _line(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
         banned = place.site in self._banned
-        if not (standing or conditions or banned):
+        if not (standing or conditions or banned or keeper):
             return None
-        self._gates.append(Gate(standing, conditions, banned=banned))
+        self._gates.append(Gate(standing, conditions, banned=banned, keeper=keeper))
         return self._gates[-1]
 
     def write(self, conn: Connection) -> None:
@@ -124,7 +163,7 @@ class Gates:
         reservations.make(conn, (each for gate in self._gates for each in gate.reserved))
         buckets = (each for these in self._conditions.values() for each in these if isinstance(each, Bucket))
         matching_delays.store(
-            conn, ((each.key, Level(tokens=each.tokens, at=self._now)) for each in buckets if each.changed)
+            conn, ((each.key, Level(tokens=each.tokens, at=each.at)) for each in buckets if each.changed)
         )
 
 
@@ -157,6 +196,11 @@ def look(
     return _gates(conn, config, scopes.read(conn, _names(config, places)), banned, now)
 
 
+def is_test(job_type: str) -> bool:
+    """Whether jobs of this type go to banned sites."""
+    return fold(job_type) == fold(TEST)
+
+
 def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
     """The scopes with a throttle that a place is in, the site first."""
     return tuple(name for name in _line(place) if name in config.throttles)
@@ -174,7 +218,6 @@ def _gates(
         standings.of(conn, config, [found[name] for name in found if name in config.throttles], now),
         limits.conditions(conn, config, limited, now) if limited else {},
         banned,
-        now,
     )
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -13,8 +13,11 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
+from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gates import Gate
+from matcher.listing import Listing, listings
+from matcher.pilot_groups import PilotGroup, PilotGroups
 from matcher.places import Places
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
@@ -23,11 +26,9 @@ from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
 from taskqueue import bans, database, mapping, task_queues
-from taskqueue.claims import Claimed, Holder
+from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
-#: Jobs whose ids a listing names.
-_NAMED_JOBS = 100
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
@@ -35,15 +36,6 @@ BANNED = "banned"
 NO_TASK_QUEUE = "no_task_queue"
 #: Jobs wait that another node of the queue may run.
 NODE = "node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A task queue that a resource may serve now."""
-
-    task_queue: TaskQueue
-    waiting: int
-    job_ids: tuple[int, ...]  #: the first to be handed out, a hundred at most
 
 
 class Matcher:
@@ -65,6 +57,8 @@ class Matcher:
         self._random = random or Random()
         self._waiting = Waiting()
         self._places = Places()
+        self._doorkeepers = Doorkeepers()
+        self._groups = PilotGroups()
         #: Memory is read and changed by one thread at a time; no claim is made under it.
         self._lock = threading.Lock()
 
@@ -124,6 +118,27 @@ class Matcher:
         Raises:
             UnknownQueue: None of them exists.
         """
+        known, unknown = self._known(queues)
+        with database.reading(self._engine) as conn:
+            found = mapping.pools_for_queues(conn, sorted(vos), sorted(set(known.values())))
+        return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
+
+    def get_pilot_groups(
+        self, vos: frozenset[str], queues: Sequence[str]
+    ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[UnknownQueue]]:
+        """The same, the pools of each queue by the flags that pilots for them are sent with.
+
+        Raises:
+            UnknownQueue: None of them exists.
+        """
+        known, unknown = self._known(queues)
+        with database.reading(self._engine) as conn:
+            mapped = mapping.mapped_to_queues(conn, sorted(vos), sorted(set(known.values())))
+            with self._lock:
+                found = self._groups.of(conn, self._config(), mapped)
+        return {text: found[address] for text, address in known.items()}, unknown
+
+    def _known(self, queues: Sequence[str]) -> tuple[dict[str, QueueAddress], list[UnknownQueue]]:
         config = self._config()
         known: dict[str, QueueAddress] = {}
         unknown: list[UnknownQueue] = []
@@ -134,12 +149,10 @@ class Matcher:
                 unknown.append(error)
         if unknown and not known:
             raise unknown[0]
-        with database.reading(self._engine) as conn:
-            found = mapping.pools_for_queues(conn, sorted(vos), sorted(set(known.values())))
-        return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
+        return known, unknown
 
     def get_matching_task_queues(self, presented: Presented, caller: Caller) -> list[Listing]:
-        """All task queues that a resource may serve now, with what waits in them.
+        """All task queues that a resource may serve now, limits and bans applied, with what waits in them.
 
         Without facts of a node, also those that only some nodes of the queue may serve.
 
@@ -150,18 +163,15 @@ class Matcher:
             served, resource = self._place(conn, presented, caller, self._follow(conn))
             if served is None:
                 return []
-            # Before there is a node, nobody can say what it has not.
-            pools = served.pools if presented.node_facts else served.pools | served.kept_back
-            candidates = {each.task_queue_id: each for each in self._candidates(pools, resource)}
-            waiting = task_queues.waiting_in(conn, candidates)
-            return [
-                Listing(
-                    task_queue=candidates[each],
-                    waiting=waiting[each],
-                    job_ids=tuple(task_queues.first_jobs(conn, each, _NAMED_JOBS)),
-                )
-                for each in sorted(waiting)
-            ]
+            pools, place = served.pools, served.place
+            if not presented.node_facts:
+                # Before there is a node, nobody can say what it has not.
+                pools, place = pools | served.kept_back, replace(place, checked=self._config().version)
+            candidates, keeper = self._admitted(conn, place, resource, self._candidates(pools, resource))
+            now = self._clock()
+            banned = bans.of(conn, [place.site], now=now)
+            gate = gates.look(conn, self._config(), [place], now, banned=banned).at(place, keeper)
+            return listings(conn, candidates, place, gate)
 
     def _follow(self, conn: Connection) -> int:
         """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
@@ -187,11 +197,13 @@ class Matcher:
         if served is None:
             return Look(refused=BANNED)
         candidates = self._wanted(conn, request.presented, served.pools, resource)
+        candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)
         if not candidates and otherwise is None:
             return Look()
+        # A look without locks, so that polling at a closed place costs no writing.
         gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
-        if gate is not None and (refused := _refusal(gate, candidates, request.count)):
+        if gate is not None and (refused := _refusal(conn, gate, candidates, served.place, request.count)):
             return Look(refused=refused)
         if not candidates:
             return Look(refused=otherwise)
@@ -202,6 +214,7 @@ class Matcher:
             place=served.place,
             holder=self._holder(request),
             drawn=drawn,
+            keeper=keeper,
             otherwise=otherwise,
         )
 
@@ -246,6 +259,16 @@ class Matcher:
         its = task_queues.holding(conn, presented.job_id)
         return [each for each in candidates if each.task_queue_id == its]
 
+    def _admitted(
+        self, conn: Connection, place: Place, resource: Resource, candidates: Sequence[TaskQueue]
+    ) -> tuple[Sequence[TaskQueue], Doorkeeper | None]:
+        """Those with jobs that the queues there may admit, and who has to be asked about each of them."""
+        keeper = self._doorkeepers.at(self._config(), place, _vos(resource))
+        if keeper is None:
+            return candidates, None
+        admitted = keeper.open_to(conn, candidates)
+        return admitted, keeper if any(map(keeper.asks_job, admitted)) else None
+
     def _elsewhere(
         self, conn: Connection, presented: Presented, served: Served, resource: Resource
     ) -> str | None:
@@ -266,10 +289,11 @@ class Matcher:
         )
 
 
-def _refusal(gate: Gate, candidates: Sequence[TaskQueue], count: int) -> str | None:
-    """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
-    some = gate.most(count) and any(gate.concerns(each.requirement_class) for each in candidates)
-    return None if some else gate.refused
+def _refusal(
+    conn: Connection, gate: Gate, candidates: Sequence[TaskQueue], place: Place, count: int
+) -> str | None:
+    """Why the place lets nothing through now."""
+    return None if gate.most(count) and gate.worth(conn, candidates, place) else gate.refused
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -31,9 +31,26 @@ class FileCatalogue:
         return {file: known[file] for file in files if file in known}
 
 
+class _CatalogueLoader(yaml.CSafeLoader):
+    """Goes no deeper than a catalogue is: lists in lists take it seconds a thousand."""
+
+    _deepest = 4
+    _depth = 0
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: object) -> None:
+        self._depth += 1
+        if self._depth > self._deepest:
+            raise ValueError("lists or records inside each other, allowed is a list of places for each file")
+        super().descend_resolver(current_node, current_index)
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+        super().ascend_resolver()
+
+
 @lru_cache(maxsize=8)
 def _read(path: Path, _changed_ns: int, _size: int) -> Mapping[str, frozenset[str]]:
-    tree = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_CatalogueLoader)  # noqa: S506, a safe one
     replicas = tree.get("Replicas") if isinstance(tree, dict) else None
     if not isinstance(replicas, dict):
         raise ValueError("has no section Replicas")  # noqa: TRY004, what is wrong is the file

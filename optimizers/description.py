@@ -1,21 +1,22 @@
 """The description of one job, checked against the configuration of its VO."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from cs_config.operations import Operations
-from optimizers import keywords
+from optimizers import keywords, own_side
 from optimizers.keywords import Keyword
 from optimizers.readers import UnfitValueError, seen
 from requirements.canonical import Requirements
 from requirements.classads import Unevaluated
 from requirements.errors import InvalidInput, InvalidJob
 from requirements.expression import Expression, parse_expression
+from requirements.own_attributes import Own
 from requirements.problem import Problem
 from requirements.record import parse_record
 from requirements.suggestion import did_you_mean
-from requirements.values import as_value, fold, shown
+from requirements.values import fold, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +61,19 @@ class JobDescription:
     min_ram_per_core_mb: int = 0
     gpus: int = 0
     requirements: Requirements | None = None
+    rank: Expression | None = None  #: orders the queues that are eligible; None: they are alike
     extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration knows
 
 
 _DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
+#: What holds where nothing is stated.
+_STANDING = {name: default for name, default in _DEFAULTS.items() if default is not MISSING}
 #: Always told to a pilot, whether the user stated it or the configuration did.
 _ALWAYS = frozenset({"cpu_time", "priority"})
 #: Columns of the job, not part of what runs.
 _NEVER = frozenset({"owner", "owner_group", "vo"})
+#: Keywords that are evaluated, by their folded spellings.
+_EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
 
 
 def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
@@ -84,10 +90,13 @@ def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
     values = reader.defaults()
     for name, value in raw.items():
         values.update(reader.keyword(name, value))
+    extra = reader.unknown_to_us(raw)
+    own = own_side.of(_STANDING | values, {**extra, **reader.evaluated})
+    values |= reader.expressions(own)
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
-    description = JobDescription(**values, extra=reader.unknown_to_us(raw))
+    description = JobDescription(**values, extra=extra)
     for name, message in _contradictions(description, operations):
         reader.problem(name, message)
     if reader.problems:
@@ -108,7 +117,9 @@ def body(description: JobDescription) -> dict[str, object]:
             stated[keyword.name] = _as_json(keyword, value)
     if description.requirements is not None:
         stated["Requirements"] = _requirements_as_json(description.requirements)
-    return stated | dict(description.extra)
+    if description.rank is not None:
+        stated["Rank"] = description.rank.stated
+    return stated | {name: own_side.as_json(value) for name, value in description.extra.items()}
 
 
 def _as_json(keyword: Keyword, value: object) -> object:
@@ -119,7 +130,7 @@ def _as_json(keyword: Keyword, value: object) -> object:
 
 def _requirements_as_json(requirements: Requirements) -> object:
     if isinstance(requirements, Expression):
-        return requirements.text
+        return requirements.stated
     return {name: list(value) if isinstance(value, tuple) else value for name, value in requirements.values}
 
 
@@ -130,6 +141,7 @@ class _Reader:
     operations: Operations
     problems: list[Problem]
     spelled: dict[str, str]  #: attribute to the spelling that was read for it
+    evaluated: dict[str, object] = field(default_factory=dict)  #: name to what is to be evaluated
 
     def defaults(self) -> dict[str, Any]:
         """What the configuration says for keywords that are left out."""
@@ -144,8 +156,10 @@ class _Reader:
 
     def keyword(self, name: str, value: object) -> dict[str, object]:
         """Attribute and value of one keyword; nothing if it is not ours or cannot be read."""
-        if fold(name) in {"requirements", "requirement"}:
-            return self._once("requirements", name) and self._requirements(name, value)
+        if fold(name) in _EVALUATED:
+            if self._once(_EVALUATED[fold(name)], name):
+                self.evaluated[name] = own_side.expression(value)
+            return {}
         keyword = keywords.find(name)
         if keyword is None or not self._once(keyword.attribute, name):
             return {}
@@ -162,16 +176,15 @@ class _Reader:
         found: dict[str, object] = {}
         known = {fold(each) for each in self.operations.job_description.extra}
         for name, value in raw.items():
-            if keywords.find(name) or fold(name) in {"requirements", "requirement"}:
+            if keywords.find(name) or fold(name) in _EVALUATED:
                 continue
             if fold(name) not in known:
                 self._unknown(name)
                 continue
             try:
-                as_value(value, name)
+                found[name] = own_side.further(value, name)
             except InvalidInput as error:
                 self.problems.extend(error.problems)
-            found[name] = value
         return found
 
     def _unknown(self, name: str) -> None:
@@ -188,22 +201,28 @@ class _Reader:
             self.problem(name, f"named twice, the other time as {other}")
         return other == name
 
-    def _requirements(self, name: str, value: object) -> dict[str, object]:
-        try:
-            return {"requirements": self._read_requirements(name, value)}
-        except InvalidInput as error:
-            self.problems.extend(error.problems)
-            return {}
+    def expressions(self, own: Own) -> dict[str, object]:
+        """Requirements and Rank, as far as they are right."""
+        read: dict[str, object] = {}
+        for name, value in self.evaluated.items():
+            try:
+                read[_EVALUATED[fold(name)]] = self._evaluated(name, value, own)
+            except InvalidInput as error:
+                self.problems.extend(error.problems)
+        return read
 
-    def _read_requirements(self, name: str, value: object) -> Requirements:
-        if isinstance(value, Mapping):
+    def _evaluated(self, name: str, value: object, own: Own) -> Requirements:
+        is_rank = _EVALUATED[fold(name)] == "rank"
+        if is_rank and isinstance(value, int | float) and not isinstance(value, bool):
+            value = Unevaluated(repr(value))
+        if isinstance(value, Mapping) and not is_rank:
             return parse_record(value, self.operations.job_description.declarations, name)
-        if isinstance(value, Unevaluated | str):
-            if isinstance(value, str):
-                return parse_expression(value, name)
-            return parse_expression(value.text, name, file=value.file, line=value.line, column=value.column)
-        message = f"{seen(value)}, allowed is a record of names and values, or an expression"
-        raise InvalidInput([Problem(path=name, message=message)])
+        if isinstance(value, Unevaluated):
+            return parse_expression(
+                value.text, name, file=value.file, line=value.line, column=value.column, own=own
+            )
+        allowed = "an expression" if is_rank else "a record of names and values, or an expression"
+        raise InvalidInput([Problem(path=name, message=f"{seen(value)}, allowed is {allowed}")])
 
     def _check(self, keyword: Keyword, name: str, read: object) -> None:
         low, high = _bounds(keyword, self.operations)

@@ -88,7 +88,7 @@ PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor"
 
 _BY_FOLD = {fold(spelling): keyword for keyword in KEYWORDS for spelling in (keyword.name, *keyword.also)}
 #: Every canonical spelling, what suggestions are made of.
-NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", *PARAMETRIC)
+NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAMETRIC)
 
 
 def find(name: str) -> Keyword | None:

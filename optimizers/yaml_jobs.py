@@ -12,6 +12,8 @@ from requirements.values import fold
 
 #: Lists in records in lists: more than any description needs, less than the stack holds.
 _DEEPEST = 20
+#: Names, values, lists and records of one text.
+_MOST = 50_000
 
 
 class _JobLoader(yaml.CSafeLoader):
@@ -28,7 +30,7 @@ def read(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]
     """
     source = _Source(text, file)
     try:
-        _refuse_aliases(source)
+        _check_volume(source)
         documents = [source.value(node) for node in yaml.compose_all(text, Loader=_JobLoader)]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -115,11 +117,20 @@ class _Source:
             raise self.refusal(str(error), node.start_mark, path) from None
 
 
-def _refuse_aliases(source: _Source) -> None:
-    """Aliases make small texts huge; nobody needs them to describe a job."""
-    for event in yaml.parse(source.text, Loader=_JobLoader):
+def _check_volume(source: _Source) -> None:
+    """Refuse what would hold its reader for seconds, or end the process.
+
+    Aliases make small texts huge; nobody needs them to describe a job.
+    """
+    depth = 0
+    for number, event in enumerate(yaml.parse(source.text, Loader=_JobLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise source.refusal(f"the alias *{event.anchor} is not allowed", event.start_mark)
+        if depth > _DEEPEST:
+            raise source.refusal("lies too deep", event.start_mark)
+        if number > _MOST:
+            raise source.refusal(f"too long, allowed are {_MOST} names and values", event.start_mark)
 
 
 def _jobs(document: object, source: _Source) -> Iterator[Mapping[str, object]]:

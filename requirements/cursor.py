@@ -32,6 +32,12 @@ class Cursor:
             self.token = next(self._tokens)
         return taken
 
+    def move_to(self, end: int) -> None:
+        """Pass everything before a place in the text, where a token ends."""
+        self.ended = end
+        self._tokens = scan(self.source, end)
+        self.token = next(self._tokens)
+
     def at(self, sign: str) -> bool:
         """Whether the sign stands here."""
         return self.token.kind is TokenKind.OPERATOR and self.token.value == sign

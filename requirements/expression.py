@@ -1,11 +1,12 @@
 """Requirements as one ClassAd expression over the resource."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from requirements import program
+from requirements import own_attributes, program
 from requirements.errors import InvalidInput
 from requirements.grammar import read_expression
 from requirements.normal_form import normal_form
+from requirements.own_attributes import Own
 from requirements.rendering import attribute_name, rendered
 from requirements.restrictions import MAX_SIZE, check, resource_name
 from requirements.source import Source
@@ -20,31 +21,48 @@ class Expression:
     """A ClassAd expression that must be true of the resource.
 
     `other.X`, `TARGET.X` and a bare `X` are the same parameter of the resource: nothing else is in
-    scope, since jobs of many users share a pool.
+    scope, since jobs of many users share a pool. `MY.X` was replaced by its value.
     """
 
-    text: str  #: as the user spelled it
+    text: str  #: what is evaluated
+    written: str | None = field(default=None, compare=False, repr=False)  #: with `MY.`, if it had any
+
+    @property
+    def stated(self) -> str:
+        """The text as the user spelled it."""
+        return self.text if self.written is None else self.written
 
 
 def parse_expression(
-    text: str, path: str = "Requirements", *, file: str | None = None, line: int = 1, column: int = 1
+    text: str,
+    path: str = "Requirements",
+    *,
+    file: str | None = None,
+    line: int = 1,
+    column: int = 1,
+    own: Own | None = None,
 ) -> Expression:
     """The expression that a job description states.
 
     Args:
         text: The expression.
-        path: What it is, for the messages.
+        path: What it is, for the messages; and in the description, for what refers to itself.
         file: The file it stands in.
         line: Where it begins there.
         column: Where it begins there.
+        own: What the description has, for `MY.X`; None: that is not in scope.
 
     Raises:
         InvalidInput: It is no ClassAd expression, or it has what a user may not evaluate here: functions
             that are not pure, patterns that RE2 refuses, attributes of anything but the resource, or too
             much of all.
     """
-    program.read(Source(text=text, path=path, file=file, line=line, column=column))
-    return Expression(text=text)
+    source = Source(text=text, path=path, file=file, line=line, column=column)
+    if len(text) > MAX_SIZE:
+        raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
+    evaluated = text if own is None else own_attributes.resolved(source, own, name=path)
+    program.read(replace(source, text=evaluated))
+    return Expression(text=evaluated, written=None if evaluated == text else text)
 
 
 def canonical_text(expression: Expression) -> str:

@@ -1,5 +1,6 @@
 """The grammar of ClassAds: tokens into trees, with errors that point at the place."""
 
+import re
 from dataclasses import replace
 
 from requirements.cursor import MAX_DEPTH, Cursor
@@ -24,6 +25,7 @@ from requirements.syntax import (
 )
 from requirements.tokens import TokenKind
 from requirements.values import Scalar, fold
+from requirements.volume import MOST_IN_AD, MOST_IN_EXPRESSION, TEXTS, check_volume
 
 _WORDS: dict[str, Scalar | Special] = {
     "true": True,
@@ -32,6 +34,7 @@ _WORDS: dict[str, Scalar | Special] = {
     "error": Special.ERROR,
 }
 _SPELLED = {"is": "=?=", "isnt": "=!="}
+_PLAIN_TEXT = re.compile('"([^"]*)"')
 _NO_NUMBERS = frozenset({"inf", "infinity", "nan"})
 
 
@@ -41,6 +44,7 @@ def read_expression(source: Source) -> Node:
     Raises:
         InvalidInput: At the first place where the text is no ClassAd expression.
     """
+    check_volume(source, MOST_IN_EXPRESSION)
     reader = _Reader(source)
     node = reader.expression()
     reader.expect_end()
@@ -56,6 +60,7 @@ def read_ad(source: Source) -> Ad:
     Raises:
         InvalidInput: At the first place where the text is no ad, or where a name stands again.
     """
+    check_volume(source, MOST_IN_AD)
     reader = _Reader(source)
     if reader.at("["):
         ad = reader.ad(dotted=True)
@@ -66,6 +71,28 @@ def read_ad(source: Source) -> Ad:
     reader.expect_end()
     _check_depth(ad, reader)
     return ad
+
+
+def read_ads(source: Source) -> tuple[Ad, ...]:
+    """The trees of a text that is any number of ads in brackets, one after the other or in a list.
+
+    Raises:
+        InvalidInput: At the first place where the text is something else.
+    """
+    reader = _Reader(source)
+    in_list = reader.take("{")
+    found: list[Ad] = []
+    while reader.at("["):
+        found.append(reader.ad(dotted=True))
+        while reader.take(";") or reader.take(","):
+            pass
+    if in_list:
+        reader.expect("}", "or an ad")
+    if not reader.at_end():
+        raise reader.unexpected("an ad")
+    for ad in found:
+        _check_depth(ad, reader)
+    return tuple(found)
 
 
 def _check_depth(node: Node, reader: Cursor) -> None:
@@ -217,7 +244,7 @@ class _Reader(Cursor):
             case "(":
                 return self._parenthesis()
             case "{":
-                items = self._items("{", "}")
+                items = self._texts() or self._items("{", "}")
                 return ListOf(items=items, start=token.start, end=self.ended)
             case "[":
                 return self.ad()
@@ -226,6 +253,16 @@ class _Reader(Cursor):
                 name = self._name("a name after the dot")
                 return Attribute(names=(name,), absolute=True, start=token.start, end=self.ended)
         raise self.unexpected("a value")
+
+    def _texts(self) -> tuple[Node, ...]:
+        """The items of a list of plain texts, which is passed; nothing if it is another list."""
+        found = TEXTS.match(self.source.text, self.token.start)
+        if found is None:
+            return ()
+        texts = _PLAIN_TEXT.finditer(self.source.text, found.start(), found.end())
+        items = tuple(Literal(value=each[1], start=each.start(), end=each.end()) for each in texts)
+        self.move_to(found.end())
+        return items
 
     def _text(self) -> Literal:
         """One text, or several in a row, which are one."""

@@ -17,8 +17,10 @@ MAX_PATTERNS = 20
 
 #: The two spellings of the resource as a scope.
 _RESOURCE = frozenset({"other", "target"})
-#: What an expression cannot ask: the job, which shares its pool with others, and the clock.
-_FORBIDDEN = frozenset({"my", "self", "parent", "root", "toplevel", "currenttime", *_RESOURCE})
+#: The two spellings of the side that states the expression.
+_OWN = frozenset({"my", "self"})
+#: What an expression cannot ask: the job, whose values are put in before (`own_attributes`), and the clock.
+_FORBIDDEN = frozenset({*_OWN, "parent", "root", "toplevel", "currenttime", *_RESOURCE})
 
 
 def resource_name(attribute: Attribute) -> str | None:
@@ -29,6 +31,19 @@ def resource_name(attribute: Attribute) -> str | None:
     if len(names) != 1 or attribute.absolute or names[0].lower() in _FORBIDDEN:
         return None
     return names[0]
+
+
+def own_name(attribute: Attribute) -> str | None:
+    """The name that `MY.X` or `self.X` is on the side that states it; None if it is none."""
+    names = attribute.names
+    is_own = len(names) == 2 and names[0].lower() in _OWN and not attribute.absolute
+    return names[1] if is_own else None
+
+
+def is_other(attribute: Attribute) -> bool:
+    """Whether it is `other.X` or `TARGET.X`."""
+    names = attribute.names
+    return len(names) == 2 and names[0].lower() in _RESOURCE and not attribute.absolute
 
 
 def check(node: Node, source: Source) -> None:

@@ -40,8 +40,8 @@ _TOKEN = re.compile(
     r"""(?P<blank>[ \t\r\n\v\f]+|//[^\n]*|/\*.*?\*/)
       | (?P<number>\.?[0-9](?:[eE][+-](?=[0-9])|[0-9A-Za-z_.])*)
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-      | (?P<string>"(?:[^"\\]|\\.)*")
-      | (?P<quoted>'(?:[^'\\]|\\.)*')
+      | (?P<string>"(?:[^"\\]++|\\.)*+")
+      | (?P<quoted>'(?:[^'\\]++|\\.)*+')
       | (?P<elvis>\?[ \t\r\n\v\f]*:)
       | (?P<operator>=\?=|=!=|>>>|<<|>>|<=|>=|==|!=|\|\||&&|/(?!\*)|[-+*%&|^~!<>?:()\[\]{},;.=])
       | (?P<comment>\#[^\n]*)""",
@@ -56,18 +56,22 @@ _UNFINISHED = {
 }
 
 
-def scan(source: Source) -> Iterator[Token]:
+def scan(source: Source, position: int = 0) -> Iterator[Token]:
     """The tokens of a text, the last one being the end.
 
     `//`, `/* … */` and lines that start with `#` are comments.
+
+    Args:
+        source: The text.
+        position: Where to begin; what stands before was scanned.
 
     Raises:
         InvalidInput: A literal that not every program reads as the same value, or a character that
             starts nothing. It points at the place.
     """
     text = source.text
-    source.check_characters()
-    position = 0
+    if position == 0:
+        source.check_characters()
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None or (found["comment"] and text[text.rfind("\n", 0, position) + 1 : position].strip()):

@@ -1,13 +1,26 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Row, and_, bindparam, delete, or_
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 
-from taskqueue import taking
+from taskqueue import kinds, taking
+from taskqueue.kinds import Kind
 from taskqueue.presence import COLUMNS
 from taskqueue.tables import descriptions, jobs, waiting_jobs
 from taskqueue.taking import HERE, Place, Taken
@@ -21,9 +34,11 @@ def _passing() -> list[ColumnElement[bool]]:
     """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
     type_: BindParameter[str] = bindparam("only_job_type")
     kept_out = [
-        column.not_in(bindparam(f"not_{attribute}", expanding=True)) for attribute, column in COLUMNS.items()
+        tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))
+        for attribute, shown in COLUMNS.items()
     ]
-    return [or_(type_ == "", jobs.c.job_type == type_), *kept_out]
+    refused = tuple_(*kinds.COLUMNS).not_in(bindparam("not_kinds", expanding=True))
+    return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out, refused]
 
 
 #: The jobs that may be taken, in the order of a claim.
@@ -33,7 +48,7 @@ _SHOWN = (
     .add_columns(
         waiting_jobs.c.priority.label("rank"),
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
-        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, descriptions.c.body),
+        *(jobs.c.job_name, jobs.c.parameters, *kinds.COLUMNS, descriptions.c.body),
     )
     .where(*_passing())
     .limit(_PEEKED)
@@ -47,15 +62,20 @@ PEEK = _SHOWN.where(
         ),
     )
 )
+COUNT = select(func.count()).select_from(
+    taking.claimable(_THE_TASK_QUEUE, **HERE).where(*_passing()).order_by(None).subquery()
+)
 PEEK_AT = _SHOWN.where(waiting_jobs.c.job_id == bindparam("the_job"))
 PICK = (
     taking.claimable(_THE_TASK_QUEUE, **HERE)
     .where(waiting_jobs.c.job_id == bindparam("the_job"))
     .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
 )
+LEFT = taking.left_if(*_passing())
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
-#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group and description.
+#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group, what it
+#: puts into the placeholders, and description.
 Waiting = Row[*tuple[Any, ...]]
 
 
@@ -63,16 +83,25 @@ Waiting = Row[*tuple[Any, ...]]
 class Passing:
     """Which jobs of a task queue are worth a look."""
 
-    job_type: str = ""  #: only of this type; empty: of any
-    kept_out: frozenset[tuple[str, str]] = frozenset()  #: attributes with a value that is full
+    job_type: str = ""  #: only of this type, in lower case; empty: of any
+    #: Attribute, VO and value of those that are full; values in lower case.
+    kept_out: frozenset[tuple[str, str, str]] = frozenset()
+    refused: tuple[Kind, ...] = ()  #: kinds of which none will do
 
     def values(self) -> dict[str, object]:
         """For the statement."""
         full = {
-            f"not_{name}": sorted(value for attribute, value in self.kept_out if attribute == name)
+            f"not_{name}": sorted((vo, value) for attribute, vo, value in self.kept_out if attribute == name)
             for name in COLUMNS
         }
-        return {"only_job_type": self.job_type, **full}
+        return {"only_job_type": self.job_type, "not_kinds": list(self.refused), **full}
+
+
+def left(
+    conn: Connection, task_queue_ids: Collection[int], *, place: Place, passing: Passing
+) -> frozenset[int]:
+    """Those of the task queues that have a job for this place which is worth a look."""
+    return taking.ask(conn, LEFT, task_queue_ids, {**passing.values(), **taking.at_place(place)})
 
 
 def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
@@ -85,6 +114,12 @@ def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)
+
+
+def count(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> int:
+    """How many jobs of a task queue are worth a look."""
+    values = {"the_task_queue": task_queue_id, **passing.values(), **taking.at_place(place)}
+    return conn.execute(COUNT, values).scalar_one()
 
 
 def peek_at(

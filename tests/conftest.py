@@ -14,6 +14,7 @@ from cs_config import validate
 from cs_config.configuration import Configuration
 from taskqueue import database
 from tests import debian
+from tests.grid_engine import GridEngine
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
 from tests.slurm import Slurm
@@ -23,13 +24,14 @@ ROOT = Path(__file__).parent.parent
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the suites whose programs are not here, but where nothing may be left out."""
-    needed = {item: mark.args[0] for item in items if (mark := item.get_closest_marker("debian"))}
     missing = debian.missing()
-    if debian.ALL_OF_THEM and missing.keys() & set(needed.values()):
+    left_out = [
+        item for item in items if any(mark.args[0] in missing for mark in item.iter_markers("debian"))
+    ]
+    if left_out and debian.ALL_OF_THEM:
         raise pytest.UsageError(f"no programs for the suites {', '.join(missing)}: ./dev test --install")
-    left_out = [item for item, suite in needed.items() if suite in missing]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if needed.get(item) not in missing]
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
@@ -128,6 +130,21 @@ def slurm(short_directory: Path) -> Iterator[Slurm]:
     directory = short_directory / "slurm"
     directory.mkdir()
     cluster = Slurm(directory)
-    cluster.start()
-    yield cluster
-    cluster.stop()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def grid_engine(short_directory: Path) -> Iterator[GridEngine]:
+    """A real Grid Engine with two queues; for tests that clean up behind them."""
+    directory = short_directory / "ge"
+    directory.mkdir()
+    cell = GridEngine(directory)
+    try:
+        cell.start()
+        yield cell
+    finally:
+        cell.stop()

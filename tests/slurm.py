@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.debian import PATH
+
 #: Features, cores and MB of each node.
 NODES = {
     "n1": ("intel,el8", 4, 8000),
@@ -132,7 +134,11 @@ class Slurm:
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=60
+            command,
+            env={**os.environ, **self.environment, "PATH": PATH},
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr}")

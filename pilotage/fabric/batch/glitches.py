@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pilotage.fabric.batch.batch_system import BatchJob, BatchSystem, Capacity, Handle, Output, Report, State
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionUncertain
-from pilotage.fabric.batch.shell import Completed, Shell, TimedOut
+from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 
 _Answer = TypeVar("_Answer")
 
@@ -32,10 +32,10 @@ class GlitchyShell:
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation."""
         if self.glitch is Glitch.TIMEOUT:
-            raise TimedOut(f"{command[0]} gave no answer, on purpose")
+            raise NoAnswer(f"{command[0]} gave no answer, on purpose")
         done = self.shell.run(command, stdin=stdin, seconds=seconds)
         if self.glitch is Glitch.LATE:
-            raise TimedOut(f"{command[0]} gave no answer, on purpose, after it had done its work")
+            raise NoAnswer(f"{command[0]} gave no answer, on purpose, after it had done its work")
         lines = done.stdout.splitlines(keepends=True)
         if self.glitch is Glitch.PARTIAL:
             lines = lines[: len(lines) // 2]
@@ -52,7 +52,7 @@ class GlitchyShell:
     def read(self, path: str, *, last: int) -> bytes:
         """The last bytes of a file; empty if there is none."""
         if self.glitch is Glitch.TIMEOUT:
-            raise TimedOut(f"{path} could not be read, on purpose")
+            raise NoAnswer(f"{path} could not be read, on purpose")
         return self.shell.read(path, last=last)
 
     def remove(self, directory: str) -> None:

@@ -21,8 +21,8 @@ class Completed:
     stderr: str
 
 
-class TimedOut(BatchSystemAway):
-    """A command gave no answer in time; what it should do may be done or not."""
+class NoAnswer(BatchSystemAway):
+    """A command gave no answer: what it should do may be done or not."""
 
 
 class Shell(Protocol):
@@ -32,7 +32,7 @@ class Shell(Protocol):
         """Run a command, without a shell's interpretation.
 
         Raises:
-            TimedOut: It did not end in time, and was killed.
+            NoAnswer: It did not end in time, or its host went away meanwhile.
             BatchSystemAway: It could not be started, or its host is away.
         """
         ...
@@ -82,7 +82,7 @@ class LocalShell:
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, signal.SIGKILL)  # with all that it started: it may hold our pipes
             process.communicate()
-            raise TimedOut(f"{command[0]} gave no answer in {patience:.0f} s") from error
+            raise NoAnswer(f"{command[0]} gave no answer in {patience:.0f} s") from error
         return Completed(status=process.returncode, stdout=stdout, stderr=stderr)
 
     def write(self, path: str, content: bytes, *, executable: bool = False) -> None:

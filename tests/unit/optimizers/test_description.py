@@ -5,7 +5,7 @@ import pytest
 from cs_config import validate
 from cs_config.operations import operations
 from cs_config.options import Operations
-from optimizers import description
+from optimizers import description, jdl
 from optimizers.description import JobDescription
 from requirements.errors import InvalidJob
 from requirements.expression import Expression
@@ -187,3 +187,59 @@ def test_a_body_says_what_is_run_and_not_whose_it_is() -> None:
         "CPUTime": 86400,
         "Priority": 1.0,
     }
+
+
+FURTHER = "Operations: {Defaults: {JobDescription: {Extra: [Memory, Need]}}}"
+
+
+def of_jdl(text: str) -> JobDescription:
+    return description.parse(jdl.read_jdl(f'Executable = "a"; {text}', "job.jdl"), options(FURTHER))
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("Memory = 2000; Requirements = other.MaxRAM > MY.Memory", "other.MaxRAM > 2000"),
+        ("CPUTime = 3600; Requirements = other.CPUTime > MY.MaxCPUTime", "other.CPUTime > 3600"),
+        ("Requirements = other.CPUTime > MY.CPUTime", "other.CPUTime > 86400"),
+        ('Site = "A.B.ch"; Requirements = other.Near == MY.Sites', 'other.Near == "A.B.ch"'),
+        ('Tags = {"x", "y"}; Requirements = member(other.T, MY.Tag)', 'member(other.T, {"x", "y"})'),
+        ("Requirements = other.GPUs >= MY.GPUs", "other.GPUs >= 0"),
+        ("Requirements = other.A =?= MY.JobGroup", "other.A =?= undefined"),
+        ("Memory = 2; Need = MY.Memory * 3; Requirements = other.A > MY.Need", "other.A > (2 * 3)"),
+    ],
+)
+def test_requirements_may_ask_for_the_jobs_own_values(text: str, seen: str) -> None:
+    read = of_jdl(text)
+    assert isinstance(read.requirements, Expression)
+    assert read.requirements.text == seen
+    body = json.loads(json.dumps(description.body(read)))
+    assert body["Requirements"] == read.requirements.stated
+    again = description.parse(body, options(FURTHER))
+    assert (again.requirements, description.body(again)) == (read.requirements, body)
+
+
+def test_whose_a_job_is_stands_beside_its_description() -> None:
+    with pytest.raises(InvalidJob, match=r"MY\.OwnerGroup: whose a job is.*\(job.jdl:1:"):
+        of_jdl("Requirements = other.A == MY.OwnerGroup")
+
+
+def test_a_rank_is_kept_with_the_job() -> None:
+    read = of_jdl("Memory = 2; Rank = other.SI00 * MY.Memory - other.GlueCEStateWaitingJobs")
+    assert read.rank == Expression(text="other.SI00 * 2 - other.GlueCEStateWaitingJobs")
+    assert description.body(read)["Rank"] == "other.SI00 * MY.Memory - other.GlueCEStateWaitingJobs"
+    assert parse(Rank=5).rank == Expression(text="5")
+    assert parse(rank="other.SI00").rank == Expression(text="other.SI00")
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        ("random()", "the function random is not allowed"),
+        ("MY.Rank + 1", "refers to itself: Rank -> Rank"),
+        (["a"], "allowed is an expression"),
+        (True, "allowed is an expression"),
+    ],
+)
+def test_a_rank_that_is_no_safe_expression_is_refused(rank: object, message: str) -> None:
+    assert message in problems(Rank=rank)["Rank"]

@@ -7,6 +7,7 @@ import pytest
 
 from optimizers.candidate import Candidate
 from optimizers.catalogue import CatalogueUnavailableError
+from optimizers.catalogue_file import FileCatalogue
 from optimizers.context import Context
 from optimizers.input_data import input_data
 from optimizers.outcome import Done, Failed, Hold, Outcome
@@ -125,3 +126,10 @@ def test_a_plug_in_is_named_before_a_colon(candidate_of: Make, context_of: MakeC
     assert outcome.candidate.data_sites == {"A.B.ch"}
     away = said(candidate_of, context_of(with_catalogue("mine:away"), {"mine": Plugin}), "/lhcb/x")
     assert away == Hold(reason="the replica catalogue does not answer: no answer")
+
+
+def test_a_catalogue_of_lists_in_lists_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "nested.yaml"
+    file.write_text(f"Replicas: {{/vo/a: {'[' * 20_000}{']' * 20_000}}}")
+    with pytest.raises(CatalogueUnavailableError, match="inside each other"):
+        FileCatalogue(file).replicas(["/vo/a"], "vo")

@@ -1,7 +1,7 @@
 import pytest
 
-from optimizers import jdl
-from requirements.errors import InvalidInput
+from optimizers import jdl, yaml_jobs
+from requirements.errors import InvalidInput, InvalidJob
 
 
 def refusal(text: str) -> InvalidInput:
@@ -92,3 +92,15 @@ def test_depth_has_an_end() -> None:
 )
 def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool) -> None:
     assert jdl.is_jdl(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("Executable: " + "[" * 100_000 + "]" * 100_000, "lies too deep"),
+        ("Executable: [" + "1," * 200_000 + "]", "too long, allowed are 50000 names and values"),
+    ],
+)
+def test_what_would_take_long_to_read_is_refused(text: str, wrong: str) -> None:
+    with pytest.raises(InvalidJob, match=wrong):
+        yaml_jobs.read(text)

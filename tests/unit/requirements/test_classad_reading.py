@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from requirements.classads import Unevaluated, parse_ad
 from requirements.errors import InvalidInput
+from requirements.rendering import rendered
+from requirements.syntax import Literal
 
 GLITE_CE = """
 [ id = "atlfarm006.mi.infn.it:2119/blah-pbs-long"; update_time = 1128351882; expiry_time = 300;
@@ -217,7 +219,7 @@ def test_any_text_is_an_ad_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["A = " + "1+" * 300_000 + "1", "A = {" + "x || " * 100_000 + "x}", "A = x ?: " + "y ?: " * 50_000 + "z"],
+    ["A = " + "1+" * 5_000 + "1", "A = {" + "x || " * 5_000 + "x}", "A = x ?: " + "y ?: " * 4_000 + "z"],
     ids=range(3),
 )
 def test_what_would_overrun_the_librarys_stack_never_reaches_it(text: str) -> None:
@@ -226,6 +228,32 @@ def test_what_would_overrun_the_librarys_stack_never_reaches_it(text: str) -> No
 
 def test_an_ad_of_more_than_the_allowed_size_is_refused_unread() -> None:
     assert "1000001 characters, allowed are 1000000" in refused(";" * 1_000_001)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A = " + "1+" * 300_000 + "1",
+        "A = {" + "{}," * 300_000 + "{}}",
+        "A = " + '""' * 400_000,
+        ";".join(f"A{number} = 1" for number in range(90_000)),
+        "A = " + "/*" * 400_000,
+    ],
+    ids=range(5),
+)
+def test_what_would_take_long_to_read_is_refused_where_it_becomes_too_much(text: str) -> None:
+    assert "too long, allowed are 12000 names, numbers, operators and brackets (job.jdl:1:" in refused(text)
+
+
+@given(st.lists(st.text(alphabet='a ,"\\{}/*#\n', max_size=6), max_size=6))
+def test_a_list_of_texts_is_read_as_any_other_list(texts: list[str]) -> None:
+    written = ", ".join(rendered(Literal(value=text, start=0, end=0)) for text in texts)
+    assert parse_ad(f"A = {{{written}}}; B = 1") == {"A": texts, "B": 1}
+    assert parse_ad(f"A = {{1, {written or 2}}}; B = 1") == {"A": [1, *(texts or [2])], "B": 1}
+
+
+def test_what_follows_a_list_of_texts_has_its_place() -> None:
+    assert "job.jdl:2:" in refused('A = {"x", "y"};\nB = 0x10')
 
 
 def test_long_lists_are_read() -> None:

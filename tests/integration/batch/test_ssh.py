@@ -1,0 +1,134 @@
+"""A batch system behind a head node: its commands over a real SSH server, whose connections break."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.batch.bench import Bench
+from pilotage.fabric.batch.conformance import CHECKS
+from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.glitches import GlitchyShell
+from pilotage.fabric.batch.shell import NoAnswer
+from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.ssh_shell import SshShell
+from pilotage.fabric.batch.work_area import WorkAreas
+from tests.slurm import Slurm as Cluster
+from tests.ssh_server import SshServer
+
+pytestmark = pytest.mark.debian("ssh")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    server = SshServer(tmp_path_factory.mktemp("ssh"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def shell(server: SshServer) -> Iterator[SshShell]:
+    with closing(SshShell(server.host())) as shell:
+        yield shell
+
+
+def test_a_command_runs_as_it_stands(shell: SshShell) -> None:
+    done = shell.run(["printf", "%s|", "a b", "$HOME", "'", '"', "é;`x`"])
+    assert (done.status, done.stdout, done.stderr) == (0, "a b|$HOME|'|\"|é;`x`|", "")
+    done = shell.run(["sh", "-c", "cat; echo oh >&2; exit 3"], stdin="in")
+    assert (done.status, done.stdout, done.stderr) == (3, "in", "oh\n")
+
+
+def test_files_are_kept_on_the_other_host(shell: SshShell, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    assert shell.read(str(path), last=10) == b""
+    shell.write(str(path), b"one")
+    shell.write(str(path), b"0123456789abc", executable=True)
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert shell.read(str(path), last=4) == b"9abc"
+    shell.remove(str(tmp_path / "a"))
+    shell.remove(str(tmp_path / "a"))
+    assert not path.parent.exists()
+
+
+def test_a_file_that_cannot_be_written_is_told(shell: SshShell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BatchSystemAway, match="cannot be written"):
+        shell.write(str(tmp_path / "file" / "below"), b"")
+
+
+def test_a_command_that_takes_too_long_is_given_up(shell: SshShell) -> None:
+    with pytest.raises(NoAnswer, match="gave no answer in 0 s"):
+        shell.run(["sleep", "60"], seconds=0.3)
+    assert shell.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_connection_that_was_cut_is_made_anew(shell: SshShell, server: SshServer) -> None:
+    shell.run(["true"])
+    assert server.cut_connections()
+    answers = []
+    for _ in range(2):  # the first may meet the old connection
+        try:
+            answers.append(shell.run(["echo", "on"]).stdout)
+        except BatchSystemAway:
+            continue
+    assert "on\n" in answers
+
+
+def test_a_command_whose_connection_is_cut_may_have_done_its_work(
+    shell: SshShell, server: SshServer, tmp_path: Path
+) -> None:
+    started, errors = tmp_path / "started", []
+
+    def work() -> None:
+        try:
+            shell.run(["sh", "-c", f"touch {started}; sleep 60"])
+        except NoAnswer as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not started.exists():
+        thread.join(0.02)
+    server.cut_connections()
+    thread.join(30)
+    assert errors
+
+
+def test_a_host_that_is_away_comes_back(server: SshServer) -> None:
+    with closing(SshShell(server.host())) as shell:
+        shell.run(["true"])
+        server.stop()
+        for _ in range(2):
+            with pytest.raises(BatchSystemAway):
+                shell.run(["true"])
+        server.start()
+        assert shell.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_host_whose_key_is_not_known_is_refused(server: SshServer, tmp_path: Path) -> None:
+    nobody = tmp_path / "known_hosts"
+    nobody.write_text("")
+    with (
+        closing(SshShell(server.host(known_hosts=nobody))) as shell,
+        pytest.raises(BatchSystemAway, match="no login at "),
+    ):
+        shell.run(["true"])
+
+
+@pytest.mark.debian("slurm")
+@pytest.mark.parametrize(
+    "check",
+    ["round_trip", "script_as_written", "kill_by_stamp", "no_answer", "late_reference", "full_spool"],
+)
+def test_slurm_behind_a_head_node_does_what_it_must(
+    server: SshServer, slurm: Cluster, tmp_path: Path, check: str
+) -> None:
+    with closing(SshShell(server.host(environment=slurm.environment))) as ssh:
+        shell = GlitchyShell(shell=ssh)
+        areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
+        with closing(Bench(system=Slurm(areas=areas), queue="short", shell=shell)) as bench:
+            CHECKS[check](bench)

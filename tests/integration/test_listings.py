@@ -1,0 +1,88 @@
+"""A director learns of the work that would be given at this moment, and of no other."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+
+from sqlalchemy import Engine
+
+from matcher.claiming import Look
+from matcher.matcher import Matcher
+from taskqueue import bans, database
+from taskqueue.bans import Ban
+from tests import stored, waiting
+from tests.waiting import LONG
+
+OPTIONS = """
+Operations:
+  Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {JobGroup: {full: 1}}}}}
+  cms: {JobScheduling: {RunningLimit: {A.B.ch: {JobGroup: {full: 5}}}}}
+"""
+THROTTLE = "\n".join(
+    line
+    + ("\n      Throttle: {Policy: simple, MaxJobs: 1, Stale: closed}" if line.endswith("A.B.ch:") else "")
+    for line in waiting.GRID.splitlines()
+)
+
+
+def _matcher(engine: Engine, now: datetime, text: str) -> Matcher:
+    config = waiting.grid(text)
+    return Matcher(engine, lambda: config, lambda: now, Random(1))
+
+
+def _put(engine: Engine, now: datetime, count: int, owner: str = "alice", **values: str) -> list[int]:
+    with database.writing(engine) as conn:
+        types = frozenset({values["job_type"]} if "job_type" in values else ())
+        ids = waiting.put(conn, now, count, owner=owner, asked=replace(waiting.EVERYWHERE, job_types=types))
+        for job_id in ids:
+            stored.force(conn, job_id, **values)
+    return ids
+
+
+def _listed(matcher: Matcher) -> list[tuple[str, int, list[int]]]:
+    asked = waiting.request(**waiting.at(LONG))
+    found = matcher.get_matching_task_queues(asked.presented, asked.caller)
+    return [(each.task_queue.owner, each.waiting, list(each.job_ids)) for each in found]
+
+
+def _given(matcher: Matcher, count: int) -> list[int]:
+    [look] = matcher.serve([waiting.request(**waiting.at(LONG), count=count)])
+    assert isinstance(look, Look)
+    return sorted(each.job_id for each in look.claimed)
+
+
+def test_jobs_over_a_running_limit_are_not_listed(engine: Engine, now: datetime) -> None:
+    matcher = _matcher(engine, now, waiting.GRID + OPTIONS)
+    full = _put(engine, now, 3, job_group="full")
+    free = _put(engine, now, 2, job_group="free")
+    only_full = _put(engine, now, 2, owner="bob", job_group="full")
+    assert _listed(matcher) == [("alice", 5, full + free), ("bob", 2, only_full)]
+    assert len(_given(matcher, 9)) == 3, "one that is limited, and the others"
+    assert _listed(matcher) == []
+    assert _given(matcher, 1) == []
+
+
+def test_what_is_listed_is_what_is_given(engine: Engine, now: datetime) -> None:
+    matcher = _matcher(engine, now, waiting.GRID + OPTIONS)
+    [first] = _put(engine, now, 1, job_group="full")
+    assert _given(matcher, 1) == [first]
+    _put(engine, now, 3, job_group="full")
+    free = _put(engine, now, 2, job_group="free")
+    _put(engine, now, 2, owner="bob", job_group="full")
+    assert _listed(matcher) == [("alice", 2, free)]
+    assert _given(matcher, 9) == free
+
+
+def test_a_banned_site_is_offered_tests_only(engine: Engine, now: datetime) -> None:
+    matcher = _matcher(engine, now, waiting.GRID)
+    _put(engine, now, 2, job_type="User")
+    tests = _put(engine, now, 1, owner="bob", job_type="Test")
+    with database.writing(engine) as conn:
+        bans.ban(conn, Ban(site="A.B.ch", reason="r", author="a", at=now, until=now + timedelta(hours=1)))
+    assert _listed(matcher) == [("bob", 1, tests)]
+
+
+def test_a_throttled_site_is_offered_nothing(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 1, job_type="User")
+    assert _listed(_matcher(engine, now, waiting.GRID)) != []
+    assert _listed(_matcher(engine, now, THROTTLE)) == []

@@ -1,0 +1,93 @@
+"""A private OpenSSH server for the tests, for the user who runs them; it listens on 127.0.0.1 only."""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+from pilotage.fabric.batch.ssh_shell import Host
+from tests.debian import PATH
+
+_CONFIGURATION = """\
+ListenAddress 127.0.0.1
+Port {port}
+HostKey {directory}/host
+AuthorizedKeysFile {directory}/key.pub
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+MaxSessions 200
+PidFile none
+Subsystem sftp internal-sftp
+"""
+
+
+class SshServer:
+    """One server with its keys in `directory`; its connections can be cut, and itself stopped and started."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._server: subprocess.Popen[bytes] | None = None
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        for name in ("host", "key"):
+            generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
+            subprocess.run(generate, check=True)
+        public = (directory / "host.pub").read_text().split()
+        known = f"[127.0.0.1]:{self._port} {public[0]} {public[1]}\n"
+        (directory / "known_hosts").write_text(known)
+        configuration = _CONFIGURATION.format(port=self._port, directory=directory)
+        (directory / "sshd_config").write_text(configuration)
+
+    def host(self, **changed: object) -> Host:
+        """How to log in."""
+        values = {
+            "name": "127.0.0.1",
+            "port": self._port,
+            "user": getpass.getuser(),
+            "key": self._directory / "key",
+            "known_hosts": self._directory / "known_hosts",
+            **changed,
+        }
+        return Host(**values)  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # the server will not start without it
+        program = shutil.which("sshd", path=PATH)  # it insists on its full path
+        assert program
+        with (self._directory / "log").open("ab") as log:
+            self._server = subprocess.Popen(
+                [program, "-D", "-e", "-f", str(self._directory / "sshd_config")], stderr=log
+            )
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            except OSError:
+                assert time.monotonic() < deadline, "in time"
+                time.sleep(0.02)
+            else:
+                return
+
+    def cut_connections(self) -> int:
+        """Kill the processes that serve connections, with what they run; how many there were."""
+        assert self._server is not None
+        sessions = psutil.Process(self._server.pid).children(recursive=True)
+        for session in sessions:
+            session.kill()
+        return len(sessions)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self.cut_connections()
+            self._server.kill()
+            self._server.wait()
+            self._server = None
