@@ -428,3 +428,14 @@ revoked_tokens = Table(
     Column("jti", Text, primary_key=True),
     Column("expires_at", UtcTime, nullable=False),
 )
+
+#: Jobs that a sweep has in hand. A row whose holder is gone says that the process ended with the job.
+trials = Table(
+    "trials",
+    metadata,
+    Column(
+        "job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    ),
+    Column("holder", Text, nullable=False),  # the sweep's process, by a name that no other ever has
+    Column("crashes", Integer, nullable=False),  # of earlier holders
+)
