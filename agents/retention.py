@@ -16,7 +16,15 @@ from agents import turn
 from agents.turn import Turn
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from taskqueue import blobs, database, known_vos, retention, stray_blobs
+from taskqueue import (
+    blobs,
+    database,
+    known_vos,
+    retention,
+    stray_blobs,
+    task_queues,
+    unused_task_queues,
+)
 from taskqueue.blob_store import BlobStore
 
 NAME: Final = "retention"
@@ -29,6 +37,8 @@ _ROUNDS: Final = 40
 _MATCH_REQUESTS: Final = timedelta(days=1)
 #: A matcher that has read nothing for so long reads everything anew.
 _CHANGES: Final = timedelta(days=1)
+#: An empty task queue may get its next job any moment, and making it anew costs a little.
+_TASK_QUEUES: Final = timedelta(days=1)
 _IDEMPOTENCY_KEYS: Final = timedelta(days=7)
 #: Bytes that were received but never made known, or are not known any more, belong to nobody after this.
 _STRAY: Final = timedelta(days=1)
@@ -72,8 +82,10 @@ def cycle(
         removed[kind] += _repeat(mine, step)
     for vo in vos:
         removed["blobs"] += _remove_blobs(mine, config, vo, store)
-    if store is not None and (mine.last is None or mine.last.date() != now.date()):
-        removed["stray files"] += _remove_stray(mine, store)
+    if mine.last is None or mine.last.date() != now.date():
+        removed += _remove_task_queues(mine)
+        if store is not None:
+            removed["stray files"] += _remove_stray(mine, store)
     mine.finish()
     return RetentionResult(removed=+removed)
 
@@ -124,6 +136,24 @@ def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore |
         if len(digests) < _LIMIT:
             break
     return total
+
+
+def _remove_task_queues(mine: Turn) -> Counter[str]:
+    """Task queues that no job refers to, then the requirement classes that no task queue has."""
+    before = mine.now - _TASK_QUEUES
+    with database.reading(mine.engine) as conn:
+        emptied = unused_task_queues.emptied(conn, before=before)
+        unused = unused_task_queues.find(conn, before=before)
+    for start in range(0, len(emptied), _LIMIT):
+        with mine.writing() as conn:
+            task_queues.mark_empty(conn, emptied[start : start + _LIMIT], now=mine.now)
+    removed: Counter[str] = Counter()
+    for start in range(0, len(unused), _LIMIT):
+        with mine.writing() as conn:
+            some = unused[start : start + _LIMIT]
+            removed["task queues"] += unused_task_queues.remove(conn, some, before=before)
+    removed["classes"] = _repeat(mine, lambda conn: unused_task_queues.remove_classes(conn, limit=_LIMIT))
+    return removed
 
 
 def _remove_stray(mine: Turn, store: BlobStore) -> int:

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from cs_config import freshness, glue, inheritance, node_attributes
+from cs_config import forwarding, freshness, glue, inheritance, node_attributes
 from cs_config.address import QueueAddress
 from cs_config.freshness import Dynamic
 from cs_config.groups import Registry
@@ -18,6 +18,7 @@ from cs_config.sections import Section, Tree, plain
 from cs_config.throttle import Throttle
 from requirements.errors import InvalidRequest
 from requirements.nodes import NodeAttributes
+from requirements.site_mapping import SiteMapping
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold
 
@@ -160,6 +161,14 @@ class Configuration:
             found = node_attributes.of_parameters(self.parameters(address, vo).values())
             self._node_attributes[key] = found
         return found
+
+    def forwarding(self, address: QueueAddress, vo: str) -> SiteMapping | None:
+        """How what is asked of a queue's nodes is said to its batch system; None: not at all.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return forwarding.of_parameters(self.parameters(address, vo).values())
 
     def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
         """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.

@@ -38,7 +38,7 @@ def values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
     return {
         name: each.value
         for name, each in parameters.items()
-        if each.node_attribute is None and fold(name) not in freshness.TIMES
+        if each.is_own and fold(name) not in freshness.TIMES
     }
 
 

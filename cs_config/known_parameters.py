@@ -146,6 +146,7 @@ KNOWN = (
         SE="storage elements of the site",
         CloseSE="storage elements next to it",
         Mail="whom to ask",
+        Expressions="its parameters whose text is a ClassAd expression, for export",
     ),
     KnownParameter(
         name="VO",

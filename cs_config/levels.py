@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from requirements.nodes import NodeAttributes
+from requirements.site_mapping import SiteMapping
 from requirements.values import Value
 
 
@@ -19,6 +20,12 @@ class Parameter:
     line: int
     parts: "tuple[Parameter, ...]" = ()  #: of a set that unites several levels, from the site down
     node_attribute: NodeAttributes | None = None  #: this one, if it differs from node to node
+    forwarding: SiteMapping | None = None  #: how node attributes are said to the batch system
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it says something of all nodes alike."""
+        return self.node_attribute is None and self.forwarding is None
 
 
 #: Folded name to parameter; None takes away what the levels above say.

@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import rfc8785
 
+from cs_config import forwarding
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from requirements.nodes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
+from requirements.site_mapping import SiteMapping
 from requirements.values import Value, fold, normal
 
 
@@ -21,6 +23,7 @@ class QueueClass:
     values: Mapping[str, Value]  #: the ad: the parameters, as one of the queues spells them, and GLUE names
     queues: tuple[QueueAddress, ...]  #: sorted
     nodes: NodeAttributes = NO_NODE_ATTRIBUTES  #: what differs between the nodes behind the queues
+    forwarding: SiteMapping | None = None  #: how that is said to their batch systems
 
 
 def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
@@ -52,6 +55,7 @@ def _computed(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
             digest=name,
             values=config.ad(queues[0], vo),
             nodes=config.node_attributes(queues[0], vo),
+            forwarding=config.forwarding(queues[0], vo),
             queues=tuple(queues),
         )
         for name, queues in members.items()
@@ -61,14 +65,23 @@ def _computed(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
 def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
     """Of the parameters: GLUE names follow from them, unless it is the address that they follow from."""
     values = config.ad(address, vo) if config.by_address(vo) else config.values(address, vo)
-    return digest(values, config.node_attributes(address, vo))
+    said = config.parameters(address, vo).get(forwarding.SECTION)
+    spoken = str(said.value) if said is not None and said.forwarding is not None else ""
+    return digest(values, config.node_attributes(address, vo), spoken)
 
 
-def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUTES) -> str:
-    """SHA-256 of parameters and node attributes; equal for those that no requirement can tell apart."""
+def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUTES, spoken: str = "") -> str:
+    """SHA-256 of what is said of a queue; equal where no requirement, and no pilot for one, is another.
+
+    Args:
+        values: Its parameters.
+        nodes: What differs between its nodes.
+        spoken: How that is said to its batch system.
+    """
     normalised: dict[str, Any] = {fold(name): _json(normal(value)) for name, value in values.items()}
     if nodes:
         # No parameter has a `/` in its name.
+        normalised["/forwarding"] = spoken
         normalised["/nodes"] = {fold(name): _options(options) for name, options in nodes.declared}
     return sha256(rfc8785.dumps(normalised)).hexdigest()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from cs_config import node_attributes, problems_of_models
+from cs_config import forwarding, node_attributes, problems_of_models
 from cs_config.address import QueueAddress
 from cs_config.levels import Level, Parameter, Settings
 from cs_config.names import NAME, NAME_ALLOWED
@@ -17,13 +17,15 @@ from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 
+#: What is said of the nodes behind queues; a VO may say it as well.
+_OF_NODES = {node_attributes.SECTION: node_attributes.read, forwarding.SECTION: forwarding.read}
 #: The sections that each level may have, its children first.
 _BELOW = {
-    "Site": ("CEs", "VOs", "Throttle", node_attributes.SECTION),
-    "CE": ("Queues", "VOs", "Throttle", node_attributes.SECTION),
-    "Queue": ("VOs", "Throttle", node_attributes.SECTION),
+    "Site": ("CEs", "VOs", "Throttle", *_OF_NODES),
+    "CE": ("Queues", "VOs", "Throttle", *_OF_NODES),
+    "Queue": ("VOs", "Throttle", *_OF_NODES),
 }
-_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", node_attributes.SECTION)
+_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_NODES)
 _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 
 
@@ -116,16 +118,15 @@ class _Reader:
                 self._unknown_section(name, entry, path, level)
             else:
                 self.parameters.read(plain, name, entry, path=path, level=level)
-        self._node_attributes(plain, node, path, level)
+        self._of_nodes(plain, node, path, level)
         found = Level(path=path, plain=plain, by_vo=self._by_vo(node, path, level))
         self.nodes[path] = found
         return found
 
-    def _node_attributes(
-        self, into: dict[str, Parameter | None], section: Section, path: str, level: str
-    ) -> None:
-        if (entry := section.entries.get(node_attributes.SECTION)) is not None:
-            node_attributes.read(into, entry, self.parameters, path=path, level=level)
+    def _of_nodes(self, into: dict[str, Parameter | None], section: Section, path: str, level: str) -> None:
+        for name, read in _OF_NODES.items():
+            if (entry := section.entries.get(name)) is not None:
+                read(into, entry, self.parameters, path=path, level=level)
 
     def _throttle(self, node: Section, path: str, scope: str) -> None:
         entry = node.entries.get("Throttle")
@@ -158,15 +159,15 @@ class _Reader:
     def _settings_of_vo(self, section: Section, path: str, level: str) -> Settings:
         settings: dict[str, Parameter | None] = {}
         for name, entry in section.entries.items():
-            if name == node_attributes.SECTION:
+            if name in _OF_NODES:
                 continue
-            if isinstance(entry, Section) or fold(name) == fold(node_attributes.SECTION):
-                message = f"unknown level, a VO has parameters and {node_attributes.SECTION} only"
-                meant = did_you_mean(name, [node_attributes.SECTION])
+            if isinstance(entry, Section) or fold(name) in map(fold, _OF_NODES):
+                message = f"unknown level, a VO has parameters, {' and '.join(_OF_NODES)} only"
+                meant = did_you_mean(name, _OF_NODES)
                 self.parameters.error(f"{path}/{name}", entry.line, message, meant)
             else:
                 self.parameters.read(settings, name, entry, path=path, level=level)
-        self._node_attributes(settings, section, path, level)
+        self._of_nodes(settings, section, path, level)
         return settings
 
     def _structure(self, name: str, entry: Leaf | Section, path: str, level: str) -> None:

@@ -67,6 +67,7 @@ class _Catch:
     tried: list[TaskQueue] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
+    passed_over: bool = False  #: a job that was let in was in another's hands
 
     @property
     def missing(self) -> int:
@@ -132,7 +133,7 @@ def claim_all(
 
     A request that another process has answered meanwhile gets that answer.
     """
-    doors = gates.lock(conn, config, [wish.place for wish in wishes], now)
+    doors = gates.lock(conn, config, {wish.place for wish in wishes}, now)
     keys = {wish: key for wish in range(len(wishes)) if (key := key_of(wishes[wish].request)) is not None}
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
@@ -197,12 +198,14 @@ def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
     rest = list(catch.untried())
     left = claims.left(conn, _ids(rest), place=place)
     full = [each for each in rest if each.task_queue_id in left]
+    if catch.gate is not None:
+        full = catch.gate.worth(conn, full, place)
     _take_from(conn, catch, full, now)
     still = claims.left(conn, first + _ids(full), place=place) if catch.missing > 0 else left.union(first)
     catch.emptied = frozenset(first + _ids(rest)) - still - left
     # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
-    others = catch.wish.job_id is None and catch.refused is None
-    catch.in_other_hands = not catch.taken and bool(still) and others
+    others = catch.passed_over if catch.chooses else bool(still) and catch.refused is None
+    catch.in_other_hands = not catch.taken and catch.wish.job_id is None and others
 
 
 def _ids(task_queues: Sequence[TaskQueue]) -> list[int]:
@@ -241,8 +244,9 @@ def _choose(conn: Connection, catch: _Catch, task_queue: TaskQueue, now: datetim
                 if gate is not None:
                     gate.passed(taken, job)
                 return taken
-    if gate is not None:
-        gate.kept_out(task_queue.vo)
+            catch.passed_over = True
+    if gate is not None and job_id is not None:
+        gate.kept_out(task_queue)
     return []
 
 

@@ -37,7 +37,7 @@ def of(
 
 
 def _banned(conn: Connection, job: Applicant, sites: frozenset[str], now: datetime) -> Iterator[Closure]:
-    if job.job_type == gates.TEST:
+    if gates.is_test(job.job_type):
         return
     for ban in bans.current(conn, now=now):
         if ban.site in sites:

@@ -1,7 +1,7 @@
 """The errors of the matcher that its callers can do something about."""
 
 from cs_config.errors import QueueNotFound
-from requirements.errors import PilotageError
+from requirements.errors import NotAllowed, PilotageError
 
 
 class UnknownQueue(QueueNotFound):
@@ -22,7 +22,5 @@ class NotInTime(PilotageError):
     retry_after = 1  #: seconds
 
 
-class NotServed(PilotageError):
+class NotServed(NotAllowed):
     """What the resource states is outside of what its token allows: another VO, another queue."""
-
-    code = "not_allowed"

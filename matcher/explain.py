@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from cs_config.address import QueueAddress
 from matcher.parts import Demand
 from matcher.survey import Failure, Offer, Survey
+from requirements import evaluation
 from requirements.values import fold, shown
 
 
@@ -70,7 +71,7 @@ def _exclusion(failure: Failure, candidates: int, single: int, survey: Survey) -
     """The example fails nothing else if there is such a queue, and has some value if one does."""
     has, mask = max(
         ((has, mask & candidates) for has, mask in survey.seen(failure) if mask & candidates),
-        key=lambda each: (bool(each[1] & single), each[0] is not None),
+        key=lambda each: (bool(each[1] & single), each[0] is not None and evaluation.ABSENT not in each[0]),
     )
     return Exclusion(
         requirement=failure.requirement,

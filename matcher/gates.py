@@ -14,11 +14,12 @@ from cs_config.configuration import Configuration
 from matcher import limits, standings
 from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
-from taskqueue import bans, matching_delays, reservations, scopes
+from requirements.values import fold
+from taskqueue import bans, choosing, claims, matching_delays, reservations, scopes
 from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Place, Taken
-from taskqueue.classes import RequirementClass
 from taskqueue.matching_delays import Level
+from taskqueue.task_queues import TaskQueue
 
 BANNED = "banned"
 LIMITS = "limits"
@@ -44,14 +45,16 @@ class Gate:
         """Whether it has to be asked for each job."""
         return self._banned or bool(self._conditions) or any(each.asks_job for each in self._standing)
 
-    def passing(self, vo: str) -> Passing:
-        """Which jobs of a VO are worth a look."""
+    def passing(self, *vos: str) -> Passing:
+        """Which jobs of these VOs are worth a look."""
         kept_out = {
-            (each.rule.limit.attribute, each.rule.limit.value)
+            (each.rule.limit.attribute, vo, fold(each.rule.limit.value))
             for each in self._conditions
-            if each.full and each.rule.is_about(vo)
+            if each.full
+            for vo in vos
+            if each.rule.is_about(vo)
         }
-        return Passing(job_type=TEST if self._banned else "", kept_out=frozenset(kept_out))
+        return Passing(job_type=fold(TEST) if self._banned else "", kept_out=frozenset(kept_out))
 
     def most(self, wanted: int) -> int:
         """How many of the wanted jobs may be taken at once."""
@@ -61,9 +64,29 @@ class Gate:
             self.refused = self.refused or THROTTLED
         return 1 if most > 1 and self.asks_job else max(most, 0)
 
-    def concerns(self, asked: RequirementClass) -> bool:
-        """Whether jobs of this class may be worth a look at all."""
-        return not self._banned or TEST in asked.job_types
+    def concerns(self, task_queue: TaskQueue) -> bool:
+        """Whether jobs of this task queue may be worth a look at all."""
+        if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
+            return False
+        if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
+            self.refused = self.refused or LIMITS
+            return False
+        return True
+
+    def worth(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Place) -> list[TaskQueue]:
+        """Those of the task queues that have a job which is worth a look; of none else one is read."""
+        some = [each for each in task_queues if self.concerns(each)]
+        passing = self.passing(*{each.vo for each in some})
+        if not some or passing == Passing():
+            return some
+        ids = {each.task_queue_id for each in some}
+        kept_out = claims.left(
+            conn, ids - choosing.left(conn, ids, place=place, passing=passing), place=place
+        )
+        if kept_out and passing.kept_out:
+            self.refused = self.refused or LIMITS
+        # One that has no job at all stays: whoever tries it finds that out.
+        return [each for each in some if each.task_queue_id not in kept_out]
 
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
@@ -75,9 +98,9 @@ class Gate:
             return False
         return True
 
-    def kept_out(self, vo: str) -> None:
-        """Nothing of a task queue of the VO came through: jobs that are not worth a look may be why."""
-        if self.passing(vo).kept_out:
+    def kept_out(self, task_queue: TaskQueue) -> None:
+        """A task queue that has jobs has none that is worth a look."""
+        if self.passing(task_queue.vo).kept_out:
             self.refused = self.refused or LIMITS
 
     def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:
@@ -99,12 +122,10 @@ class Gates:
         standing: Mapping[str, Standing],
         conditions: Mapping[str, Sequence[Condition]],
         banned: Collection[str],
-        now: datetime,
     ) -> None:
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
-        self._now = now
         self._gates: list[Gate] = []
 
     def at(self, place: Place) -> Gate | None:
@@ -123,7 +144,7 @@ class Gates:
         reservations.make(conn, (each for gate in self._gates for each in gate.reserved))
         buckets = (each for these in self._conditions.values() for each in these if isinstance(each, Bucket))
         matching_delays.store(
-            conn, ((each.key, Level(tokens=each.tokens, at=self._now)) for each in buckets if each.changed)
+            conn, ((each.key, Level(tokens=each.tokens, at=each.at)) for each in buckets if each.changed)
         )
 
 
@@ -156,6 +177,11 @@ def look(
     return _gates(conn, config, scopes.read(conn, _names(config, places)), banned, now)
 
 
+def is_test(job_type: str) -> bool:
+    """Whether jobs of this type go to banned sites."""
+    return fold(job_type) == fold(TEST)
+
+
 def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
     """The scopes with a throttle that a place is in, the site first."""
     return tuple(name for name in _line(place) if name in config.throttles)
@@ -173,7 +199,6 @@ def _gates(
         standings.of(conn, config, [found[name] for name in found if name in config.throttles], now),
         limits.conditions(conn, config, limited, now) if limited else {},
         banned,
-        now,
     )
 
 

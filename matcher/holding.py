@@ -15,6 +15,7 @@ from matcher import closures, rules
 from matcher.applicants import Applicant
 from matcher.parts import Demand
 from matcher.survey import Survey
+from requirements import evaluator
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 from taskqueue import pilot_activity, waiting_place
@@ -91,6 +92,20 @@ def _places(_: Connection, situation: Situation) -> Iterator[str]:
         yield f"the configuration knows no CE {name} (GridCE)" + (f", did you mean {meant}?" if meant else "")
 
 
+def _platforms(_: Connection, situation: Situation) -> Iterator[str]:
+    """Platforms of which nothing knows; a queue that states none takes such a job all the same."""
+    offered = situation.survey.distinct("Platform", situation.survey.everything)
+    listed = (value if isinstance(value, tuple) else (value,) for value in offered)
+    known = [str(name) for names in listed for name in names]
+    for platform, others in situation.config.os_compatibility.items():
+        known += [platform, *others]
+    folded = set(map(fold, known))
+    for name in sorted(name for name in situation.demand.asked.platforms if fold(name) not in folded):
+        meant = did_you_mean(name, known)
+        hint = f", did you mean {meant}?" if meant else "; leave out Platform if any will do"
+        yield f"no queue offers the Platform {name}, and OSCompatibility does not list it{hint}"
+
+
 def _switched_off(_: Connection, situation: Situation) -> Iterator[str]:
     """Queues that would do were they not switched off."""
     survey = situation.survey
@@ -114,6 +129,22 @@ def _unsaid(_: Connection, situation: Situation) -> Iterator[str]:
         if asks and eligible and situation.survey.silent(field, eligible):
             number = eligible.bit_count()
             yield f"no queue says that it has {what}; what the {number} eligible ones have is not stated"
+
+
+def _nodes(_: Connection, situation: Situation) -> Iterator[str]:
+    """Queues that leave something to their nodes."""
+    survey, asked = situation.survey, situation.demand.requirements
+    undecided = survey.undecided(situation.demand) & situation.eligible
+    if asked is None or not undecided:
+        return
+    example = (undecided & -undecided).bit_length() - 1
+    left = survey.residue(asked, example)
+    names = ", ".join(evaluator.parameters(left, survey.declarations)) if left else ""
+    yield (
+        f"{undecided.bit_count()} of the {situation.eligible.bit_count()} eligible queues decide only at the "
+        f"node: a pilot there must measure what it asks of {names}, such as at "
+        f"{survey.queues[example].address}"
+    )
 
 
 def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:
@@ -162,9 +193,11 @@ HOLDERS: tuple[Holder, ...] = (
     _optimizers,
     _queues,
     _places,
+    _platforms,
     _switched_off,
     _unsaid,
     _closures,
+    _nodes,
     _pilots,
     _line,
 )

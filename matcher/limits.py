@@ -15,8 +15,10 @@ from sqlalchemy import Connection, Row
 from cs_config.configuration import Configuration
 from cs_config.place_limits import MatchingDelay, RunningLimit
 from matcher.applicants import Applicant
-from taskqueue import matching_delays, presence
+from requirements.values import fold
+from taskqueue import matching_delays, presence, scopes
 from taskqueue.matching_delays import Key, Level
+from taskqueue.task_queues import TaskQueue
 
 #: The columns that a job which is about to be taken shows, by the names of limits.
 _SHOWN = {
@@ -45,9 +47,16 @@ class Rule:
 
     def concerns(self, job: Job) -> bool:
         """Whether the job has the value that is limited."""
-        return (
-            self.is_about(job.vo) and (getattr(job, _SHOWN[self.limit.attribute]) or "") == self.limit.value
-        )
+        return self.is_about(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+
+    def concerns_all(self, task_queue: TaskQueue) -> bool:
+        """Whether all its jobs have that value, as far as a task queue tells."""
+        told = _of_task_queue(task_queue, self.limit.attribute)
+        return told is not None and self.is_about(task_queue.vo) and self.limits(told)
+
+    def limits(self, value: str | None) -> bool:
+        """Whether this is the value; names are the same in any case, so that nobody writes past a limit."""
+        return fold(value or "") == fold(self.limit.value)
 
     @property
     def about(self) -> str:
@@ -91,6 +100,7 @@ class Bucket:
     delay: MatchingDelay
     key: Key
     tokens: float
+    at: datetime  #: when it had these
     changed: bool = False
 
     @property
@@ -121,28 +131,44 @@ Condition = Running | Bucket
 
 
 def rules(config: Configuration) -> Mapping[str, Sequence[Rule]]:
-    """All limits and delays by their scope."""
+    """All limits and delays by their scope, as the tree spells it."""
     key = (__name__, "")
     if key not in config.derived:
         found: dict[str, list[Rule]] = {}
+        spelled = {fold(name): name for each in config.addresses for name in scopes.line(str(each))}
         for rule in _rules(config):
-            found.setdefault(rule.limit.scope, []).append(rule)
+            scope = spelled.get(fold(rule.limit.scope), rule.limit.scope)
+            found.setdefault(scope, []).append(rule)
         config.derived[key] = found
     return cast(Mapping[str, Sequence[Rule]], config.derived[key])
 
 
 def conditions(
-    conn: Connection, config: Configuration, scopes: Collection[str], now: datetime
+    conn: Connection, config: Configuration, names: Collection[str], now: datetime
 ) -> Mapping[str, list[Condition]]:
-    """What holds at the scopes now; under their lock it is exact."""
+    """What holds at the scopes of these names now; under their lock it is exact."""
     known = rules(config)
-    concerned = {scope: known[scope] for scope in scopes}
+    concerned = {scope: known[scope] for scope in names}
     slow = [s for s, these in concerned.items() if any(isinstance(r.limit, MatchingDelay) for r in these)]
     levels = matching_delays.read(conn, slow) if slow else {}
+    at = matching_delays.time(conn, now) if slow else now
     return {
-        scope: [*_running(conn, scope, these), *_buckets(these, levels, now)]
+        scope: [*_running(conn, scope, these), *_buckets(scope, these, levels, at)]
         for scope, these in concerned.items()
     }
+
+
+def _of_task_queue(task_queue: TaskQueue, attribute: str) -> str | None:
+    """What all jobs of a task queue have in common; None: it does not tell."""
+    asked = task_queue.requirement_class
+    told = {
+        "JobType": min(asked.job_types) if len(asked.job_types) == 1 else None,
+        "Owner": task_queue.owner,
+        "OwnerGroup": task_queue.owner_group,
+        "VO": task_queue.vo,
+        "SubmitPool": asked.submit_pool or "",
+    }
+    return told.get(attribute)
 
 
 def _rules(config: Configuration) -> Iterator[Rule]:
@@ -166,16 +192,19 @@ def _running(conn: Connection, scope: str, these: Sequence[Rule]) -> Iterator[Ru
         limit = rule.limit
         if isinstance(limit, RunningLimit):
             counts = there[limit.attribute].items()
-            number = sum(n for (vo, value), n in counts if value == limit.value and rule.vo in (None, vo))
+            number = sum(n for (vo, value), n in counts if rule.limits(value) and rule.vo in (None, vo))
             yield Running(rule=rule, limit=limit, there=number)
 
 
-def _buckets(these: Sequence[Rule], levels: Mapping[Key, Level], now: datetime) -> Iterator[Bucket]:
+def _buckets(
+    scope: str, these: Sequence[Rule], levels: Mapping[Key, Level], now: datetime
+) -> Iterator[Bucket]:
     for rule in these:
         delay = rule.limit
         if isinstance(delay, MatchingDelay):
-            key = (delay.scope, delay.attribute, delay.value, rule.vo or "")
-            yield Bucket(rule=rule, delay=delay, key=key, tokens=_tokens(delay, levels.get(key), now))
+            key = (scope, delay.attribute, fold(delay.value), rule.vo or "")
+            tokens = _tokens(delay, levels.get(key), now)
+            yield Bucket(rule=rule, delay=delay, key=key, tokens=tokens, at=now)
 
 
 def _tokens(delay: MatchingDelay, level: Level | None, now: datetime) -> float:

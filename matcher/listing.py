@@ -42,7 +42,7 @@ def listings(
         return [] if gate is not None and not gate.most(1) else list(_all(conn, by_id))
     if not gate.most(1):
         return []
-    concerned = [each for _, each in sorted(by_id.items()) if gate.concerns(each.requirement_class)]
+    concerned = gate.worth(conn, [each for _, each in sorted(by_id.items())], place)
     shown = [_admitted(conn, each, place, gate) for each in concerned]
     return [each for each in shown if each.job_ids]
 

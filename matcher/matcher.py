@@ -24,7 +24,7 @@ from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
 from taskqueue import bans, database, mapping, task_queues
-from taskqueue.claims import Claimed, Holder
+from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
 #: Property of groups whose members take each other's jobs.
@@ -177,8 +177,9 @@ class Matcher:
         otherwise = self._elsewhere(conn, request.presented, served, resource)
         if not candidates and otherwise is None:
             return Look()
+        # A look without locks, so that polling at a closed place costs no writing.
         gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
-        if gate is not None and (refused := _refusal(gate, candidates, request.count)):
+        if gate is not None and (refused := _refusal(conn, gate, candidates, served.place, request.count)):
             return Look(refused=refused)
         if not candidates:
             return Look(refused=otherwise)
@@ -253,10 +254,11 @@ class Matcher:
         )
 
 
-def _refusal(gate: Gate, candidates: Sequence[TaskQueue], count: int) -> str | None:
-    """Why the place lets nothing through now; a look without locks, so that polling costs no writing."""
-    some = gate.most(count) and any(gate.concerns(each.requirement_class) for each in candidates)
-    return None if some else gate.refused
+def _refusal(
+    conn: Connection, gate: Gate, candidates: Sequence[TaskQueue], place: Place, count: int
+) -> str | None:
+    """Why the place lets nothing through now."""
+    return None if gate.most(count) and gate.worth(conn, candidates, place) else gate.refused
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

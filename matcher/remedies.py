@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from matcher import parts, rules
+from matcher import parts, rewordings, rules
 from matcher.bitmaps import bits
 from matcher.parts import Demand, Requirement
+from matcher.steps import steps
 from matcher.survey import Failure, Offer, Survey
 from requirements import evaluator
 from requirements.canonical import Requirements
@@ -59,13 +60,13 @@ def _cpu_time(_: Failure, asked: RequirementClass, offered: list[Offer], survey:
         for queue in offered
         if (fitting := [each for each in survey.segments if each <= queue.resource.cpu_time])
     ]
-    for time in _steps(time for time in times if time < asked.cpu_time):
+    for time in steps(time for time in times if time < asked.cpu_time):
         yield f"lower CPUTime from {asked.cpu_time} to {time} s", replace(asked, cpu_time=int(time))
 
 
 def _ram(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
     needed, cores = rules.ram_needed(asked), asked.processors_min
-    for ram in _steps(queue.resource.max_ram for queue in offered if (queue.resource.max_ram or 0) < needed):
+    for ram in steps(queue.resource.max_ram for queue in offered if (queue.resource.max_ram or 0) < needed):
         per_core = min(asked.min_ram_per_core, int(ram) // cores)
         own = min(asked.min_ram, int(ram) - per_core * cores)
         changed = replace(asked, min_ram=own, min_ram_per_core=per_core)
@@ -83,7 +84,7 @@ def _lowered(asked: RequirementClass, changed: RequirementClass) -> str:
 
 
 def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
-    for number in _steps(queue.resource.processors for queue in offered):
+    for number in steps(queue.resource.processors for queue in offered):
         cores = int(number)
         tags = {tag for tag in asked.tags if not parts.is_core_tag(tag)}
         most = None if asked.processors_max is None else cores
@@ -94,12 +95,16 @@ def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: S
 
 
 def _gpus(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
-    for number in _steps(queue.resource.gpus for queue in offered):
+    for number in steps(queue.resource.gpus for queue in offered):
         yield f"lower GPUs from {asked.gpus} to {number:.0f}", replace(asked, gpus=int(number))
 
 
 def _whole_node(_: Failure, asked: RequirementClass, __: list[Offer], ___: Survey) -> _Found:
-    tags = frozenset(tag for tag in asked.tags if fold(tag) != "wholenode")
+    # Who asks for a whole node and says no number takes any number of cores, and did not ask for them.
+    any_number = asked.processors_min == 1 and asked.processors_max is None
+    tags = frozenset(
+        tag for tag in asked.tags if fold(tag) != "wholenode" and not (any_number and parts.is_core_tag(tag))
+    )
     yield "do without WholeNode", replace(asked, whole_node=False, tags=tags)
 
 
@@ -170,7 +175,11 @@ def _of_requirement(
 ) -> Iterator[Remedy]:
     requirements = demand.requirements
     if not isinstance(requirements, Record) or not isinstance(part, Record):
-        left = evaluator.without(requirements or part, failure.wanted)
+        whole = requirements or part
+        for text, new in rewordings.of(failure.wanted, queues, survey):
+            reworded = evaluator.reworded(whole, failure.wanted, new)
+            yield Remedy(text=text, demand=replace(demand, requirements=reworded))
+        left = evaluator.without(whole, failure.wanted)
         text = f"leave out `{failure.wanted}` of the Requirements"
         yield Remedy(text=text, demand=replace(demand, requirements=left))
         return
@@ -207,7 +216,7 @@ def _of_value(
     number = _number(wanted)
     if number is not None:
         offered = (_number(value) for value, mask in winnable.items() for _ in range(mask.bit_count()))
-        for step in _steps(each for each in offered if each is not None and each < number):
+        for step in steps(each for each in offered if each is not None and each < number):
             yield f"lower {name} from {shown(wanted)} to {shown(step)}", (name, step)
         return
     known = {key(item): item for value in there for item in _several(value)}
@@ -231,12 +240,6 @@ def _one(field: str, names: frozenset[str]) -> dict[str, Any]:
 
 def _record(values: tuple[_Entry, ...]) -> Requirements | None:
     return Record(values=values) if values else None
-
-
-def _steps(values: Iterable[float | None]) -> list[float]:
-    """Of what each of some queues offers: the nearest step down, the one that wins half, and all of them."""
-    ordered = sorted((value for value in values if value is not None), reverse=True)
-    return list(dict.fromkeys([*ordered[:1], *ordered[len(ordered) // 2 :][:1], *ordered[-1:]]))
 
 
 def _number(value: Value) -> int | float | None:

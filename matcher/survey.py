@@ -20,7 +20,10 @@ from matcher import offers, parts
 from matcher.parts import Condition, Demand, Kind, Part, Requirement
 from matcher.resource import Resource
 from requirements import evaluator
+from requirements.canonical import Requirements
 from requirements.declarations import Declarations
+from requirements.evaluator import Reason
+from requirements.nodes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.values import Value, fold, shown
 
 #: A queue that stands for all that are alike, and those.
@@ -36,8 +39,9 @@ class Offer:
     """A queue as the VO gets it."""
 
     address: QueueAddress
-    values: Mapping[str, Value]
+    values: Mapping[str, Value]  #: what is the same for all its nodes
     resource: Resource
+    nodes: NodeAttributes = NO_NODE_ATTRIBUTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +146,9 @@ class Survey:
         found: dict[Value, int] = {}
         for queue, mask in self._by_values((name,)):
             value = self._folded[queue].get(fold(name))
-            if mask & queues and value is not None:
-                found[value] = mask & queues
+            for each in (value, *(self.queues[queue].nodes.options(name) or ())):
+                if mask & queues and each is not None:
+                    found[each] = found.get(each, 0) | mask & queues
         return found
 
     @cached_property
@@ -152,7 +157,7 @@ class Survey:
         spelled: dict[str, str] = {}
         for number, queue in enumerate(self.queues):
             if self.candidates >> number & 1:
-                for name in queue.values:
+                for name in (*queue.values, *queue.nodes.names):
                     spelled.setdefault(fold(name), name)
         return tuple(spelled.values())
 
@@ -166,7 +171,7 @@ class Survey:
             return
         for queue, mask in self._by_values(evaluator.parameters(part.asked, self.declarations)):
             if mask & failure.queues:
-                for reason in evaluator.failing(part.asked, self.queues[queue].values, self.declarations):
+                for reason in self._failing(part, queue):
                     if reason.wanted == failure.wanted:
                         yield reason.has, mask
 
@@ -193,12 +198,33 @@ class Survey:
         names = evaluator.parameters(part.asked, self.declarations)
         found: defaultdict[tuple[str, str], int] = defaultdict(int)
         for queue, mask in self._by_values(names):
-            for reason in evaluator.failing(part.asked, self.queues[queue].values, self.declarations):
+            for reason in self._failing(part, queue):
                 found[reason.requirement, reason.wanted] |= mask
         return tuple(
             Failure(part=part, requirement=requirement, wanted=wanted, queues=queues)
             for (requirement, wanted), queues in found.items()
         )
+
+    def _failing(self, part: Requirement, queue: int) -> Sequence[Reason]:
+        offer = self.queues[queue]
+        return evaluator.failing(part.asked, offer.values, self.declarations, offer.nodes)
+
+    def undecided(self, demand: Demand) -> int:
+        """The queues that some of the demand is left to the nodes of, among those that fail nothing."""
+        if not self._have_nodes:
+            return 0
+        found = 0
+        for part in parts.parts(demand):
+            if isinstance(part, Requirement):
+                for queue, mask in self._by_values(evaluator.parameters(part.asked, self.declarations)):
+                    if self.residue(part.asked, queue) is not None:
+                        found |= mask
+        return found
+
+    def residue(self, asked: Requirements, queue: int) -> Requirements | None:
+        """What the nodes of a queue decide of requirements; None: nothing."""
+        offer = self.queues[queue]
+        return evaluator.standing(asked, offer.values, self.declarations, offer.nodes).residue
 
     def _by_resource(self, looks: tuple[str, ...]) -> _Column:
         return self._column(
@@ -211,8 +237,19 @@ class Survey:
         folded = tuple(map(fold, names))
         return self._column(
             ("values", folded),
-            lambda number: tuple(_exact(self._folded[number].get(name)) for name in folded),
+            lambda number: tuple(self._said(number, name) for name in folded),
         )
+
+    def _said(self, queue: int, name: str) -> Hashable:
+        """What a queue says of a name: for all its nodes alike, or what each may have."""
+        if self._have_nodes and name in self._options[queue]:
+            return "nodes", self._options[queue][name]
+        return _exact(self._folded[queue].get(name))
+
+    @cached_property
+    def _have_nodes(self) -> bool:
+        """Whether any of the queues has node attributes."""
+        return any(queue.nodes.declared for queue in self.queues)
 
     def _column(self, key: object, of: Callable[[int], Hashable], *, ordered: bool = False) -> _Column:
         """For each distinct answer of `of` the first queue that gives it, and all that do.
@@ -232,6 +269,16 @@ class Survey:
             answers = sorted(masks, key=_capacity) if ordered else list(masks)
             self._columns[key] = [(firsts[answer], masks[answer]) for answer in answers]
         return self._columns[key]
+
+    @cached_property
+    def _options(self) -> list[Mapping[str, Hashable]]:
+        return [
+            {
+                fold(name): None if options is None else tuple(map(_exact, options))
+                for name, options in queue.nodes.declared
+            }
+            for queue in self.queues
+        ]
 
     @cached_property
     def _folded(self) -> list[Mapping[str, Value]]:
@@ -275,11 +322,13 @@ def mask_of(numbers: Sequence[int]) -> int:
 
 
 def _offers_of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[Offer, ...]:
-    offered: dict[tuple[object, ...], tuple[Resource, Mapping[str, Value]]] = {}
+    offered: dict[Hashable, tuple[Resource, Mapping[str, Value]]] = {}
     found = []
     for address in addresses:
         values = config.values(address, vo)
-        key = tuple((name, _exact(value)) for name, value in values.items())
+        nodes = config.node_attributes(address, vo)
+        differing = repr(nodes) if nodes else ""  # which tells True from 1
+        key = (tuple((name, _exact(value)) for name, value in values.items()), differing)
         if key not in offered:
             offered[key] = offers.offered(values), config.ad(address, vo)
         resource, ad = offered[key]
@@ -289,7 +338,7 @@ def _offers_of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]
             "sites": frozenset({fold(address.site)}),
             "grid_ces": frozenset({fold(address.ce)}),
         }
-        found.append(Offer(address=address, values=ad, resource=replace(resource, **place)))
+        found.append(Offer(address=address, values=ad, resource=replace(resource, **place), nodes=nodes))
     return tuple(found)
 
 

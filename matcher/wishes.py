@@ -51,6 +51,8 @@ def _of_requirements(part: Requirement, wanted: str, here: Survey) -> Wish:
         return Wish(text=_literal(f"be such that `{wanted}`"))
     [(_, value)] = part.asked.values
     [parameter] = evaluator.parameters(part.asked, here.declarations)
+    if parameter in here.queues[0].nodes:
+        return Wish(text=_literal(f"have nodes with {parameter} {shown(value)}"))
     number = None if isinstance(value, tuple) else _number(value)
     has = next(
         (each for other, each in here.queues[0].values.items() if fold(other) == fold(parameter)), None

@@ -9,7 +9,7 @@ from optimizers import jdl, members
 from optimizers.members import Submitted
 from optimizers.submitter import Submitter
 from requirements.classads import Unevaluated
-from requirements.errors import InvalidInput, InvalidJob
+from requirements.errors import InvalidInput, InvalidJob, NotAllowed
 from requirements.problem import Problem
 
 #: One description: its text, or what a JSON body says.
@@ -32,6 +32,7 @@ def check(
 
     Raises:
         InvalidJob: With the problems of every description, each with its index.
+        NotAllowed: One is for somebody else.
     """
     checked: list[Checked] = []
     problems: list[Problem] = []
@@ -43,6 +44,8 @@ def check(
             if text not in alike:
                 alike[text] = list(_check_one(config, submitter, source, prefix, sandbox))
             checked += alike[text]
+        except NotAllowed as refused:
+            raise NotAllowed(f"{prefix}{refused}") from None
         except InvalidInput as invalid:
             problems += (replace(each, path=f"{prefix}{each.path}") for each in invalid.problems)
     if problems:

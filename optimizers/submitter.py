@@ -1,12 +1,13 @@
 """Who submits, and for whom."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cs_config.configuration import Configuration
 from optimizers import keywords
-from requirements.errors import InvalidJob
+from requirements.errors import InvalidJob, NotAllowed
 from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
 from requirements.values import fold
 
 
@@ -39,27 +40,44 @@ def ownership(raw: Mapping[str, object], submitter: Submitter, config: Configura
         config: Knows the VO of a group.
 
     Raises:
-        InvalidJob: Somebody else is named by one who is no operator; no VO, or no owner.
+        NotAllowed: Somebody else is named by one who is no operator.
+        InvalidJob: No VO, no owner, or a VO that the configuration does not know.
     """
     named = {name: _named(raw, name) for name in ("VO", "Owner", "OwnerGroup")}
-    own = {"VO": submitter.vo, "Owner": submitter.owner, "OwnerGroup": submitter.owner_group}
-    problems = [
-        Problem(path=name, message=f"{value!r}, only an operator submits for others; yours is {own[name]!r}")
-        for name, value in named.items()
-        if value and not submitter.operator and not _same(name, value, own[name])
-    ]
+    if not submitter.operator:
+        _require_own(named, submitter)
     known = config.registry.groups.get(named["OwnerGroup"])
     vo = fold(named["VO"] or (known.vo if known and known.vo else "") or submitter.vo)
     owner = named["Owner"] or submitter.owner
-    problems += (
+    problems = [
         Problem(path=name, message="has to be named")
         for name, value in (("VO", vo), ("Owner", owner))
         if not value
-    )
+    ]
+    if vo and submitter.operator:
+        problems += _unknown(vo, config)
     if problems:
         raise InvalidJob(problems)
     group = named["OwnerGroup"] or (submitter.owner_group if vo == fold(submitter.vo) else "")
     return Ownership(vo=vo, owner=owner, owner_group=group or f"{vo}_user")
+
+
+def _require_own(named: Mapping[str, str], submitter: Submitter) -> None:
+    own = {"VO": submitter.vo, "Owner": submitter.owner, "OwnerGroup": submitter.owner_group}
+    others = [
+        f"{name}: {value!r:.80}, yours is {own[name]!r}"
+        for name, value in named.items()
+        if value and not _same(name, value, own[name])
+    ]
+    if others:
+        raise NotAllowed(f"only an operator submits for others ({'; '.join(others)})")
+
+
+def _unknown(vo: str, config: Configuration) -> Iterator[Problem]:
+    """A VO that the configuration does not have, where it has any: most likely mistyped."""
+    if config.vos and vo not in config.vos:
+        message = f"{vo!r:.80} is not in the configuration"
+        yield Problem(path="VO", message=message, suggestion=did_you_mean(vo, config.vos))
 
 
 def _named(raw: Mapping[str, object], name: str) -> str:

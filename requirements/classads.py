@@ -48,19 +48,29 @@ def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> dict[
     if len(text) > MAX_SIZE:
         raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
     ad = read_ad(source)
+    check(ad, source)
+    return _attributes(ad, source)
+
+
+def check(ad: Ad, source: Source) -> None:
+    """Refuse an ad that HTCondor's library cannot read.
+
+    Raises:
+        InvalidInput: At its beginning.
+    """
     check_height(ad, source)
     try:
         classad2.ClassAd(rendered(ad))
     except classad2.ClassAdException as error:
         raise source.fault(ad.start, "HTCondor's ClassAd library cannot read this") from error
-    return _attributes(ad, source)
 
 
 def _attributes(ad: Ad, source: Source) -> dict[str, object]:
-    return {name: _value(node, source) for name, node in ad.entries}
+    return {name: value_of(node, source) for name, node in ad.entries}
 
 
-def _value(node: Node, source: Source) -> object:
+def value_of(node: Node, source: Source) -> object:
+    """What `parse_ad` gives for a part of an ad."""
     match node:
         case Literal(value=Special.UNDEFINED):
             return None
@@ -71,7 +81,7 @@ def _value(node: Node, source: Source) -> object:
         ):
             return -number if node.operator == "-" else number
         case ListOf(items=items):
-            return [_value(item, source) for item in items]
+            return [value_of(item, source) for item in items]
         case Ad():
             return _attributes(node, source)
     line, column = source.place(node.start)

@@ -51,6 +51,12 @@ class InvalidRequest(InvalidInput):
     """A request is wrong in another way: an unknown filter, a missing field."""
 
 
+class NotAllowed(PilotageError):
+    """Who asks is known, but may not have this; the service writes it down."""
+
+    code = "not_allowed"
+
+
 class NotFound(PilotageError):
     """Nothing has the name that the caller gave; the suggestion is what was probably meant."""
 

@@ -15,6 +15,9 @@ from requirements.rules import ReasonKind
 from requirements.source import Source
 from requirements.values import Value, lookup, shown
 
+#: What is told of an attribute that the resource does not have.
+ABSENT = "is absent"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingPart:
@@ -69,7 +72,7 @@ def _kind(value: object) -> ReasonKind:
 
 def _has(part: Program, resource: Mapping[str, Value]) -> str | None:
     seen = [(name, lookup(resource, name)) for name in part.names]
-    said = (f"{name} is absent" if value is None else f"{name} = {shown(value)}" for name, value in seen)
+    said = (f"{name} {ABSENT}" if value is None else f"{name} = {shown(value)}" for name, value in seen)
     return "; ".join(said) or None
 
 

@@ -14,7 +14,7 @@ from requirements.values import Value, kept, lookup, normal, shown
 
 __all__ = [
     *("Reason", "ReasonKind", "Standing", "eligible", "failing", "in_words", "parameters", "parts"),
-    *("standing", "without"),
+    *("reworded", "standing", "without"),
 ]
 
 
@@ -122,11 +122,27 @@ def in_words(requirements: Requirements, declarations: Declarations) -> str:
 
 def without(requirements: Requirements, wanted: str) -> Requirements | None:
     """An expression without the operand of its outermost `&&` that was written so; None: nothing is left."""
+    return _instead(requirements, wanted, None)
+
+
+def reworded(requirements: Requirements, wanted: str, new: str) -> Requirements | None:
+    """An expression with another operand instead of the one of its outermost `&&` that was written so."""
+    return _instead(requirements, wanted, new)
+
+
+def _instead(requirements: Requirements, wanted: str, new: str | None) -> Requirements | None:
     if isinstance(requirements, Record):
         return requirements
-    dropped = wanted.strip("() ")  # parentheses around the whole are no part of it
-    left = [f"({text})" for text in evaluation.operands(requirements.text) if text.strip("() ") != dropped]
+    dropped = _bare(wanted)
+    operands = evaluation.operands(requirements.text)
+    changed = [new if _bare(text) == dropped else text for text in operands] if operands else [new]
+    left = [f"({text})" for text in changed if text is not None]
     return Expression(text=" && ".join(left)) if left else None
+
+
+def _bare(text: str) -> str:
+    """Parentheses around the whole are no part of it."""
+    return text.strip("() ")
 
 
 def parameters(requirements: Requirements, declarations: Declarations) -> tuple[str, ...]:

@@ -73,6 +73,28 @@ def read_ad(source: Source) -> Ad:
     return ad
 
 
+def read_ads(source: Source) -> tuple[Ad, ...]:
+    """The trees of a text that is any number of ads in brackets, one after the other or in a list.
+
+    Raises:
+        InvalidInput: At the first place where the text is something else.
+    """
+    reader = _Reader(source)
+    in_list = reader.take("{")
+    found: list[Ad] = []
+    while reader.at("["):
+        found.append(reader.ad(dotted=True))
+        while reader.take(";") or reader.take(","):
+            pass
+    if in_list:
+        reader.expect("}", "or an ad")
+    if not reader.at_end():
+        raise reader.unexpected("an ad")
+    for ad in found:
+        _check_depth(ad, reader)
+    return tuple(found)
+
+
 def _check_depth(node: Node, reader: Cursor) -> None:
     """Refuse a tree too deep to walk: `1*1+1<<1<1==1` is deep without a parenthesis."""
     waiting = [(node, 1)]

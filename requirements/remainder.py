@@ -111,4 +111,4 @@ def _said(name: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> st
     if name in nodes:
         return f"{name} of a node is one of {shown_options(nodes.options(name))}"
     value = lookup(resource, name)
-    return f"{name} is absent" if value is None else f"{name} = {shown(value)}"
+    return f"{name} {evaluation.ABSENT}" if value is None else f"{name} = {shown(value)}"

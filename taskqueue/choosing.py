@@ -1,6 +1,6 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +16,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    tuple_,
 )
 
 from taskqueue import taking
@@ -32,9 +33,10 @@ def _passing() -> list[ColumnElement[bool]]:
     """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
     type_: BindParameter[str] = bindparam("only_job_type")
     kept_out = [
-        column.not_in(bindparam(f"not_{attribute}", expanding=True)) for attribute, column in COLUMNS.items()
+        tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))
+        for attribute, shown in COLUMNS.items()
     ]
-    return [or_(type_ == "", jobs.c.job_type == type_), *kept_out]
+    return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out]
 
 
 #: The jobs that may be taken, in the order of a claim.
@@ -67,6 +69,7 @@ PICK = (
     .where(waiting_jobs.c.job_id == bindparam("the_job"))
     .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
 )
+LEFT = taking.left_if(*_passing())
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
 #: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group, what it
@@ -78,16 +81,24 @@ Waiting = Row[*tuple[Any, ...]]
 class Passing:
     """Which jobs of a task queue are worth a look."""
 
-    job_type: str = ""  #: only of this type; empty: of any
-    kept_out: frozenset[tuple[str, str]] = frozenset()  #: attributes with a value that is full
+    job_type: str = ""  #: only of this type, in lower case; empty: of any
+    #: Attribute, VO and value of those that are full; values in lower case.
+    kept_out: frozenset[tuple[str, str, str]] = frozenset()
 
     def values(self) -> dict[str, object]:
         """For the statement."""
         full = {
-            f"not_{name}": sorted(value for attribute, value in self.kept_out if attribute == name)
+            f"not_{name}": sorted((vo, value) for attribute, vo, value in self.kept_out if attribute == name)
             for name in COLUMNS
         }
         return {"only_job_type": self.job_type, **full}
+
+
+def left(
+    conn: Connection, task_queue_ids: Collection[int], *, place: Place, passing: Passing
+) -> frozenset[int]:
+    """Those of the task queues that have a job for this place which is worth a look."""
+    return taking.ask(conn, LEFT, task_queue_ids, {**passing.values(), **taking.at_place(place)})
 
 
 def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:

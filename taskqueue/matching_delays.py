@@ -1,10 +1,14 @@
-"""The token buckets of matching delays, as they were left."""
+"""The token buckets of matching delays, as they were left.
+
+Their time is the database's: the clocks of matchers on several hosts differ, and each would fill the
+buckets by its own.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, bindparam, select
+from sqlalchemy import BindParameter, Connection, bindparam, func, select
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.tables import matching_delays as table
@@ -14,6 +18,7 @@ from taskqueue.upserts import Twins, Upsert
 Key = tuple[str, str, str, str]
 
 _SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
+TIME_POSTGRESQL = select(func.clock_timestamp())
 READ = select(table).where(table.c.scope.in_(_SCOPES))
 
 
@@ -31,6 +36,11 @@ class Level:
 
     tokens: float
     at: datetime
+
+
+def time(conn: Connection, now: datetime) -> datetime:
+    """The time by which buckets fill; on SQLite there is one host, and `now` is its clock."""
+    return now if conn.dialect.name == "sqlite" else conn.execute(TIME_POSTGRESQL).scalar_one()
 
 
 def read(conn: Connection, scopes: Collection[str]) -> Mapping[Key, Level]:

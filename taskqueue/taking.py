@@ -168,11 +168,21 @@ GIVE_SQLITE = (
     .values(site=bindparam("at_site"), **_GIVEN)
     .returning(*CLAIMED)
 )
-#: EXISTS ends at the first job of each; a task queue may hold hundreds of thousands.
-LEFT = select(task_queues.c.task_queue_id).where(
-    task_queues.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)),
-    claimable(task_queues.c.task_queue_id, **HERE).order_by(None).correlate(task_queues).exists(),
-)
+
+
+def left_if(*conditions: ColumnElement[bool]) -> Select[int]:
+    """The task queues with a job that may be taken and fulfils conditions.
+
+    EXISTS ends at the first job of each; a task queue may hold hundreds of thousands.
+    """
+    jobs_left = claimable(task_queues.c.task_queue_id, **HERE).where(*conditions)
+    return select(task_queues.c.task_queue_id).where(
+        task_queues.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)),
+        jobs_left.order_by(None).correlate(task_queues).exists(),
+    )
+
+
+LEFT = left_if()
 
 
 #: A job that nobody else gets any more: its id, new epoch, VO, description and parameters.
@@ -242,11 +252,18 @@ def take_all(conn: Connection, wants: Sequence[Want], *, now: datetime) -> list[
 
 def left(conn: Connection, task_queue_ids: Collection[int], *, place: Place) -> frozenset[int]:
     """Those of the task queues that have a job for this place, though perhaps in another's hands just now."""
+    return ask(conn, LEFT, task_queue_ids, at_place(place))
+
+
+def ask(
+    conn: Connection, statement: Select[int], task_queue_ids: Collection[int], values: Mapping[str, object]
+) -> frozenset[int]:
+    """Those of the task queues that a statement made by `left_if` finds."""
     ordered = sorted(set(task_queue_ids))
     found: set[int] = set()
     for start in range(0, len(ordered), _BATCH):
-        values = {"task_queue_ids": ordered[start : start + _BATCH], **at_place(place)}
-        found.update(conn.execute(LEFT, values).scalars())
+        ids = ordered[start : start + _BATCH]
+        found.update(conn.execute(statement, {"task_queue_ids": ids, **values}).scalars())
     return frozenset(found)
 
 

@@ -55,6 +55,13 @@ TASK_QUEUE_IDS = select(
         bindparam("keys", expanding=True)
     )
 )
+# KEY SHARE: only the removal of a class has to wait.
+LOCK_CLASSES = (
+    select(requirement_classes.c.class_id)
+    .where(requirement_classes.c.class_id.in_(_IDS))
+    .order_by(requirement_classes.c.class_id)
+    .with_for_update(read=True, key_share=True)
+)
 # NO KEY UPDATE: a claim, which only refers to the row, is not held up.
 LOCK = (
     select(task_queues.c.task_queue_id, task_queues.c.occupied)
@@ -146,13 +153,9 @@ def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime)
     """
     if not entries:
         return
-    classes = _ensure_classes(conn, {entry.requirement_class for entry in entries})
-    by_key: defaultdict[_Key, list[WaitingEntry]] = defaultdict(list)
-    for entry in entries:
-        digest = entry.requirement_class.digest
-        by_key[classes[digest], entry.owner_group, entry.owner].append(entry)
-    ids = _ensure_task_queues(conn, by_key, now)
-    _occupy(conn, set(ids.values()), now)
+    while (held := _hold(conn, entries, now)) is None:
+        pass  # what was not used for long was removed under our hands: it is made anew
+    by_key, ids = held
     for key, members in sorted(by_key.items()):
         _put(conn, ids[key], [entry.job_id for entry in members])
     rows = [
@@ -161,6 +164,24 @@ def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime)
         for entry in members
     ]
     conn.execute(WAIT, rows)
+
+
+def _hold(
+    conn: Connection, entries: Sequence[WaitingEntry], now: datetime
+) -> tuple[Mapping[_Key, Sequence[WaitingEntry]], Mapping[_Key, int]] | None:
+    """The entries by their task queues, which are locked and occupied; None: one went before it was."""
+    wanted = {entry.requirement_class for entry in entries}
+    classes = _ensure_classes(conn, wanted)
+    if any(each.digest not in classes for each in wanted):
+        return None
+    by_key: defaultdict[_Key, list[WaitingEntry]] = defaultdict(list)
+    for entry in entries:
+        digest = entry.requirement_class.digest
+        by_key[classes[digest], entry.owner_group, entry.owner].append(entry)
+    ids = _ensure_task_queues(conn, by_key, now)
+    if len(ids) < len(by_key) or _occupy(conn, set(ids.values()), now) < len(by_key):
+        return None
+    return by_key, ids
 
 
 def enqueue_again(conn: Connection, job_ids: Collection[int], *, now: datetime) -> None:
@@ -245,7 +266,7 @@ def _ensure_task_queues(
 ) -> Mapping[_Key, int]:
     known = _task_queue_ids(conn, list(by_key))
     missing = sorted(key for key in by_key if key not in known)
-    if not missing:
+    if not missing or not _lock_classes(conn, {class_id for class_id, _, _ in missing}):
         return known
     rows = [
         {
@@ -263,6 +284,11 @@ def _ensure_task_queues(
     return _task_queue_ids(conn, list(by_key))
 
 
+def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
+    """Keep classes from being removed before they have their task queue; False: one is gone."""
+    return all(len(conn.execute(LOCK_CLASSES, {"ids": ids}).all()) == len(ids) for ids in _batches(class_ids))
+
+
 def _task_queue_ids(conn: Connection, keys: Sequence[_Key]) -> Mapping[_Key, int]:
     found: dict[_Key, int] = {}
     for start in range(0, len(keys), BATCH):
@@ -271,10 +297,14 @@ def _task_queue_ids(conn: Connection, keys: Sequence[_Key]) -> Mapping[_Key, int
     return found
 
 
-def _occupy(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> None:
+def _occupy(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> int:
+    """Lock task queues that get jobs; how many there are, since one may have been removed just now."""
+    found = 0
     for ids in _batches(task_queue_ids):
-        empty = {row.task_queue_id for row in conn.execute(LOCK, {"ids": ids}) if not row.occupied}
-        _set_occupied(conn, empty, now, is_occupied=True)
+        rows = conn.execute(LOCK, {"ids": ids}).all()
+        _set_occupied(conn, {row.task_queue_id for row in rows if not row.occupied}, now, is_occupied=True)
+        found += len(rows)
+    return found
 
 
 def _set_occupied(conn: Connection, ids: Collection[int], now: datetime, *, is_occupied: bool) -> None:

@@ -13,6 +13,7 @@ from cs_config import validate
 from cs_config.configuration import Configuration
 from taskqueue import database
 from tests import debian
+from tests.grid_engine import GridEngine
 from tests.postgres import TEMPLATE, Postgres
 from tests.redis_server import RedisServer
 from tests.slurm import Slurm
@@ -123,6 +124,21 @@ def slurm(short_directory: Path) -> Iterator[Slurm]:
     directory = short_directory / "slurm"
     directory.mkdir()
     cluster = Slurm(directory)
-    cluster.start()
-    yield cluster
-    cluster.stop()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def grid_engine(short_directory: Path) -> Iterator[GridEngine]:
+    """A real Grid Engine with two queues; for tests that clean up behind them."""
+    directory = short_directory / "ge"
+    directory.mkdir()
+    cell = GridEngine(directory)
+    try:
+        cell.start()
+        yield cell
+    finally:
+        cell.stop()

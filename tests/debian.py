@@ -20,9 +20,12 @@ class Suite:
     about: str
     programs: tuple[str, ...]
     packages: tuple[str, ...]
+    needs_root: bool = False  #: its server runs jobs of others
 
     @property
     def is_ready(self) -> bool:
+        if self.needs_root and os.geteuid() != 0:
+            return False
         return all(shutil.which(program, path=PATH) for program in self.programs)
 
 
@@ -31,6 +34,13 @@ SUITES = {
         about="the batch system Slurm",
         programs=("slurmctld", "slurmd", "munged", "sbatch"),
         packages=("slurm-wlm", "munge"),
+        needs_root=True,
+    ),
+    "gridengine": Suite(
+        about="the batch system Grid Engine",
+        programs=("qsub", "nsenter", "ip", "setpriv"),
+        packages=("gridengine-master", "gridengine-exec", "gridengine-client", "iproute2", "util-linux"),
+        needs_root=True,
     ),
     "ssh": Suite(
         about="head nodes behind SSH",
@@ -66,8 +76,8 @@ def main() -> None:
     if "--install" in sys.argv[1:]:
         _install()
     for name, suite in missing().items():
-        packages = " ".join(suite.packages)
-        sys.stderr.write(f"left out: {name} ({suite.about}); ./dev test --install adds {packages}\n")
+        packages, root = " ".join(suite.packages), " (as root)" if suite.needs_root else ""
+        sys.stderr.write(f"left out: {name} ({suite.about}); ./dev test --install{root} adds {packages}\n")
 
 
 if __name__ == "__main__":

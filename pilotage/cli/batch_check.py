@@ -18,6 +18,7 @@ from pilotage.fabric.batch.bench import Bench, Violated
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.glitches import GlitchyShell
+from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.slurm import Slurm
@@ -29,6 +30,7 @@ class Kind(StrEnum):
     """The batch systems that are known."""
 
     SLURM = "slurm"
+    GRID_ENGINE = "gridengine"
     LOCAL = "local"
 
 
@@ -89,7 +91,8 @@ def batch_check(
 def _system(kind: Kind, directory: Path, shell: GlitchyShell) -> BatchSystem:
     if kind is Kind.LOCAL:
         return LocalHost(directory=str(directory), cores=4, memory=4000)
-    return Slurm(areas=WorkAreas(directory=str(directory), shell=shell))
+    areas = WorkAreas(directory=str(directory), shell=shell)
+    return Slurm(areas=areas) if kind is Kind.SLURM else GridEngine(areas=areas)
 
 
 def _chosen(only: list[str] | None) -> list[str]:

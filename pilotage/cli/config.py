@@ -1,8 +1,8 @@
-"""`pilotage config`: check, show and store the configuration."""
+"""`pilotage config`: check, show, store, import and export the configuration."""
 
 import typer
 
-from pilotage.cli import config_check, config_show, config_versions
+from pilotage.cli import config_check, config_export, config_import, config_show, config_versions
 
 
 def register(app: typer.Typer) -> None:
@@ -12,4 +12,10 @@ def register(app: typer.Typer) -> None:
     commands.command("show")(config_show.show)
     commands.command("apply")(config_versions.apply)
     commands.command("history")(config_versions.history)
+    imports = typer.Typer(help="Bring descriptions of other systems into the tree.")
+    imports.command("classad")(config_import.classad)
+    commands.add_typer(imports, name="import")
+    exports = typer.Typer(help="Say the tree in the words of other systems.")
+    exports.command("classad")(config_export.classad)
+    commands.add_typer(exports, name="export")
     app.add_typer(commands, name="config")

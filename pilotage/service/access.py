@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
 
 from cs_config.operations import operations
-from pilotage.service import audit
 from pilotage.service.callers import Caller, Role
 from pilotage.service.limits import Rate
 from pilotage.service.parts import Parts
-from pilotage.service.refusals import NotAllowed, NotAuthenticated
+from pilotage.service.refusals import NotAuthenticated
 from pilotage.service.tokens import Token
+from requirements.errors import NotAllowed
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "allowed_roles"
@@ -43,34 +43,30 @@ def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
     return roles
 
 
-def admit(request: Request, parts: Parts, roles: frozenset[Role]) -> Token:
-    """What the token says of who asks, if it may ask this.
+def authenticate(request: Request, parts: Parts) -> Token:
+    """What the token says of who asks.
 
     Raises:
         NotAuthenticated: There is no good token.
-        NotAllowed: Its role may not use this route.
-        TooManyRequests: It asked too often.
+        TooManyRequests: Its bearer asked too often.
     """
-    now = parts.clock()
-    token = parts.tokens.verify(_bearer(request), now=now)
+    token = parts.tokens.verify(_bearer(request), now=parts.clock())
     if token.token_id in parts.revoked:
         raise NotAuthenticated("the token was revoked")
     caller = token.caller
     if not caller.is_operator:
         parts.rates.take(caller.subject, _rate(parts, caller), now=time.monotonic())
-    if caller.role not in roles:
-        refuse(request, caller, f"the role {caller.role} may not {request.method} {request.url.path}")
     return token
 
 
-def refuse(request: Request, caller: Caller, reason: str) -> NoReturn:
-    """Turn the caller away, and write it down.
+def require(request: Request, caller: Caller, roles: frozenset[Role]) -> None:
+    """Let only these roles in.
 
     Raises:
-        NotAllowed: always.
+        NotAllowed: The caller has none of them.
     """
-    audit.refused(caller, method=request.method, path=request.url.path, reason=reason)
-    raise NotAllowed(reason)
+    if caller.role not in roles:
+        raise NotAllowed(f"the role {caller.role} may not {request.method} {request.url.path}")
 
 
 def _rate(parts: Parts, caller: Caller) -> Rate:

@@ -54,7 +54,8 @@ class ApiRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
             parts: Parts = request.app.state.parts
-            request.state.token = access.admit(request, parts, roles)
+            request.state.token = access.authenticate(request, parts)
+            access.require(request, request.state.token.caller, roles)
             _check_texts(request)
             if takes_json:
                 await request.load(parts.limits.json_bytes)

@@ -10,9 +10,10 @@ from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
 from matcher import errors as matcher_errors
-from pilotage.service import refusals
+from pilotage.service import audit, refusals
 from pilotage.service.parts import Parts
-from requirements.errors import InvalidInput, InvalidRequest, NotFound, PilotageError
+from pilotage.service.tokens import Token
+from requirements.errors import InvalidInput, InvalidRequest, NotAllowed, NotFound, PilotageError
 from requirements.problem import Problem
 from taskqueue import database
 from taskqueue import errors as taskqueue_errors
@@ -22,6 +23,7 @@ _log = logging.getLogger(__name__)
 #: The status for each type of error; the nearest of its parents where it has no line itself.
 STATUS: dict[type[Exception], int] = {
     InvalidInput: 400,
+    NotAllowed: 403,
     NotFound: 404,
     config_errors.ConfigError: 422,
     config_errors.VersionConflict: 409,
@@ -34,9 +36,7 @@ STATUS: dict[type[Exception], int] = {
     taskqueue_errors.StorageFull: 503,
     matcher_errors.Busy: 503,
     matcher_errors.NotInTime: 503,
-    matcher_errors.NotServed: 403,
     refusals.NotAuthenticated: 401,
-    refusals.NotAllowed: 403,
     refusals.NotHere: 404,
     refusals.BodyTooLarge: 413,
     refusals.PreconditionRequired: 428,
@@ -86,7 +86,15 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
         return await _bug(request, error)
     parts: Parts = request.app.state.parts
     parts.metrics.refused(error.code)
+    if status == 403:
+        _write_down(request, error)
     return answer(status, error.code, str(error), dict(error.details), _headers(status, error))
+
+
+def _write_down(request: Request, error: PilotageError) -> None:
+    """Every request outside its role, wherever that was found out."""
+    token: Token = request.state.token
+    audit.refused(token.caller, method=request.method, path=request.url.path, reason=str(error))
 
 
 async def _validation(request: Request, error: Exception) -> JSONResponse:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from cs_config.address import QueueAddress
 from pilotage.service.callers import Caller, Role
-from pilotage.service.refusals import NotAllowed
+from requirements.errors import NotAllowed
 from taskqueue import database, pilot_binding
 
 #: Pilots that this process remembers; a forgotten one costs a statement.

@@ -11,12 +11,6 @@ class NotAuthenticated(PilotageError):
     code = "not_authenticated"
 
 
-class NotAllowed(PilotageError):
-    """The token is good, but not for this."""
-
-    code = "not_allowed"
-
-
 class NotHere(PilotageError):
     """There is nothing of this kind for the caller to see."""
 

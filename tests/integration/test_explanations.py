@@ -32,52 +32,181 @@ def helps(found: Json, *words: str) -> Json:
     return dict(told[0])
 
 
-MISTAKES = [
-    ({"Requirements": {"SoftwareTag": "AppVersio1"}}, "SoftwareTag", ("AppVersion1", "AppVersio1")),
-    ({"Requirements": {"SofwareTag": "AppVersion1"}}, "SofwareTag", ("write SoftwareTag",)),
-    ({"Requirements": {"CPUModel": "Intel Xenon"}}, "CPUModel", ("Intel Xeon",)),
-    ({"Requirements": {"Memory": 4_000_000}}, "Memory", ("lower Memory",)),
-    ({"Requirements": {"OS": "windows"}}, "OS", ("OS",)),
-    ({"Requirements": {"Country": "Germany"}}, "Country", ("leave out Country",)),
+#: What was said, the requirement that is named, words of the change that helps, and the change as made.
+MISTAKES: list[tuple[Json, str, tuple[str, ...], Json]] = [
+    (
+        {"Requirements": {"SoftwareTag": "AppVersio1"}},
+        "SoftwareTag",
+        ("write SoftwareTag AppVersion1 instead of AppVersio1",),
+        {"Requirements": {"SoftwareTag": "AppVersion1"}},
+    ),
+    (
+        {"Requirements": {"SofwareTag": "AppVersion1"}},
+        "SofwareTag",
+        ("write SoftwareTag instead of SofwareTag",),
+        {"Requirements": {"SoftwareTag": "AppVersion1"}},
+    ),
+    (
+        {"Requirements": {"CPUModel": "intel xenon"}},
+        "CPUModel",
+        ("write CPUModel Intel Xeon instead",),
+        {"Requirements": {"CPUModel": "Intel Xeon"}},
+    ),
+    (
+        {"Requirements": {"Memory": 4_000_000}},
+        "Memory",
+        ("lower Memory from 4000000 to 2000",),
+        {"Requirements": {"Memory": 2000}},
+    ),
+    ({"Requirements": {"OS": "windows"}}, "OS", ("allow OS rhel8",), {"Requirements": {"OS": "rhel8"}}),
+    ({"Requirements": {"Country": "Germany"}}, "Country", ("leave out Country",), {}),
+    (
+        {"Requirements": {"Country": "CHE", "Memory": 4000}},
+        "Country",
+        ("write Country CH instead of CHE",),
+        {"Requirements": {"Country": "CH", "Memory": 4000}},
+    ),
     (
         {"Requirements": 'other.Country == "DE" && other.MaxRAM > 4000000'},
         "Requirements",
-        ("MaxRAM > 4000000",),
+        ("write `other.MaxRAM >= 15800`", "instead of `other.MaxRAM > 4000000`"),
+        {"Requirements": 'other.Country == "DE" && other.MaxRAM >= 15800'},
     ),
-    ({"Requirements": "other.GPUz > 1"}, "Requirements", ("other.GPUz > 1",)),
-    ({"Tags": ["gpu"]}, "Tags", ("leave out the tag gpu",)),
-    ({"Site": "OSG.CRN.ch"}, "Site", ("OSG.CERN.ch", "instead of OSG.CRN.ch")),
-    ({"Site": ["OSG.CERN.ch"], "GridCE": "nosuch.cern.ch"}, "GridCE", ("GridCE",)),
-    ({"Site": "OSG.CERN.ch", "Requirements": {"CPUModel": "AMD EPYC"}}, "CPUModel", ("CPUModel",)),
-    ({"CPUTime": 500_000, "Site": "OSG.CERN.ch"}, "CPUTime", ("lower CPUTime",)),
-    ({"NumberOfProcessors": 1000}, "NumberOfProcessors", ("lower NumberOfProcessors",)),
-    ({"GPUs": 64}, "GPUs", ("lower GPUs",)),
-    ({"WholeNode": True, "Requirements": {"Memory": 1000}}, "WholeNode", ("WholeNode",)),
+    ({"Requirements": "other.GPUz > 1"}, "Requirements", ("leave out `other.GPUz > 1`",), {}),
+    (
+        {"Requirements": 'member("AppVersion1", other.SofwareTag)'},
+        "Requirements",
+        ("write other.SoftwareTag instead of other.SofwareTag",),
+        {"Requirements": 'member("AppVersion1", other.SoftwareTag)'},
+    ),
+    (
+        {"Requirements": 'other.CPUModel == "Intel Xenon" && other.MaxRAM > 2000'},
+        "Requirements",
+        ('write `other.CPUModel == "Intel Xeon"` instead',),
+        {"Requirements": 'other.CPUModel == "Intel Xeon" && other.MaxRAM > 2000'},
+    ),
+    (
+        {"Requirements": 'other.CPUModel =?= "intel xeon"'},
+        "Requirements",
+        ('write `other.CPUModel =?= "Intel Xeon"` instead',),
+        {"Requirements": 'other.CPUModel =?= "Intel Xeon"'},
+    ),
+    (
+        {"Requirements": 'other.MaxRAM > "4000"'},
+        "Requirements",
+        ("write `other.MaxRAM > 4000` instead",),
+        {"Requirements": "other.MaxRAM > 4000"},
+    ),
+    (
+        {"Requirements": "other.MaxRAM > 8000 && other.MaxRAM < 4000"},
+        "Requirements",
+        ("leave out `other.MaxRAM < 4000`",),
+        {"Requirements": "other.MaxRAM > 8000"},
+    ),
+    ({"Tags": ["gpu"]}, "Tags", ("leave out the tag gpu",), {}),
+    ({"Tags": ["gpu"], "Site": "OSG.CERN.ch"}, "Tags", ("leave out the tag gpu",), {"Site": "OSG.CERN.ch"}),
+    (
+        {"Site": "OSG.CRN.ch"},
+        "Site",
+        ("write Site OSG.CERN.ch instead of OSG.CRN.ch",),
+        {"Site": "OSG.CERN.ch"},
+    ),
+    (
+        {"Site": ["OSG.CERN.ch"], "GridCE": "ce01.brazos.tamu.edu"},
+        "GridCE",
+        ("allow GridCE ce503.cern.ch as well",),
+        {"Site": ["OSG.CERN.ch"], "GridCE": ["ce01.brazos.tamu.edu", "ce503.cern.ch"]},
+    ),
+    (
+        {"Site": "OSG.CERN.ch", "Requirements": {"CPUModel": "AMD EPYC"}},
+        "CPUModel",
+        ("allow CPUModel Intel Xeon as well",),
+        {"Site": "OSG.CERN.ch", "Requirements": {"CPUModel": ["AMD EPYC", "Intel Xeon"]}},
+    ),
+    (
+        {"CPUTime": 500_000, "Site": "OSG.CERN.ch"},
+        "CPUTime",
+        ("lower CPUTime from 518400 to 86400",),
+        {"CPUTime": 86_400, "Site": "OSG.CERN.ch"},
+    ),
+    (
+        {"NumberOfProcessors": 1000},
+        "NumberOfProcessors",
+        ("lower NumberOfProcessors from 1000 to 8",),
+        {"NumberOfProcessors": 8},
+    ),
+    ({"GPUs": 64}, "GPUs", ("lower GPUs from 64 to 0",), {}),
+    (
+        {"WholeNode": True, "Requirements": {"Memory": 1000}},
+        "WholeNode",
+        ("do without WholeNode",),
+        {"Requirements": {"Memory": 1000}},
+    ),
     (
         {"BannedSites": ["OSG.CERN.ch", "OSG.KIT.de"], "Requirements": {"SoftwareTag": "AppVersion2"}},
         "BannedSites",
-        ("OSG.CERN.ch off BannedSites",),
+        ("take OSG.CERN.ch off BannedSites",),
+        {"BannedSites": ["OSG.KIT.de"], "Requirements": {"SoftwareTag": "AppVersion2"}},
     ),
     (
         {"Requirements": {"SofwareTag": "AppVersion1", "Memory": 4_000_000}},
         "Memory",
-        ("Memory", "SoftwareTag"),
+        ("lower Memory from 4000000 to 2000", "write SoftwareTag instead of SofwareTag"),
+        {"Requirements": {"SoftwareTag": "AppVersion1", "Memory": 2000}},
     ),
 ]
 
 
-@pytest.mark.parametrize(("said", "requirement", "words"), MISTAKES)
-def test_the_mistake_and_its_remedy_are_named(
-    service: Service, said: Json, requirement: str, words: tuple[str, ...]
-):
+def test_typical_mistakes_are_named_and_the_change_that_is_told_gains_what_is_promised(service: Service):
     user = service.user()
-    found = user.post("/api/v1/explain", json={"jobs": [{**JOB, **said}]}).json()
-    assert (found["job_id"], found["eligible_queues"], found["candidate_queues"]) == (None, 0, 210)
-    assert requirement in requirements(found)
-    helps(found, *words)
-    submitted = user.post("/api/v1/jobs", json={"jobs": [{**JOB, **said}]}).json()
-    again = user.get(f"/api/v1/jobs/{submitted['job_ids'][0]}/explain").json()
-    assert (again["reasons"], again["changes"]) == (found["reasons"], found["changes"])
+
+    def foreseen(said: Json) -> Json:
+        return dict(user.post("/api/v1/explain", json={"jobs": [{**JOB, **said}]}).json())
+
+    for said, requirement, words, mended in MISTAKES:
+        found = foreseen(said)
+        assert (found["job_id"], found["eligible_queues"], found["candidate_queues"]) == (None, 0, 210), said
+        assert requirement in requirements(found), said
+        told = helps(found, *words)
+        assert foreseen(mended)["eligible_queues"] == told["gains"], (said, told)
+        assert any("no eligible queue" in each for each in found["now"])
+
+
+def test_the_explanation_of_a_submitted_job_is_that_of_its_description(service: Service):
+    user = service.user()
+    jobs = [{**JOB, **said} for said, *_ in MISTAKES]
+    ids = user.post("/api/v1/jobs", json={"jobs": jobs}).json()["job_ids"]
+    for job_id, job in zip(ids, jobs, strict=True):
+        found = user.post("/api/v1/explain", json={"jobs": [job]}).json()
+        again = explained(user, job_id)
+        assert (again["reasons"], again["changes"]) == (found["reasons"], found["changes"])
+
+
+#: What the submission refuses, and words of the message.
+REFUSED: list[tuple[Json, tuple[str, ...]]] = [
+    ({"Requirements": {"Memory": "4 GB"}}, ("Memory", "'4 GB'", "number of MB")),
+    ({"Requirements": "other.MaxRAM >"}, ("Requirements",)),
+    ({"CPUTime": 5_000_000}, ("CPUTime", "5000000", "at most 500000")),
+    ({"CPUTime": "long"}, ("CPUTime", "long", "whole number")),
+    ({"MinNumberOfProcessors": 8, "MaxNumberOfProcessors": 4}, ("MinNumberOfProcessors", "8", "4")),
+    ({"MinRAM": 8000, "MaxRAM": 4000}, ("MinRAM", "8000", "MaxRAM", "4000")),
+    ({"CPUTme": 3600}, ("CPUTme", "did you mean CPUTime")),
+    ({"Requirements": {"Memory": -1}}, ("Memory", "-1", "at least 1")),
+    ({"OwnerGroup": "cms_prodution"}, ("OwnerGroup", "cms_prodution", "yours is 'cms_user'")),
+    ({"VO": "atlas"}, ("VO", "atlas", "yours is 'cms'")),
+]
+
+
+def test_what_a_description_alone_shows_to_be_wrong_is_refused_with_what_is_allowed(service: Service):
+    user = service.user()
+    for said, words in REFUSED:
+        answers = [
+            user.post(path, json={"jobs": [{**JOB, **said}]}) for path in ("/api/v1/jobs", "/api/v1/explain")
+        ]
+        for answer in answers:
+            assert answer.status_code == 400, said
+            message = answer.json()["error"]["message"]
+            assert all(word in message for word in words), message
 
 
 def test_a_vo_without_rights_is_told_so(service: Service):
@@ -98,7 +227,8 @@ def test_a_vo_that_no_queue_is_for_has_no_candidates(service: Service):
 
 def test_a_platform_that_no_queue_knows_is_named(service: Service):
     found = service.user().post("/api/v1/explain", json={"jobs": [{**JOB, "Platform": "el99"}]}).json()
-    assert any("Platform el99" in each for each in found["now"])
+    assert held(found, "no queue offers the Platform el99", "leave out Platform")
+    assert held(found, "no queue says that it has Platform el99", "194 eligible ones")
 
 
 def test_memory_that_no_queue_says_to_have_is_named(service: Service):

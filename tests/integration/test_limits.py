@@ -1,20 +1,26 @@
 """Running limits, matching delays and bans: exact, also with several matchers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import NoReturn
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event, select, update
 
 from cs_config import validate
 from cs_config.errors import ConfigError
+from matcher import claiming
 from matcher.claiming import Look
 from matcher.matcher import Matcher
 from taskqueue import bans, database, handover, job_control, jobs
 from taskqueue.bans import Ban
+from taskqueue.classes import RequirementClass
+from taskqueue.tables import matching_delays, waiting_jobs
 from tests import stored, waiting
-from tests.waiting import LONG, SHORT
+from tests.waiting import ELSEWHERE, LONG, SHORT
 
 LIMITS = """
 Operations:
@@ -31,7 +37,7 @@ def _matcher(engine: Engine, now: datetime, options: str, seed: int = 1) -> Matc
 
 
 def _put(engine: Engine, now: datetime, count: int, **values: str) -> list[int]:
-    types = frozenset({values["job_type"]} if values.get("job_type") == "Test" else ())
+    types = frozenset({values["job_type"]} if values.get("job_type", "").lower() == "test" else ())
     asked = replace(waiting.EVERYWHERE, job_types=types)
     with database.writing(engine) as conn:
         ids = waiting.put(conn, now, count, asked=asked, owner=values.get("owner", "alice"))
@@ -44,6 +50,27 @@ def _ask(matcher: Matcher, count: int = 1, where: object = LONG) -> Look:
     [look] = matcher.serve([waiting.request(**waiting.at(where), count=count)])  # type: ignore[arg-type]
     assert isinstance(look, Look)
     return look
+
+
+def _pass(engine: Engine, seconds: float) -> None:
+    """So much time passes for the tokens."""
+    with database.writing(engine) as conn:
+        for row in conn.execute(select(matching_delays)).all():
+            conn.execute(update(matching_delays).values(at=row.at - timedelta(seconds=seconds)))
+
+
+@contextmanager
+def _read_only() -> Iterator[None]:
+    """Whoever claims in here breaks the test."""
+
+    def claims(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("that was a write")
+
+    claim_all, claiming.claim_all = claiming.claim_all, claims  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        claiming.claim_all = claim_all
 
 
 def _ids(look: Look) -> list[int]:
@@ -91,6 +118,103 @@ def test_a_limit_of_a_ce_counts_that_ce(engine: Engine, now: datetime) -> None:
     assert len(look.claimed) == 2, elsewhere
 
 
+def test_nobody_writes_past_a_limit_in_other_letters(engine: Engine, now: datetime) -> None:
+    ids = _put(engine, now, 2, job_type="merge") + _put(engine, now, 2, job_type="MERGE")
+    matcher = _matcher(engine, now, "RunningLimit: {a.b.CH: {JobType: {Merge: 3}}}")
+    assert _ids(_ask(matcher, 9)) == ids[:3]
+    assert _ask(matcher).refused == "limits"
+
+
+def test_polling_at_a_full_place_writes_nothing(engine: Engine, now: datetime) -> None:
+    limits = "{JobType: {MC: 0}, JobGroup: {g1: 0}, Owner: {bob: 0}}"
+    matcher = _matcher(engine, now, f"RunningLimit: {{A.B.ch: {limits}}}")
+    _put(engine, now, 1, job_type="MC")
+    _put(engine, now, 1, job_group="G1")
+    _put(engine, now, 1, owner="bob")
+    with database.writing(engine) as conn:
+        waiting.put(conn, now, 1, asked=RequirementClass(vo="lhcb", cpu_time=60, job_types=frozenset({"MC"})))
+    with _read_only():
+        assert _ask(matcher).refused == "limits"
+    [free] = _put(engine, now, 1, job_group="g2")
+    assert _ids(_ask(matcher, 9)) == [free]
+
+
+def test_polling_without_a_token_or_at_a_limit_of_ones_vo_writes_nothing(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 2, job_group="g1")
+    own = "  lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobGroup: {g1: 1}}}}}\n"
+    config = waiting.grid(waiting.GRID + LIMITS.format(options="MaxRescheduling: 3") + own)
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    slow = _matcher(engine, now, "MatchingDelay: {A.B.ch: {JobGroup: {g1: 1000}}}")
+    assert len(_ask(slow, 9).claimed) == 1
+    with _read_only():
+        assert _ask(slow).refused == "limits"
+        assert _ask(matcher).refused == "limits"
+
+
+def test_a_task_queue_that_is_empty_is_not_called_limited(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 1, job_group="g1")
+    matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobGroup: {g1: 1}}}")
+    assert len(_ask(matcher).claimed) == 1
+    look = _ask(matcher)
+    assert (look.refused, len(look.emptied), look.in_other_hands) == (None, 1, False)
+
+
+def test_a_job_that_is_let_in_and_in_anothers_hands_is_waited_for(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 1, job_group="full")
+    [free] = _put(engine, now, 1, job_group="free", owner="bob")
+    matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobGroup: {full: 0}}}")
+    with database.writing(engine) as conn:
+        conn.execute(select(waiting_jobs).where(waiting_jobs.c.job_id == free).with_for_update())
+        look = _ask(matcher)
+    assert (look.claimed, look.in_other_hands) == ((), True)
+    assert _ids(_ask(matcher)) == [free]
+    engine.dispose()
+
+
+def test_limits_at_one_place_cost_another_nothing(engine: Engine, now: datetime) -> None:
+    options = "RunningLimit: {A.B.ch: {JobType: {MC: 1}}}"
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+
+    def cost() -> int:
+        statements.clear()
+        assert len(_ask(_matcher(engine, now, options), 1, ELSEWHERE).claimed) == 1
+        return len(statements)
+
+    _put(engine, now, 3, job_group="free")
+    alone = cost()
+    only_there = RequirementClass(vo="lhcb", cpu_time=3600, sites=frozenset({"A.B.ch"}))
+    with database.writing(engine) as conn:
+        waiting.put(conn, now, 50, asked=only_there)
+    _put(engine, now, 3, job_type="MC")
+    assert len(_ask(_matcher(engine, now, options)).claimed) == 1
+    assert cost() == alone
+    assert not any("scopes" in statement for statement in statements)
+
+
+def test_directors_are_told_only_what_the_place_lets_in(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 2, job_group="full")
+    free = _put(engine, now, 2, job_group="free")
+    [test] = _put(engine, now, 1, job_type="Test", owner="eve")
+    matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobGroup: {full: 0}}}")
+
+    def listed() -> list[int]:
+        asked = waiting.request(**waiting.at(LONG))
+        found = matcher.get_matching_task_queues(asked.presented, asked.caller)
+        assert [each.waiting for each in found] == [len(each.job_ids) for each in found]
+        return [job_id for each in found for job_id in each.job_ids]
+
+    assert listed() == [*free, test]
+    with database.writing(engine) as conn:
+        bans.ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+    assert listed() == [test]
+    [other] = _put(engine, now, 1, job_type="test", owner="eve")
+    assert listed() == [test, other]
+
+
 def test_nought_keeps_a_value_out(engine: Engine, now: datetime) -> None:
     _put(engine, now, 3, job_type="MC")
     look = _ask(_matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 0}}}"))
@@ -108,12 +232,26 @@ def test_matchers_at_once_give_no_more_than_the_limit(engine: Engine, now: datet
 
 def test_a_delay_gives_one_token_an_interval_and_a_burst_after_a_pause(engine: Engine, now: datetime) -> None:
     _put(engine, now, 20, job_type="MC")
-    options = "MatchingDelay: {A.B.ch: {JobType: {MC: 10}, Burst: {JobType: {MC: 3}}}}"
+    options = "MatchingDelay: {A.B.ch: {JobType: {MC: 1000}, Burst: {JobType: {MC: 3}}}}"
     given = []
-    for seconds in (0, 0, 5, 10, 35, 1000):
-        matcher = _matcher(engine, now + timedelta(seconds=seconds), options)
-        given.append(len(_ask(matcher, 9).claimed))
+    for seconds in (0, 0, 500, 500, 2500, 90000):
+        _pass(engine, seconds)
+        given.append(len(_ask(_matcher(engine, now, options), 9).claimed))
     assert given == [3, 0, 0, 1, 2, 3]
+
+
+def test_clocks_of_matchers_that_differ_make_no_tokens(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 20, job_type="MC")
+    options = "MatchingDelay: {A.B.ch: {JobType: {MC: 1000}}}"
+    given = [
+        len(_ask(_matcher(engine, now + timedelta(hours=hours), options), 9).claimed)
+        for hours in (0, 9, -9, 9, -9)
+    ]
+    _pass(engine, 1000)
+    given.append(len(_ask(_matcher(engine, now - timedelta(hours=9), options), 9).claimed))
+    engine.dispose()
+    assert given == [1, 0, 0, 0, 0, 1]
 
 
 def test_a_delay_holds_for_all_matchers_together_and_a_token_that_is_not_used_is_kept(

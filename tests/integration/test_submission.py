@@ -10,7 +10,7 @@ from sqlalchemy import Engine, func, select
 
 from optimizers import submission
 from optimizers.submission import Submitter
-from requirements.errors import InvalidJob
+from requirements.errors import InvalidJob, NotAllowed
 from taskqueue import blobs, database, descriptions
 from taskqueue.blob_store import DirectoryStore
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
@@ -146,9 +146,11 @@ def test_the_same_key_at_once_makes_the_jobs_once(engine: Engine, now: datetime)
 
 def test_only_an_operator_submits_for_others(engine: Engine, now: datetime) -> None:
     others = {**JOB, "Owner": "bob", "OwnerGroup": "lhcb_prod", "VO": "LHCb"}
-    with pytest.raises(InvalidJob) as caught:
-        submit(engine, grid(), now, others)
-    assert {problem.path for problem in caught.value.problems} == {"Owner", "OwnerGroup"}
+    with pytest.raises(
+        NotAllowed, match=r"jobs\[1\]/.*Owner: 'bob'.*OwnerGroup: 'lhcb_prod', yours is 'lhcb_user'"
+    ):
+        submit(engine, grid(), now, JOB, others)
+    assert count(engine) == 0
     [job_id] = submit(engine, grid(), now, others, submitter=OPERATOR)
     found = job(engine, job_id)
     assert (found.vo, found.owner, found.owner_group) == ("lhcb", "bob", "lhcb_prod")
@@ -166,6 +168,14 @@ def test_an_operator_without_a_vo_names_one(engine: Engine, now: datetime) -> No
     with pytest.raises(InvalidJob) as caught:
         submit(engine, grid(), now, JOB, submitter=OPERATOR)
     assert {problem.path for problem in caught.value.problems} == {"VO", "Owner"}
+
+
+def test_an_operator_who_mistypes_a_vo_is_told_which_is_meant(engine: Engine, now: datetime) -> None:
+    config = grid(GRID + "Registry: {VO: {biomed: {}, lhcb: {}}}\n")
+    for_others = {**JOB, "Owner": "bob"}
+    with pytest.raises(InvalidJob, match=r"VO: 'biomedd'.*did you mean biomed\?"):
+        submit(engine, config, now, {**for_others, "VO": "BioMedd"}, submitter=OPERATOR)
+    assert submit(engine, config, now, {**for_others, "VO": "BioMed"}, submitter=OPERATOR)
 
 
 def test_naming_oneself_is_allowed(engine: Engine, now: datetime) -> None:

@@ -60,7 +60,7 @@ class _Seen:
     entry: _Entry
     process: int | None  #: its number; None: not started
     alive: bool
-    exit_code: int | None
+    exit_code: int | None = None
 
     @property
     def waits(self) -> bool:
@@ -187,17 +187,17 @@ class LocalHost:
         return number
 
     def _look(self, entries: Iterable[_Entry]) -> list[_Seen]:
-        entries = list(entries)
-        codes = self._areas.exit_codes(each.stamp for each in entries)
-        return [self._seen(each, codes.get(each.stamp)) for each in entries]
+        """How jobs stand. Processes are looked at before the marks: one that is gone has left its own."""
+        seen = [self._seen(each) for each in entries]
+        marks = self._areas.marks(each.entry.stamp for each in seen)
+        return [replace(each, exit_code=marks[each.entry.stamp].exit_code) for each in seen]
 
-    def _seen(self, entry: _Entry, exit_code: int | None) -> _Seen:
+    def _seen(self, entry: _Entry) -> _Seen:
         said = LocalShell().read(self._areas.path(entry.stamp, "process"), last=100).split()
         if len(said) != len(("process", "start")):
-            return _Seen(entry=entry, process=None, alive=False, exit_code=exit_code)
+            return _Seen(entry=entry, process=None, alive=False)
         process, start = map(int, said)
-        alive = exit_code is None and _start_of(process) == start
-        return _Seen(entry=entry, process=process, alive=alive, exit_code=exit_code)
+        return _Seen(entry=entry, process=process, alive=_start_of(process) == start)
 
     def _turn(self, entries: Iterable[_Entry]) -> None:
         """Start what fits, in order: a job that does not fit yet keeps its place. End what will not end."""

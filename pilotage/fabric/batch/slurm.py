@@ -22,7 +22,7 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
-from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.batch.work_area import Marks, WorkAreas
 
 #: Source: Slurm, squeue(1), job state codes. What is not named here is on its way.
 _STATES = {
@@ -91,13 +91,12 @@ class Slurm:
         """How jobs stand: by the listing, else by accounting, else by what the job itself left."""
         asked = {handle.stamp: handle for handle in handles}
         listed = {stamp: _the_one(rows, asked[stamp]) for stamp, rows in self._listed(asked).items()}
-        codes = self.areas.exit_codes(
-            stamp for stamp in asked if stamp not in listed or listed[stamp].state in ENDED
-        )
-        lost = [stamp for stamp in asked if stamp not in listed and stamp not in codes]
+        over = [stamp for stamp in asked if stamp not in listed or listed[stamp].state in ENDED]
+        marks = self.areas.marks(over)
+        lost = [stamp for stamp in over if stamp not in listed and not marks[stamp].ended]
         accounted = self._accounted(lost) if lost else {}
         found = {**listed, **{stamp: _the_one(rows, asked[stamp]) for stamp, rows in accounted.items()}}
-        return {stamp: _report(found.get(stamp), codes.get(stamp), asked[stamp]) for stamp in asked}
+        return {stamp: _report(found.get(stamp), marks.get(stamp, Marks()), asked[stamp]) for stamp in asked}
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the jobs that bear one of the stamps."""
@@ -108,6 +107,7 @@ class Slurm:
         listed = self._listed([handle.stamp for handle in handles])
         alive = [row.reference for rows in listed.values() for row in rows if row.state not in ENDED]
         if alive:
+            self.areas.mark_killed(listed)
             self._run(["scancel", *alive], unless="Invalid job id")
 
     def output(self, handle: Handle) -> Output:
@@ -201,19 +201,18 @@ def _the_one(rows: Iterable[_Row], handle: Handle) -> _Row:
     return min(rows, key=lambda row: (row.state in ENDED, row.reference != handle.reference))
 
 
-def _report(row: _Row | None, code: int | None, handle: Handle) -> Report:
+def _report(row: _Row | None, marks: Marks, handle: Handle) -> Report:
     if row is not None and row.state not in ENDED:
         return Report(state=row.state, reference=row.reference, message=row.message)
     reference = row.reference if row else handle.reference
-    if code is not None:
+    if marks.ended:
         # The script came to its end; whatever the batch system says of it came after.
-        state = State.DONE if code == 0 else State.FAILED
         killed = row is not None and row.state is State.KILLED
         return Report(
-            state=State.KILLED if killed else state,
+            state=State.KILLED if killed else marks.state,
             reference=reference,
-            exit_code=code,
-            message=row.message if row else "forgotten by the batch system, known by its exit status",
+            exit_code=marks.exit_code,
+            message=row.message if row else "forgotten by the batch system, known by what it left",
         )
     if row is not None:
         return Report(state=row.state, reference=reference, message=row.message)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pilotage.fabric.batch.batch_system import BatchJob, Output
+from pilotage.fabric.batch.batch_system import BatchJob, Output, State
 from pilotage.fabric.batch.shell import Shell
 
 #: The status of a job that was started a second time.
@@ -26,14 +26,36 @@ _WRAPPER = """\
 #!/bin/sh
 cd {area} || exit 70
 mkdir started 2>/dev/null || exit {twice}
-./job >out 2>err </dev/null &
+# Grid Engine announces the end by USR2, to all processes: only we take notice of it.
+(trap '' USR2; exec ./job) >out 2>err </dev/null &
 child=$!
-for signal in TERM INT HUP USR1 USR2; do trap "kill -$signal $child 2>/dev/null" $signal; done
+for signal in TERM INT HUP USR1; do trap "kill -$signal $child 2>/dev/null" $signal; done
+trap "kill -TERM $child 2>/dev/null" USR2
 # A signal ends the wait, not the job: wait until the child is gone.
 while :; do wait $child; status=$?; kill -0 $child 2>/dev/null || break; done
 echo $status >exit.new && mv exit.new exit
 exit $status
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What a job and its submitter left in its work area."""
+
+    exit_code: int | None = None  #: of the script; None: it has not come to its end
+    killed: bool = False  #: we asked for its end
+
+    @property
+    def ended(self) -> bool:
+        """Whether the script came to its end."""
+        return self.exit_code is not None
+
+    @property
+    def state(self) -> State:
+        """How it ended."""
+        if self.exit_code == 0:
+            return State.DONE
+        return State.KILLED if self.killed else State.FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +83,32 @@ class WorkAreas:
         self.shell.write(script, wrapper.encode(), executable=True)
         return script
 
-    def exit_codes(self, stamps: Iterable[str]) -> Mapping[str, int]:
-        """The statuses of those whose script has ended."""
-        found: dict[str, int] = {}
-        for some in _batches(sorted(stamps)):
-            files = [self.path(stamp, "exit") for stamp in some]
+    def marks(self, stamps: Iterable[str]) -> Mapping[str, Marks]:
+        """What jobs left, with few commands for all of them."""
+        wanted = sorted(stamps)
+        exits = self._contents(wanted, "exit")
+        killed = self._contents(wanted, "killed")
+        return {
+            stamp: Marks(
+                exit_code=int(code) if (code := exits.get(stamp, "")).isdecimal() else None,
+                killed=stamp in killed,
+            )
+            for stamp in wanted
+        }
+
+    def mark_killed(self, stamps: Iterable[str]) -> None:
+        """Note that we ask for the end of jobs, before we do."""
+        for stamp in stamps:
+            self.shell.write(self.path(stamp, "killed"), b"killed\n")
+
+    def _contents(self, stamps: Sequence[str], name: str) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for some in _batches(stamps):
+            files = [self.path(stamp, name) for stamp in some]
             said = self.shell.run(["grep", "-sH", "", *files])  # one command for all; status 1: there is none
             for line in said.stdout.splitlines():
-                path, _, status = line.rpartition(":")
-                if status.isdecimal():
-                    found[path.split("/")[-2]] = int(status)
+                path, _, content = line.rpartition(":")
+                found[path.split("/")[-2]] = content
         return found
 
     def output(self, stamp: str) -> Output:

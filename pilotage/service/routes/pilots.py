@@ -10,8 +10,7 @@ from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.pilots import NewPilot, PilotAnswer, PilotNews, PilotPage, PilotQuery
-from pilotage.service.refusals import NotAllowed
-from requirements.errors import InvalidRequest
+from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold

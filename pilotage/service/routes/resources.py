@@ -2,17 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 
 from cs_config import nodes
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
-from pilotage.service import access
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller
 from pilotage.service.models.resources import NodeTree, ParameterAnswer, QueueAnswer, Selection
-from requirements.errors import InvalidRequest
+from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.values import fold
 
@@ -21,9 +20,9 @@ router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute
 
 @router.post("/getEligibleNodes")
 @allow(*EVERY_ROLE)
-def get_eligible_nodes(request: Request, parts: PartsOf, caller: CallerOf, body: Selection) -> NodeTree:
+def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: Selection) -> NodeTree:
     """The queues that satisfy both selections, as a tree."""
-    vo = _vo(request, caller, body.vo)
+    vo = _vo(caller, body.vo)
     if vo is None:
         raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
     tree = nodes.get_eligible_nodes(parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue)
@@ -33,7 +32,6 @@ def get_eligible_nodes(request: Request, parts: PartsOf, caller: CallerOf, body:
 @router.get("/queues/{site}/{ce}/{queue}")
 @allow(*EVERY_ROLE)
 def show_queue(
-    request: Request,
     parts: PartsOf,
     caller: CallerOf,
     site: str,
@@ -46,7 +44,7 @@ def show_queue(
     address = QueueAddress.parse(f"{site}/{ce}/{queue}")
     if not config.knows(address):
         raise QueueNotFound(str(address), config.suggest(str(address)))
-    whose = _vo(request, caller, vo)
+    whose = _vo(caller, vo)
     parameters = {
         each.name: ParameterAnswer(
             value=each.value, level=each.level, path=each.path, file=each.file, line=each.line
@@ -62,7 +60,7 @@ def show_queue(
     )
 
 
-def _vo(request: Request, caller: Caller, named: str | None) -> str | None:
+def _vo(caller: Caller, named: str | None) -> str | None:
     """The VO that the question is about; None: nobody's in particular.
 
     Raises:
@@ -72,5 +70,5 @@ def _vo(request: Request, caller: Caller, named: str | None) -> str | None:
         return caller.vo
     vo = fold(named)
     if not caller.may_read(vo):
-        access.refuse(request, caller, f"{named!r:.80} is not a VO of the token")
+        raise NotAllowed(f"{named!r:.80} is not a VO of the token")
     return vo

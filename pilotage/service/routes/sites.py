@@ -25,9 +25,8 @@ from pilotage.service.models.sites import (
     Watermark,
 )
 from pilotage.service.parts import Parts
-from pilotage.service.refusals import NotAllowed
 from requirements import two_sided
-from requirements.errors import InvalidInput, InvalidRequest
+from requirements.errors import InvalidInput, InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, as_value, fold

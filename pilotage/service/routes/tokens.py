@@ -11,8 +11,7 @@ from pilotage.service.callers import Caller, Role
 from pilotage.service.grants import Grant
 from pilotage.service.models.tokens import Renewed, Revocation
 from pilotage.service.parts import Parts
-from pilotage.service.refusals import NotAllowed
-from requirements.errors import InvalidRequest
+from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from taskqueue import database, pilots, revoked_tokens
 from taskqueue.states import PilotStatus

@@ -7,10 +7,12 @@ import pytest
 from pilotage.fabric.batch.bench import Bench
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.glitches import GlitchyShell
+from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
+from tests.grid_engine import GridEngine as Cell
 from tests.slurm import Slurm as Cluster
 
 
@@ -25,7 +27,20 @@ def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
     return Bench(system=Slurm(areas=areas), queue="short", shell=shell)
 
 
-@pytest.fixture(params=[_local_host, pytest.param(_slurm, marks=pytest.mark.debian("slurm"))])
+def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
+    cell: Cell = request.getfixturevalue("grid_engine")
+    shell = GlitchyShell(shell=cell.shell)
+    areas = WorkAreas(directory=f"{cell.shell.home}/{directory.parent.name}", shell=shell)
+    return Bench(system=GridEngine(areas=areas), queue="short", shell=shell)
+
+
+@pytest.fixture(
+    params=[
+        _local_host,
+        pytest.param(_slurm, marks=pytest.mark.debian("slurm")),
+        pytest.param(_grid_engine, marks=pytest.mark.debian("gridengine")),
+    ]
+)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with closing(request.param(tmp_path / "jobs", request)) as bench:
         yield bench

@@ -1,3 +1,7 @@
+import logging
+
+import pytest
+
 from tests.running_service import Service
 
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
@@ -233,12 +237,17 @@ def test_many_jobs_of_several_vos_are_rescheduled_by_an_operator(service: Servic
     assert answer["job_ids"] == ids
 
 
-def test_an_operator_submits_for_others_and_a_user_does_not(service: Service):
+def test_an_operator_submits_for_others_and_a_user_does_not(
+    service: Service, caplog: pytest.LogCaptureFixture
+):
     job = {**JOB, "VO": "dune", "Owner": "zoe", "OwnerGroup": "dune_user"}
     [job_id] = submit(service.operator(), job)
     assert service.user("zoe", "dune").get(f"/api/v1/jobs/{job_id}").json()["owner"] == "zoe"
-    answer = service.user().post("/api/v1/jobs", json={"jobs": [job]})
-    assert answer.status_code == 400
+    with caplog.at_level(logging.INFO, logger="pilotage.audit"):
+        answer = service.user().post("/api/v1/jobs", json={"jobs": [job]})
+    assert (answer.status_code, error(answer)["code"]) == (403, "not_allowed")
+    [line] = [record.getMessage() for record in caplog.records if record.name == "pilotage.audit"]
+    assert "zoe" in line
 
 
 def test_an_operator_without_a_vo_is_told_to_name_one(service: Service):

@@ -119,7 +119,7 @@ def test_values_that_cannot_be_compared_are_errors(line: str) -> None:
 
 def test_unknown_levels_are_errors() -> None:
     (found,) = errors(ce_with("Queuez: {a: {}}"))
-    allowed = "Queues, VOs, Throttle, NodeAttributes and parameters with a value"
+    allowed = "Queues, VOs, Throttle, NodeAttributes, Forwarding and parameters with a value"
     said = f"unknown level, allowed here are {allowed}, did you mean Queues?"
     assert found == f"{CE}/Queuez: {said} (resources.yaml:6)"
 
@@ -149,7 +149,7 @@ def test_unknown_levels_are_errors() -> None:
         ),
         (
             "Resources: {Sites: {A: {Queues: {}}}}\n",
-            "Resources/Sites/A/Queues: unknown level, allowed here are CEs, VOs, Throttle, NodeAttributes",
+            "A/Queues: unknown level, allowed here are CEs, VOs, Throttle, NodeAttributes, Forwarding",
         ),
         (
             "Resources: {Sites: {A: {VOs: [cms]}}}\n",

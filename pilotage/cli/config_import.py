@@ -1,0 +1,120 @@
+"""`pilotage config import`: what descriptions of other systems would change in the tree."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cs_config import ad_import, ce_ads, show, validate
+from cs_config.ad_import import Change, Proposal
+from cs_config.ce_ads import CeAd
+from pilotage.cli import options, output, running_configuration
+from pilotage.cli.connection import connect
+from pilotage.cli.failures import Refused, WrongUsage, one_line
+
+_SITE_HELP = "Site of the CEs whose ads name none; a CE that is in the tree stays where it is."
+
+
+def classad(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="CE ads, new or old syntax; - is standard input.")
+    ],
+    *,
+    site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Make it the configuration in force.")] = False,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Why, for the history.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Compare with this file instead of asking the service."),
+    ] = None,
+    as_text: Annotated[
+        bool, typer.Option("--yaml", help="Print the whole configuration that would result.")
+    ] = False,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show what CE ads (GLUE 1) would change in the resource tree; with --apply, change it.
+
+    Attributes become parameters of the queue. Nothing is stored if nothing would change.
+    """
+    if apply and file is not None:
+        raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
+    ads = {str(each): ce_ads.read(_text(each), str(each)) for each in files}
+    config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
+    proposal = ad_import.propose(config, ads, site=site)
+    version = config.version
+    if apply and proposal.changes:
+        why = message or f"imported {_named(ads)}"
+        with connect(home=home, url=url) as client:
+            version = client.put_config(text=proposal.text, source="api", message=why, version=config.version)
+    for note in proposal.notes if not as_json else ():
+        typer.echo(f"pilotage: {one_line(str(note))}", err=True)
+    if as_text and not as_json:
+        typer.echo(proposal.text, nl=False)
+        return
+    said = _outcome(proposal, version, apply=apply)
+    data = _as_json(proposal) | {"applied": apply and bool(proposal.changes), "version": version}
+    output.emit(data, as_json=as_json, render=lambda: output.escape("\n".join([*_lines(proposal), said])))
+
+
+def _text(file: Path) -> str:
+    if str(file) == "-":
+        return typer.get_text_stream("stdin").read()
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise Refused(f"{file}: {error.strerror or error}") from None
+
+
+def _named(ads: dict[str, tuple[CeAd, ...]]) -> str:
+    return ", ".join(Path(name).name for name in ads)
+
+
+def _lines(proposal: Proposal) -> Iterator[str]:
+    queue = None
+    for change in proposal.changes:
+        if change.queue != queue:
+            queue = change.queue
+            yield f"{queue}{' (new)' if queue in proposal.new else ''}"
+        yield f"  {_line(change)}"
+
+
+def _line(change: Change) -> str:
+    if change.after is None:
+        return f"- {change.name} = {show.written(change.before)}"
+    if change.before is None:
+        return f"+ {change.name} = {show.written(change.after)}"
+    return f"~ {change.name} = {show.written(change.after)} (was {show.written(change.before)})"
+
+
+def _outcome(proposal: Proposal, version: int, *, apply: bool) -> str:
+    counts = _counts(proposal)
+    queues = f"{counts['new']} queues new, {counts['changed']} changed, {counts['same']} as they are"
+    parameters = f"{counts['added']} parameters added, {counts['other']} changed, {counts['removed']} removed"
+    if not proposal.changes:
+        return f"{queues}; nothing changes"
+    stored = f"version {version} is in force" if apply else "nothing is stored, --apply does it"
+    return f"{queues}; {parameters}; {stored}"
+
+
+def _counts(proposal: Proposal) -> dict[str, int]:
+    changes = proposal.changes
+    return {
+        "new": len(proposal.new),
+        "changed": len(proposal.changed),
+        "same": len(proposal.same),
+        "added": sum(1 for each in changes if each.before is None),
+        "other": sum(1 for each in changes if each.before is not None and each.after is not None),
+        "removed": sum(1 for each in changes if each.after is None),
+    }
+
+
+def _as_json(proposal: Proposal) -> dict[str, object]:
+    return {
+        "changes": [each.as_json() for each in proposal.changes],
+        "counts": _counts(proposal),
+        "new": [str(each) for each in proposal.new],
+        "notes": [each.as_json() for each in proposal.notes],
+    }

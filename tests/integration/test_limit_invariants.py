@@ -1,0 +1,197 @@
+"""No interleaving lets more jobs of a kind in than limits and delays say, with those held as the truth."""
+
+import contextlib
+import itertools
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import Engine, select, update
+
+from matcher import claiming
+from matcher.claiming import Look
+from matcher.matcher import Matcher
+from taskqueue import database, handover, job_control, lost
+from taskqueue.classes import RequirementClass
+from taskqueue.errors import IllegalTransition, StaleLease
+from taskqueue.handover import Finish
+from taskqueue.tables import matching_delays
+from tests import stored, waiting
+
+AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2
+SECONDS = 1000.0
+TREE = """
+Resources:
+  Sites:
+    {site}:
+      CEs: {{one: {{Queues: {{q: {{}}}}}}, two: {{Queues: {{q: {{}}}}}}}}
+Operations:
+  Defaults:
+    JobScheduling:
+      RunningLimit: {{{site}: {{JobType: {{MC: 4}}, CEs: {{one: {{JobType: {{MC: 2}}}}}}}}}}
+      MatchingDelay: {{{site}: {{JobType: {{Slow: 1000}}, Burst: {{JobType: {{Slow: 2}}}}}}}}
+  lhcb: {{JobScheduling: {{RunningLimit: {{{site}: {{JobGroup: {{g: 3}}}}}}}}}}
+Registry: {{VO: {{lhcb: {{}}}}}}
+"""
+LEASE = timedelta(minutes=5)
+KINDS = (("MC", "g"), ("MC", ""), ("Slow", ""), ("User", "g"), ("mc", "G"))
+_numbers = itertools.count()
+
+
+class Crash(Exception):
+    """The process dies before its transaction ends."""
+
+
+class Limited(RuleBasedStateMachine):
+    """Two matchers at a site with two CEs; jobs come, run, end, are lost, killed and taken back."""
+
+    engine: Engine
+    now: datetime
+
+    @initialize()
+    def begin(self) -> None:
+        self.site = f"L{next(_numbers)}.x"
+        self.config = waiting.grid(TREE.format(site=self.site))
+        self.asked = RequirementClass(vo="lhcb", cpu_time=3600, sites=frozenset({self.site}))
+        self.held: dict[str, tuple[int, str]] = {}  # lease → job, CE: in the hands of a pilot
+        self.kinds: dict[int, tuple[str, str]] = {}
+        self.passed, self.slow = 0.0, 0  # seconds for the tokens, matches that took one
+        for _ in range(3):
+            self.submit()
+        self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        self.matchers = [
+            Matcher(self.engine, lambda: self.config, lambda: self.now, Random(seed)) for seed in range(2)
+        ]
+
+    @rule()
+    def submit(self) -> None:
+        with database.writing(self.engine) as conn:
+            for job_type, group in KINDS:
+                [job_id] = waiting.put(conn, self.now, 1, asked=self.asked)
+                stored.force(conn, job_id, job_type=job_type, job_group=group)
+                self.kinds[job_id] = (job_type.lower(), group.lower())
+
+    @rule(which=st.integers(0, 1), ce=st.sampled_from(["one", "two"]), count=st.integers(1, 6))
+    def match(self, which: int, ce: str, count: int) -> None:
+        [look] = self.matchers[which].serve([self._request(ce, count)])
+        assert isinstance(look, Look)
+        for job in look.claimed:
+            self.held[job.lease] = (job.job_id, ce)
+            self.slow += self.kinds[job.job_id][0] == "slow"
+        assert look.refused == "limits" or look.claimed or look.emptied or not self._free(ce)
+        self.matchers[which].settle([look])
+
+    @rule(count=st.integers(1, 3))
+    def match_and_crash(self, count: int) -> None:
+        def dies(*said: Any, **more: Any) -> None:
+            claim_all(*said, **more)
+            raise Crash
+
+        claim_all, claiming.claim_all = claiming.claim_all, dies  # type: ignore[assignment]
+        try:
+            with contextlib.suppress(Crash):
+                self.matchers[0].serve([self._request("one", count)])
+        finally:
+            claiming.claim_all = claim_all
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def start(self, data: Any) -> None:
+        with contextlib.suppress(StaleLease), database.writing(self.engine) as conn:
+            handover.start(conn, self._one(data), lease_time=LEASE, now=self.now)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), give_back=st.booleans())
+    def end(self, data: Any, give_back: bool) -> None:
+        lease = self._one(data)
+        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
+            if give_back:
+                handover.release(conn, lease, reason="", max_rescheduling=9, now=self.now)
+            else:
+                handover.finish(conn, lease, Finish(status="Done"), now=self.now)
+            del self.held[lease]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def kill(self, data: Any) -> None:
+        """It counts until its pilot has ended it."""
+        job_id, _ = self.held[self._one(data)]
+        with contextlib.suppress(IllegalTransition), database.writing(self.engine) as conn:
+            job_control.kill(conn, job_id, source="test", now=self.now)
+
+    @rule()
+    def leases_end(self) -> None:
+        self.now += 2 * LEASE
+        if self.engine.dialect.name == "sqlite":  # PostgreSQL has its own clock
+            self.passed += (2 * LEASE).total_seconds()
+        with database.writing(self.engine) as conn:
+            gone = {*lost.expire_leases(conn, now=self.now), *lost.close_killed(conn, now=self.now)}
+        self.held = {lease: held for lease, held in self.held.items() if held[0] not in gone}
+
+    @rule(seconds=st.sampled_from([100.0, 1000.0, 5000.0]))
+    def tokens_come(self, seconds: float) -> None:
+        self.passed += seconds
+        with database.writing(self.engine) as conn:
+            mine = matching_delays.c.scope == self.site
+            for row in conn.execute(select(matching_delays).where(mine)).all():
+                earlier = row.at - timedelta(seconds=seconds)
+                conn.execute(update(matching_delays).where(mine).values(at=earlier))
+
+    @invariant()
+    def never_too_many(self) -> None:
+        if not hasattr(self, "held"):
+            return
+        assert self._number("mc") <= AT_SITE
+        assert self._number("mc", "one") <= AT_CE
+        assert sum(self.kinds[job_id][1] == "g" for job_id, _ in self.held.values()) <= OF_VO
+        assert self.slow <= BURST + (self.passed + 60) / SECONDS
+
+    def _number(self, kind: str, ce: str | None = None) -> int:
+        return sum(self.kinds[job_id][0] == kind and ce in (None, at) for job_id, at in self.held.values())
+
+    def _free(self, ce: str) -> bool:
+        """Whether a job waits that nothing keeps out of a CE."""
+        with database.reading(self.engine) as conn:
+            left = [self.kinds[job_id] for job_id in waiting.left(conn) if job_id in self.kinds]
+        full_g = sum(self.kinds[job_id][1] == "g" for job_id, _ in self.held.values()) >= OF_VO
+        full_mc = self._number("mc") >= AT_SITE or (ce == "one" and self._number("mc", "one") >= AT_CE)
+        return any(
+            kind != "slow" and not (kind == "mc" and full_mc) and not (group == "g" and full_g)
+            for kind, group in left
+        )
+
+    def _request(self, ce: str, count: int) -> Any:
+        return waiting.request(Site=self.site, GridCE=ce, Queue="q", count=count)
+
+    def _one(self, data: Any) -> str:
+        chosen: str = data.draw(st.sampled_from(list(self.held)))
+        return chosen
+
+
+def test_limits_and_delays_are_never_exceeded_and_never_hold_back_others(
+    engine: Engine, now: datetime
+) -> None:
+    machine = type("Machine", (Limited,), {"engine": engine, "now": now})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=10 if engine.dialect.name == "sqlite" else 5,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],  # to shrink a failure takes minutes: remove this to see the shortest
+        ),
+    )

@@ -1,0 +1,155 @@
+"""Task queues and classes that nobody uses go, and no job is ever left without its own."""
+
+import random
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, Engine, func, select
+
+from agents import retention
+from taskqueue import database, jobs, task_queues, unused_task_queues
+from taskqueue.classes import RequirementClass
+from taskqueue.tables import requirement_classes, waiting_jobs
+from taskqueue.tables import task_queues as table
+from tests import stored, waiting
+
+DAY = timedelta(days=1)
+
+
+def _rows(engine: Engine) -> tuple[int, int]:
+    """How many task queues and classes there are."""
+    with database.reading(engine) as conn:
+        counts = [
+            conn.scalar(select(func.count()).select_from(each)) or 0 for each in (table, requirement_classes)
+        ]
+    return counts[0], counts[1]
+
+
+def _used_once(engine: Engine, now: datetime) -> int:
+    """A task queue whose only job is gone."""
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        found = waiting.task_queue_of(conn, job_id)
+        task_queues.dequeue(conn, [job_id])
+        task_queues.mark_empty(conn, [found], now=now)
+        stored.remove(conn, [job_id])
+    return found
+
+
+def _remove(conn: Connection, before: datetime) -> None:
+    unused_task_queues.remove(conn, unused_task_queues.find(conn, before=before), before=before)
+    unused_task_queues.remove_classes(conn)
+
+
+def test_what_nothing_refers_to_goes_after_a_day(engine: Engine, now: datetime) -> None:
+    _used_once(engine, now)
+    for later, left in ((timedelta(hours=23), (1, 1)), (2 * DAY, (0, 0))):
+        retention.cycle(engine, waiting.grid(), now=now + later, holder="me")
+        assert _rows(engine) == left
+
+
+def test_a_task_queue_whose_last_job_was_killed_goes_although_no_pilot_looked(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        task_queues.dequeue(conn, [job_id])
+        stored.remove(conn, [job_id])
+    for days in (2, 4):
+        retention.cycle(engine, waiting.grid(), now=now + days * DAY, holder="me")
+    assert _rows(engine) == (0, 0)
+
+
+def test_a_task_queue_stays_as_long_as_some_job_remembers_it(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        running, waits = waiting.put(conn, now, 1), waiting.put(conn, now, owner="bob")
+        [taken] = waiting.claim(conn, [waiting.task_queue_of(conn, running[0])], now)
+        task_queues.mark_empty(conn, [waiting.task_queue_of(conn, running[0])], now=now)
+    retention.cycle(engine, waiting.grid(), now=now + 2 * DAY, holder="me")
+    assert _rows(engine) == (2, 1)
+    with database.writing(engine) as conn:
+        task_queues.enqueue_again(conn, [taken.job_id], now=now)
+        assert waiting.left(conn) == sorted([*running, *waits])
+
+
+def test_a_job_that_comes_while_its_task_queue_goes_gets_a_new_one(engine: Engine, now: datetime) -> None:
+    old = _used_once(engine, now)
+
+    def put() -> int:
+        with database.writing(engine) as conn:
+            [job_id] = waiting.put(conn, now + DAY)
+        return job_id
+
+    job_id = stored.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
+    with database.reading(engine) as conn:
+        assert waiting.task_queue_of(conn, job_id) != old
+        assert waiting.occupied(conn) == {waiting.task_queue_of(conn, job_id)}
+        assert jobs.get(conn, job_id).task_queue_id == waiting.task_queue_of(conn, job_id)
+
+
+def test_a_task_queue_that_comes_while_its_class_goes_gets_a_new_one(engine: Engine, now: datetime) -> None:
+    _used_once(engine, now)
+
+    def put() -> int:
+        with database.writing(engine) as conn:
+            [job_id] = waiting.put(conn, now + DAY, owner="bob")
+        return job_id
+
+    job_id = stored.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
+    assert _rows(engine) == (1, 1)
+    with database.reading(engine) as conn:
+        assert waiting.left(conn) == [job_id]
+
+
+def test_a_task_queue_that_a_job_is_on_its_way_into_stays(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _used_once(engine, now)
+
+    def remove() -> None:
+        with database.writing(engine) as conn:
+            _remove(conn, now + DAY)
+
+    stored.meanwhile(engine, lambda conn: waiting.put(conn, now + DAY), remove, waits=False)
+    with database.reading(engine) as conn:
+        assert len(waiting.left(conn)) == 1
+    assert _rows(engine) == (1, 1)
+    engine.dispose()
+
+
+def test_a_class_that_a_task_queue_is_being_made_for_stays(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _used_once(engine, now)
+    with database.writing(engine) as conn:
+        unused_task_queues.remove(conn, unused_task_queues.find(conn, before=now + DAY), before=now + DAY)
+    assert _rows(engine) == (0, 1)
+
+    def remove() -> None:
+        with database.writing(engine) as conn:
+            unused_task_queues.remove_classes(conn)
+
+    stored.meanwhile(engine, lambda conn: waiting.put(conn, now + DAY), remove, waits=False)
+    assert _rows(engine) == (1, 1)
+    engine.dispose()
+
+
+def test_whatever_comes_and_goes_at_once_every_job_has_its_task_queue(engine: Engine, now: datetime) -> None:
+    classes = [RequirementClass(vo="lhcb", cpu_time=360 + step) for step in range(3)]
+
+    def play(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(20):
+            with database.writing(engine) as conn:
+                job_ids = waiting.put(conn, now, asked=chance.choice(classes))
+            if chance.random() < 0.7:
+                with database.writing(engine) as conn:
+                    task_queues.dequeue(conn, job_ids)
+                    stored.force(conn, job_ids[0], task_queue_id=None)
+            with database.writing(engine) as conn:
+                task_queues.mark_empty(conn, conn.scalars(select(table.c.task_queue_id)).all(), now=now)
+            with database.writing(engine) as conn:
+                _remove(conn, now + DAY)
+
+    stored.at_once(4, play)
+    with database.reading(engine) as conn:
+        wait = conn.execute(select(waiting_jobs.c.job_id, waiting_jobs.c.task_queue_id)).all()
+        assert wait
+        assert {row.task_queue_id for row in wait} <= waiting.occupied(conn)
