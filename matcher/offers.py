@@ -14,6 +14,13 @@ from requirements.values import Value, fold
 CPU_TIME = 259_200
 
 
+#: Parameters that a pilot's offer is made of; queues that have these alike offer the same.
+READ = (
+    *("cputime", "maxwallclocktime", "maxram", "numberofprocessors", "gpus"),
+    *("platform", "tag", "requiredtag", "wholenode"),
+)
+
+
 def offered(values: Mapping[str, Value]) -> Resource:
     """The resource that a queue with these effective parameters offers; without its place."""
     known = {fold(name): value for name, value in values.items()}

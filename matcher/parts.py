@@ -52,7 +52,7 @@ class Condition:
     kind: Kind
     asked: tuple[object, ...]  #: values of the fields that `kind` asks, in their order
 
-    @property
+    @cached_property
     def key(self) -> tuple[object, ...]:
         """The same for the same condition, and only for it."""
         return self.kind.requirement, self.asked
@@ -64,13 +64,13 @@ class Condition:
         return RequirementClass(**asked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Requirement:
     """One of the job's `Requirements`."""
 
     asked: Requirements
 
-    @property
+    @cached_property
     def key(self) -> tuple[object, ...]:
         """The same for the same requirement, and only for it: True is not 1."""
         return "Requirements", repr(self.asked)

@@ -58,7 +58,7 @@ def _cpu_time(_: Failure, asked: RequirementClass, offered: list[Offer], survey:
     times = [
         max(fitting)
         for queue in offered
-        if (fitting := [each for each in survey.segments if each <= queue.resource.cpu_time])
+        if (fitting := [each for each in survey.segments if each <= queue.offered.cpu_time])
     ]
     for time in steps(time for time in times if time < asked.cpu_time):
         yield f"lower CPUTime from {asked.cpu_time} to {time} s", replace(asked, cpu_time=int(time))
@@ -66,7 +66,7 @@ def _cpu_time(_: Failure, asked: RequirementClass, offered: list[Offer], survey:
 
 def _ram(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
     needed, cores = rules.ram_needed(asked), asked.processors_min
-    for ram in steps(queue.resource.max_ram for queue in offered if (queue.resource.max_ram or 0) < needed):
+    for ram in steps(queue.offered.max_ram for queue in offered if (queue.offered.max_ram or 0) < needed):
         per_core = min(asked.min_ram_per_core, int(ram) // cores)
         own = min(asked.min_ram, int(ram) - per_core * cores)
         changed = replace(asked, min_ram=own, min_ram_per_core=per_core)
@@ -84,7 +84,7 @@ def _lowered(asked: RequirementClass, changed: RequirementClass) -> str:
 
 
 def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
-    for number in steps(queue.resource.processors for queue in offered):
+    for number in steps(queue.offered.processors for queue in offered):
         cores = int(number)
         tags = {tag for tag in asked.tags if not parts.is_core_tag(tag)}
         most = None if asked.processors_max is None else cores
@@ -95,7 +95,7 @@ def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: S
 
 
 def _gpus(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
-    for number in steps(queue.resource.gpus for queue in offered):
+    for number in steps(queue.offered.gpus for queue in offered):
         yield f"lower GPUs from {asked.gpus} to {number:.0f}", replace(asked, gpus=int(number))
 
 
@@ -119,7 +119,7 @@ def _tag(failure: Failure, asked: RequirementClass, _: list[Offer], survey: Surv
 
 def _required_tag(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
     have = rules.folded(asked.tags)
-    wanted = Counter(frozenset(queue.resource.required_tags - have) for queue in offered)
+    wanted = Counter(frozenset(queue.offered.required_tags - have) for queue in offered)
     for missing, _count in wanted.most_common(2):
         names = frozenset(_spelled(offered, "RequiredTag", missing))
         if names:

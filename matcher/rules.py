@@ -6,6 +6,7 @@ its slips: of several sites one has to be both wanted and not banned, any banned
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 
 from matcher.resource import Exclusion, Resource, Values
 from requirements.values import fold
@@ -94,6 +95,12 @@ def ram_needed(asked: RequirementClass, cores: int | None = None) -> int:
 
 def folded(names: Collection[str]) -> frozenset[str]:
     """Names as they compare."""
+    return _folded(names) if isinstance(names, frozenset) else frozenset(map(fold, names))
+
+
+@lru_cache(maxsize=50_000)
+def _folded(names: frozenset[str]) -> frozenset[str]:
+    """The lists of sites of thousands of classes are long, and the same for every queue."""
     return frozenset(map(fold, names))
 
 

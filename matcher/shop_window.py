@@ -7,12 +7,13 @@ from functools import lru_cache
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from matcher import survey
+from matcher import parts, survey
 from matcher.parts import Demand, Part
-from matcher.survey import Survey
+from matcher.survey import Failure, Survey
 from matcher.wishes import Wish, wish
 from requirements import canonical
-from requirements.canonical import Requirements
+from requirements.values import lookup, shown
+from taskqueue.classes import RequirementClass
 from taskqueue.waiting_classes import WaitingClass
 
 #: Offers that are told.
@@ -69,8 +70,7 @@ class _Miss:
 
     requirement: str
     wanted: str
-    has: str | None
-    part: Part | None  #: None: the queue is not open to the VO
+    failure: Failure | None  #: None: the queue is not open to the VO
 
 
 _Seen = tuple[WaitingClass, tuple[_Miss, ...]]
@@ -82,41 +82,49 @@ def window(config: Configuration, address: QueueAddress, waiting: Iterable[Waiti
     for each in waiting:
         by_vo[each.asked.vo].append(each)
     seen: list[_Seen] = []
+    surveys = {vo: survey.of_queues(config, vo, [address]) for vo in sorted(by_vo)}
     offers: list[tuple[Wish, WaitingClass]] = []
-    for vo, classes in sorted(by_vo.items()):
-        here = survey.of_queues(config, vo, [address])
-        judged = [(each, _misses(here, vo, each)) for each in classes]
+    for vo, here in surveys.items():
+        judged = [(each, _misses(here, vo, each)) for each in by_vo[vo]]
         seen += judged
         offers += _wishes(here, vo, judged)
     return ShopWindow(
         served=_sums(each for each, misses in seen if not misses),
         waiting=_sums(each for each, _ in seen),
-        excluded=tuple(_excluded(seen)),
+        excluded=tuple(_excluded(seen, surveys)),
         offers=tuple(_offers(offers)),
     )
 
 
 def _misses(here: Survey, vo: str, waiting: WaitingClass) -> tuple[_Miss, ...]:
-    demand = Demand(asked=waiting.asked, requirements=_requirements(waiting.requirements))
-    return (*_closed(here, vo), *_failing(here, demand))
+    return (*_closed(here, vo), *_failing(here, _parts(waiting.asked, waiting.requirements)))
 
 
 def _closed(here: Survey, vo: str) -> Iterator[_Miss]:
     if not here.admitted:
-        yield _Miss(requirement="VO", wanted=vo, has=None, part=None)
+        yield _Miss(requirement="VO", wanted=vo, failure=None)
     if not here.enabled:
-        yield _Miss(requirement="Enabled", wanted="true", has="false", part=None)
+        yield _Miss(requirement="Enabled", wanted="true", failure=None)
 
 
-def _failing(here: Survey, demand: Demand) -> Iterator[_Miss]:
-    for failure in here.failures(demand):
-        has = next(here.seen(failure))[0]
-        yield _Miss(requirement=failure.requirement, wanted=failure.wanted, has=has, part=failure.part)
+def _failing(here: Survey, asked: Sequence[Part]) -> Iterator[_Miss]:
+    for failure in here.failures_among(asked):
+        yield _Miss(requirement=failure.requirement, wanted=failure.wanted, failure=failure)
 
 
 @lru_cache(maxsize=20_000)
-def _requirements(text: str | None) -> Requirements | None:
-    return None if text is None else canonical.from_json(text)
+def _parts(asked: RequirementClass, requirements: str | None) -> tuple[Part, ...]:
+    """What a class asks; the same for every queue that is looked at."""
+    read = None if requirements is None else canonical.from_json(requirements)
+    return tuple(parts.parts(Demand(asked=asked, requirements=read)))
+
+
+def _has(here: Survey, miss: _Miss) -> str | None:
+    """What the queue has instead."""
+    if miss.failure is None:
+        vos = lookup(here.queues[0].values, "VO")
+        return "false" if miss.requirement == "Enabled" else None if vos is None else shown(vos)
+    return next(here.seen(miss.failure))[0]
 
 
 def _sums(waiting: Iterable[WaitingClass]) -> dict[str, Work]:
@@ -126,22 +134,22 @@ def _sums(waiting: Iterable[WaitingClass]) -> dict[str, Work]:
     return dict(sums)
 
 
-def _excluded(seen: Sequence[_Seen]) -> list[Excluded]:
+def _excluded(seen: Sequence[_Seen], surveys: Mapping[str, Survey]) -> list[Excluded]:
     groups: defaultdict[str, list[tuple[WaitingClass, _Miss, bool]]] = defaultdict(list)
     for each, misses in seen:
         for requirement, miss in {miss.requirement: miss for miss in reversed(misses)}.items():
             alone = all(other.requirement == requirement for other in misses)
             groups[requirement].append((each, miss, alone))
-    found = [_group(members) for members in groups.values()]
+    found = [_group(members, surveys) for members in groups.values()]
     return sorted(found, key=lambda each: (-each.work.jobs, -each.only_this, each.requirement))
 
 
-def _group(members: Sequence[tuple[WaitingClass, _Miss, bool]]) -> Excluded:
+def _group(members: Sequence[tuple[WaitingClass, _Miss, bool]], surveys: Mapping[str, Survey]) -> Excluded:
     largest, miss, _ = max(members, key=lambda each: (each[2], each[0].jobs))
     return Excluded(
         requirement=miss.requirement,
         wanted=miss.wanted,
-        has=miss.has,
+        has=_has(surveys[largest.asked.vo], miss),
         work=Work(jobs=sum(each.jobs for each, *_ in members), classes=len(members)),
         only_this=sum(each.jobs for each, _, alone in members if alone),
         vo=largest.asked.vo,
@@ -159,8 +167,8 @@ def _wishes(here: Survey, vo: str, judged: Iterable[_Seen]) -> Iterator[tuple[Wi
 
 
 def _wish(here: Survey, vo: str, miss: _Miss) -> Wish | None:
-    if miss.part is not None:
-        return wish(miss.part, miss.wanted, here)
+    if miss.failure is not None:
+        return wish(miss.failure.part, miss.wanted, here)
     return Wish(
         text=f"admit the VO {vo}" if miss.requirement == "VO" else "switch the queue on (Enabled: true)"
     )

@@ -8,15 +8,17 @@ configuration stays.
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
+from cs_config import glue
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import offers, parts
+from matcher.bitmaps import bits
 from matcher.parts import Condition, Demand, Kind, Part, Requirement
 from matcher.resource import Resource
 from requirements import evaluator
@@ -24,24 +26,46 @@ from requirements.canonical import Requirements
 from requirements.declarations import Declarations
 from requirements.evaluator import Reason
 from requirements.nodes import NO_NODE_ATTRIBUTES, NodeAttributes
-from requirements.values import Value, fold, shown
+from requirements.values import Value, fold, lookup, shown
 
 #: A queue that stands for all that are alike, and those.
 _Column = list[tuple[int, int]]
 #: What capacities look at: who has more refuses nothing that others take.
 _CAPACITIES = frozenset(kind.looks for kind in parts.CAPACITIES)
+#: Names that a queue has without having been given them.
+_GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
 #: Answers that are remembered; beyond that we start anew.
 _REMEMBERED = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A queue as the VO gets it."""
+    """A queue as the VO gets it; what few are asked for is made when it is."""
 
     address: QueueAddress
-    values: Mapping[str, Value]  #: what is the same for all its nodes
-    resource: Resource
+    config: Configuration = field(repr=False)
+    vo: str
+    plain: Mapping[str, Value] = field(repr=False)  #: effective parameters
+    offered: Resource = field(repr=False)  #: what a pilot there offers, but for the place
     nodes: NodeAttributes = NO_NODE_ATTRIBUTES
+
+    @cached_property
+    def values(self) -> Mapping[str, Value]:
+        """What is the same for all its nodes, GLUE names included."""
+        return self.config.ad(self.address, self.vo)
+
+    @cached_property
+    def resource(self) -> Resource:
+        """What a pilot there offers."""
+        place = {"sites": _named(self.address.site), "grid_ces": _named(self.address.ce)}
+        return replace(self.offered, **place)  # type: ignore[arg-type]  # both are sets of names
+
+
+#: What follows from where a queue is.
+_PLACES: Mapping[tuple[str, ...], Callable[[Offer], Hashable]] = {
+    ("sites",): lambda queue: queue.address.site,
+    ("grid_ces",): lambda queue: queue.address.ce,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +110,11 @@ class Survey:
 
     def failures(self, demand: Demand) -> list[Failure]:
         """Every part of the demand that some queue fails."""
-        return [failure for part in parts.parts(demand) for failure in self.failures_of(part)]
+        return self.failures_among(parts.parts(demand))
+
+    def failures_among(self, asked: Iterable[Part]) -> list[Failure]:
+        """Those of these parts that some queue fails."""
+        return [failure for part in asked for failure in self.failures_of(part)]
 
     def eligible(self, demand: Demand) -> int:
         """The candidates that fail nothing."""
@@ -132,7 +160,7 @@ class Survey:
         """Whether none of some queues says anything about this field of `Resource`."""
         unsaid = 0
         for queue, mask in self._by_resource((field,)):
-            if getattr(self.queues[queue].resource, field) is None:
+            if getattr(self.queues[queue].offered, field) is None:
                 unsaid |= mask
         return not queues & ~unsaid
 
@@ -145,7 +173,7 @@ class Survey:
         """The values of a parameter among some queues, as first spelled, with those that have it."""
         found: dict[Value, int] = {}
         for queue, mask in self._by_values((name,)):
-            value = self._folded[queue].get(fold(name))
+            value = self._value(self.queues[queue], fold(name))
             for each in (value, *(self.queues[queue].nodes.options(name) or ())):
                 if mask & queues and each is not None:
                     found[each] = found.get(each, 0) | mask & queues
@@ -154,12 +182,13 @@ class Survey:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Every name of a parameter that a candidate has."""
-        spelled: dict[str, str] = {}
-        for number, queue in enumerate(self.queues):
-            if self.candidates >> number & 1:
-                for name in (*queue.values, *queue.nodes.names):
-                    spelled.setdefault(fold(name), name)
-        return tuple(spelled.values())
+        found: dict[str, None] = {}
+        for number in bits(self.candidates):
+            queue = self.queues[number]
+            found.update(dict.fromkeys((*queue.plain, *queue.nodes.names)))
+        spelled = {fold(name): name for name in reversed(found)}
+        glue_names = [each.name for each in glue.TABLE if fold(each.parameter) in spelled]
+        return (*spelled.values(), *dict.fromkeys(glue_names))
 
     def seen(self, failure: Failure) -> Iterator[tuple[str | None, int]]:
         """What the queues that fail have instead (None: nothing of that name), and which of them."""
@@ -229,7 +258,7 @@ class Survey:
     def _by_resource(self, looks: tuple[str, ...]) -> _Column:
         return self._column(
             ("resource", looks),
-            lambda number: tuple(getattr(self.queues[number].resource, name) for name in looks),
+            _PLACES.get(looks) or (lambda queue: tuple(getattr(queue.offered, name) for name in looks)),
             ordered=looks in _CAPACITIES,
         )
 
@@ -237,21 +266,40 @@ class Survey:
         folded = tuple(map(fold, names))
         return self._column(
             ("values", folded),
-            lambda number: tuple(self._said(number, name) for name in folded),
+            lambda queue: tuple(self._said(queue, name) for name in folded),
         )
 
-    def _said(self, queue: int, name: str) -> Hashable:
+    def _said(self, queue: Offer, name: str) -> Hashable:
         """What a queue says of a name: for all its nodes alike, or what each may have."""
-        if self._have_nodes and name in self._options[queue]:
-            return "nodes", self._options[queue][name]
-        return _exact(self._folded[queue].get(name))
+        if queue.nodes and name in queue.nodes:
+            options = queue.nodes.options(name)
+            return "nodes", None if options is None else tuple(map(_exact, options))
+        return _exact(self._value(queue, name))
+
+    def _value(self, queue: Offer, name: str) -> Value | None:
+        """What a queue has of a folded name, for all its nodes; None: nothing, or it depends on the node."""
+        if name in _GLUE:
+            return lookup(queue.values, name)
+        if queue.nodes and name in queue.nodes:
+            return None
+        spelled = (queue.plain.get(each) for each in self._spellings.get(name, ()))
+        return next((value for value in spelled if value is not None), None)
+
+    @cached_property
+    def _spellings(self) -> Mapping[str, list[str]]:
+        """How the queues write each name."""
+        names = set[str]().union(*(queue.plain for queue in self.queues))
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for name in sorted(names):
+            found[fold(name)].append(name)
+        return found
 
     @cached_property
     def _have_nodes(self) -> bool:
         """Whether any of the queues has node attributes."""
-        return any(queue.nodes.declared for queue in self.queues)
+        return any(queue.nodes for queue in self.queues)
 
-    def _column(self, key: object, of: Callable[[int], Hashable], *, ordered: bool = False) -> _Column:
+    def _column(self, key: object, of: Callable[[Offer], Hashable], *, ordered: bool = False) -> _Column:
         """For each distinct answer of `of` the first queue that gives it, and all that do.
 
         Ordered: by the answers, which are numbers; none at all is as much as there can be.
@@ -260,8 +308,8 @@ class Survey:
             masks: dict[Hashable, int] = {}
             firsts: dict[Hashable, int] = {}
             members: defaultdict[Hashable, list[int]] = defaultdict(list)
-            for number in range(len(self.queues)):
-                answer = of(number)
+            for number, queue in enumerate(self.queues):
+                answer = of(queue)
                 firsts.setdefault(answer, number)
                 members[answer].append(number)
             for answer, numbers in members.items():
@@ -269,24 +317,6 @@ class Survey:
             answers = sorted(masks, key=_capacity) if ordered else list(masks)
             self._columns[key] = [(firsts[answer], masks[answer]) for answer in answers]
         return self._columns[key]
-
-    @cached_property
-    def _options(self) -> list[Mapping[str, Hashable]]:
-        return [
-            {
-                fold(name): None if options is None else tuple(map(_exact, options))
-                for name, options in queue.nodes.declared
-            }
-            for queue in self.queues
-        ]
-
-    @cached_property
-    def _folded(self) -> list[Mapping[str, Value]]:
-        known: dict[int, Mapping[str, Value]] = {}
-        for queue in self.queues:
-            if id(queue.values) not in known:
-                known[id(queue.values)] = {fold(name): value for name, value in queue.values.items()}
-        return [known[id(queue.values)] for queue in self.queues]
 
 
 def of_vo(config: Configuration, vo: str) -> Survey:
@@ -322,24 +352,31 @@ def mask_of(numbers: Sequence[int]) -> int:
 
 
 def _offers_of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[Offer, ...]:
-    offered: dict[Hashable, tuple[Resource, Mapping[str, Value]]] = {}
+    offered: dict[Hashable, Resource] = {}
+    read: dict[str, bool] = {}  # whether an offer is made of this name
     found = []
     for address in addresses:
         values = config.values(address, vo)
-        nodes = config.node_attributes(address, vo)
-        differing = repr(nodes) if nodes else ""  # which tells True from 1
-        key = (tuple((name, _exact(value)) for name, value in values.items()), differing)
+        for name in values.keys() - read.keys():
+            read[name] = fold(name) in offers.READ
+        key = frozenset((name, _exact(value)) for name, value in values.items() if read[name])
         if key not in offered:
-            offered[key] = offers.offered(values), config.ad(address, vo)
-        resource, ad = offered[key]
-        if config.by_address(vo):
-            ad = config.ad(address, vo)
-        place: dict[str, Any] = {
-            "sites": frozenset({fold(address.site)}),
-            "grid_ces": frozenset({fold(address.ce)}),
-        }
-        found.append(Offer(address=address, values=ad, resource=replace(resource, **place), nodes=nodes))
+            offered[key] = offers.offered(values)
+        found.append(
+            Offer(
+                address=address,
+                config=config,
+                vo=vo,
+                plain=values,
+                offered=offered[key],
+                nodes=config.node_attributes(address, vo),
+            )
+        )
     return tuple(found)
+
+
+def _named(name: str) -> frozenset[str]:
+    return frozenset({fold(name)})
 
 
 def _exact(value: Value | None) -> Hashable:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -51,7 +52,7 @@ class WaitingClass:
 def read(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
     """The classes of these VOs (None: of all) that have waiting jobs."""
     rows = conn.execute(WAITING) if vos is None else conn.execute(WAITING_OF, {"vos": sorted(vos)})
-    found = [(RequirementClass.from_json(row.definition), int(row.jobs), row.first) for row in rows]
+    found = [(_read(row.definition), int(row.jobs), row.first) for row in rows]
     originals = dict(
         _originals(conn, sorted({asked.submit_pool for asked, *_ in found if asked.submit_pool}))
     )
@@ -61,6 +62,12 @@ def read(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
         )
         for asked, jobs, first in found
     ]
+
+
+@lru_cache(maxsize=20_000)
+def _read(definition: str) -> RequirementClass:
+    """A definition does not change, and is read for every queue that is asked about."""
+    return RequirementClass.from_json(definition)
 
 
 def _originals(conn: Connection, pool_ids: list[str]) -> Iterator[tuple[str, str]]:
