@@ -4,7 +4,6 @@ Pilots of like nodes say the same, so an answer is remembered until the configur
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from functools import lru_cache
 
 from sqlalchemy import Connection
 
@@ -12,9 +11,9 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from cs_config.queue_classes import QueueClass, class_of
-from matcher import node_facts
+from matcher import node_facts, stored_requirements
 from matcher.node_facts import Facts
-from requirements import canonical, evaluator, nodes
+from requirements import evaluator, nodes
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
 from taskqueue import pools
@@ -60,7 +59,9 @@ class NodeChecks:
         key = node_facts.key(said)
         new = [pool_id for pool_id in pool_ids if (pool_id, here.digest, key) not in self._known]
         for pool_id, text in pools.originals(conn, new).items():
-            self._known[pool_id, here.digest, key] = _is_true(_requirements(text), here, said, declarations)
+            self._known[pool_id, here.digest, key] = _is_true(
+                stored_requirements.read(text), here, said, declarations
+            )
         yield from (pool_id for pool_id in pool_ids if self._known.get((pool_id, here.digest, key)))
 
 
@@ -77,8 +78,3 @@ def _is_true(requirements: Requirements, here: QueueClass, facts: Facts, declara
 
 def _declarations(config: Configuration, vo: str) -> Declarations:
     return operations(config, vo).job_description.declarations
-
-
-@lru_cache(maxsize=20_000)
-def _requirements(text: str) -> Requirements:
-    return canonical.from_json(text)

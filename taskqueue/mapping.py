@@ -67,7 +67,7 @@ ELIGIBLE = (
 WITH_QUEUES = select(pool_queues.c.pool_id).where(pool_queues.c.pool_id.in_(_POOLS)).distinct()
 
 AT_SITES = (
-    select(members.c.site, members.c.ce, members.c.queue, mapped.c.pool_id)
+    select(members.c.vo, members.c.site, members.c.ce, members.c.queue, mapped.c.pool_id, mapped.c.undecided)
     .join(mapped, mapped.c.queue_class_id == members.c.queue_class_id)
     .where(
         members.c.vo.in_(bindparam("vos", expanding=True)),
@@ -87,6 +87,15 @@ class Change:
 
     def __bool__(self) -> bool:
         return bool(self.gained or self.lost or self.turned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedPool:
+    """A pool as it stands to a queue that is eligible for it."""
+
+    pool_id: str
+    vo: str
+    undecided: bool  #: whether the node decides
 
 
 def resolve(
@@ -171,13 +180,21 @@ def eligible_queues_of(conn: Connection, pool_id: str) -> list[QueueAddress]:
 def pools_for_queues(
     conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
 ) -> Mapping[QueueAddress, list[str]]:
-    """For each of the queues the pools of these VOs that it is eligible for, maybe none."""
-    found: dict[QueueAddress, list[str]] = {address: [] for address in addresses}
+    """For each of the queues the ids of the pools of these VOs that it is eligible for, maybe none."""
+    found = mapped_to_queues(conn, vos, addresses)
+    return {address: [each.pool_id for each in of_queue] for address, of_queue in found.items()}
+
+
+def mapped_to_queues(
+    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
+) -> Mapping[QueueAddress, list[MappedPool]]:
+    """The same, with whether only some nodes of the queue may do."""
+    found: dict[QueueAddress, list[MappedPool]] = {address: [] for address in addresses}
     for sites in _batches({address.site for address in addresses}):
         for row in conn.execute(AT_SITES, {"vos": sorted(vos), "sites": sites}):
             of_queue = found.get(QueueAddress(site=row.site, ce=row.ce, queue=row.queue))
             if of_queue is not None:
-                of_queue.append(row.pool_id)
+                of_queue.append(MappedPool(pool_id=row.pool_id, vo=row.vo, undecided=row.undecided))
     return found
 
 

@@ -20,7 +20,27 @@ def of_job(found: Mapping[str, Any]) -> RenderableType:
         rows = ((c["change"], c["gains"], c["example"]) for c in found["changes"])
         parts.append(output.table(("What would help", "#Queues", "Such as"), rows))
     parts += [f"At this moment: {output.escape(str(each))}" for each in found.get("now", ())]
+    if found.get("forwarding") is not None:
+        parts.append(_forwarding(found["forwarding"]))
     return Group(*parts)
+
+
+def _forwarding(told: list[Mapping[str, Any]]) -> RenderableType:
+    """What is decided where, of the Requirements."""
+    if not told:
+        return "There is nothing that nodes could decide: no eligible queue, or no Requirements."
+    rows = (
+        (
+            each["example"],
+            each["queues"],
+            "\n".join(each["at_queue"]),
+            " ".join(each["flags"]),
+            each["left"],
+        )
+        for each in told
+    )
+    headings = ("Such as", "#Queues", "Decided at the queue", "Said in flags", "Left to the matcher")
+    return output.table(headings, rows)
 
 
 def of_queue(found: Mapping[str, Any]) -> RenderableType:

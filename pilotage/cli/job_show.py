@@ -102,6 +102,12 @@ def log(
 def explain(
     job: Annotated[str, typer.Argument(metavar="ID|FILE", help="A job, or a description to submit.")],
     *,
+    forwarding: Annotated[
+        bool,
+        typer.Option(
+            "--forwarding", help="Also what the queue, its batch system and the matcher decide of it."
+        ),
+    ] = False,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
@@ -111,19 +117,23 @@ def explain(
     Of a file with a description, whether it would run, before it is submitted.
     """
     with connect(home=home, url=url) as client:
-        found = client.explain(int(job)) if job.isdecimal() else _explained_file(client, Path(job))
+        found = (
+            client.explain(int(job), forwarding=forwarding)
+            if job.isdecimal()
+            else _explained_file(client, Path(job), forwarding=forwarding)
+        )
     output.emit(found, as_json=as_json, render=lambda: explanation.of_job(found))
 
 
-def _explained_file(client: Client, file: Path) -> Job:
+def _explained_file(client: Client, file: Path, *, forwarding: bool) -> Job:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(f"{file}: neither the id of a job nor a file that can be read: {error}") from None
     first = submission.read(text, file=str(file), directory=file.parent)[0]
     if first.text is not None:
-        return client.explain_description(jdl=first.text)
-    return client.explain_description(job=submission.as_json(first.content))
+        return client.explain_description(jdl=first.text, forwarding=forwarding)
+    return client.explain_description(job=submission.as_json(first.content), forwarding=forwarding)
 
 
 def log_table(entries: Sequence[Mapping[str, Any]]) -> RenderableType:

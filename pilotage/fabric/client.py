@@ -103,14 +103,20 @@ class Client:
         entries: list[Json] = self._call("GET", f"/jobs/{job_id}/log")["log"]
         return entries
 
-    def explain(self, job_id: int) -> Json:
-        """Why a job does not run."""
-        return self._call("GET", f"/jobs/{job_id}/explain")
+    def explain(self, job_id: int, *, forwarding: bool = False) -> Json:
+        """Why a job does not run; with `forwarding` also what is decided where."""
+        return self._call("GET", f"/jobs/{job_id}/explain", params={"forwarding": str(forwarding).lower()})
 
-    def explain_description(self, *, jdl: str | None = None, job: Mapping[str, object] | None = None) -> Json:
+    def explain_description(
+        self,
+        *,
+        jdl: str | None = None,
+        job: Mapping[str, object] | None = None,
+        forwarding: bool = False,
+    ) -> Json:
         """Whether a description that is not submitted would find queues: its text, or an object."""
         body: Json = {"jdl": jdl} if jdl is not None else {"jobs": [dict(job or {})]}
-        return self._call("POST", "/explain", json=body)
+        return self._call("POST", "/explain", json=body, params={"forwarding": str(forwarding).lower()})
 
     def explain_queue(self, address: str) -> Json:
         """What waiting jobs a queue, `Site/CE/Queue`, may run, and what keeps it from the others."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import survey
+from matcher import forwarded, survey
 from matcher.applicants import Applicant
 from matcher.changes import changes
 from matcher.explain import explain
@@ -18,7 +18,7 @@ from matcher.parts import Demand
 from optimizers import description, foresight
 from optimizers.foresight import Foreseen
 from optimizers.submitter import Ownership
-from pilotage.service.models.explain import ChangeAnswer, JobExplanation, ReasonAnswer
+from pilotage.service.models.explain import ChangeAnswer, ForwardingAnswer, JobExplanation, ReasonAnswer
 from requirements.errors import InvalidInput
 from taskqueue import descriptions, job_classes
 from taskqueue.classes import RequirementClass
@@ -28,21 +28,31 @@ from taskqueue.jobs import Job
 _ANY = "any"
 
 
-def of_job(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> JobExplanation:
-    """Why a job runs or does not."""
+def of_job(
+    conn: Connection, config: Configuration, job: Job, *, forwarding: bool = False, now: datetime
+) -> JobExplanation:
+    """Why a job runs or does not; with `forwarding` also what is decided where."""
     body = descriptions.of_job(conn, job.job_id).body
     demand = _demand(conn, config, job, body, now)
-    return _explanation(conn, config, demand, _applicant(job, body), job, now)
+    found = _explanation(conn, config, demand, _applicant(job, body), job, now)
+    return _with_forwarding(found, config, demand) if forwarding else found
 
 
 def of_foreseen(
-    conn: Connection, config: Configuration, foreseen: Foreseen, *, now: datetime
+    conn: Connection, config: Configuration, foreseen: Foreseen, *, forwarding: bool = False, now: datetime
 ) -> JobExplanation:
     """Whether a description that was not submitted would find queues."""
-    found = _explanation(conn, config, _of(foreseen), _unsubmitted(foreseen), None, now)
+    demand = _of(foreseen)
+    found = _explanation(conn, config, demand, _unsubmitted(foreseen), None, now)
     if foreseen.trouble:
         found.now.insert(0, foreseen.trouble)
-    return found
+    return _with_forwarding(found, config, demand) if forwarding else found
+
+
+def _with_forwarding(found: JobExplanation, config: Configuration, demand: Demand) -> JobExplanation:
+    vo = demand.asked.vo
+    told = forwarded.of(config, survey.of_vo(config, vo), vo, demand)
+    return found.model_copy(update={"forwarding": [ForwardingAnswer.of(each) for each in told]})
 
 
 def _explanation(

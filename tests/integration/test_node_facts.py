@@ -1,5 +1,6 @@
 """Jobs whose requirements only the nodes of a queue can decide: who gets them, and who does not."""
 
+import itertools
 from datetime import datetime
 from random import Random
 
@@ -8,11 +9,17 @@ from sqlalchemy import Engine
 
 from agents import pools as pool_agent
 from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
 from matcher import matcher as matching
 from matcher.matcher import Matcher
-from matcher.requests import MatchRequest
+from matcher.requests import Caller, MatchRequest
 from optimizers import batch
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.declarations import Declarations
 from requirements.errors import InvalidResource, PilotageError
+from requirements.expression import parse_expression
+from requirements.record import parse_record
 from taskqueue import database
 from tests import submitted, waiting
 from tests.submitted import submit
@@ -34,6 +41,7 @@ Resources:
 """
 MIXED = QueueAddress(site="A.B.ch", ce="ce", queue="mixed")
 PLAIN = QueueAddress(site="A.B.ch", ce="ce", queue="plain")
+NOTHING = Declarations()
 #: Source: gLite, "DIY approach".
 BENCHMARK = (
     "other.GlueHostBenchmarkSI00 > 500 ? other.GlueCEPolicyMaxCPUTime > 1000"
@@ -47,7 +55,23 @@ class Grid:
     def __init__(self, engine: Engine, now: datetime, text: str = GRID) -> None:
         self.engine, self.now = engine, now
         self.config = submitted.grid(text)
-        self.matcher = Matcher(engine, lambda: self.config, lambda: now, Random(1))
+        self.matcher = Matcher(engine, self._current, lambda: now, Random(1))
+        self._looks, self._meanwhile = 0, ""
+
+    def _current(self) -> Configuration:
+        """For the matcher, which asks first when it looks where the pilot is, then before it claims."""
+        self._looks += 1
+        if self._meanwhile and self._looks == 2:
+            text, self._meanwhile = self._meanwhile, ""
+            old = self.config
+            self.change(text)
+            self.refresh()
+            return old
+        return self.config
+
+    def change_before_claim(self, text: str) -> None:
+        """Let the configuration change, and the mapping with it, between the next look and its claim."""
+        self._looks, self._meanwhile = 0, text
 
     def submit(self, requirements: object) -> int:
         jobs = [{"Executable": "a.sh", "Requirements": requirements}]
@@ -145,6 +169,51 @@ def pool_of(grid: Grid, job_id: int) -> str:
 
 
 @pytest.mark.parametrize(
+    "meanwhile",
+    [
+        GRID.replace("OS: [el8, el9]", "OS: unknown"),
+        GRID.replace("CEs:", "Name: another\n      CEs:", 1),
+        GRID + "Operations: {Defaults: {JobDescription: {OS: {type: string, resource: Distribution}}}}",
+        GRID.replace("OS: [el8, el9], ", "").replace("maxCPUTime: 1500", "OS: el9"),
+    ],
+)
+def test_a_configuration_that_changes_between_look_and_claim_gives_nothing_away(
+    grid: Grid, meanwhile: str
+) -> None:
+    grid.submit({"OS": "el8"})
+    grid.change_before_claim(meanwhile)
+    assert grid.ask(at(MIXED), OS="el8") == "no_task_queue"
+
+
+def test_a_pool_that_becomes_undecided_between_look_and_claim_is_not_given_away(grid: Grid) -> None:
+    job = grid.submit({"OS": "el9"})
+    text = GRID.replace("plain: {OS: el9}", "plain: {NodeAttributes: {OS: [el9, el8]}}")
+    grid.change_before_claim(text)
+    assert grid.ask(at(PLAIN), OS="el8") == "no_task_queue"
+    assert grid.ask(at(PLAIN), OS="el8") == "node"
+    assert grid.ask(at(PLAIN), OS="el9") == [job]
+
+
+def test_a_change_of_anything_else_costs_a_try_only(grid: Grid) -> None:
+    job = grid.submit({"OS": "el8"})
+    assert grid.ask(at(MIXED), OS="el9") == "node"
+    grid.change(GRID + "Operations: {Defaults: {Pools: {RefreshInterval: 901}}}")
+    assert grid.ask(at(MIXED), OS="el8") == "node"
+    grid.refresh()
+    assert grid.ask(at(MIXED), OS="el8") == [job]
+
+
+def test_a_matcher_that_is_behind_gives_away_what_is_decided_only(grid: Grid) -> None:
+    first, _ = grid.submit({"OS": "el9"}), grid.submit({"OS": "el8"})
+    behind = grid.config
+    grid.change(GRID.replace("unknown", "[400, 500]"))
+    grid.refresh()
+    grid.config = behind
+    assert grid.ask(at(MIXED), OS="el8") == "node"
+    assert grid.ask(at(PLAIN)) == [first]
+
+
+@pytest.mark.parametrize(
     ("facts", "said"),
     [
         ("el8", "NodeFacts: is str, allowed is a record"),
@@ -168,3 +237,78 @@ def test_unknown_facts_do_no_harm(grid: Grid) -> None:
     asked = request(NodeFacts={"OS": "el8", "Moon": "full"}, **at(MIXED))
     assert asked.presented.warnings == ()
     assert grid.answer(asked) == [job]
+
+
+#: Asked in all the ways in which a batch system was once told the wrong thing.
+ASKED: tuple[object, ...] = (
+    BENCHMARK,
+    {"OS": ["el8", "el7"], "Fast": True},
+    'other.OS == "el8" || other.GlueHostBenchmarkSI00 == 501',
+    "!(other.GlueHostBenchmarkSI00 > 450.5)",
+    'other.OS != "el9" && other.MaxRAM > 2000',
+    'other.Fast ? other.OS == "el9" : other.GlueHostBenchmarkSI00 > 450.5',
+    'other.OS =!= "el8"',
+    "other.Fast == true && other.GlueHostBenchmarkSI00 > 200 * 2",
+    "isUndefined(other.GlueHostBenchmarkSI00) || other.Fast",
+)
+_UNSTATED = object()
+FACTS = [
+    {name: value for name, value in zip(names, values, strict=True) if value is not _UNSTATED}
+    for names in [("GlueHostBenchmarkSI00", "OS", "Fast")]
+    for values in itertools.product(
+        (400, 501, None, _UNSTATED), ("el8", "EL9", _UNSTATED), (True, False, _UNSTATED)
+    )
+]
+
+
+def test_whoever_gets_a_job_has_all_that_it_asks_and_who_has_it_gets_it(grid: Grid) -> None:
+    """Over all facts: with all stated exactly those who have it, with some only where no other matters."""
+    by_pool = {pool_of(grid, grid.submit(asked)): asked for asked in ASKED}
+    given = {}
+    for number, facts in enumerate(FACTS):
+        listed = grid.matcher.get_matching_task_queues(
+            request(NodeFacts={**facts, "Number": number}, **at(MIXED)).presented,
+            Caller(subject="pilot", vos=frozenset({"lhcb"})),
+        )
+        given[number] = {each.task_queue.requirement_class.submit_pool for each in listed}
+    for number, facts in enumerate(FACTS):
+        fitting = [set(_fitting(grid, by_pool, whole)) for whole in _completions(facts)]
+        certain = set.intersection(*fitting)
+        assert given[number] <= certain, facts
+        if len(facts) == 3:
+            assert given[number] == certain, facts
+    assert {len(pools) for pools in given.values()} > {0, 1, 2, 3}
+
+
+def test_what_is_claimed_has_all_that_it_asks(grid: Grid) -> None:
+    by_pool = {}
+    for asked in ASKED * 4:
+        by_pool[pool_of(grid, grid.submit(asked))] = asked
+    for facts in FACTS:
+        got = grid.ask(at(MIXED), **facts, Moon="full")
+        for job in got if isinstance(got, list) else ():
+            for whole in _completions(facts):
+                assert pool_of(grid, job) in _fitting(grid, by_pool, whole)
+
+
+def _completions(facts: dict[str, object]) -> list[dict[str, object]]:
+    """What a node that states these facts may be."""
+    unknown = {"GlueHostBenchmarkSI00": (400, 501, None), "OS": ("el8", "el9"), "Fast": (True, False)}
+    left = {name: values for name, values in unknown.items() if name not in facts}
+    return [{**facts, **dict(zip(left, values, strict=True))} for values in itertools.product(*left.values())]
+
+
+def _fitting(grid: Grid, by_pool: dict[str, object], facts: dict[str, object]) -> list[str]:
+    """By the rules alone: the pools that a queue with exactly these parameters would be eligible for."""
+    parameters = {
+        **grid.config.ad(MIXED, "lhcb"),
+        **{name: value for name, value in facts.items() if isinstance(value, str | bool | int)},
+    }
+    return [pool for pool, asked in by_pool.items() if evaluator.eligible(_read(asked), parameters, NOTHING)]
+
+
+def _read(asked: object) -> Requirements:
+    if isinstance(asked, str):
+        return parse_expression(asked)
+    assert isinstance(asked, dict)
+    return parse_record(asked, NOTHING)

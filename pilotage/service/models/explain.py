@@ -4,6 +4,7 @@ from pydantic import BaseModel, Field
 
 from matcher.changes import Change
 from matcher.explain import Exclusion
+from matcher.forwarded import Forwarded
 from matcher.shop_window import BetterOffer, Excluded, Work
 
 
@@ -48,6 +49,27 @@ class ChangeAnswer(BaseModel):
         return cls(change=found.text, gains=found.gains, example=str(found.example))
 
 
+class ForwardingAnswer(BaseModel):
+    """What of the requirements is decided where, at queues where it is the same."""
+
+    queues: int
+    example: str = Field(description="One of them, `Site/CE/Queue`.")
+    at_queue: list[str] = Field(description="What the queues' own parameters, or all their nodes, fulfil.")
+    flags: list[str] = Field(description="What pilots tell the batch system, as arguments.")
+    left: str | None = Field(description="What the matcher asks the facts of the node for; null: nothing.")
+
+    @classmethod
+    def of(cls, found: Forwarded) -> "ForwardingAnswer":
+        """The decisions as they are told."""
+        return cls(
+            queues=found.queues,
+            example=str(found.example),
+            at_queue=list(found.forwarding.at_queue),
+            flags=list(found.forwarding.flags),
+            left=found.forwarding.left,
+        )
+
+
 class JobExplanation(BaseModel):
     """Why a job runs or does not."""
 
@@ -58,6 +80,9 @@ class JobExplanation(BaseModel):
     reasons: list[ReasonAnswer] = Field(description="Every failing requirement, the costliest first.")
     changes: list[ChangeAnswer] = Field(description="Smallest changes that help, best first.")
     now: list[str] = Field(description="What holds it back at this moment.")
+    forwarding: list[ForwardingAnswer] | None = Field(
+        default=None, description="If asked for: what of its Requirements is decided where."
+    )
 
 
 class WorkAnswer(BaseModel):

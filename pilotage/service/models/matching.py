@@ -22,6 +22,7 @@ class QueuesQuestion(BaseModel):
     site: str | None = Field(default=None, alias="Site")
     ce: str | None = Field(default=None, alias="CE")
     queue: str | None = Field(default=None, alias="Queue")
+    flags: bool = Field(default=False, description="Say with which flags pilots for the pools are sent.")
 
 
 class UnknownQueue(BaseModel):
@@ -31,11 +32,21 @@ class UnknownQueue(BaseModel):
     did_you_mean: str | None
 
 
+class PilotGroupAnswer(BaseModel):
+    """Pilots of one queue that serve the same pools; they are not to be mixed with those of other flags."""
+
+    flags: list[str] = Field(description="Arguments of the submit command, one by one; none: any node.")
+    pools: list[str]
+
+
 class PoolsOfQueues(BaseModel):
     """For each known queue the ids of the pools that it is eligible for."""
 
     pools: dict[str, list[str]]
     unknown: list[UnknownQueue]
+    flags: dict[str, list[PilotGroupAnswer]] | None = Field(
+        default=None, description="If asked for: the pools of each queue by the flags of their pilots."
+    )
 
 
 class ResourceDescription(BaseModel):

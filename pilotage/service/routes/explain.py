@@ -1,6 +1,8 @@
 """Why a job runs or does not, and what a queue is to those that wait."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
@@ -25,23 +27,33 @@ from requirements.problem import Problem
 from taskqueue import database, jobs, waiting_classes
 from taskqueue.errors import JobNotFound
 
+#: FastAPI reads it from the query.
+Forwarding = Annotated[
+    bool, Query(description="Also what is decided at the queue, by the batch system, by the matcher.")
+]
+
 router = APIRouter(tags=["explanations"], route_class=ApiRoute)
 
 
 @router.get("/jobs/{job_id}/explain")
 @allow(*EVERY_ROLE)
-def explain_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobExplanation:
+def explain_job(
+    parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, forwarding: Forwarding = False
+) -> JobExplanation:
     """Say which requirements exclude which queues, what would help, and what holds the job back now."""
     with database.reading(parts.engine) as conn:
         job = jobs.get(conn, job_id)
         if not caller.may_read(job.vo):
             raise JobNotFound(job_id)
-        return explanations.of_job(conn, parts.live.current, job, now=parts.clock())
+        config, now = parts.live.current, parts.clock()
+        return explanations.of_job(conn, config, job, forwarding=forwarding, now=now)
 
 
 @router.post("/explain")
 @allow(Role.USER, Role.VO_ADMIN)
-def explain_description(parts: PartsOf, caller: CallerOf, body: Submission) -> JobExplanation:
+def explain_description(
+    parts: PartsOf, caller: CallerOf, body: Submission, *, forwarding: Forwarding = False
+) -> JobExplanation:
     """Say the same of a description that is not submitted; of several jobs that it makes, of the first."""
     sources = sources_of(body)
     if len(sources) != 1:
@@ -49,7 +61,7 @@ def explain_description(parts: PartsOf, caller: CallerOf, body: Submission) -> J
     config, now = parts.live.current, parts.clock()
     foreseen = foresight.of_source(config, submitter_of(caller), sources[0], now=now)
     with database.reading(parts.engine) as conn:
-        return explanations.of_foreseen(conn, config, foreseen, now=now)
+        return explanations.of_foreseen(conn, config, foreseen, forwarding=forwarding, now=now)
 
 
 @router.get("/resources/queues/{site}/{ce}/{queue}/explain")

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
 import anyio.to_thread
@@ -20,6 +21,7 @@ from pilotage.service.models.matching import (
     JobRequest,
     MatchAnswer,
     Matches,
+    PilotGroupAnswer,
     PoolsOfQueues,
     QueuesQuestion,
     ResourceDescription,
@@ -41,24 +43,38 @@ RequestTimeout = Annotated[
 ]
 
 
-@router.post("/getSubmitPoolsForQueue")
+@router.post("/getSubmitPoolsForQueue", response_model_exclude_unset=True)
 @allow(Role.DIRECTOR, Role.GATEWAY, Role.PILOT)
 def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQuestion) -> PoolsOfQueues:
-    """For each queue the ids of the pools that it is eligible for.
+    """For each queue the ids of the pools that it is eligible for; with `flags` by those of their pilots.
 
     Unknown queues do not spoil the bunch; 404 only if all are unknown.
     """
     names = _queue_names(body)
-    pools, unknown = parts.matcher.get_submit_pools(_vos(parts, caller), names)
+    vos = _vos(parts, caller)
+    pools, unknown = parts.matcher.get_submit_pools(vos, names)
     addresses = frozenset(QueueAddress.parse(name) for name in pools)
     pilot_places.check_queues(caller, addresses)
     if caller.role is Role.PILOT:
         for address in addresses:
             parts.places.bind(caller, address, now=parts.clock())
-    return PoolsOfQueues(
+    answer = PoolsOfQueues(
         pools=dict(pools),
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
     )
+    if body.flags:
+        answer.flags = _pilot_groups(parts, vos, pools)
+    return answer
+
+
+def _pilot_groups(
+    parts: Parts, vos: frozenset[str], queues: Iterable[str]
+) -> dict[str, list[PilotGroupAnswer]]:
+    groups, _ = parts.matcher.get_pilot_groups(vos, list(queues))
+    return {
+        name: [PilotGroupAnswer(flags=list(each.flags), pools=list(each.pools)) for each in of_queue]
+        for name, of_queue in groups.items()
+    }
 
 
 @router.post("/requestJob", response_model_exclude_none=True)

@@ -1,0 +1,95 @@
+"""Which pilots a queue needs for its pools: those that are sent with the same flags serve the same pools.
+
+Flags ask the batch system for a node that may do. Pilots of one queue with other flags are other pilots,
+never mixed: what such a node is not sent for it may not have.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from cs_config.queue_classes import QueueClass, class_of
+from matcher import stored_requirements
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.declarations import Declarations
+from requirements.flags import flags
+from taskqueue import pools
+from taskqueue.mapping import MappedPool
+
+Flags = tuple[str, ...]
+#: Flags that are remembered; beyond that we start anew.
+_REMEMBERED = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotGroup:
+    """Pilots that are sent to one queue with the same flags."""
+
+    flags: Flags  #: arguments for the submit command, one by one; empty: any node may do
+    pools: tuple[str, ...]  #: sorted
+
+
+class PilotGroups:
+    """The flags of pools, remembered for one version of the configuration."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self._known: dict[tuple[str, str], Flags] = {}
+
+    def of(
+        self,
+        conn: Connection,
+        config: Configuration,
+        mapped: Mapping[QueueAddress, Iterable[MappedPool]],
+    ) -> Mapping[QueueAddress, tuple[PilotGroup, ...]]:
+        """For each queue the groups of its pools, those without flags first."""
+        if self._version != config.version or len(self._known) > _REMEMBERED:
+            self._version, self._known = config.version, {}
+        found = {address: tuple(of_queue) for address, of_queue in mapped.items()}
+        self._read(conn, config, found)
+        return {address: _grouped(self._flags(config, address, each)) for address, each in found.items()}
+
+    def _read(
+        self,
+        conn: Connection,
+        config: Configuration,
+        mapped: Mapping[QueueAddress, Iterable[MappedPool]],
+    ) -> None:
+        """Work out the flags that are not known yet, each once for all queues that are alike."""
+        new = {
+            (here.digest, each.pool_id): (here, each)
+            for address, of_queue in mapped.items()
+            for each in of_queue
+            if each.undecided
+            and (here := class_of(config, each.vo, address)) is not None
+            and (here.digest, each.pool_id) not in self._known
+        }
+        texts = pools.originals(conn, {pool_id for _, pool_id in new})
+        for key, (here, each) in new.items():
+            if each.pool_id in texts:
+                declarations = operations(config, each.vo).job_description.declarations
+                self._known[key] = _flags(stored_requirements.read(texts[each.pool_id]), here, declarations)
+
+    def _flags(
+        self, config: Configuration, address: QueueAddress, mapped: Iterable[MappedPool]
+    ) -> Iterable[tuple[Flags, str]]:
+        for each in mapped:
+            here = class_of(config, each.vo, address) if each.undecided else None
+            yield () if here is None else self._known.get((here.digest, each.pool_id), ()), each.pool_id
+
+
+def _flags(requirements: Requirements, here: QueueClass, declarations: Declarations) -> Flags:
+    residue = evaluator.standing(requirements, here.values, declarations, here.nodes).residue
+    return flags(residue, here.nodes, declarations, here.forwarding)
+
+
+def _grouped(flagged: Iterable[tuple[Flags, str]]) -> tuple[PilotGroup, ...]:
+    groups: dict[Flags, list[str]] = {}
+    for said, pool_id in flagged:
+        groups.setdefault(said, []).append(pool_id)
+    return tuple(PilotGroup(flags=said, pools=tuple(sorted(groups[said]))) for said in sorted(groups))
