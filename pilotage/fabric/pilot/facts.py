@@ -39,7 +39,7 @@ def told(facts: Mapping[str, object], parameters: Mapping[str, object]) -> dict[
         parameters: Of the queue, by name in lower case.
     """
     asked = f"nodeattributes/{LONG.lower()}" in parameters
-    return {name: value for name, value in facts.items() if asked or name != LONG}
+    return {name: value for name, value in facts.items() if value is not None and (asked or name != LONG)}
 
 
 def memory() -> int | None:

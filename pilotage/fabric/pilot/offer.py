@@ -73,6 +73,7 @@ def make(
     known = {name.lower(): value for name, value in parameters.items()}
     cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
     lifetime = slot.lifetime or _number(known, "maxwallclocktime") or _number(known, "cputime")
+    max_ram = slot.max_ram or _number(known, "maxram") or facts.memory()
     rest: dict[str, object] = {
         "Platform": slot.platform or known.get("platform"),
         "GPUs": slot.gpus or _number(known, "gpus"),
@@ -84,13 +85,13 @@ def make(
         "OwnerGroup": list(wishes.owner_groups),
         "JobType": list(wishes.job_types),
         "PilotReference": wishes.reference,
-        "NodeFacts": facts.told({**(measured or {}), **slot.facts}, known),
+        "NodeFacts": facts.told({"MaxRAM": max_ram, **(measured or {}), **slot.facts}, known),
     }
     return Offer(
         place=place,
         cpu_time=cpu_time or lifetime or _CPU_TIME,
         lifetime=lifetime,
-        max_ram=slot.max_ram or _number(known, "maxram") or facts.memory(),
+        max_ram=max_ram,
         processors=slot.processors or _number(known, "numberofprocessors") or 1,
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
     )

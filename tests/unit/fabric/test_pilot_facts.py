@@ -64,8 +64,9 @@ def test_a_file_of_the_site_says_more(tmp_path: Path) -> None:
     file.write_text('{"GlueHostBenchmarkSI00": 501, "Memory": 8000}')
     said = arguments.parser().parse_args([*WORDS, "--facts", str(file)])
     slot = arguments.settings(said, {"PILOTAGE_URL": "http://x"}).slot
-    request = offer.make(PLACE, slot, Wishes(), {}, {"Memory": 16000, "Cores": 8}).at(0)
-    assert request["NodeFacts"] == {"GlueHostBenchmarkSI00": 501, "Memory": 8000, "Cores": 8}
+    request = offer.make(PLACE, slot, Wishes(), {"MaxRAM": 2000}, {"Memory": 16000, "Cores": 8}).at(0)
+    told = {"GlueHostBenchmarkSI00": 501, "Memory": 8000, "Cores": 8, "MaxRAM": 2000}
+    assert request["NodeFacts"] == told
     assert presented.read(request).node_facts == request["NodeFacts"]
 
 
