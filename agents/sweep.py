@@ -1,5 +1,13 @@
-"""The sweep: jobs that are due and that nobody rang for, or whose bell was lost."""
+"""The sweep: jobs that are due and that nobody rang for, or whose bell was lost.
 
+A job can end the process that looks at it, by a defect in a library written in C for instance. So the sweep
+notes which jobs it takes in hand. Those that a dead process had in hand are taken in smaller and smaller
+groups, after all others, until the one at fault is alone; it fails, and the others go on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -7,16 +15,21 @@ from typing import Final
 from sqlalchemy import Engine
 
 from agents import turn
+from agents.turn import Turn
 from cs_config.configuration import Configuration
 from optimizers import batch
 from optimizers.batch import MOST_AT_ONCE, BatchResult, Observer
-from taskqueue import database, preparing
+from optimizers.chain import Step
+from taskqueue import database, preparing, trials
 
 NAME: Final = "sweep"
 #: Jobs that are due no longer than this are probably in a worker's hands.
 LAG: Final = timedelta(seconds=3)
 #: Batches in one cycle, so that a cycle has an end.
 _MOST_BATCHES: Final = 20
+#: Jobs in one transaction after so many crashes, and how many are enough for a job that was alone at last.
+_AT_ONCE: Final = (MOST_AT_ONCE, 20, 1, 1)
+_MOST_CRASHES: Final = len(_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +52,7 @@ def cycle(
     holder: str,
     lag: timedelta = LAG,
     observe: Observer | None = None,
+    steps: Mapping[str, Step] | None = None,
 ) -> SweepResult | None:
     """Lead jobs through the optimizers that have been due for longer than `lag`; needs no Redis.
 
@@ -49,6 +63,7 @@ def cycle(
         holder: This process, by a name that no other ever has.
         lag: How long to leave jobs to those who were rung.
         observe: Is told the result of every batch.
+        steps: Optimizers by name; those that are installed if None.
 
     Returns:
         None: another process does this now.
@@ -62,9 +77,39 @@ def cycle(
             job_ids = preparing.due(conn, now=now - lag, most=MOST_AT_ONCE)
         if not job_ids:
             break
-        result = batch.optimize(engine, config, job_ids, now=now, observe=observe)
+        result = BatchResult()
+        for crashes, some in _groups(engine, job_ids, holder):
+            if crashes >= _MOST_CRASHES:
+                reason = f"the optimizers crashed {crashes} times when they looked at it"
+                result += batch.fail(engine, config, some, reason=reason, now=now)
+                continue
+            with _noted(mine, some, holder):
+                result += batch.optimize(engine, config, some, now=now, observe=observe, steps=steps)
         total += result
         if len(result.left) == len(job_ids):
             break  # all are in other hands
     mine.finish()
     return SweepResult(waiting=len(total.waiting), held=len(total.held), failed=len(total.failed))
+
+
+def _groups(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator[tuple[int, Sequence[int]]]:
+    """Jobs that are looked at together, with how often a process ended then; the harmless ones first."""
+    with database.reading(engine) as conn:
+        crashes = trials.crashes(conn, job_ids, holder=holder)
+    alike: defaultdict[int, list[int]] = defaultdict(list)
+    for job_id in job_ids:
+        alike[min(crashes.get(job_id, 0), _MOST_CRASHES)].append(job_id)
+    for times, some in sorted(alike.items()):
+        size = _AT_ONCE[min(times, _MOST_CRASHES - 1)]
+        for start in range(0, len(some), size):
+            yield times, some[start : start + size]
+
+
+@contextmanager
+def _noted(mine: Turn, job_ids: Sequence[int], holder: str) -> Iterator[None]:
+    """The jobs are noted as in hand, whatever becomes of this process."""
+    with mine.writing() as conn:
+        trials.begin(conn, job_ids, holder=holder)
+    yield
+    with mine.writing() as conn:
+        trials.end(conn, job_ids, holder=holder)

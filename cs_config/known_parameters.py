@@ -149,6 +149,24 @@ KNOWN = (
         Expressions="its parameters whose text is a ClassAd expression, for export",
     ),
     KnownParameter(
+        name="Requirements",
+        allowed="a ClassAd expression",
+        fits=lambda value: isinstance(value, bool | str),
+        meaning="must be true of a job to be handed out here",
+    ),
+    KnownParameter(
+        name="Rank",
+        allowed="a ClassAd expression or a number",
+        fits=lambda value: isinstance(value, int | float | str) and not isinstance(value, bool),
+        meaning="orders queues for jobs that state no Rank, the highest first",
+    ),
+    KnownParameter(
+        name="Checks",
+        allowed="names of attributes that are expressions: [AuthorizationCheck]",
+        fits=_are_names,
+        meaning="must all be true of a job; AuthorizationCheck and CloseOutputSECheck if unset",
+    ),
+    KnownParameter(
         name="VO",
         allowed="names of VOs: [atlas, cms]; an empty list is nobody",
         fits=_are_names,

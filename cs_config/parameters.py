@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from cs_config import known_parameters
+from cs_config import admission, known_parameters
 from cs_config.levels import Parameter
 from cs_config.sections import Leaf
 from requirements.errors import InvalidInput
@@ -19,6 +19,7 @@ class ParameterReader:
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     vos: set[str] = field(default_factory=set)  #: lower case
+    checks: frozenset[str] = admission.DEFAULT_CHECKS  #: folded names of attributes that are expressions
     _warned: set[str] = field(default_factory=set)
 
     def read(
@@ -63,6 +64,17 @@ class ParameterReader:
             return None
         if fault := known_parameters.fault(folded, value):
             self.error(path, leaf.line, fault)
+            return None
+        if folded in self.checks or folded in admission.EXPRESSIONS:
+            return self._expression(value, path, leaf.line)
+        return value
+
+    def _expression(self, value: Value, path: str, line: int) -> Value | None:
+        try:
+            admission.read(value, path)
+        except InvalidInput as error:
+            for problem in error.problems:
+                self.error(path, line, problem.message, problem.suggestion)
             return None
         return value
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from cs_config import forwarding, node_attributes, problems_of_models
+from cs_config import admission, forwarding, node_attributes, problems_of_models
 from cs_config.address import QueueAddress
 from cs_config.levels import Level, Parameter, Settings
 from cs_config.names import NAME, NAME_ALLOWED
@@ -49,9 +49,11 @@ def read(root: Section, file: str, *, declared: frozenset[str]) -> Resources:
         file: Where it was read from.
         declared: Folded names that the operations declare: they are meant as they are spelled.
     """
-    parameters = ParameterReader(file=file, declared=declared)
+    sites = root.section("Resources").section("Sites")
+    checks = admission.DEFAULT_CHECKS.union(_checks(sites))
+    parameters = ParameterReader(file=file, declared=declared, checks=checks)
     reader = _Reader(parameters=parameters)
-    reader.sites(root.section("Resources").section("Sites"))
+    reader.sites(sites)
     return Resources(
         queues=reader.queues,
         nodes=reader.nodes,
@@ -60,6 +62,16 @@ def read(root: Section, file: str, *, declared: frozenset[str]) -> Resources:
         errors=tuple(parameters.errors),
         warnings=tuple(parameters.warnings),
     )
+
+
+def _checks(section: Section) -> Iterator[str]:
+    """Folded names that some `Checks` below a section lists."""
+    for name, entry in section.entries.items():
+        if isinstance(entry, Section):
+            yield from _checks(entry)
+        elif fold(name) == admission.CHECKS:
+            listed = entry.value if isinstance(entry.value, list) else [entry.value]
+            yield from (fold(str(each)) for each in listed)
 
 
 @dataclass(slots=True, kw_only=True)

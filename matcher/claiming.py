@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from matcher import gates
+from matcher.doorkeeper import Doorkeeper
 from matcher.filling import Filling
 from matcher.gates import Gate
 from matcher.requests import MatchRequest
@@ -33,6 +34,7 @@ class Wish:
     place: Place
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
+    keeper: Doorkeeper | None = None  #: who tells the jobs apart before they come; None: all may
     otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
 
     @property
@@ -138,7 +140,8 @@ def claim_all(
     new = match_requests.reserve(conn, keys.values(), now=now)
     held = given_before(conn, [wishes[each].request for each, key in keys.items() if key not in new])
     catches = [
-        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place)) for wish in wishes
+        _Catch(wish=wish, filling=Filling(wish.resource), gate=doors.at(wish.place, wish.keeper))
+        for wish in wishes
     ]
     asking = [catch for number, catch in enumerate(catches) if keys.get(number) not in held]
     # Those first who cannot take just any job.

@@ -73,13 +73,14 @@ def _exclusion(failure: Failure, candidates: int, single: int, survey: Survey) -
         ((has, mask & candidates) for has, mask in survey.seen(failure) if mask & candidates),
         key=lambda each: (bool(each[1] & single), each[0] is not None and evaluation.ABSENT not in each[0]),
     )
+    example = survey.first(mask & single or mask)
     return Exclusion(
         requirement=failure.requirement,
         wanted=failure.wanted,
         excluded=(failure.queues & candidates).bit_count(),
         only_this=(failure.queues & single).bit_count(),
-        example=survey.first(mask & single or mask).address,
-        has=has,
+        example=example.address,
+        has=survey.told(failure, example, has),
     )
 
 

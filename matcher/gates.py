@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from matcher import limits, standings
+from matcher.doorkeeper import Doorkeeper
 from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
 from requirements.values import fold
@@ -32,8 +33,14 @@ class Gate:
     """What one place lets through; each request goes through it alone."""
 
     def __init__(
-        self, standing: Sequence[Standing], conditions: Sequence[Condition], *, banned: bool
+        self,
+        standing: Sequence[Standing],
+        conditions: Sequence[Condition],
+        *,
+        banned: bool,
+        keeper: Doorkeeper | None = None,
     ) -> None:
+        self.keeper = keeper  #: speaks for queues that tell jobs apart; None: they need not be asked any more
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
@@ -43,7 +50,8 @@ class Gate:
     @property
     def asks_job(self) -> bool:
         """Whether it has to be asked for each job."""
-        return self._banned or bool(self._conditions) or any(each.asks_job for each in self._standing)
+        asking = self._banned or self.keeper is not None or bool(self._conditions)
+        return asking or any(each.asks_job for each in self._standing)
 
     def passing(self, *vos: str) -> Passing:
         """Which jobs of these VOs are worth a look."""
@@ -54,7 +62,11 @@ class Gate:
             for vo in vos
             if each.rule.is_about(vo)
         }
-        return Passing(job_type=fold(TEST) if self._banned else "", kept_out=frozenset(kept_out))
+        return Passing(
+            job_type=fold(TEST) if self._banned else "",
+            kept_out=frozenset(kept_out),
+            refused=() if self.keeper is None else self.keeper.refused,
+        )
 
     def most(self, wanted: int) -> int:
         """How many of the wanted jobs may be taken at once."""
@@ -90,6 +102,8 @@ class Gate:
 
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
+        if self.keeper is not None and not self.keeper.admits(job):
+            return False
         if any(each.keeps_out(job) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
@@ -128,15 +142,20 @@ class Gates:
         self._banned = banned
         self._gates: list[Gate] = []
 
-    def at(self, place: Place) -> Gate | None:
-        """The gate of a place; None: nothing holds there."""
+    def at(self, place: Place, keeper: Doorkeeper | None = None) -> Gate | None:
+        """The gate of a place; None: nothing holds there.
+
+        Args:
+            place: Where jobs would run.
+            keeper: Who has to be asked about each of them.
+        """
         names = _line(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
         banned = place.site in self._banned
-        if not (standing or conditions or banned):
+        if not (standing or conditions or banned or keeper):
             return None
-        self._gates.append(Gate(standing, conditions, banned=banned))
+        self._gates.append(Gate(standing, conditions, banned=banned, keeper=keeper))
         return self._gates[-1]
 
     def write(self, conn: Connection) -> None:

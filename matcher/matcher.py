@@ -13,6 +13,7 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
+from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gates import Gate
 from matcher.listing import Listing, listings
@@ -56,6 +57,7 @@ class Matcher:
         self._random = random or Random()
         self._waiting = Waiting()
         self._places = Places()
+        self._doorkeepers = Doorkeepers()
         self._groups = PilotGroups()
         #: Memory is read and changed by one thread at a time; no claim is made under it.
         self._lock = threading.Lock()
@@ -165,10 +167,10 @@ class Matcher:
             if not presented.node_facts:
                 # Before there is a node, nobody can say what it has not.
                 pools, place = pools | served.kept_back, replace(place, checked=self._config().version)
-            candidates = self._candidates(pools, resource)
+            candidates, keeper = self._admitted(conn, place, resource, self._candidates(pools, resource))
             now = self._clock()
             banned = bans.of(conn, [place.site], now=now)
-            gate = gates.look(conn, self._config(), [place], now, banned=banned).at(place)
+            gate = gates.look(conn, self._config(), [place], now, banned=banned).at(place, keeper)
             return listings(conn, candidates, place, gate)
 
     def _follow(self, conn: Connection) -> int:
@@ -195,6 +197,7 @@ class Matcher:
         if served is None:
             return Look(refused=BANNED)
         candidates = self._wanted(conn, request.presented, served.pools, resource)
+        candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)
         if not candidates and otherwise is None:
             return Look()
@@ -211,6 +214,7 @@ class Matcher:
             place=served.place,
             holder=self._holder(request),
             drawn=drawn,
+            keeper=keeper,
             otherwise=otherwise,
         )
 
@@ -254,6 +258,16 @@ class Matcher:
             return candidates
         its = task_queues.holding(conn, presented.job_id)
         return [each for each in candidates if each.task_queue_id == its]
+
+    def _admitted(
+        self, conn: Connection, place: Place, resource: Resource, candidates: Sequence[TaskQueue]
+    ) -> tuple[Sequence[TaskQueue], Doorkeeper | None]:
+        """Those with jobs that the queues there may admit, and who has to be asked about each of them."""
+        keeper = self._doorkeepers.at(self._config(), place, _vos(resource))
+        if keeper is None:
+            return candidates, None
+        admitted = keeper.open_to(conn, candidates)
+        return admitted, keeper if any(map(keeper.asks_job, admitted)) else None
 
     def _elsewhere(
         self, conn: Connection, presented: Presented, served: Served, resource: Resource

@@ -124,7 +124,7 @@ def _has(here: Survey, miss: _Miss) -> str | None:
     if miss.failure is None:
         vos = lookup(here.queues[0].values, "VO")
         return "false" if miss.requirement == "Enabled" else None if vos is None else shown(vos)
-    return next(here.seen(miss.failure))[0]
+    return here.told(miss.failure, here.queues[0], next(here.seen(miss.failure))[0])
 
 
 def _sums(waiting: Iterable[WaitingClass]) -> dict[str, Work]:

@@ -21,7 +21,7 @@ from matcher import offers, parts
 from matcher.bitmaps import bits
 from matcher.parts import Condition, Demand, Kind, Part, Requirement
 from matcher.resource import Resource
-from requirements import evaluator
+from requirements import evaluation, evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
 from requirements.evaluator import Reason
@@ -53,6 +53,11 @@ class Offer:
     def values(self) -> Mapping[str, Value]:
         """What is the same for all its nodes, GLUE names included."""
         return self.config.ad(self.address, self.vo)
+
+    @cached_property
+    def expired(self) -> Mapping[str, Value]:
+        """What it had until it expired, by folded name."""
+        return {name: each.value for name, each in self.config.expired(self.address, self.vo).items()}
 
     @cached_property
     def resource(self) -> Resource:
@@ -204,6 +209,16 @@ class Survey:
                     if reason.wanted == failure.wanted:
                         yield reason.has, mask
 
+    def told(self, failure: Failure, queue: Offer, has: str | None) -> str | None:
+        """What a queue that fails has instead, for a person: what has expired is not just absent."""
+        if not queue.expired or isinstance(failure.part, Condition):
+            return has
+        for name in evaluator.parameters(failure.part.asked, self.declarations):
+            if (value := queue.expired.get(fold(name))) is not None:
+                said = f"expired, it was {shown(value)}"
+                has = said if has is None else "; ".join(_saying(has.split("; "), name, said))
+        return has
+
     def _condition(self, part: Condition) -> tuple[Failure, ...]:
         column = self._by_resource(part.kind.looks)
         queues = 0
@@ -349,6 +364,11 @@ def mask_of(numbers: Sequence[int]) -> int:
     for number in numbers:
         mask[number >> 3] |= 1 << (number & 7)
     return int.from_bytes(mask, "little")
+
+
+def _saying(all_said: Iterable[str], name: str, said: str) -> Iterator[str]:
+    """What a queue says of the names in an expression, with `said` for one of them that is absent."""
+    return (f"{name} {said}" if each == f"{name} {evaluation.ABSENT}" else each for each in all_said)
 
 
 def _offers_of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[Offer, ...]:

@@ -78,19 +78,34 @@ def optimize(
         observe: Is told the result.
     """
     result = BatchResult()
-    config = config.at(now)
-    context = Context(
-        config=config,
-        now=now,
-        eligibility=eligibility.of_configuration(config),
-        catalogues=catalogue.installed(),
-    )
+    context = _context(config, now)
     usable = plugins.installed() if steps is None else steps
     for start in range(0, len(job_ids), MOST_AT_ONCE):
         result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], usable)
     if observe:
         observe(result)
     return result
+
+
+def fail(
+    engine: Engine, config: Configuration, job_ids: Sequence[int], *, reason: str, now: datetime
+) -> BatchResult:
+    """Fail those of the jobs that are due without a look at them."""
+    with database.reading(engine) as conn:
+        found = preparing.read(conn, job_ids, now=now)
+    failed = Failed(reason=reason)
+    passages = [(job, Passage(outcome=failed, step=job.step or chain.FIRST, passed=())) for job in found]
+    return _write(engine, _context(config, now), passages)
+
+
+def _context(config: Configuration, now: datetime) -> Context:
+    config = config.at(now)
+    return Context(
+        config=config,
+        now=now,
+        eligibility=eligibility.of_configuration(config),
+        catalogues=catalogue.installed(),
+    )
 
 
 def _optimize_some(

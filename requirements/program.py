@@ -120,17 +120,18 @@ def of_node(node: Node) -> Program:
 
 
 def _program(node: Node, text: str) -> Program:
-    operands = tuple(_conjuncts(node))
+    operands = tuple(conjuncts(node))
     parts = (
         tuple(_single(part, text[part.start : part.end]) for part in operands) if len(operands) > 1 else ()
     )
     return replace(_single(node, text), parts=parts)
 
 
-def _conjuncts(node: Node) -> Iterator[Node]:
+def conjuncts(node: Node) -> Iterator[Node]:
+    """The operands of the outermost `&&`; the expression itself if it is another."""
     if isinstance(node, Chain) and node.level == AND:
         for operand in children(node):
-            yield from _conjuncts(operand)
+            yield from conjuncts(operand)
     else:
         yield node
 

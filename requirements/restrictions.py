@@ -40,6 +40,12 @@ def own_name(attribute: Attribute) -> str | None:
     return names[1] if is_own else None
 
 
+def is_other(attribute: Attribute) -> bool:
+    """Whether it is `other.X` or `TARGET.X`."""
+    names = attribute.names
+    return len(names) == 2 and names[0].lower() in _RESOURCE and not attribute.absolute
+
+
 def check(node: Node, source: Source) -> None:
     """Refuse what a user's expression must not contain.
 

@@ -19,7 +19,8 @@ from sqlalchemy import (
     tuple_,
 )
 
-from taskqueue import taking
+from taskqueue import kinds, taking
+from taskqueue.kinds import Kind
 from taskqueue.presence import COLUMNS
 from taskqueue.tables import descriptions, jobs, waiting_jobs
 from taskqueue.taking import HERE, Place, Taken
@@ -36,7 +37,8 @@ def _passing() -> list[ColumnElement[bool]]:
         tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))
         for attribute, shown in COLUMNS.items()
     ]
-    return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out]
+    refused = tuple_(*kinds.COLUMNS).not_in(bindparam("not_kinds", expanding=True))
+    return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out, refused]
 
 
 #: The jobs that may be taken, in the order of a claim.
@@ -46,7 +48,7 @@ _SHOWN = (
     .add_columns(
         waiting_jobs.c.priority.label("rank"),
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
-        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.parameters, descriptions.c.body),
+        *(jobs.c.job_name, jobs.c.parameters, *kinds.COLUMNS, descriptions.c.body),
     )
     .where(*_passing())
     .limit(_PEEKED)
@@ -84,6 +86,7 @@ class Passing:
     job_type: str = ""  #: only of this type, in lower case; empty: of any
     #: Attribute, VO and value of those that are full; values in lower case.
     kept_out: frozenset[tuple[str, str, str]] = frozenset()
+    refused: tuple[Kind, ...] = ()  #: kinds of which none will do
 
     def values(self) -> dict[str, object]:
         """For the statement."""
@@ -91,7 +94,7 @@ class Passing:
             f"not_{name}": sorted((vo, value) for attribute, vo, value in self.kept_out if attribute == name)
             for name in COLUMNS
         }
-        return {"only_job_type": self.job_type, **full}
+        return {"only_job_type": self.job_type, "not_kinds": list(self.refused), **full}
 
 
 def left(

@@ -1,10 +1,12 @@
 """`pilotage queue`: the batch queues of the resource tree."""
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cs_config.configuration import Configuration, QueueAddress
+from cs_config.configuration import Configuration, Parameter, QueueAddress
 from pilotage.cli import explanation, options, output, running_configuration
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import Refused
@@ -33,7 +35,7 @@ def list_queues(
     url: options.Url = None,
 ) -> None:
     """List the queues."""
-    config = running_configuration.fetch(home=home, url=url)
+    config = _current(home=home, url=url)
     found = [
         address
         for address in config.addresses
@@ -56,17 +58,21 @@ def show(
     url: options.Url = None,
 ) -> None:
     """Show the effective parameters of a queue, each with the level and line it comes from."""
-    config = running_configuration.fetch(home=home, url=url)
+    config = _current(home=home, url=url)
     address = QueueAddress.parse(queue)
     if not config.knows(address):
         meant = config.suggest(queue)
         raise Refused(f"no queue {queue}" + (f", did you mean {meant}?" if meant else ""))
     parameters = config.parameters(address, vo or "")
     ordered = [parameters[name] for name in sorted(parameters, key=str.casefold)]
+    expired = config.expired(address, vo or "")
     data = _as_json(config, address, vo) | {
-        "origins": {p.name: {"level": p.level, "file": p.file, "line": p.line} for p in ordered}
+        "origins": {p.name: {"level": p.level, "file": p.file, "line": p.line} for p in ordered},
+        "expired": {p.name: p.value for p in expired.values()},
     }
-    rows = ((p.name, p.value, p.level, f"{p.file}:{p.line}") for p in ordered)
+    said: list[tuple[Parameter, object]] = [(p, p.value) for p in ordered]
+    said += [(p, f"expired, it was {output.cell(p.value)}") for p in expired.values()]
+    rows = ((p.name, value, p.level, f"{p.file}:{p.line}") for p, value in said)
     headings = ("Parameter", "Value", "Level", "Written in")
     output.emit(data, as_json=as_json, render=lambda: output.table(headings, rows))
 
@@ -83,6 +89,11 @@ def explain(
     with connect(home=home, url=url) as client:
         found = client.explain_queue(str(address))
     output.emit(found, as_json=as_json, render=lambda: explanation.of_queue(found))
+
+
+def _current(*, home: Path | None, url: str | None) -> Configuration:
+    """The configuration in force, without what has expired."""
+    return running_configuration.fetch(home=home, url=url).at(datetime.now(UTC))
 
 
 def _as_json(config: Configuration, address: QueueAddress, vo: str | None) -> dict[str, object]:

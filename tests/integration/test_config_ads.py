@@ -90,6 +90,14 @@ def test_fresh_values_are_a_version_and_stale_ones_are_none(
         assert service.parts.live.current.version == version
 
 
+def test_a_queue_shows_what_has_expired(service: Service, run: Run) -> None:
+    run("config", "import", "classad", SEED, "--site", "EGEE.Milano.it", "--apply")
+    shown = in_json(run, "queue", "show", QUEUE)
+    assert (shown["expired"]["GlueCEStateFreeCPUs"], shown["parameters"]["SI00"]) == (1, 400)
+    assert "GlueCEStateFreeCPUs" not in shown["parameters"]
+    assert "expired, it was Production" in run("queue", "show", QUEUE)[1]
+
+
 def test_another_version_meanwhile_is_a_conflict_and_changes_nothing(
     service: Service, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

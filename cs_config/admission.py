@@ -1,0 +1,129 @@
+"""What a queue asks of a job before it is handed out there: its `Requirements` and its `Checks`.
+
+These are parameters like any other: a deeper level overrides, `VOs/<vo>` over the plain one. An expression
+sees the queue's ad (also with its address) under bare names, `MY.` and `self.`, the job and whose it is
+under `other.` and `TARGET.`; a bare name that the queue does not have is the job's.
+Source: HTCondor's matchmaking; gLite's CE ads.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+from requirements import two_sided
+from requirements.errors import InvalidInput
+from requirements.problem import Problem
+from requirements.two_sided import TwoSided
+from requirements.values import Value, fold, shown
+
+REQUIREMENTS = "requirements"
+RANK = "rank"
+CHECKS = "checks"
+#: Parameters that are expressions, by folded name.
+EXPRESSIONS = frozenset({REQUIREMENTS, RANK})
+#: The checks of a queue that does not say which, folded; one that it does not have is none.
+DEFAULT_CHECKS = frozenset({"authorizationcheck", "closeoutputsecheck"})
+#: What explanations call the requirements of a queue.
+OF_QUEUE = "Requirements of the queue"
+#: Verdicts that are remembered; beyond that we start anew.
+_REMEMBERED = 10_000
+
+#: Values of names of the job, of which nothing else makes a difference.
+Projection = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One expression that must be true."""
+
+    name: str  #: of the check, or `OF_QUEUE`
+    expression: TwoSided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """A part of a condition that is not true of a job."""
+
+    name: str  #: of the condition
+    wanted: str  #: the part, as it is written
+    has: str  #: what queue and job say of the names in it
+
+
+class Admission:
+    """What one queue asks of the jobs of a VO; remembers what it said."""
+
+    def __init__(self, own: Mapping[str, Value], conditions: tuple[Condition, ...]) -> None:
+        self._own = own
+        self.conditions = conditions
+        asked = {name for each in conditions for name in each.expression.asked_of_other(own)}
+        #: Folded names of the job that make a difference.
+        self.asks = tuple(sorted(map(fold, asked)))
+        self._known: dict[Projection, bool] = {}
+
+    def admits(self, job: Mapping[str, Value]) -> bool:
+        """Whether all is true of a job, given by folded names."""
+        projection = self.projection(job)
+        if (known := self._known.get(projection)) is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = all(each.expression.is_true(self._own, job) for each in self.conditions)
+            self._known[projection] = known
+        return known
+
+    def projection(self, job: Mapping[str, Value]) -> Projection:
+        """What of a job makes a difference; jobs that agree in it are admitted alike."""
+        return tuple(_exact(job.get(name)) for name in self.asks)
+
+    def misses(self, job: Mapping[str, Value]) -> tuple[Miss, ...]:
+        """Everything that is not true of a job; empty if and only if it is admitted."""
+        return tuple(
+            Miss(name=each.name, wanted=part.text, has=part.has(self._own, job))
+            for each in self.conditions
+            for part in each.expression.failing(self._own, job)
+        )
+
+
+def read(value: Value, path: str) -> TwoSided:
+    """The expression that a parameter is.
+
+    Raises:
+        InvalidInput: It is none, or has what may not be evaluated.
+    """
+    if isinstance(value, tuple):
+        raise InvalidInput([Problem(path=path, message="a list, allowed is a ClassAd expression")])
+    return two_sided.read(shown(value), path, bare_is_either=True)
+
+
+def of_ad(ad: Mapping[str, Value]) -> Admission | None:
+    """What a queue with this ad asks; None: nothing."""
+    own = {fold(name): value for name, value in ad.items()}
+    conditions = tuple(_conditions(own))
+    return Admission(own, conditions) if conditions else None
+
+
+def _conditions(own: Mapping[str, Value]) -> Iterator[Condition]:
+    if REQUIREMENTS in own:
+        yield Condition(name=OF_QUEUE, expression=_known(own[REQUIREMENTS], OF_QUEUE))
+    for folded, name in checks(own).items():
+        if folded in own:
+            yield Condition(name=name, expression=_known(own[folded], name))
+
+
+def checks(own: Mapping[str, Value]) -> Mapping[str, str]:
+    """Folded names of the checks of a queue, given by folded names, as they are spelled."""
+    listed = own.get(CHECKS)
+    if listed is None:
+        return {fold(name): name for name in ("AuthorizationCheck", "CloseOutputSECheck")}
+    return {fold(str(name)): str(name) for name in (listed if isinstance(listed, tuple) else (listed,))}
+
+
+def _known(value: Value, name: str) -> TwoSided:
+    """An expression of a configuration that was checked; what is none after all is never true."""
+    try:
+        return read(value, name)
+    except InvalidInput:
+        return two_sided.read("false", name)
+
+
+def _exact(value: Value | None) -> Hashable:
+    """A key that tells True from 1."""
+    return tuple(map(_exact, value)) if isinstance(value, tuple) else (type(value), value)

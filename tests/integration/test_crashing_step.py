@@ -1,0 +1,114 @@
+"""A job that kills the process which looks at it is found out; the others go on."""
+
+import ctypes
+import faulthandler
+import os
+import signal
+from datetime import datetime
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from agents import sweep, turn
+from optimizers import plugins
+from optimizers.candidate import Candidate
+from optimizers.context import Context
+from optimizers.outcome import Outcome
+from taskqueue import database, trials
+from taskqueue.states import JobStatus
+from taskqueue.tables import trials as table
+from tests import stored
+from tests.submitted import grid, job, submit, waiting
+
+JOB = {"Executable": "a.sh"}
+POISON = {**JOB, "JobName": "poison"}
+
+
+def _deadly(candidate: Candidate, context: Context) -> Outcome:
+    """JobSanity with a defect in a library that is written in C."""
+    if candidate.description.job_name == "poison":
+        ctypes.string_at(0)
+    return plugins.installed()["JobSanity"](candidate, context)
+
+
+def _sweep_in_child(url: str, now: datetime, holder: str) -> int:
+    """One cycle in a process of its own; the signal that ended it, 0 if none did."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        faulthandler.disable()  # it is meant
+        try:
+            steps = {**plugins.installed(), "JobSanity": _deadly}
+            sweep.cycle(database.connect(url), grid(), now=now, holder=holder, steps=steps)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def test_a_job_that_kills_the_sweep_fails_alone(database_url: str, now: datetime) -> None:
+    engine = database.connect(database_url)
+    good = submit(engine, grid(), now, *[JOB] * 45)
+    [bad] = submit(engine, grid(), now, POISON)
+    good += submit(engine, grid(), now, *[JOB] * 4)
+    engine.dispose()
+    ends = []
+    for number in range(1, 7):
+        ends.append(_sweep_in_child(database_url, now + number * 2 * turn.LENGTH, f"holder {number}"))
+    assert waiting(engine) == good
+    found = job(engine, bad)
+    assert found.status is JobStatus.FAILED
+    assert "crashed 4 times" in found.application_status
+    assert ends == [signal.SIGSEGV] * 4 + [0, 0]
+    with database.reading(engine) as conn:
+        left = conn.scalars(select(table.c.job_id)).all()
+    assert set(left) <= {bad}
+    engine.dispose()
+
+
+def test_fresh_jobs_do_not_wait_for_those_under_suspicion(database_url: str, now: datetime) -> None:
+    engine = database.connect(database_url)
+    submit(engine, grid(), now, POISON)
+    engine.dispose()
+    for number in range(1, 4):
+        fresh = submit(engine, grid(), now + number * turn.LENGTH, JOB)
+        engine.dispose()
+        assert _sweep_in_child(database_url, now + number * 2 * turn.LENGTH, f"holder {number}")
+        if number > 1:  # at first nobody knows
+            assert set(fresh) <= set(waiting(engine))
+            engine.dispose()
+
+
+def test_an_error_that_the_process_survives_is_no_crash(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(engine, grid(), now, JOB)
+    for _ in range(6):
+        with monkeypatch.context() as patch:
+            patch.setattr("optimizers.batch.optimize", _away)
+            with pytest.raises(ConnectionError):
+                sweep.cycle(engine, grid(), now=now + turn.LENGTH, holder="me")
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(func.count()).select_from(table)) == 1
+    assert sweep.cycle(engine, grid(), now=now + turn.LENGTH, holder="me") == sweep.SweepResult(waiting=1)
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(func.count()).select_from(table)) == 0
+
+
+def _away(*_: object, **__: object) -> None:
+    raise ConnectionError
+
+
+def test_crashes_are_counted_by_the_holders_that_are_gone(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = stored.job_ids(conn, now)
+        for holder in ("a", "a", "b", "c"):
+            trials.begin(conn, [job_id], holder=holder)
+        assert trials.crashes(conn, [job_id], holder="c") == {job_id: 2}
+        assert trials.crashes(conn, [job_id], holder="d") == {job_id: 3}
+        trials.end(conn, [job_id], holder="b")
+        assert trials.crashes(conn, [job_id], holder="c") == {job_id: 2}
+        trials.end(conn, [job_id], holder="c")
+        assert trials.crashes(conn, [job_id], holder="d") == {}
