@@ -32,6 +32,8 @@ NAME: Final = "retention"
 #: Rows in one transaction, and such transactions for one kind of thing in one cycle.
 _LIMIT: Final = 500
 _ROUNDS: Final = 40
+#: Files in one transaction: who brings one of the same content waits for its end.
+_FILES: Final = 50
 
 #: Answers to requests for work matter for the length of a lease.
 _MATCH_REQUESTS: Final = timedelta(days=1)
@@ -170,7 +172,8 @@ def _remove_stray(mine: Turn, store: BlobStore) -> int:
 
 def _remove_files(mine: Turn, store: BlobStore, digests: Iterable[str]) -> int:
     removed = 0
-    for digest in digests:
+    left = iter(sorted(digests))
+    while some := list(islice(left, _FILES)):
         with mine.writing() as conn:
-            removed += blobs.remove_file(conn, store, digest)
+            removed += sum(blobs.remove_file(conn, store, digest) for digest in some)
     return removed

@@ -4,6 +4,7 @@ First every job gets the least that it must have, so that as many fit as can; wh
 those that can use more, evenly.
 """
 
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from matcher import rules
@@ -16,7 +17,10 @@ _SHARED = ("processors", "ram", "gpus")
 
 
 class Filling:
-    """A resource while jobs are taken for it. What it does not state has no end."""
+    """A resource while jobs are taken for it.
+
+    One that states no processors says what each job may have alone: it is never full.
+    """
 
     def __init__(self, resource: Resource) -> None:
         capacities = rules.capacities(resource)
@@ -27,7 +31,7 @@ class Filling:
     @property
     def full(self) -> bool:
         """Whether no job fits any more, whatever it asks."""
-        return self._is_given_whole or self._left["processors"] == 0
+        return self._is_shared and (self._is_given_whole or self._left["processors"] == 0)
 
     def most(self, asked: RequirementClass, wanted: int) -> int:
         """How many of the wanted jobs of one class fit in what is left.
@@ -36,6 +40,8 @@ class Filling:
             asked: A class that the resource as a whole may run.
             wanted: That many would be taken.
         """
+        if not self._is_shared:
+            return wanted
         if self.full:
             return 0
         if asked.whole_node:
@@ -53,6 +59,8 @@ class Filling:
 
     def allotments(self) -> list[Allotment]:
         """What each job may use, in the order in which they were taken; never more than there is."""
+        if not self._is_shared:
+            return [_alone(self._resource, asked) for asked in self._jobs]
         if self._is_given_whole:
             return [_all_of(self._resource)]
         cores = self._cores()
@@ -61,6 +69,10 @@ class Filling:
             Allotment(processors=number, ram_mb=ram, gpus=asked.gpus)
             for asked, number, ram in zip(self._jobs, cores, memory, strict=True)
         ]
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._resource.processors is not None
 
     @property
     def _is_given_whole(self) -> bool:
@@ -100,6 +112,15 @@ def _may_have(asked: RequirementClass, cores: int) -> bool:
     if asked.processors_max is not None and cores > asked.processors_max:
         return False
     return not asked.max_ram or rules.ram_needed(asked, cores) <= asked.max_ram
+
+
+def _alone(resource: Resource, asked: RequirementClass) -> Allotment:
+    """What a job may use of a resource that does not say how many processors it has."""
+    if asked.whole_node:
+        return _all_of(resource)
+    one = Filling(replace(resource, processors=asked.processors_min))
+    one.take(asked, 1)
+    return one.allotments()[0]
 
 
 def _all_of(resource: Resource) -> Allotment:

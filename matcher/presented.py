@@ -35,7 +35,6 @@ _KEYWORDS = {
     "OwnerGroup": "owner_groups",
     "VO": "vo",
     "VirtualOrganization": "vo",
-    "Community": "vo",
     "Tag": "tags",
     "RequiredTag": "required_tags",
     "BannedSite": "banned_sites",
@@ -62,7 +61,7 @@ _SILENT = frozenset(
     fold(name)
     for name in (
         *("DIRACVersion", "ReleaseVersion", "ReleaseProject", "PilotBenchmark", "PilotInfoReportedFlag"),
-        *("CEQueue", "CPUNormalizationFactor"),
+        *("CEQueue", "Community", "CPUNormalizationFactor"),
     )
 )
 _NAMES = {fold(name + plural): known for name, known in _KEYWORDS.items() for plural in ("", "s")}

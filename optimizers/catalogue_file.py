@@ -10,6 +10,9 @@ from pathlib import Path
 
 import yaml
 
+#: A larger file takes minutes to read; a catalogue of that size is a service of its own.
+MOST_BYTES = 32 * 2**20
+
 
 class CatalogueUnavailableError(Exception):
     """The catalogue cannot say where the replicas are now."""
@@ -25,6 +28,8 @@ class FileCatalogue:
         """The locations of those of `files` that the file names."""
         try:
             state = self._path.stat()
+            if state.st_size > MOST_BYTES:
+                raise ValueError(f"has {state.st_size:,} bytes, allowed are {MOST_BYTES:,}")  # noqa: TRY301
             known = _read(self._path, state.st_mtime_ns, state.st_size)
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise CatalogueUnavailableError(f"{self._path}: {_first_line(error)}") from error

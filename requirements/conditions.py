@@ -8,7 +8,7 @@ Source: gLite's forwarding, which took every comparison as a condition, under `!
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from requirements import outcomes, program
@@ -17,6 +17,7 @@ from requirements.declarations import Declarations, Kind, MatchRule, compared
 from requirements.grammar import read_expression
 from requirements.nodes import NodeAttributes, Option
 from requirements.outcomes import Outcome
+from requirements.partial import MAX_TRIES
 from requirements.record import Record
 from requirements.rendering import attribute_key
 from requirements.restrictions import parts_of, resource_name
@@ -77,6 +78,7 @@ class Lacks:
 
     name: str  #: folded
     value: str | float
+    among: bool = False  #: the node's own value may be a list, or of another kind
 
 
 Statement = AtLeast | AtMost | OneOf | Lacks
@@ -129,13 +131,22 @@ def _some(
     return ((statement,),) if options else NEVER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Reader:
     """The reading of one expression: what must hold for a part to count as true, or as false."""
 
     nodes: NodeAttributes
+    tries: int = MAX_TRIES
+    #: By id of a part and truth: conditions inside conditions would be read again and again.
+    _read: dict[tuple[int, bool], Condition] = field(default_factory=dict)
 
     def may_be(self, node: Node, *, truth: bool) -> Condition:
+        known = self._read.get((id(node), truth))
+        if known is None:
+            known = self._read[id(node), truth] = self._may_be(node, truth=truth)
+        return known
+
+    def _may_be(self, node: Node, *, truth: bool) -> Condition:
         names = self._names(node)
         if names is not None and (len(names) < 2 or not _is_logical(node)):
             tried = self._tried(node, names, truth=truth)
@@ -175,8 +186,10 @@ class _Reader:
         """By all that the nodes may have; None: not known, or too many."""
         options = {name: said for name in names if (said := self.nodes.options(name)) is not None}
         limit = math.inf if len(names) < 2 else MAX_ALTERNATIVES
-        if len(options) < len(names) or math.prod(map(len, options.values())) > limit:
+        count = math.prod(map(len, options.values()))
+        if len(options) < len(names) or count > min(limit, self.tries):
             return None
+        self.tries -= count - 1
         wanted = Outcome.TRUE if truth else Outcome.FALSE
         values = program.of_node(node).values({}, options)
         combinations = product(*options.values())
@@ -185,8 +198,10 @@ class _Reader:
             for combination, value in zip(combinations, values, strict=True)
             if outcomes.as_truth(outcomes.of_value(value)) is wanted
         ]
-        if not names or len(found) == math.prod(map(len, options.values())):
+        if not names or len(found) == count:
             return ALWAYS if found else NEVER
+        if len(names) == 1:
+            return _some(fold(names[0]), [each for (each,) in found], listed=True)
         return _any(
             _all(
                 _some(fold(name), [each], listed=True) for name, each in zip(names, combination, strict=True)
@@ -226,7 +241,7 @@ class _Reader:
             return ALWAYS
         if truth:
             return self._of(attribute, lambda name: _some(name, known, among=attribute is second))
-        return self._of(attribute, lambda name: _all(_differs(name, each) for each in known))
+        return self._of(attribute, lambda name: _all(_not_among(name, each) for each in known))
 
     def _of(self, attribute: Attribute, said: Callable[[str], Condition]) -> Condition:
         name = resource_name(attribute)
@@ -246,6 +261,10 @@ def _differs(name: str, value: Scalar) -> Condition:
     if isinstance(value, bool):
         return ALWAYS if value else _some(name, [True])
     return ((Lacks(name=name, value=value),),)
+
+
+def _not_among(name: str, value: Scalar) -> Condition:
+    return ALWAYS if isinstance(value, bool) else ((Lacks(name=name, value=value, among=True),),)
 
 
 _READ: dict[str, Callable[[str, Scalar], Condition]] = {
@@ -333,7 +352,7 @@ def _together(one: Alternative, two: Alternative) -> Alternative | None:
 def _place(statement: Statement) -> tuple[object, ...]:
     """Statements of one place are put together into one."""
     if isinstance(statement, Lacks):
-        return Lacks, statement.name, key(statement.value)
+        return Lacks, statement.name, key(statement.value), statement.among
     if isinstance(statement, OneOf) and not statement.listed:
         # Of a node that has several values each of two statements may be true by another value.
         return OneOf, statement.name, frozenset(map(repr, statement.options))

@@ -18,8 +18,8 @@ from requirements.site_mapping import Meaning, SiteMapping
 from requirements.values import as_number
 from requirements.vocabularies import Form, Vocabulary, Word
 
-#: Statements that are put together to one condition; beyond it weaker ones are looked for.
-MAX_CLAUSES = 64
+#: Comparisons of statements for the flags of one residue; beyond it weaker ones are looked for.
+MAX_COMPARISONS = 40_000
 #: Characters of one argument.
 MAX_ARGUMENT = 4_000
 
@@ -102,7 +102,7 @@ class _Saying:
                     yield from _texts(options, meaning, self.mapping.vocabulary)
             case Lacks(value=value):
                 text, feature = meaning.text(value, self.mapping.vocabulary), meaning.feature(value)
-                if meaning.equal and text:
+                if meaning.equal and text and not statement.among:
                     yield _Said(form=Form.NOT_EQUAL, word=meaning.equal, texts=frozenset({text}))
                 if feature:
                     yield _Said(form=Form.NO_FEATURE, texts=frozenset({feature}))
@@ -180,11 +180,13 @@ def _feature(option: Option, meaning: Meaning) -> str | None:
 def _clauses(alternatives: Sequence[tuple[_Said, ...]], vocabulary: Vocabulary) -> tuple[_Clause, ...]:
     """What holds in every alternative: of each one statement; the strongest of these."""
     clauses: list[_Clause] = [()]
+    left = MAX_COMPARISONS
     for alternative in alternatives:
-        longer = (_with(clause, said) for clause in clauses for said in alternative)
-        clauses = _strongest(clause for clause in longer if _place_for(clause, vocabulary))
-        if len(clauses) > MAX_CLAUSES:
+        longer = [_with(clause, said) for clause in clauses for said in alternative]
+        left -= len(longer) ** 2
+        if left < 0:
             return _about_one_thing(alternatives, vocabulary)
+        clauses = _strongest(clause for clause in longer if _place_for(clause, vocabulary))
     return tuple(clauses)
 
 

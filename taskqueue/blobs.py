@@ -90,7 +90,7 @@ def touch(conn: Connection, digest: str, *, vo: str, now: datetime) -> bool:
 
 
 def remove_file(conn: Connection, store: BlobStore, digest: str) -> bool:
-    """Remove the bytes of an archive that no VO knows any more, in a transaction of its own."""
+    """Remove the bytes of an archive that no VO knows any more; of several in one transaction in order."""
     _lock(conn, digest)
     if conn.execute(KNOWN, {"the_digest": digest}).first() is not None:
         return False

@@ -1,7 +1,7 @@
 """Finding jobs by what they are: lists in pages, counts by columns."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
-from taskqueue import jobs
+from taskqueue import job_waits, jobs
 from taskqueue.jobs import Job
 from taskqueue.states import JobStatus
 from taskqueue.tables import jobs as table
@@ -28,6 +28,7 @@ SUMMARY_COLUMNS = frozenset(
         "job_group",
         "job_name",
         "submit_pool",
+        "task_queue",
     }
 )
 
@@ -112,9 +113,20 @@ def summary(conn: Connection, by: Sequence[str], which: Filter) -> Counter[tuple
     """
     if problems := _problems(by):
         raise InvalidRequest(problems)
-    columns = [table.c[name] for name in by]
+    columns = [_column(name) for name in by]
     rows = conn.execute(select(*columns, func.count()).where(*which.clauses()).group_by(*columns))
     return Counter({tuple(row[:-1]): row[-1] for row in rows})
+
+
+def waits(
+    conn: Connection, by: Sequence[str], which: Filter
+) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
+    """For what those of the jobs that have ended had waited, in seconds, summed as `summary` counts."""
+    return job_waits.sums(conn, [_column(name) for name in by], which.clauses())
+
+
+def _column(name: str) -> ColumnElement[str]:
+    return table.c["task_queue_id" if name == "task_queue" else name]
 
 
 def _problems(by: Sequence[str]) -> list[Problem]:

@@ -1,10 +1,10 @@
 """Every change of a job's status, written in the transaction of the change."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, RowMapping, bindparam, insert, select
 
 from taskqueue.states import JobStatus
 from taskqueue.tables import job_log
@@ -14,6 +14,11 @@ _COLUMNS = [column for column in job_log.c if column.name != "log_id"]
 APPEND = insert(job_log)
 
 OF_JOB = select(*_COLUMNS).where(job_log.c.job_id == bindparam("job_id")).order_by(job_log.c.log_id)
+OF_JOBS = (
+    select(*_COLUMNS)
+    .where(job_log.c.job_id.in_(bindparam("job_ids", expanding=True)))
+    .order_by(job_log.c.log_id)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +44,23 @@ def append(conn: Connection, entries: Iterable[LogEntry]) -> None:
 
 def of_job(conn: Connection, job_id: int) -> list[LogEntry]:
     """All that happened to a job, first things first; empty if there is no such job."""
-    return [
-        LogEntry(
-            **{
-                **row,
-                "from_status": None if row["from_status"] is None else JobStatus(row["from_status"]),
-                "to_status": JobStatus(row["to_status"]),
-            }
-        )
-        for row in conn.execute(OF_JOB, {"job_id": job_id}).mappings()
-    ]
+    return [_entry(row) for row in conn.execute(OF_JOB, {"job_id": job_id}).mappings()]
+
+
+def of_jobs(conn: Connection, job_ids: Collection[int]) -> list[LogEntry]:
+    """The same for some hundreds of jobs, mixed."""
+    rows = conn.execute(OF_JOBS, {"job_ids": sorted(job_ids)}) if job_ids else None
+    return [] if rows is None else [_entry(row) for row in rows.mappings()]
+
+
+def _entry(row: RowMapping) -> LogEntry:
+    return LogEntry(
+        **{
+            **row,
+            "from_status": None if row["from_status"] is None else JobStatus(row["from_status"]),
+            "to_status": JobStatus(row["to_status"]),
+        }
+    )
 
 
 def _row(entry: LogEntry) -> dict[str, object]:

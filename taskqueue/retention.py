@@ -21,6 +21,7 @@ from sqlalchemy import (
     update,
 )
 
+from taskqueue import job_waits
 from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
 from taskqueue.tables import (
     attempts,
@@ -136,6 +137,7 @@ def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> i
     """Remove the log of jobs that ended before that time; of how many jobs."""
     job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
     if job_ids:
+        job_waits.book(conn, job_ids)
         conn.execute(REMOVE_LOGS, {"ids": job_ids})
     return len(job_ids)
 

@@ -105,6 +105,17 @@ job_log = Table(
     sqlite_autoincrement=True,
 )
 
+#: For what each job that has ended had waited, in seconds by cause; outlives its log.
+job_waits = Table(
+    "job_waits",
+    metadata,
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("ended_at", UtcTime, nullable=False),  # jobs.updated_at of the end that was counted
+    PrimaryKeyConstraint("job_id", "cause"),
+)
+
 #: The distinct sets of requirements that matching looks at; immutable, so a copy never goes stale.
 requirement_classes = Table(
     "requirement_classes",

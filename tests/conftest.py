@@ -1,6 +1,5 @@
 """What all tests share: the servers, a fresh database a test, a fixed time, the example grid."""
 
-import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from cs_config.configuration import Configuration
 from taskqueue import database
 from tests import debian
 from tests.grid_engine import GridEngine
-from tests.postgres import Postgres
+from tests.postgres import TEMPLATE, Postgres
 from tests.redis_server import RedisServer
 from tests.slurm import Slurm
 
@@ -59,21 +58,16 @@ def postgres(short_directory: Path) -> Iterator[Postgres]:
     directory.mkdir()
     server = Postgres(directory)
     server.start()
-    server.execute("CREATE DATABASE template_of_tests")
-    database.upgrade(server.url("template_of_tests"))
+    server.execute(f"CREATE DATABASE {TEMPLATE}")
+    database.upgrade(server.url(TEMPLATE))
     yield server
     server.stop()
 
 
-_numbers = itertools.count()
-
-
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
-    name = f"test_{next(_numbers)}"
-    postgres.execute(f"CREATE DATABASE {name} TEMPLATE template_of_tests")
-    yield postgres.url(name)
-    postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with postgres.fresh() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,13 @@
 """A private PostgreSQL for the tests, from the wheel: no root needed, never the machine's own."""
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +20,9 @@ assert _SPEC is not None
 assert _SPEC.origin is not None
 _PACKAGE = Path(_SPEC.origin).parent
 _NOBODY = 65534
+#: The migrated database that those of tests are copies of.
+TEMPLATE = "template_of_tests"
+_numbers = itertools.count()
 
 
 class Postgres:
@@ -48,6 +53,14 @@ class Postgres:
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """A database made from the migrated template; its URL."""
+        name = f"test_{next(_numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        yield self.url(name)
+        self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def start(self) -> None:
         settings = {

@@ -3,8 +3,9 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,15 @@ class Service:
 
 
 @contextlib.contextmanager
-def running(engine: Engine, directory: Path, text: str) -> Iterator[Service]:
-    """A service with this configuration; jobs are optimized in the request that submits them."""
+def running(
+    engine: Engine, directory: Path, text: str, *, clock: Callable[[], datetime] = utc_now
+) -> Iterator[Service]:
+    """A service with this configuration; jobs are optimized in the request that submits them.
+
+    By `clock` its matcher goes; tokens do not.
+    """
     live = LiveConfiguration()
-    matcher = Matcher(engine, lambda: live.current, utc_now)
+    matcher = Matcher(engine, lambda: live.current, clock)
     claimer = Claimer(engine, matcher)
     parts = Parts(
         engine=engine,

@@ -10,7 +10,7 @@ from secrets import token_hex
 
 from sqlalchemy import Engine
 
-from agents import lost_jobs, pools, priorities, retention, sweep
+from agents import lost_jobs, pools, priorities, retention, sweep, waits
 from cs_config.configuration import Configuration
 from pilotage.cli import wiring
 from taskqueue.blob_store import BlobStore
@@ -25,6 +25,7 @@ class Surroundings:
     blobs: BlobStore
     holder: str  #: this process, by a name that no other ever has
     weighing: priorities.Memory = field(default_factory=priorities.Memory)
+    ended: waits.Memory = field(default_factory=waits.Memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,10 @@ def _retention(its: Surroundings, now: datetime) -> object:
     return retention.cycle(its.engine, its.current(), now=now, holder=its.holder, store=its.blobs)
 
 
+def _waits(its: Surroundings, now: datetime) -> object:
+    return waits.cycle(its.engine, now=now, holder=its.holder, memory=its.ended)
+
+
 #: A change of the configuration reaches the pools, a lost job its next pilot, and a new task queue the
 #: weight that it is due within seconds.
 AGENTS: Mapping[str, Agent] = {
@@ -62,6 +67,7 @@ AGENTS: Mapping[str, Agent] = {
     "lost-jobs": Agent(every=1.0, cycle=_lost_jobs),
     "priorities": Agent(every=1.0, cycle=_priorities),
     "sweep": Agent(every=1.0, cycle=_sweep),
+    "waits": Agent(every=5.0, cycle=_waits),
     "retention": Agent(every=600.0, cycle=_retention),
 }
 

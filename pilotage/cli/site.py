@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import listing, options, output, site_watch
+from pilotage.cli import listing, options, output, site_limits, site_watch
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import WrongUsage
 
@@ -16,12 +16,13 @@ Json = Mapping[str, Any]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    sites = typer.Typer(help="Sites: advertisements, throttles and limits.")
+    sites = typer.Typer(help="Sites: advertisements, throttles, limits and bans.")
     sites.command("list")(list_sites)
     sites.command("show")(show)
     sites.command("advertise")(advertise)
     sites.command("ban")(ban)
     sites.command("allow")(allow)
+    sites.command("limits")(site_limits.limits)
     app.add_typer(sites, name="site")
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from agents import waits
 from cs_config.configuration import Configuration
+from pilotage.service.parts import utc_now
 from tests.running_service import Service, running
 
 Json = Mapping[str, Any]
@@ -192,8 +194,6 @@ REFUSED: list[tuple[Json, tuple[str, ...]]] = [
     ({"MinRAM": 8000, "MaxRAM": 4000}, ("MinRAM", "8000", "MaxRAM", "4000")),
     ({"CPUTme": 3600}, ("CPUTme", "did you mean CPUTime")),
     ({"Requirements": {"Memory": -1}}, ("Memory", "-1", "at least 1")),
-    ({"OwnerGroup": "cms_prodution"}, ("OwnerGroup", "cms_prodution", "yours is 'cms_user'")),
-    ({"VO": "atlas"}, ("VO", "atlas", "yours is 'cms'")),
 ]
 
 
@@ -387,3 +387,15 @@ def test_the_time_waited_is_told_by_cause(service: Service):
     user = service.user()
     [job_id] = user.post("/api/v1/jobs", json={"jobs": [JOB]}).json()["job_ids"]
     assert set(user.get(f"/api/v1/jobs/{job_id}").json()["waited"]) <= {"optimizers", "a pilot"}
+    user.post(f"/api/v1/jobs/{job_id}/kill")
+    waits.cycle(service.engine, now=utc_now(), holder="test", memory=waits.Memory())
+    [row] = user.get("/api/v1/jobs/summary?by=status").json()["summary"]
+    assert (row["status"], row["count"]) == ("Killed", 1)
+    assert row["waited"].keys() == user.get(f"/api/v1/jobs/{job_id}").json()["waited"].keys()
+
+
+def test_a_job_for_somebody_else_is_refused_with_whose_it_may_be(service: Service):
+    for said, yours in (({"OwnerGroup": "cms_prodution"}, "cms_user"), ({"VO": "atlas"}, "cms")):
+        answer = service.user().post("/api/v1/explain", json={"jobs": [{**JOB, **said}]})
+        assert answer.status_code == 403
+        assert f"yours is '{yours}'" in answer.json()["error"]["message"]

@@ -97,6 +97,22 @@ class ThrottleAnswer(BaseModel):
     advertisement: dict[str, Value] | None
 
 
+class LimitAnswer(BaseModel):
+    """A running limit or a matching delay, and how it stands."""
+
+    scope: str = Field(description="`Site` or `Site/CE`.")
+    option: str = Field(description="RunningLimit or MatchingDelay.")
+    attribute: str
+    value: str
+    vo: str | None = Field(description="Whose jobs; none: of all.")
+    most: int | None = Field(description="Jobs at a time, of a running limit.")
+    there: int | None = Field(description="Those that are there now.")
+    seconds: float | None = Field(description="Between two matches, of a delay.")
+    burst: int | None = Field(description="Matches at once after a pause.")
+    tokens: float | None = Field(description="Matches that may be made now.")
+    full: bool = Field(description="No job of this kind is matched now.")
+
+
 class BanBody(BaseModel):
     """Why a site gets no jobs."""
 
@@ -123,6 +139,7 @@ class SiteAnswer(BaseModel):
     site: str
     ban: BanAnswer | None
     throttles: list[ThrottleAnswer]
+    limits: list[LimitAnswer]
 
 
 class SiteQuery(Page):

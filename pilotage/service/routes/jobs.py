@@ -19,7 +19,7 @@ from pilotage.service.models.jobs import (
     JobSummaryRow,
     LogLine,
 )
-from taskqueue import attempts, database, descriptions, job_search, jobs, log, waiting_time
+from taskqueue import attempts, database, descriptions, job_search, job_waits, jobs, log, waiting_time
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -43,9 +43,14 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     """Count jobs by some of their columns."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
     with database.reading(parts.engine) as conn:
-        counts = job_search.summary(conn, by, job_scope.visible(caller, query))
+        wanted = job_scope.visible(caller, query)
+        counts = job_search.summary(conn, by, wanted)
+        waits = job_search.waits(conn, by, wanted)
     rows = [
-        JobSummaryRow.model_validate({**dict(zip(by, values, strict=True)), "count": count})
+        JobSummaryRow.model_validate(
+            {**dict(zip(by, values, strict=True)), "count": count}
+            | ({"waited": waits[values]} if values in waits else {})
+        )
         for values, count in counts.items()
     ]
     return JobSummary(summary=rows)
@@ -60,11 +65,12 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         description = descriptions.of_job(conn, job_id)
         attempt = attempts.latest(conn, job_id)
         entries = log.of_job(conn, job_id)
+        kept = {} if entries else job_waits.of_job(conn, job_id)
     return JobDetails(
         **JobAnswer.of(job).model_dump(),
         description=dict(description.body),
         attempt=AttemptAnswer.model_validate(attempt) if attempt else None,
-        waited=waiting_time.by_cause(entries, now=parts.clock()),
+        waited=waiting_time.by_cause(entries, now=parts.clock()) or kept,
     )
 
 

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query
 
 from cs_config.configuration import Configuration
 from cs_config.errors import SiteNotFound
-from matcher import standings, throttles
+from matcher import limits, standings, throttles
+from matcher.limits import Bucket, Condition, Running
 from matcher.standings import Standing
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
@@ -16,6 +17,7 @@ from pilotage.service.models.sites import (
     AdvertisementBody,
     BanAnswer,
     BanBody,
+    LimitAnswer,
     ReservationAnswer,
     SiteAnswer,
     SitePage,
@@ -98,10 +100,11 @@ def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
 
 @router.get("")
 @allow(*EVERY_ROLE)
-def list_sites(parts: PartsOf, query: Annotated[SiteQuery, Query()]) -> SitePage:
+def list_sites(parts: PartsOf, caller: CallerOf, query: Annotated[SiteQuery, Query()]) -> SitePage:
     """List the sites with what limits matches there."""
     page, last = query.cut(sorted(name for name in parts.live.current.sites if name > (query.after or "")))
-    return SitePage(sites=_answers(parts, page, with_jobs=False), next=last)
+    vos = None if caller.is_operator else caller.vos
+    return SitePage(sites=_answers(parts, page, with_jobs=False, vos=vos), next=last)
 
 
 @router.get("/{site}")
@@ -111,7 +114,8 @@ def show_site(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     if site not in parts.live.current.sites:
         _unknown(parts.live.current, site)
     # Jobs of other VOs are nobody's business but of those who look after the site.
-    return _answers(parts, [site], with_jobs=caller.is_operator or site in caller.sites)[0]
+    looks_after = caller.is_operator or site in caller.sites
+    return _answers(parts, [site], with_jobs=looks_after, vos=None if looks_after else caller.vos)[0]
 
 
 def _advertise(parts: Parts, caller: Caller, body: AdvertisementBody, *path: str) -> Taken:
@@ -155,19 +159,30 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
     return found
 
 
-def _answers(parts: Parts, sites: Collection[str], *, with_jobs: bool) -> list[SiteAnswer]:
+def _answers(
+    parts: Parts, sites: Collection[str], *, with_jobs: bool, vos: frozenset[str] | None = None
+) -> list[SiteAnswer]:
+    """What holds at sites; limits of a VO are shown to those of these VOs, None: of all."""
     config = parts.live.current
+    limited = [name for name in sorted(limits.rules(config)) if scopes.site_of(name) in set(sites)]
     names = [name for name in config.throttles if scopes.site_of(name) in set(sites)]
     with database.reading(parts.engine) as conn:
         banned = bans.of(conn, sites, now=parts.clock())
         found = standings.of(conn, config, scopes.read(conn, names).values(), parts.clock())
         shown = {name: reservations.show(conn, name, _SHOWN) if with_jobs else [] for name in names}
+        conditions = limits.conditions(conn, config, limited, parts.clock())
     answers = [_answer(found[name], shown[name]) for name in sorted(names)]
     return [
         SiteAnswer(
             site=site,
             ban=BanAnswer.model_validate(banned[site]) if site in banned else None,
             throttles=[each for each in answers if scopes.site_of(each.scope) == site],
+            limits=[
+                _limit(name, each)
+                for name, those in conditions.items()
+                for each in those
+                if scopes.site_of(name) == site and (vos is None or each.rule.vo in (None, *vos))
+            ],
         )
         for site in sites
     ]
@@ -191,6 +206,24 @@ def _answer(standing: Standing, reserved: Sequence[Reservation]) -> ThrottleAnsw
         advertised_at=scope.advertised_at,
         taken_at=scope.taken_at,
         advertisement=None if scope.advertised is None else dict(scope.advertised),
+    )
+
+
+def _limit(scope: str, condition: Condition) -> LimitAnswer:
+    running = condition if isinstance(condition, Running) else None
+    bucket = condition if isinstance(condition, Bucket) else None
+    return LimitAnswer(
+        scope=scope,
+        option="RunningLimit" if running else "MatchingDelay",
+        attribute=condition.rule.limit.attribute,
+        value=condition.rule.limit.value,
+        vo=condition.rule.vo,
+        most=running.limit.most if running else None,
+        there=running.there if running else None,
+        seconds=bucket.delay.seconds if bucket else None,
+        burst=bucket.delay.burst if bucket else None,
+        tokens=bucket.tokens if bucket else None,
+        full=condition.full,
     )
 
 

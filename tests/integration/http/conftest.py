@@ -1,9 +1,12 @@
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
+from taskqueue import database
+from tests.postgres import Postgres
 from tests.running_service import Service, running
 
 CONFIG = """
@@ -43,6 +46,23 @@ Registry:
 def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
     with running(engine, tmp_path, CONFIG) as service:
         yield service
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def any_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A database for all tests of a module, which keep out of each other's way."""
+    if request.param == "sqlite":
+        path = tmp_path_factory.mktemp("database") / "module.db"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        engine = database.connect(f"sqlite:///{path}")
+        yield engine
+        engine.dispose()
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    with server.fresh() as url:
+        engine = database.connect(url)
+        yield engine
+        engine.dispose()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from requirements.errors import InvalidResource
 from requirements.values import fold
 from taskqueue.classes import RequirementClass
 
-_DATA = yaml.safe_load(Path(__file__).with_name("match_scenarios.yaml").read_text())
+_DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "match_scenarios.yaml").read_text())
 _SEGMENTS = (
     *(360, 1_800, 3_600, 21_600, 43_200, 86_400, 172_800, 259_200, 345_600),
     *(518_400, 691_200, 864_000, 1_080_000),
@@ -85,5 +85,6 @@ def test_where_we_differ_from_dirac_the_difference_is_on_purpose() -> None:
         "resource-banned-site-list-is-or",
         "requiredtag-key-present-but-empty-no-tag-key",
         "negative-list-of-dicts-is-or",
-        "owner-with-two-groups",
+        "owner-with-two-groups-precedence-bug",
+        "bannedsites-list-passes-if-one-not-banned",
     }

@@ -66,6 +66,9 @@ def test_what_is_given_together_is_never_more_than_there_is(
             jobs += [asked] * given
     given_each = filling.allotments()
     assert len(given_each) == len(jobs)
+    if resource.processors is None:  # what it states is each job's alone
+        assert all(each.ram_mb is None or each.ram_mb <= (resource.max_ram or 20000) for each in given_each)
+        return
     for capacity, sum_of in (
         (resource.processors, sum(each.processors or 0 for each in given_each)),
         (resource.max_ram, sum(each.ram_mb or 0 for each in given_each)),
@@ -115,9 +118,14 @@ def test_a_job_that_wants_the_node_for_itself_is_alone() -> None:
     assert len(_filled(NODE, ANY, whole)) == 1
 
 
-def test_what_a_resource_does_not_state_has_no_end() -> None:
-    filling = Filling(Resource(cpu_time=1))
-    assert filling.most(ANY, 100) == 100
-    filling.take(ANY, 100)
+def test_without_processors_each_job_has_what_is_stated_for_itself() -> None:
+    filling = Filling(Resource(cpu_time=1, max_ram=4000, gpus=1))
+    big = replace(ANY, processors_min=4, processors_max=None, min_ram=3000, gpus=1)
+    assert filling.most(big, 100) == 100
+    filling.take(big, 2)
+    filling.take(replace(ANY, whole_node=True), 1)
     assert not filling.full
-    assert filling.allotments()[0] == Allotment(processors=1, ram_mb=None, gpus=0)
+    assert filling.allotments() == [
+        *[Allotment(processors=4, ram_mb=3000, gpus=1)] * 2,
+        Allotment(processors=None, ram_mb=4000, gpus=1),
+    ]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cs_config.throttle import LIMITS, Policy, Throttle
 from matcher import throttles
 from matcher.throttles import Throttled
+from pilotage.cli import site_watch
 
 #: As the SAM-Grid documents print them, with the start values of CurMatches.
 PRINTED = {
@@ -52,6 +53,32 @@ def test_a_policy_is_the_expression_that_the_document_prints(
     by_policy = state(policy, advertised=advertised, reserved=reserved)
     assert bool(by_policy.room().jobs != 0) == by_expression.admits({}) == (by_expression.room().jobs != 0)
     assert by_policy.start == by_expression.start
+
+
+#: The lines of a site's advertisement as the documents print them, its whitespace and letters varied.
+WRITTEN = {
+    "as printed": lambda text: text,
+    "in one line": lambda text: " ".join(text.split()),
+    "without blanks": lambda text: "".join(text.split()),
+    "with many": lambda text: text.replace(" ", "\n\t  "),
+    "in small letters": str.lower,
+    "in capitals": str.upper,
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("policy", PRINTED)
+def test_the_printed_lines_are_read_however_they_are_written(policy: Policy, written: str) -> None:
+    requirements, start = (WRITTEN[written](text) for text in PRINTED[policy])
+    words = [f"Requirements = {requirements}", f"CurMatches = {start}"]
+    said = {"CurrentJobs": 2, "CurrentSubmittingJobs": 1, "CurrentGatheringOutputJobs": 1}
+    limits = {"MaxJobs": 4, "MaxSubmittingJobs": 3, "MaxSubmittingAndOutputGatheringJobs": 3}
+    advertised = {**site_watch.pairs(words), **said, **limits}
+    for reserved in range(4):
+        by_expression = state("expression", advertised=advertised, reserved=reserved)
+        by_policy = state(policy, advertised={**said, **limits}, reserved=reserved)
+        assert (by_expression.room().jobs != 0) == (by_policy.room().jobs != 0)
+        assert by_expression.start == by_policy.start
 
 
 @pytest.mark.parametrize("policy", set(Policy) - {Policy.EXPRESSION, Policy.SIMPLE})

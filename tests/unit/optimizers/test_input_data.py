@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from optimizers import catalogue_file
 from optimizers.candidate import Candidate
 from optimizers.catalogue import CatalogueUnavailableError
 from optimizers.catalogue_file import FileCatalogue
@@ -133,3 +134,11 @@ def test_a_catalogue_of_lists_in_lists_is_refused_before_it_is_read(tmp_path: Pa
     file.write_text(f"Replicas: {{/vo/a: {'[' * 20_000}{']' * 20_000}}}")
     with pytest.raises(CatalogueUnavailableError, match="inside each other"):
         FileCatalogue(file).replicas(["/vo/a"], "vo")
+
+
+def test_a_catalogue_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "replicas.yaml"
+    with path.open("wb") as file:
+        file.truncate(catalogue_file.MOST_BYTES + 1)
+    with pytest.raises(CatalogueUnavailableError, match=r"replicas\.yaml: has 33,554,433 bytes, allowed are"):
+        FileCatalogue(path).replicas(["/lhcb/one"], "lhcb")

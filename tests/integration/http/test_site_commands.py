@@ -1,0 +1,145 @@
+"""`pilotage site …` against a real service, each command as it is typed."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pilotage.cli import application, site_watch
+from pilotage.fabric.client import Client
+from tests import waiting
+from tests.running_service import Service
+
+SITE = "LCG.A.org"
+THROTTLE = "Throttle: {Policy: brokering, MaxJobs: 5, MaxSubmittingJobs: 2}"
+LIMITS = """
+    JobScheduling:
+      RunningLimit: {LCG.A.org: {JobType: {Merge: 1}}}
+      MatchingDelay: {LCG.A.org: {JobGroup: {g: 30}, Burst: {JobGroup: {g: 2}}}}
+"""
+#: Answers of a command: exit status, standard output, standard error.
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def limited(service: Service, config_text: str) -> Service:
+    text = config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {THROTTLE}")
+    service.configure(text.replace("  Defaults:", f"  Defaults:{LIMITS.rstrip()}"))
+    jobs = [{"Executable": "x", "JobType": "Merge"} for _ in range(3)]
+    service.user().post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()
+    return service
+
+
+@pytest.fixture
+def gateway(limited: Service) -> httpx.Client:
+    return limited.as_role("gateway", vo="cms", site=SITE)
+
+
+@pytest.fixture
+def run(
+    limited: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
+    monkeypatch.setenv("PILOTAGE_URL", limited.url)
+
+    def run(*words: str, role: str = "site_admin", **wishes: Any) -> tuple[int, str, str]:
+        token = limited.token(role, **(wishes or {"site": SITE}))
+        monkeypatch.setenv("PILOTAGE_TOKEN", token)
+        with pytest.raises(SystemExit) as ended:
+            application.main(["site", *words])
+        said = capsys.readouterr()
+        return int(str(ended.value.code)), said.out, said.err
+
+    return run
+
+
+def ask(gateway: httpx.Client, count: int = 5) -> Any:
+    body = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 10**6, "count": count}
+    return gateway.post("/api/v1/matcher/requestJob", json=body).json()
+
+
+def test_a_site_advertises_by_hand_and_shows_how_it_stands(run: Run, gateway: httpx.Client) -> None:
+    said = run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
+    assert said == (0, f"{SITE}: advertised\n", "")
+    assert len(ask(gateway)["matches"]) == 1
+    status, out, _ = run("show", SITE, "--json")
+    [throttle] = json.loads(out)["throttles"]
+    assert (status, throttle["reserved"], throttle["counters"]["CurMatches"]) == (0, 1, 2)
+    status, out, _ = run("list", "--json")
+    assert (status, [each["site"] for each in json.loads(out)["sites"]]) == (0, [SITE, "LCG.B.org"])
+
+
+def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.Client) -> None:
+    run("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
+    assert len(ask(gateway)["matches"]) == 1
+    assert ask(gateway)["reason"] == "limits"
+    status, out, _ = run("limits", SITE, "--json")
+    by_option = {each["option"]: each for each in json.loads(out)["limits"]}
+    running, delay = by_option["RunningLimit"], by_option["MatchingDelay"]
+    assert status == 0
+    assert (running["value"], running["most"], running["there"], running["full"]) == ("Merge", 1, 1, True)
+    assert (delay["value"], delay["seconds"], delay["burst"], delay["full"]) == ("g", 30.0, 2, False)
+    _, out, _ = run("limits", SITE)
+    for word in ("JobType Merge", "1 at a time", "1 there", "full", "one in 30 s", "room for 1"):
+        assert word in out
+
+
+def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> None:
+    run("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
+    status, out, _ = run("ban", SITE, "--reason", "power cut", "--until", "2999-01-01T08:00", "--json")
+    assert (status, json.loads(out)["ban"]["reason"]) == (0, "power cut")
+    answer = ask(gateway)
+    assert (answer["matches"], answer["reason"]) == ([], "banned")
+    assert answer["retry_after"] > 0
+    assert "power cut" in run("limits", SITE)[1]
+    assert run("allow", SITE) == (0, f"{SITE}: allowed\n", "")
+    assert len(ask(gateway)["matches"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("limits", "LCG.A.orf"), 1, "LCG.A.org"),
+        (("ban", "LCG.B.org", "--reason", "x"), 1, "LCG.B.org"),
+        (("ban", SITE), 2, "--reason"),
+        (("advertise", SITE), 2, "K=V"),
+        (("advertise", SITE, "CurrentJobs"), 2, "K=V"),
+        (("advertise", SITE, "CurrentJobs=1", "--watch", "true"), 2, "K=V"),
+        (("advertise", SITE, "currentjobs=1"), 2, "CurrentJobs"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
+    ended, out, err = run(*words)
+    assert (ended, out, len(err.splitlines())) == (status, "", 1), err
+    assert said in err
+
+
+def test_the_watermark_is_fetched_before_a_slow_command_counts(
+    limited: Service, gateway: httpx.Client, tmp_path: Path
+) -> None:
+    with Client(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
+        client.advertise(SITE, {"CurrentJobs": 0, "CurrentSubmittingJobs": 0})
+        [match] = ask(gateway, 1)["matches"]
+        counts, go = tmp_path / "counts", tmp_path / "go"
+        counting = f"touch {counts}; until test -e {go}; do sleep 0.02; done"
+        printing = "echo CurrentJobs=0 CurrentSubmittingJobs=0 | tr ' ' '\\n'"
+        words = ["sh", "-c", f"{counting}; {printing}"]
+        watching = threading.Thread(
+            target=site_watch.advertise, args=(client, SITE, words), kwargs={"patience": 60.0}
+        )
+        watching.start()
+        waiting.until(counts.exists)
+        # It counted already: this one is not in what it will print.
+        gateway.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+        go.touch()
+        watching.join(60)
+        assert client.site(SITE)["throttles"][0]["reserved"] == 1
+        site_watch.advertise(client, SITE, words, patience=60.0)
+        assert client.site(SITE)["throttles"][0]["reserved"] == 0

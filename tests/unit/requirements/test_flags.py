@@ -1,0 +1,447 @@
+"""For all facts of a node: where the residue is fulfilled, the batch system would take the node."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.declarations import Declaration, Declarations, Kind, MatchRule
+from requirements.expression import Expression
+from requirements.flags import flags
+from requirements.nodes import NodeAttributes, Option, parse_node_attributes
+from requirements.record import Record
+from requirements.site_mapping import SiteMapping, parse_mapping
+from requirements.values import Value
+from tests.batch_languages import LANGUAGES, BatchNode, has_value, number
+
+NOTHING_DECLARED = Declarations()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A mapping, and what its words mean to the batch system."""
+
+    mapping: SiteMapping
+    numbers: Mapping[str, tuple[str, Fraction]]  #: attribute → word, factor
+    texts: Mapping[str, tuple[str, Mapping[str, str]]] = field(
+        default_factory=dict
+    )  #: → word, text of a value
+    features: Mapping[str, tuple[str, str | float]]  #: feature → attribute, value
+
+    def takes(self, arguments: tuple[str, ...], facts: Mapping[str, Value]) -> bool:
+        numbers = {word: number(facts.get(name), factor) for name, (word, factor) in self.numbers.items()}
+        texts = {
+            word: table.get(fact.lower(), fact)
+            for name, (word, table) in self.texts.items()
+            if isinstance(fact := facts.get(name), str)
+        }
+        node = BatchNode(
+            numbers={word: value for word, value in numbers.items() if value is not None},
+            texts=texts,
+            features=frozenset(
+                feature
+                for feature, (name, value) in self.features.items()
+                if has_value(facts.get(name), value)
+            ),
+        )
+        return LANGUAGES[self.mapping.vocabulary.name](arguments, node)
+
+
+def site(vocabulary: str, words: tuple[str, str], *, both: bool, factor: Fraction, unit: str | None) -> Site:
+    """n and m are numbers, s a text, b a boolean, l a list."""
+    first, second = words
+    bound = (lambda word: {"min": word, "max": word}) if both else (lambda word: {"min": word})
+    told = {"equal": "model"} if vocabulary in ("GridEngine", "HTCondor") else None
+    if vocabulary == "LSF":
+        told = {"equal": "model", "values": {"a": "A1", "b": "B1"}}
+    text_features = {} if told else {"sa": ("s", "a"), "sb": ("s", "b")}
+    features = {
+        "outbound": ("b", True),
+        "private": ("b", False),
+        "la": ("l", "a"),
+        "lb": ("l", "b"),
+        "l2": ("l", 2),
+        **text_features,
+    }
+    attributes = {
+        "n": bound(first),
+        "m": bound(second) | ({"unit": unit} if unit else {}),
+        "s": told or {"features": {"a": "sa", "b": "sb"}},
+        "b": {"features": {True: "outbound", False: "private"}},
+        "l": {"features": {"a": "la", "b": "lb", 2: "l2"}},
+    }
+    values = {"a": "A1", "b": "B1"} if vocabulary == "LSF" else {}
+    return Site(
+        mapping=parse_mapping({"Vocabulary": vocabulary, "Attributes": attributes}),
+        numbers={"n": (first, Fraction(1)), "m": (second, factor)},
+        texts={"s": ("model", values)} if told else {},
+        features=features,
+    )
+
+
+SITES = {
+    "Slurm": site("Slurm", ("mem", "time"), both=False, factor=Fraction(1, 60), unit="s"),
+    "GridEngine": site("GridEngine", ("mem_free", "h_rt"), both=False, factor=Fraction(60), unit="min"),
+    "PBS": site("PBS", ("mem", "cput"), both=False, factor=Fraction(60), unit="min"),
+    "LSF": site("LSF", ("mem", "speed"), both=True, factor=Fraction(1), unit=None),
+    "HTCondor": site("HTCondor", ("Memory", "Speed"), both=True, factor=Fraction(1), unit=None),
+}
+EVERY_SITE = pytest.mark.parametrize("where", SITES)
+
+#: What a node of which nothing is known may turn out to have, by attribute.
+NUMBERS: tuple[Option, ...] = (None, -1, 0, 0.5, 1, 2, 2.5, 90, True, False, "a", "2")
+FACTS: dict[str, tuple[Option, ...]] = {
+    "n": NUMBERS,
+    "m": NUMBERS,
+    "s": (None, "a", "A", "b", "c d", "$(x)", 2, True),
+    "b": (None, True, False, 0, 1, 3, "a"),
+    "l": (None, ("a", "b"), ("B",), ("c",), (2, "c"), (), "a", "c"),
+}
+
+
+def facts_of(nodes: NodeAttributes) -> Iterator[dict[str, Value]]:
+    options = [FACTS[name] if said is None else said for name, said in nodes.declared]
+    for combination in itertools.product(*options):
+        yield {name: fact for name, fact in zip(nodes.names, combination, strict=True) if fact is not None}
+
+
+def check(
+    where: Site,
+    requirements: Requirements,
+    nodes: NodeAttributes,
+    declarations: Declarations = NOTHING_DECLARED,
+) -> tuple[str, ...]:
+    residue = evaluator.standing(requirements, {}, declarations, nodes).residue
+    arguments = flags(residue, nodes, declarations, where.mapping)
+    for facts in facts_of(nodes) if arguments and residue else ():
+        if evaluator.eligible(residue, facts, declarations):
+            assert where.takes(arguments, facts), (arguments, facts)
+    return arguments
+
+
+COMPARISONS = st.tuples(
+    st.sampled_from(["n", "m", "n", "m", "s", "b"]),
+    st.sampled_from(["<", "<=", ">", ">=", "==", "!=", "=?=", "=!="]),
+    st.sampled_from(["0", "1", "2", "2.5", "90", "-1", '"a"', '"B"', "true", "false", "n", '"$(x)"']),
+).map(" ".join)
+LEAVES = st.one_of(
+    COMPARISONS,
+    COMPARISONS,
+    st.sampled_from(
+        [
+            *("b", "!b", "n", "90 <= m", "2 < n", '"a" == s', "n * 2 > 3", "n + m > 3", 'regexp("^a", s)'),
+            *('member("a", l)', "member(2, l)", 'member(s, {"a", "b"})', "member(n, {1, 2})", "size(l) > 1"),
+            *("isUndefined(s)", "member(b, {true})", "undefined", "error", "true", 'b != "a"', 's == "c d"'),
+        ]
+    ),
+)
+EXPRESSIONS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda each: "({}) && ({})".format(*each)),
+        st.tuples(inner, inner).map(lambda each: "({}) || ({})".format(*each)),
+        st.tuples(inner, inner, inner).map(lambda each: "({}) || ({}) || ({})".format(*each)),
+        inner.map("!({})".format),
+        st.tuples(inner, inner, inner).map(lambda each: "({}) ? ({}) : ({})".format(*each)),
+        st.tuples(inner, inner, inner).map(lambda each: "ifThenElse({}, {}, {})".format(*each)),
+        st.tuples(inner, inner).map(lambda each: "({}) ?: ({})".format(*each)),
+        st.tuples(inner, inner).map(lambda each: "({}) == ({})".format(*each)),
+    ),
+    max_leaves=8,
+)
+NODES = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.just("unknown")
+        | st.lists(st.sampled_from(facts), min_size=1, max_size=3).map(
+            lambda each: [list(one) if isinstance(one, tuple) else one for one in each]
+        )
+        for name, facts in FACTS.items()
+    },
+).map(parse_node_attributes)
+
+
+@EVERY_SITE
+@settings(max_examples=60, deadline=None)
+@given(text=EXPRESSIONS, nodes=NODES)
+@example(text="n > 2 || b == true", nodes=parse_node_attributes({"n": "unknown", "b": [True, 3]}))
+@example(text="b", nodes=parse_node_attributes({"b": "unknown"}))
+@example(text="!(b == true)", nodes=parse_node_attributes({"b": "unknown"}))
+@example(text='!member(s, {"a", "b"})', nodes=parse_node_attributes({"s": "unknown"}))
+@example(text="n == 1", nodes=parse_node_attributes({"n": "unknown"}))
+def test_a_node_that_an_expression_wants_is_never_kept_out(
+    where: str, text: str, nodes: NodeAttributes
+) -> None:
+    check(SITES[where], Expression(text=text), nodes)
+
+
+ASKED = {
+    "n": st.sampled_from([1, 2, 2.5, 90, (1, 2), "2"]),
+    "m": st.sampled_from([1, 90]),
+    "s": st.sampled_from(["a", "A", "c d", ("a", "b"), ("a", "z")]),
+    "b": st.sampled_from([True, False]),
+    "l": st.sampled_from(["a", ("a", "b"), (2, "a"), 2]),
+}
+DECLARED = st.sampled_from(
+    [
+        NOTHING_DECLARED,
+        Declarations.of(
+            [Declaration(name="n", kind=Kind.NUMBER), Declaration(name="l", match=MatchRule.ALL)]
+        ),
+        Declarations.of([Declaration(name="l", kind=Kind.LIST), Declaration(name="s", kind=Kind.STRING)]),
+        Declarations.of([Declaration(name="m", resource="n")]),
+    ]
+)
+
+
+@EVERY_SITE
+@settings(max_examples=60, deadline=None)
+@given(asked=st.fixed_dictionaries({}, optional=ASKED).filter(bool), nodes=NODES, declarations=DECLARED)
+def test_a_node_that_a_record_wants_is_never_kept_out(
+    where: str, asked: dict[str, Value], nodes: NodeAttributes, declarations: Declarations
+) -> None:
+    check(SITES[where], Record(values=tuple(sorted(asked.items()))), nodes, declarations)
+
+
+#: Nothing of it is ever an error, which no language but the expression's own knows.
+TEXTS_AND_TRUTHS = st.recursive(
+    st.sampled_from(['s == "a"', 's != "a"', 's == "b"', "b", "b == false", "!b", 'l == "a"', "s == l"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda each: "({}) && ({})".format(*each)),
+        st.tuples(inner, inner).map(lambda each: "({}) || ({})".format(*each)),
+        inner.map("!({})".format),
+        st.tuples(inner, inner, inner).map(lambda each: "({}) ? ({}) : ({})".format(*each)),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(text=TEXTS_AND_TRUTHS)
+def test_a_language_that_can_say_all_of_it_says_all_of_it(text: str) -> None:
+    mapping = parse_mapping(
+        {
+            "Vocabulary": "HTCondor",
+            "Attributes": {
+                "s": {"equal": "Model"},
+                "b": {"features": {True: "Outbound", False: "Private"}},
+                "l": {"equal": "App"},
+            },
+        }
+    )
+    where = Site(
+        mapping=mapping,
+        numbers={},
+        texts={"s": ("Model", {}), "l": ("App", {})},
+        features={"Outbound": ("b", True), "Private": ("b", False)},
+    )
+    nodes = parse_node_attributes({"s": ["a", "b", "c"], "b": [True, False], "l": ["a", "b"]})
+    arguments = check(where, Expression(text=text), nodes)
+    standing = evaluator.standing(Expression(text=text), {}, NOTHING_DECLARED, nodes)
+    for facts in facts_of(nodes) if standing.residue else ():
+        left = evaluator.eligible(standing.residue, facts, NOTHING_DECLARED)
+        assert where.takes(arguments, facts) is left, (arguments, facts)
+
+
+ATTRIBUTES: dict[str, dict[str, object]] = {
+    "Slurm": {
+        "RAM": {"min": "mem"},
+        "CPU": {"min": "time"},
+        "GPU": {"min": "gpu"},
+        "Model": {"features": {"PIII": "p3", "P4": "p4"}},
+        "OutboundIP": {"feature": "outbound"},
+    },
+    "HTCondor": {
+        "RAM": {"min": "Memory", "max": "Memory"},
+        "CPU": {"min": "MaxCpuTime"},
+        "GPU": {"min": "GPUs"},
+        "Model": {"equal": "Model"},
+        "OutboundIP": {"feature": "Outbound"},
+    },
+}
+ALL_UNKNOWN = parse_node_attributes(
+    dict.fromkeys(["RAM", "CPU", "GPU", "Model", "OutboundIP", "fast"], "unknown")
+)
+
+
+def told(vocabulary: str, text: str, nodes: NodeAttributes = ALL_UNKNOWN, **known: Value) -> tuple[str, ...]:
+    mapping = parse_mapping({"Vocabulary": vocabulary, "Attributes": ATTRIBUTES[vocabulary]})
+    standing = evaluator.standing(Expression(text=text), known, NOTHING_DECLARED, nodes)
+    assert standing.eligible
+    return flags(standing.residue, nodes, NOTHING_DECLARED, mapping)
+
+
+def condor(text: str) -> tuple[str, ...]:
+    return ("-append", f"requirements = {text}")
+
+
+@pytest.mark.parametrize(
+    ("residue", "slurm", "htcondor"),
+    [
+        pytest.param(
+            "RAM > 2000 && CPU > 60",
+            ("--mem=2000M", "--time=60"),
+            condor("TARGET.MaxCpuTime > 60 && TARGET.Memory > 2000"),
+            id="both bounds of a conjunction",
+        ),
+        pytest.param(
+            "RAM > 2000 || GPU == 1",
+            (),
+            condor("TARGET.GPUs >= 1 || TARGET.Memory > 2000"),
+            id="a disjunction is not both of its sides",
+        ),
+        pytest.param(
+            "!(RAM > 8000)", (), condor("TARGET.Memory <= 8000"), id="a negated bound is not inverted"
+        ),
+        pytest.param(
+            "fast ? CPU > 1000 : CPU > 2000",
+            ("--time=1000",),
+            condor("TARGET.MaxCpuTime > 1000"),
+            id="of two arms the weaker bound, in either order",
+        ),
+        pytest.param(
+            "fast ? CPU > 2000 : CPU > 1000",
+            ("--time=1000",),
+            condor("TARGET.MaxCpuTime > 1000"),
+            id="of two arms the weaker bound, in the other order",
+        ),
+        pytest.param(
+            "RAM > 2000.5",
+            ("--mem=2000M",),
+            condor("TARGET.Memory > 2000.5"),
+            id="a real number is not lost",
+        ),
+        pytest.param(
+            "OutboundIP == true",
+            ("--constraint=outbound",),
+            condor("TARGET.Outbound =?= true"),
+            id="a boolean is not lost",
+        ),
+        pytest.param(
+            'Model != "PIII"',
+            (),
+            condor('TARGET.Model != "PIII"'),
+            id="an inequality is not lost where it can be said",
+        ),
+        pytest.param('regexp("^P", Model)', (), (), id="a regular expression over anything is not said"),
+        pytest.param(
+            "RAM > 1000*2",
+            ("--mem=2000M",),
+            condor("TARGET.Memory > 2000"),
+            id="a constant is computed first",
+        ),
+        pytest.param(
+            "RAM>1000 && RAM>2000",
+            ("--mem=2000M",),
+            condor("TARGET.Memory > 2000"),
+            id="of two bounds the stronger",
+        ),
+        pytest.param(
+            "RAM>2000 && RAM>1000",
+            ("--mem=2000M",),
+            condor("TARGET.Memory > 2000"),
+            id="of two bounds the stronger, in the other order",
+        ),
+    ],
+)
+def test_what_naive_forwarding_gets_wrong(
+    residue: str, slurm: tuple[str, ...], htcondor: tuple[str, ...]
+) -> None:
+    assert told("Slurm", residue) == slurm
+    assert told("HTCondor", residue) == htcondor
+
+
+@pytest.mark.parametrize(
+    ("text", "slurm"),
+    [
+        ('Model != "PIII"', ("--constraint=p4",)),
+        ('regexp("^P", Model)', ("--constraint=p3|p4",)),
+        ("RAM > 2000.5", ("--mem=4000M",)),
+        ("RAM * 2 > 3000", ("--mem=2000M",)),
+        ("RAM > 500", ()),
+        ('Model =!= "PIII"', ()),  # a node without a model would do, and no flag says that
+        ("RAM + CPU > 100000", ()),
+    ],
+)
+def test_few_values_make_stronger_flags(text: str, slurm: tuple[str, ...]) -> None:
+    nodes = parse_node_attributes(
+        {"Model": ["PIII", "P4", None], "RAM": [1000, 2000, 4000], "CPU": "unknown"}
+    )
+    assert told("Slurm", text, nodes) == slurm
+
+
+EXAMPLE = (
+    "other.GlueHostBenchmarkSI00 > 500 ? other.GlueCEPolicyMaxCPUTime > 1000 "
+    ": other.GlueCEPolicyMaxCPUTime > 2000"
+)
+
+
+@pytest.mark.parametrize(
+    ("known", "nodes", "arguments"),
+    [
+        ({"GlueHostBenchmarkSI00": 400}, ["GlueCEPolicyMaxCPUTime"], ("--time=2000",)),
+        ({"GlueHostBenchmarkSI00": 600}, ["GlueCEPolicyMaxCPUTime"], ("--time=1000",)),
+        ({}, ["GlueCEPolicyMaxCPUTime", "GlueHostBenchmarkSI00"], ("--time=1000",)),
+    ],
+)
+def test_a_condition_on_what_varies_says_what_both_arms_need(
+    known: dict[str, Value], nodes: list[str], arguments: tuple[str, ...]
+) -> None:
+    mapping = parse_mapping(
+        {"Vocabulary": "Slurm", "Attributes": {"GlueCEPolicyMaxCPUTime": {"min": "time", "unit": "min"}}}
+    )
+    unknown = parse_node_attributes(dict.fromkeys(nodes, "unknown"))
+    residue = evaluator.standing(Expression(text=EXAMPLE), known, NOTHING_DECLARED, unknown).residue
+    assert flags(residue, unknown, NOTHING_DECLARED, mapping) == arguments
+
+
+@pytest.mark.parametrize(
+    "model", ["P4; rm -rf /", "$(reboot)", "`id`", "--wrap=id", 'a" || "a', "", "a,b=c", "ä"]
+)
+@pytest.mark.parametrize("vocabulary", ["GridEngine", "LSF", "HTCondor"])
+def test_a_text_that_could_mean_something_else_is_never_said(vocabulary: str, model: str) -> None:
+    mapping = parse_mapping({"Vocabulary": vocabulary, "Attributes": {"Model": {"equal": "model"}}})
+    nodes = parse_node_attributes({"Model": "unknown"})
+    for asked in (Record(values=(("Model", model),)), Record(values=(("Model", (model, "P4")),))):
+        assert flags(asked, nodes, NOTHING_DECLARED, mapping) == ()
+
+
+def test_many_alternatives_still_say_what_they_have_in_common() -> None:
+    text = " || ".join(f'(RAM > {1000 + step} && Model == "M{step}" && CPU > {step})' for step in range(150))
+    assert told("Slurm", text) == ("--mem=1000M",)
+    deep = " && ".join(f'(Model == "M{step}" || GPU > {step} || OutboundIP)' for step in range(40))
+    assert told("Slurm", f"({deep}) && RAM > 10") == ("--mem=10M",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("RAM > 2000 || RAM >= 2000", "TARGET.Memory >= 2000"),
+        ("RAM > 2000 && RAM >= 2000", "TARGET.Memory > 2000"),
+        ("RAM < 2000 || RAM <= 2000", "TARGET.Memory <= 2000"),
+        ("RAM < 2000 && RAM <= 2000", "TARGET.Memory < 2000"),
+        ("RAM > 2000 && RAM < 4000", "TARGET.Memory > 2000 && TARGET.Memory < 4000"),
+        ("RAM == 2000", "TARGET.Memory <= 2000 && TARGET.Memory >= 2000"),
+        ("RAM > 0.0001", "TARGET.Memory > 0"),
+        ("RAM < 1e20", "TARGET.Memory < 100000000000000000000"),
+    ],
+)
+def test_bounds_are_as_exact_as_the_language_allows(text: str, said: str) -> None:
+    assert told("HTCondor", text) == condor(said)
+
+
+def test_a_bound_of_zero_is_not_said_since_it_asks_for_everything() -> None:
+    assert told("Slurm", "RAM > 0.5") == ()
+    assert told("Slurm", "RAM >= -5") == ()
+
+
+def test_equal_requirements_have_equal_flags_in_one_order() -> None:
+    one = told("Slurm", 'RAM > 10 && CPU > 60 && OutboundIP && Model == "P4"')
+    assert one == ("--mem=10M", "--time=60", "--constraint=outbound&p4")
+    assert told("Slurm", 'Model == "P4" && OutboundIP && CPU > 60 && RAM > 10') == one

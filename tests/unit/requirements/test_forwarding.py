@@ -1,0 +1,94 @@
+import time
+
+import pytest
+
+from requirements import evaluator
+from requirements.declarations import Declaration, Declarations, Kind
+from requirements.expression import Expression
+from requirements.flags import flags
+from requirements.forwarding import forwarding
+from requirements.nodes import NO_NODE_ATTRIBUTES, parse_node_attributes
+from requirements.record import Record
+from requirements.site_mapping import parse_mapping
+
+DECLARED = Declarations.of([Declaration(name="Memory", kind=Kind.NUMBER, resource="MaxRAM", unit="MB")])
+NODES = parse_node_attributes({"MaxRAM": "unknown", "Model": ["PIII", "P4"]})
+SLURM = parse_mapping(
+    {
+        "Vocabulary": "Slurm",
+        "Attributes": {"MaxRAM": {"min": "mem"}, "Model": {"features": {"P4": "p4", "PIII": "p3"}}},
+    }
+)
+
+
+def test_each_requirement_is_told_where_it_is_decided() -> None:
+    asks = Record(values=(("Memory", 4000), ("Model", "P4"), ("SoftwareTag", ("A", "B"))))
+    found = forwarding(asks, {"SoftwareTag": "A", "Model": "P5"}, DECLARED, NODES, SLURM)
+    assert found is not None
+    assert found.as_json() == {
+        "at_queue": ["SoftwareTag: one of A, B"],
+        "flags": ["--mem=4000M", "--constraint=p4"],
+        "left": "Memory: at least 4000 MB; Model: P4",
+    }
+    assert found.lines() == (
+        "at the queue: SoftwareTag: one of A, B",
+        "to the batch system: --mem=4000M --constraint=p4",
+        "to the matcher, with the facts of the node: Memory: at least 4000 MB; Model: P4",
+    )
+
+
+def test_the_operands_of_an_expression_are_told_one_by_one() -> None:
+    asks = Expression(text='other.Q > 3 && (other.Model == "P4" || other.Slow) && other.Model != "P5"')
+    found = forwarding(asks, {"Q": 4, "Slow": False}, DECLARED, NODES, SLURM)
+    assert found is not None
+    assert found.at_queue == ("other.Q > 3", 'other.Model != "P5"')
+    assert found.flags == ("--constraint=p4",)
+    assert found.left == 'other.Model == "P4"'
+
+
+def test_what_the_queue_decides_leaves_nothing() -> None:
+    found = forwarding(Expression(text="other.Q > 3"), {"Q": 4}, DECLARED, NO_NODE_ATTRIBUTES, None)
+    assert found is not None
+    assert found.lines() == (
+        "at the queue: other.Q > 3",
+        "to the batch system: nothing",
+        "to the matcher, with the facts of the node: nothing",
+    )
+
+
+def test_what_no_language_says_is_left_to_the_matcher_alone() -> None:
+    found = forwarding(Expression(text="size(other.MaxRAM) > 3"), {}, DECLARED, NODES, SLURM)
+    assert found is not None
+    assert "to the batch system: nothing that it could be told" in found.lines()
+    assert found.left == "size(other.MaxRAM) > 3"
+
+
+def test_a_queue_that_is_not_eligible_forwards_nothing() -> None:
+    assert forwarding(Record(values=(("Model", "P5"),)), {"Model": "P5"}, DECLARED, NODES, SLURM) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " && ".join("(" + " || ".join(f"x{i} > {j}" for j in range(60)) + ")" for i in range(20)),
+        " || ".join("(" + " && ".join(f"x{j} > {i + j}" for j in range(20)) + ")" for i in range(60)),
+        "x1 > 1 ? x2 > 1 : " * 50 + "x3 > 1",
+        "!" * 115 + "(x1 > 2)",
+        "(" * 100 + "x1 > 1" + " ? x2 > 1 : x3 > 2)" * 100,
+        " + ".join(f"x{step % 20}" for step in range(380)) + " > 5",
+    ],
+)
+@pytest.mark.parametrize("said", ["unknown", list(range(100))])
+def test_a_hostile_expression_is_forwarded_soon(text: str, said: object) -> None:
+    nodes = parse_node_attributes({f"x{number}": said for number in range(20)})
+    mapping = parse_mapping(
+        {
+            "Vocabulary": "HTCondor",
+            "Attributes": {f"x{number}": {"min": f"X{number}"} for number in range(20)},
+        }
+    )
+    started = time.perf_counter()
+    standing = evaluator.standing(Expression(text=text), {}, DECLARED, nodes)
+    flags(standing.residue, nodes, DECLARED, mapping)
+    assert time.perf_counter() - started < 5
+    assert standing.eligible or standing.residue is None
