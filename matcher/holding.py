@@ -23,6 +23,8 @@ from taskqueue import pilot_activity, waiting_place
 from taskqueue.jobs import Job
 from taskqueue.states import PREPARING, JobStatus
 
+#: Minor status of jobs whose pool has queues, or that have none.
+WAITS_FOR_PILOT = "Pilot Agent Submission"
 #: Closed places that are named.
 _TOLD = 3
 #: How long a pilot's last request counts as news.
@@ -76,6 +78,11 @@ def _queues(_: Connection, situation: Situation) -> Iterator[str]:
         yield "its VO may use no queue at all"
     elif not situation.eligible:
         yield "no eligible queue: it becomes matchable when the configuration has one"
+        if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:
+            yield (
+                f"its minor status, {WAITS_FOR_PILOT}, speaks of its Requirements alone: what else it asks "
+                "only a pilot can refuse, which may be in a queue that the configuration does not know"
+            )
 
 
 def _places(_: Connection, situation: Situation) -> Iterator[str]:
