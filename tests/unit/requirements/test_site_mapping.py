@@ -1,4 +1,6 @@
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +97,18 @@ def test_every_word_of_a_vocabulary_can_be_mapped(name: str) -> None:
         mapped(name, **{f"A{number}": {"min": word} for number, word in enumerate(words)})
     )
     assert [meaning.minimum for meaning in mapping.meanings] == list(words)
+
+
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "site-admin" / "vocabularies.md"
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_every_word_is_documented_with_its_unit(name: str) -> None:
+    table = DOCUMENTED.read_text().partition("| vocabulary | words |")[2]
+    (line,) = (each for each in table.splitlines() if each.startswith(f"| `{name}` |"))
+    documented = {
+        word: unit or None
+        for words, unit in re.findall(r"`([A-Za-z_ ]+)`(?: \((\w+)\))?", line.partition("` |")[2])
+        for word in words.split()
+    }
+    assert documented == {word: known.unit for word, known in VOCABULARIES[name].words.items()}
