@@ -13,7 +13,6 @@ from optimizers.candidate import Candidate
 from optimizers.context import Context
 from optimizers.cpu_segments import segment
 from optimizers.outcome import Done, Failed, Hold, Outcome
-from requirements.values import fold
 from taskqueue.classes import RequirementClass
 
 NAME = "JobScheduling"
