@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from cs_config import ce_ads, freshness, glue, inheritance, known_parameters, validate, yaml_text
+from cs_config import ce_ads, freshness, glue, inheritance, known_parameters, text_edit, validate
 from cs_config.address import QueueAddress
 from cs_config.ce_ads import EXPRESSIONS, CeAd
 from cs_config.configuration import Configuration
@@ -259,7 +259,7 @@ def _checked(config: Configuration, plans: Sequence[_Plan], notes: list[Problem]
         ConfigError: Something else is wrong.
     """
     while True:
-        text = yaml_text.to_yaml(_tree(config, plans, notes))
+        text = text_edit.edited(config.source, config.tree, _tree(config, plans, notes))
         errors = validate.check(text, config.file)
         if not errors:
             return text

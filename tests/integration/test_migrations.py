@@ -2,16 +2,24 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from alembic import command
+from sqlalchemy import Connection, Engine, text
 
 import taskqueue.tables
 import taskqueue.views  # noqa: F401  # the view belongs to the metadata
+from agents import sweep
 from cs_config.tables import metadata
-from taskqueue import database
+from taskqueue import database, handover
+from taskqueue.claims import Place
+from taskqueue.handover import Finish
+from taskqueue.states import JobStatus
+from tests import waiting
 from tests.postgres import Postgres
+from tests.submitted import grid, job
 
 #: Every table, index, constraint and view, in the database's own words.
 _SQLITE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE '%alembic%' ORDER BY 1, 2"
@@ -121,3 +129,62 @@ def test_an_upgrade_that_fails_leaves_nothing_behind(empty_url: str) -> None:
     database.upgrade(empty_url)
     engine.dispose()
     assert state.current is None
+
+
+def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(
+    empty_url: str, now: datetime
+) -> None:
+    engine = database.connect(empty_url)
+    with database.writing(engine) as conn:
+        command.upgrade(database._alembic(conn), "0001")
+        for statement in _LEFT_BEHIND:
+            conn.execute(text(statement), {"now": now.replace(tzinfo=None) if _is_sqlite(conn) else now})
+    engine.dispose()
+    database.upgrade(empty_url)
+    assert sweep.cycle(engine, grid(), now=now + timedelta(minutes=1), holder="me") == sweep.SweepResult(
+        waiting=1
+    )
+    with database.writing(engine) as conn:
+        ids = conn.scalars(text("SELECT task_queue_id FROM task_queues")).all()
+        claimed = waiting.claim(conn, ids, now, count=5, place=Place(site="A.B.ch", ce="ce", queue="big"))
+        assert sorted(each.job_id for each in claimed) == [1, 2]
+        for lease in (*(each.lease for each in claimed), "old-lease"):
+            handover.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
+            handover.finish(conn, lease, Finish(status="Done", exit_code=0), now=now)
+    assert [job(engine, each).status for each in (1, 2, 3)] == [JobStatus.DONE] * 3
+    engine.dispose()
+
+
+def _is_sqlite(conn: Connection) -> bool:
+    return conn.dialect.name == "sqlite"
+
+
+def _job(job_id: int, status: str, *, due: str = "NULL", task_queue: str = "NULL", epoch: int = 0) -> str:
+    return f"""
+INSERT INTO jobs (job_id, vo, owner, owner_group, status, minor_status, application_status, job_name,
+    job_type, job_group, priority, description_id, due_at, task_queue_id, site, epoch, reschedules,
+    submitted_at, updated_at)
+VALUES ({job_id}, 'lhcb', 'ann', 'lhcb_user', '{status}', '', '', '', '', '', 1, 1, {due}, {task_queue},
+    'ANY',
+    {epoch}, 0, :now, :now)"""
+
+
+#: A job that nobody looked at yet, one that waits, and one that a pilot has.
+_LEFT_BEHIND = [
+    """INSERT INTO descriptions (description_id, source, body) VALUES (1, '', '{"Executable": "a.sh"}')""",
+    """
+INSERT INTO requirement_classes (class_id, digest, vo, definition)
+VALUES (1, 'd', 'lhcb', '{"cpu_time": 86400, "vo": "lhcb"}')""",
+    """
+INSERT INTO task_queues (task_queue_id, class_id, vo, owner, owner_group, priority, occupied, changed_at)
+VALUES (1000, 1, 'lhcb', 'ann', 'lhcb_user', 1, TRUE, :now)""",
+    _job(1, "Received", due=":now"),
+    _job(2, "Waiting", task_queue="1000"),
+    _job(3, "Matched", task_queue="1000", epoch=1),
+    "INSERT INTO waiting_jobs (job_id, task_queue_id, priority) VALUES (2, 1000, 1)",
+    """
+INSERT INTO attempts (job_id, epoch, lease, holder, vo, site, ce, queue, opened_at, lease_expires_at,
+    progress,
+    output_tail)
+VALUES (3, 1, 'old-lease', 'pilot', 'lhcb', 'A.B.ch', 'ce', 'big', :now, :now, '', '')""",
+]
