@@ -164,3 +164,4 @@ class QueueExplanation(BaseModel):
     serves: dict[str, WorkAnswer] = Field(description="What the queue may run, by VO.")
     reasons: list[ExcludedAnswer] = Field(description="What excludes the rest, the costliest first.")
     changes: list[OfferAnswer] = Field(description="What it could offer, best gain first.")
+    now: list[str] = Field(description="What holds there now: bans, limits, throttles, pilots that asked.")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
-from matcher import job_ads, shop_window
+from matcher import closures, holding, job_ads, shop_window
 from optimizers import foresight
 from pilotage.service import explanations
 from pilotage.service.access import EVERY_ROLE, allow
@@ -93,6 +93,8 @@ def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: s
         raise QueueNotFound(str(address), config.suggest(str(address)))
     with database.reading(parts.engine) as conn:
         waiting = waiting_classes.read(conn, _vos(caller, site))
+        now = list(closures.at_queue(conn, config, address, parts.clock()))
+        now += holding.pilots_at(conn, address, {each.asked.vo for each in waiting}, parts.clock())
         asked = any(admissions.of(config, address, each.asked.vo) for each in waiting)
         jobs = list(waiting_classes.first_jobs(conn, waiting)) if asked else []
     found = shop_window.window(config, address, waiting, {job.job_id: job_ads.of(job) for job in jobs})
@@ -102,6 +104,7 @@ def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: s
         serves={vo: WorkAnswer.of(work) for vo, work in found.served.items()},
         reasons=[ExcludedAnswer.of(each, readable=caller.may_read(each.vo)) for each in found.excluded],
         changes=[OfferAnswer.of(each) for each in found.offers],
+        now=now,
     )
 
 
