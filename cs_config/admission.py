@@ -8,6 +8,7 @@ Source: HTCondor's matchmaking; gLite's CE ads.
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from requirements import two_sided
 from requirements.errors import InvalidInput
@@ -58,6 +59,13 @@ class Admission:
         #: Folded names of the job that make a difference.
         self.asks = tuple(sorted(map(fold, asked)))
         self._known: dict[Projection, bool] = {}
+
+    @cached_property
+    def key(self) -> Hashable:
+        """The same for what asks the same of every job."""
+        looked_at = sorted({fold(name) for each in self.conditions for name in each.expression.own_names})
+        texts = tuple((each.name, each.expression.text) for each in self.conditions)
+        return texts, tuple((name, _exact(self._own.get(name))) for name in looked_at)
 
     def admits(self, job: Mapping[str, Value]) -> bool:
         """Whether all is true of a job, given by folded names."""

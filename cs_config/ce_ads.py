@@ -7,7 +7,7 @@ stand beside these four. The id is the one of the CE and, behind the slash, of t
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cs_config import freshness, inheritance
+from cs_config import admission, freshness, inheritance
 from cs_config.names import NAME, NAME_ALLOWED
 from requirements import ad_files
 from requirements.ad_files import Entry, WrittenAd
@@ -20,9 +20,6 @@ ID, INFO, SITE, DERIVED = "id", "info", "Site", "Derived"
 HEADERS = (ID, freshness.UPDATE_TIME, freshness.EXPIRY_TIME, INFO, SITE, DERIVED)
 #: The parameter that names others whose text is an expression.
 EXPRESSIONS = "Expressions"
-_CHECKS = "Checks"
-#: Expressions by their name.
-_ALWAYS = ("Requirements", "Rank", "AuthorizationCheck", "CloseOutputSECheck")
 #: Where an ad without `id` names its CE and queue.
 _OTHER_IDS = ("GlueCEUniqueID", "CEid")
 #: Where an ad names its site; the last is a list of `name=value`.
@@ -36,9 +33,8 @@ def expressions(values: Mapping[str, Value]) -> frozenset[str]:
     Args:
         values: Of the queue, by folded name.
     """
-    lists = (values.get(fold(name), ()) for name in (EXPRESSIONS, _CHECKS))
-    named = (str(name) for names in lists for name in inheritance.as_tuple(names))
-    return frozenset(map(fold, (*_ALWAYS, *named)))
+    listed = inheritance.as_tuple(values.get(fold(EXPRESSIONS), ()))
+    return admission.EXPRESSIONS | admission.checks(values).keys() | {fold(str(name)) for name in listed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

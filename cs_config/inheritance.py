@@ -30,6 +30,7 @@ def effective(levels: Sequence[Level], vo: str) -> dict[str, Parameter]:
                 found[name] = _united(found.get(name), parameter)
             else:
                 found[name] = parameter
+                found.pop(node_attributes.counterpart(name), None)
     return {parameter.name: parameter for parameter in found.values()}
 
 

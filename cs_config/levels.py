@@ -45,4 +45,7 @@ class Level:
     def settings(self, vo: str) -> Settings:
         """What holds here for a VO: its own values over the plain ones."""
         own = self.by_vo.get(vo)
-        return {**self.plain, **own} if own else self.plain
+        if not own:
+            return self.plain
+        # Its own last: of a parameter and a node attribute of one name the later one holds.
+        return {name: each for name, each in self.plain.items() if name not in own} | dict(own)

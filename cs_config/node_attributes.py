@@ -128,6 +128,12 @@ def of_parameters(parameters: Iterable[Parameter]) -> NodeAttributes:
     return NodeAttributes(declared=tuple(declared[folded] for folded in sorted(declared)))
 
 
+def counterpart(folded: str) -> str:
+    """The node attribute of a parameter's name, and the other way round: a queue has one of the two."""
+    inner = folded.removeprefix(f"{_FOLDED}/")
+    return inner if inner != folded else f"{_FOLDED}/{folded}"
+
+
 def take_away(folded: str, found: dict[str, Parameter]) -> None:
     """What an empty parameter of this name takes away: itself, or all node attributes."""
     found.pop(folded, None)

@@ -6,10 +6,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from matcher import gates, limits, standings
+from matcher import gates, limits, standings, throttles
 from matcher.applicants import Applicant
 from taskqueue import bans, scopes
+from taskqueue.bans import Ban
 
 #: Scopes in one statement.
 _PAGE = 1000
@@ -36,14 +38,37 @@ def of(
     ]
 
 
+def at_queue(conn: Connection, config: Configuration, address: QueueAddress, now: datetime) -> Iterator[str]:
+    """What holds at a queue, its CE and its site at this moment, whatever job comes; for a person."""
+    line = scopes.line(str(address))
+    for ban in bans.current(conn, now=now):
+        if ban.site == address.site:
+            yield _told(ban)
+    limited = [scope for scope in line if scope in limits.rules(config)]
+    for scope, conditions in limits.conditions(conn, config, limited, now).items():
+        yield from (f"{scope} {each.why}" for each in conditions if each.full)
+    found = scopes.read(conn, [scope for scope in line if scope in config.throttles])
+    for scope, standing in standings.of(conn, config, found.values(), now).items():
+        room, policy = standing.room(), config.throttles[scope].policy
+        if room.jobs is not None and room.jobs <= 0:
+            yield f"{scope} is throttled ({room.why})"
+        elif standing.asks_job:
+            yield f"{scope} decides job by job ({throttles.REQUIREMENTS} of its throttle)"
+        elif room.jobs is not None:
+            yield f"{scope} may take {room.jobs} jobs more (throttle {policy})"
+
+
+def _told(ban: Ban) -> str:
+    until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
+    return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {gates.TEST} run there"
+
+
 def _banned(conn: Connection, job: Applicant, sites: frozenset[str], now: datetime) -> Iterator[Closure]:
     if gates.is_test(job.job_type):
         return
     for ban in bans.current(conn, now=now):
         if ban.site in sites:
-            until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
-            text = f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {gates.TEST} run there"
-            yield Closure(scope=ban.site, reason=gates.BANNED, text=text)
+            yield Closure(scope=ban.site, reason=gates.BANNED, text=_told(ban))
 
 
 def _limited(

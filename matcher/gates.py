@@ -100,6 +100,18 @@ class Gate:
         # One that has no job at all stays: whoever tries it finds that out.
         return [each for each in some if each.task_queue_id not in kept_out]
 
+    def admits_any(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Place) -> bool:
+        """Whether a job of the task queues may be taken next, as far as a look tells."""
+        worth = self.worth(conn, task_queues, place)
+        if not any(each.asks_job for each in self._standing):
+            return bool(worth)
+        passing = {each.vo: self.passing(each.vo) for each in worth}
+        return any(
+            self.admits(job)
+            for each in worth
+            for job in choosing.peek(conn, each.task_queue_id, place=place, passing=passing[each.vo])
+        )
+
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
         if self.keeper is not None and not self.keeper.admits(job):

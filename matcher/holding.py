@@ -4,12 +4,13 @@ Each holder looks at one thing; what a claim must also respect (limits, throttle
 holder that asks the same code as the claim.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import closures, rules
 from matcher.applicants import Applicant
@@ -22,6 +23,8 @@ from taskqueue import pilot_activity, waiting_place
 from taskqueue.jobs import Job
 from taskqueue.states import PREPARING, JobStatus
 
+#: Minor status of jobs whose pool has queues, or that have none.
+WAITS_FOR_PILOT = "Pilot Agent Submission"
 #: Closed places that are named.
 _TOLD = 3
 #: How long a pilot's last request counts as news.
@@ -75,6 +78,11 @@ def _queues(_: Connection, situation: Situation) -> Iterator[str]:
         yield "its VO may use no queue at all"
     elif not situation.eligible:
         yield "no eligible queue: it becomes matchable when the configuration has one"
+        if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:
+            yield (
+                f"its minor status, {WAITS_FOR_PILOT}, speaks of its Requirements alone: what else it asks "
+                "only a pilot can refuse, which may be in a queue that the configuration does not know"
+            )
 
 
 def _places(_: Connection, situation: Situation) -> Iterator[str]:
@@ -162,6 +170,16 @@ def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:
         yield f"{asked} pilots of eligible queues asked for work in the last {minutes} minutes"
     if coming:
         yield f"{coming} pilots for eligible queues wait in their batch systems"
+
+
+def pilots_at(conn: Connection, address: QueueAddress, vos: Collection[str], now: datetime) -> Iterator[str]:
+    """Whether pilots of these VOs have asked from a queue lately."""
+    minutes = LATELY // timedelta(minutes=1)
+    for vo in sorted(vos):
+        seen = pilot_activity.by_queue(conn, vo, since=now - LATELY).get(address)
+        asked, coming = (seen.asked, seen.coming) if seen else (0, 0)
+        more = f"; {coming} wait in the batch system" if coming else ""
+        yield f"{asked or 'no'} pilots of {vo} asked from here in the last {minutes} minutes{more}"
 
 
 def _closures(conn: Connection, situation: Situation) -> Iterator[str]:

@@ -293,7 +293,7 @@ def _refusal(
     conn: Connection, gate: Gate, candidates: Sequence[TaskQueue], place: Place, count: int
 ) -> str | None:
     """Why the place lets nothing through now."""
-    return None if gate.most(count) and gate.worth(conn, candidates, place) else gate.refused
+    return None if gate.most(count) and gate.admits_any(conn, candidates, place) else gate.refused
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -4,8 +4,8 @@ Each part is put to the evaluator or to the rules by itself: there is no second 
 only the fields that it looks at. A property test holds all parts together equal to `rules.refusals`.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from matcher import rules
 from matcher.resource import Resource
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.values import fold
+from requirements.values import Value, fold
 from taskqueue.classes import RequirementClass
 
 #: Tags by which cores are asked for; they go with the number of processors.
@@ -32,6 +32,8 @@ class Demand:
 
     asked: RequirementClass
     requirements: Requirements | None = None
+    #: The job by folded names, where queues ask things of it; None: nothing is asked.
+    job: Mapping[str, Value] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,19 @@ class Requirement:
         return "Requirements", repr(self.asked)
 
 
-Part = Condition | Requirement
+@dataclass(frozen=True, kw_only=True)
+class Application:
+    """The job itself, in front of what queues ask of it."""
+
+    job: Mapping[str, Value]
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The same for jobs that say the same."""
+        return "Application", repr(sorted(self.job.items()))
+
+
+Part = Condition | Requirement | Application
 
 
 def parts(demand: Demand) -> Iterator[Part]:
@@ -86,6 +100,8 @@ def parts(demand: Demand) -> Iterator[Part]:
     if demand.requirements is not None:
         for each in evaluator.parts(demand.requirements):
             yield Requirement(asked=each)
+    if demand.job is not None:
+        yield Application(job=demand.job)
 
 
 def refused(condition: Condition, resource: Resource) -> bool:

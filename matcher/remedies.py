@@ -7,7 +7,7 @@ from typing import Any
 
 from matcher import parts, rewordings, rules
 from matcher.bitmaps import bits
-from matcher.parts import Demand, Requirement
+from matcher.parts import Application, Demand, Requirement
 from matcher.steps import steps
 from matcher.survey import Failure, Offer, Survey
 from requirements import evaluator
@@ -40,6 +40,8 @@ def of(failure: Failure, demand: Demand, queues: int, survey: Survey) -> Iterato
     if isinstance(part, Requirement):
         yield from _of_requirement(failure, part.asked, demand, queues, survey)
         return
+    if isinstance(part, Application):
+        return  # the queue's own business
     offered = [survey.queues[number] for number in bits(queues)]
     for text, asked in _BY_KIND[part.kind.requirement](failure, demand.asked, offered, survey):
         yield Remedy(text=text, demand=replace(demand, asked=asked))

@@ -4,18 +4,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import parts, survey
-from matcher.parts import Demand, Part
+from matcher.parts import Application, Demand, Part
 from matcher.survey import Failure, Survey
 from matcher.wishes import Wish, wish
 from requirements import canonical
-from requirements.values import lookup, shown
+from requirements.values import Value, lookup, shown
 from taskqueue.classes import RequirementClass
 from taskqueue.waiting_classes import WaitingClass
 
+#: What a job says of itself is not for everybody who may look at a queue.
+_NOT_TOLD = "not true of these jobs"
 #: Offers that are told.
 _MOST = 10
 
@@ -76,8 +79,21 @@ class _Miss:
 _Seen = tuple[WaitingClass, tuple[_Miss, ...]]
 
 
-def window(config: Configuration, address: QueueAddress, waiting: Iterable[WaitingClass]) -> ShopWindow:
-    """What the queue is to the classes that wait."""
+def window(
+    config: Configuration,
+    address: QueueAddress,
+    waiting: Iterable[WaitingClass],
+    jobs: Mapping[int, Mapping[str, Value]] = MappingProxyType({}),
+) -> ShopWindow:
+    """What the queue is to the classes that wait.
+
+    Args:
+        config: Where the queue is.
+        address: The queue.
+        waiting: The classes.
+        jobs: Where the queue asks things of jobs, the first job of each class by its id, which stands for
+            the others.
+    """
     by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
     for each in waiting:
         by_vo[each.asked.vo].append(each)
@@ -85,7 +101,7 @@ def window(config: Configuration, address: QueueAddress, waiting: Iterable[Waiti
     surveys = {vo: survey.of_queues(config, vo, [address]) for vo in sorted(by_vo)}
     offers: list[tuple[Wish, WaitingClass]] = []
     for vo, here in surveys.items():
-        judged = [(each, _misses(here, vo, each)) for each in by_vo[vo]]
+        judged = [(each, _misses(here, vo, each, jobs.get(each.first_job))) for each in by_vo[vo]]
         seen += judged
         offers += _wishes(here, vo, judged)
     return ShopWindow(
@@ -96,8 +112,12 @@ def window(config: Configuration, address: QueueAddress, waiting: Iterable[Waiti
     )
 
 
-def _misses(here: Survey, vo: str, waiting: WaitingClass) -> tuple[_Miss, ...]:
-    return (*_closed(here, vo), *_failing(here, _parts(waiting.asked, waiting.requirements)))
+def _misses(
+    here: Survey, vo: str, waiting: WaitingClass, job: Mapping[str, Value] | None
+) -> tuple[_Miss, ...]:
+    asked = _parts(waiting.asked, waiting.requirements)
+    applying = () if job is None else (Application(job=job),)
+    return (*_closed(here, vo), *_failing(here, (*asked, *applying)))
 
 
 def _closed(here: Survey, vo: str) -> Iterator[_Miss]:
@@ -124,6 +144,8 @@ def _has(here: Survey, miss: _Miss) -> str | None:
     if miss.failure is None:
         vos = lookup(here.queues[0].values, "VO")
         return "false" if miss.requirement == "Enabled" else None if vos is None else shown(vos)
+    if isinstance(miss.failure.part, Application):
+        return _NOT_TOLD
     return here.told(miss.failure, here.queues[0], next(here.seen(miss.failure))[0])
 
 

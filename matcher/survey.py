@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
-from cs_config import glue
+from cs_config import admissions, glue
 from cs_config.address import QueueAddress
+from cs_config.admission import Admission, Miss
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import offers, parts
 from matcher.bitmaps import bits
-from matcher.parts import Condition, Demand, Kind, Part, Requirement
+from matcher.parts import Application, Condition, Demand, Kind, Part, Requirement
 from matcher.resource import Resource
 from requirements import evaluation, evaluator
 from requirements.canonical import Requirements
@@ -53,6 +54,11 @@ class Offer:
     def values(self) -> Mapping[str, Value]:
         """What is the same for all its nodes, GLUE names included."""
         return self.config.ad(self.address, self.vo)
+
+    @property
+    def admission(self) -> Admission | None:
+        """What it asks of jobs."""
+        return admissions.of(self.config, self.address, self.vo)
 
     @cached_property
     def expired(self) -> Mapping[str, Value]:
@@ -134,9 +140,14 @@ class Survey:
         if found is None:
             if len(self._failures) >= _REMEMBERED:
                 self._failures.clear()
-            found = self._condition(part) if isinstance(part, Condition) else self._requirement(part)
+            found = self._failures_of(part)
             self._failures[part.key] = found
         return found
+
+    def _failures_of(self, part: Part) -> tuple[Failure, ...]:
+        if isinstance(part, Condition):
+            return self._condition(part)
+        return self._application(part) if isinstance(part, Application) else self._requirement(part)
 
     def first(self, queues: int) -> Offer:
         """The first of a set that is not empty."""
@@ -203,6 +214,14 @@ class Survey:
                 if mask & failure.queues:
                     yield _offers(part.kind, self.queues[queue]), mask
             return
+        if isinstance(part, Application):
+            misses = self._misses(part)
+            told = (failure.requirement, failure.wanted)
+            yield from ((miss.has or None, mask) for miss, mask in misses if (miss.name, miss.wanted) == told)
+            return
+        yield from self._seen_by_values(part, failure)
+
+    def _seen_by_values(self, part: Requirement, failure: Failure) -> Iterator[tuple[str | None, int]]:
         for queue, mask in self._by_values(evaluator.parameters(part.asked, self.declarations)):
             if mask & failure.queues:
                 for reason in self._failing(part, queue):
@@ -211,7 +230,7 @@ class Survey:
 
     def told(self, failure: Failure, queue: Offer, has: str | None) -> str | None:
         """What a queue that fails has instead, for a person: what has expired is not just absent."""
-        if not queue.expired or isinstance(failure.part, Condition):
+        if not queue.expired or not isinstance(failure.part, Requirement):
             return has
         for name in evaluator.parameters(failure.part.asked, self.declarations):
             if (value := queue.expired.get(fold(name))) is not None:
@@ -248,6 +267,23 @@ class Survey:
             Failure(part=part, requirement=requirement, wanted=wanted, queues=queues)
             for (requirement, wanted), queues in found.items()
         )
+
+    def _application(self, part: Application) -> tuple[Failure, ...]:
+        found: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for miss, mask in self._misses(part):
+            found[miss.name, miss.wanted] |= mask
+        return tuple(
+            Failure(part=part, requirement=name, wanted=wanted, queues=queues)
+            for (name, wanted), queues in found.items()
+        )
+
+    def _misses(self, part: Application) -> Iterator[tuple[Miss, int]]:
+        """What queues ask of the job in vain, with the queues that ask it alike."""
+        column = self._column("admission", lambda queue: queue.admission and queue.admission.key)
+        for queue, mask in column:
+            admission = self.queues[queue].admission
+            for miss in () if admission is None else admission.misses(part.job):
+                yield miss, mask
 
     def _failing(self, part: Requirement, queue: int) -> Sequence[Reason]:
         offer = self.queues[queue]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from matcher import rules
-from matcher.parts import Part, Requirement
+from matcher.parts import Application, Part, Requirement
 from matcher.survey import Survey
 from requirements import evaluator
 from requirements.record import Record
@@ -28,6 +28,8 @@ def wish(part: Part, wanted: str, here: Survey) -> Wish | None:
     """
     if isinstance(part, Requirement):
         return _of_requirements(part, wanted, here)
+    if isinstance(part, Application):
+        return Wish(text=_literal(f"do without `{wanted}`"))
     asked = part.isolated
     number = {
         "CPUTime": ("offer CPUTime {number} s", asked.cpu_time),

@@ -13,7 +13,6 @@ from optimizers.candidate import Candidate
 from optimizers.context import Context
 from optimizers.cpu_segments import segment
 from optimizers.outcome import Done, Failed, Hold, Outcome
-from requirements.values import fold
 from taskqueue.classes import RequirementClass
 
 NAME = "JobScheduling"
@@ -49,7 +48,7 @@ def _requirement_class(
         cpu_time=segment(asked.cpu_time, segments),
         sites=chosen.sites,
         banned_sites=chosen.banned,
-        grid_ces=frozenset(asked.grid_ces),
+        grid_ces=frozenset() if job_sites.says_any(asked.grid_ces) else frozenset(asked.grid_ces),
         platforms=_platforms(asked.platforms, context),
         job_types=frozenset({asked.job_type} - {""}),
         tags=frozenset(asked.tags) | cores.tags,
@@ -65,6 +64,6 @@ def _requirement_class(
 
 
 def _platforms(asked: Sequence[str], context: Context) -> frozenset[str]:
-    if any(fold(platform) == "any" for platform in asked):
+    if job_sites.says_any(asked):
         return frozenset()
     return frozenset(platforms.compatible(context.config, asked))

@@ -26,8 +26,8 @@ class ChosenSites:
 def choose(candidate: Candidate, context: Context) -> ChosenSites | Failed:
     """The sites that are left when everything is taken into account."""
     asked = candidate.description
-    named = frozenset() if _any(asked.sites) else frozenset(asked.sites)
-    banned = frozenset() if _any(asked.banned_sites) else frozenset(asked.banned_sites)
+    named = frozenset() if says_any(asked.sites) else frozenset(asked.sites)
+    banned = frozenset() if says_any(asked.banned_sites) else frozenset(asked.banned_sites)
     if invalid := _invalid(named, candidate, context):
         return invalid
     sites = _without(named, banned)
@@ -45,7 +45,8 @@ def choose(candidate: Candidate, context: Context) -> ChosenSites | Failed:
     return ChosenSites(sites=sites, banned=frozenset() if sites else banned)
 
 
-def _any(names: Iterable[str]) -> bool:
+def says_any(names: Iterable[str]) -> bool:
+    """Whether a list has the word for no condition at all."""
     return any(fold(name) == "any" for name in names)
 
 

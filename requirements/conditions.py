@@ -1,21 +1,20 @@
 """What a residue says of single attributes: a necessary condition in the form that batch systems can be told.
 
-A condition is a list of alternatives, each a list of statements about one attribute that must all hold.
-Whatever cannot be put so is left out, which makes the condition weaker, never stronger.
+Whatever cannot be put into statements is left out, which makes the condition weaker, never stronger.
 
 Source: gLite's forwarding, which took every comparison as a condition, under `!`, `||` and `?:` too.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import product
 
 from requirements import outcomes, program
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations, Kind, MatchRule, compared
 from requirements.grammar import read_expression
-from requirements.nodes import NodeAttributes, Option
+from requirements.nodes import NodeAttributes
 from requirements.outcomes import Outcome
 from requirements.partial import MAX_TRIES
 from requirements.record import Record
@@ -23,6 +22,18 @@ from requirements.rendering import attribute_key
 from requirements.restrictions import parts_of, resource_name
 from requirements.rules import mismatch
 from requirements.source import Source
+from requirements.statements import (
+    ALWAYS,
+    MAX_ALTERNATIVES,
+    NEVER,
+    AtLeast,
+    AtMost,
+    Condition,
+    Lacks,
+    all_of,
+    any_of,
+    some,
+)
 from requirements.syntax import (
     AND,
     ELVIS,
@@ -38,55 +49,7 @@ from requirements.syntax import (
     Unary,
     children,
 )
-from requirements.values import Scalar, Value, as_number, fold, key, normal
-
-#: Alternatives of one condition; beyond it only what they have in common is kept.
-MAX_ALTERNATIVES = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtLeast:
-    """The node's number is so much or more; true counts as 1, of several numbers one is enough."""
-
-    name: str  #: folded
-    value: float
-    strict: bool = False  #: more, not just as much
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtMost:
-    """The node's number is so much or less."""
-
-    name: str  #: folded
-    value: float
-    strict: bool = False  #: less, not just as much
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneOf:
-    """The node has one of these values, among others if it has several; true is all that counts as true."""
-
-    name: str  #: folded
-    options: tuple[Option, ...]
-    listed: bool = False  #: they are of those that the queue lists, so that it has exactly one
-    among: bool = False  #: the node's own value is a list
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lacks:
-    """The node has something of that name, but not this value."""
-
-    name: str  #: folded
-    value: str | float
-    among: bool = False  #: the node's own value may be a list, or of another kind
-
-
-Statement = AtLeast | AtMost | OneOf | Lacks
-Alternative = tuple[Statement, ...]
-Condition = tuple[Alternative, ...]
-
-ALWAYS: Condition = ((),)
-NEVER: Condition = ()
+from requirements.values import Scalar, Value, as_number, fold, normal
 
 
 def condition(requirements: Requirements, nodes: NodeAttributes, declarations: Declarations) -> Condition:
@@ -98,7 +61,7 @@ def condition(requirements: Requirements, nodes: NodeAttributes, declarations: D
         declarations: What the names of a record mean.
     """
     if isinstance(requirements, Record):
-        return _all(_of_entry(name, wanted, nodes, declarations) for name, wanted in requirements.values)
+        return all_of(_of_entry(name, wanted, nodes, declarations) for name, wanted in requirements.values)
     node = read_expression(Source(text=requirements.text, path="Requirements"))
     return _Reader(nodes=nodes).may_be(node, truth=True)
 
@@ -111,7 +74,7 @@ def _of_entry(name: str, wanted: Value, nodes: NodeAttributes, declarations: Dec
     attribute, options = fold(parameter), nodes.options(parameter)
     if options is not None:
         fits = [each for each in options if mismatch(wanted, each, declaration) is None]
-        return _some(attribute, fits, listed=True)
+        return some(attribute, fits, listed=True)
     if declaration and declaration.kind is Kind.NUMBER:
         wanted = tuple(map(as_number, wanted)) if isinstance(wanted, tuple) else as_number(wanted)
     wanted = normal(wanted)
@@ -120,15 +83,8 @@ def _of_entry(name: str, wanted: Value, nodes: NodeAttributes, declarations: Dec
         return ((AtLeast(name=attribute, value=wanted),),)
     items = wanted if isinstance(wanted, tuple) else (wanted,)
     if declaration and declaration.match is MatchRule.ALL:
-        return _all(_some(attribute, [item]) for item in items)
-    return _some(attribute, items)
-
-
-def _some(
-    attribute: str, options: Sequence[Option], *, listed: bool = False, among: bool = False
-) -> Condition:
-    statement = OneOf(name=attribute, options=tuple(options), listed=listed, among=among)
-    return ((statement,),) if options else NEVER
+        return all_of(some(attribute, [item]) for item in items)
+    return some(attribute, items)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,10 +110,10 @@ class _Reader:
                 return tried
         match node:
             case Chain(level=level) if level in (AND, OR):
-                joined = _all if (level == AND) is truth else _any
+                joined = all_of if (level == AND) is truth else any_of
                 return joined(self.may_be(each, truth=truth) for each in children(node))
             case Chain(level=level) if level == ELVIS:
-                return _any(self.may_be(each, truth=truth) for each in children(node))
+                return any_of(self.may_be(each, truth=truth) for each in children(node))
             case Unary(operator="!", operand=operand):
                 return self.may_be(operand, truth=not truth)
             case Conditional():
@@ -168,8 +124,8 @@ class _Reader:
                 return self._statement(node, truth=truth)
 
     def _chosen(self, chooser: Node, then: Node, otherwise: Node, *, truth: bool) -> Condition:
-        return _any(
-            _all((self.may_be(chooser, truth=which), self.may_be(arm, truth=truth)))
+        return any_of(
+            all_of((self.may_be(chooser, truth=which), self.may_be(arm, truth=truth)))
             for which, arm in ((True, then), (False, otherwise))
         )
 
@@ -201,10 +157,10 @@ class _Reader:
         if not names or len(found) == count:
             return ALWAYS if found else NEVER
         if len(names) == 1:
-            return _some(fold(names[0]), [each for (each,) in found], listed=True)
-        return _any(
-            _all(
-                _some(fold(name), [each], listed=True) for name, each in zip(names, combination, strict=True)
+            return some(fold(names[0]), [each for (each,) in found], listed=True)
+        return any_of(
+            all_of(
+                some(fold(name), [each], listed=True) for name, each in zip(names, combination, strict=True)
             )
             for combination in found
         )
@@ -212,7 +168,7 @@ class _Reader:
     def _statement(self, node: Node, *, truth: bool) -> Condition:
         match node:
             case Attribute():
-                return self._of(node, lambda name: _some(name, [truth]))
+                return self._of(node, lambda name: some(name, [truth]))
             case Chain(first=first, rest=((operator, second),)) if operator in _READ:
                 if isinstance(first, Attribute):
                     return self._comparison(first, operator, second, truth=truth)
@@ -240,8 +196,8 @@ class _Reader:
         if len(known) < len(values):
             return ALWAYS
         if truth:
-            return self._of(attribute, lambda name: _some(name, known, among=attribute is second))
-        return self._of(attribute, lambda name: _all(_not_among(name, each) for each in known))
+            return self._of(attribute, lambda name: some(name, known, among=attribute is second))
+        return self._of(attribute, lambda name: all_of(_not_among(name, each) for each in known))
 
     def _of(self, attribute: Attribute, said: Callable[[str], Condition]) -> Condition:
         name = resource_name(attribute)
@@ -259,7 +215,7 @@ def _at_most(name: str, value: Scalar, *, strict: bool) -> Condition:
 def _differs(name: str, value: Scalar) -> Condition:
     """Of `X != true` nothing is said: 2 is another value, and counts as true."""
     if isinstance(value, bool):
-        return ALWAYS if value else _some(name, [True])
+        return ALWAYS if value else some(name, [True])
     return ((Lacks(name=name, value=value),),)
 
 
@@ -272,9 +228,9 @@ _READ: dict[str, Callable[[str, Scalar], Condition]] = {
     ">": lambda name, value: _at_least(name, value, strict=True),
     "<=": lambda name, value: _at_most(name, value, strict=False),
     "<": lambda name, value: _at_most(name, value, strict=True),
-    "==": lambda name, value: _some(name, [value]),
+    "==": lambda name, value: some(name, [value]),
     "!=": _differs,
-    "=?=": lambda name, value: _some(name, [value]),
+    "=?=": lambda name, value: some(name, [value]),
     # A node without the attribute is different, too: nothing that a batch system can be told.
     "=!=": lambda name, value: ALWAYS,  # noqa: ARG005  # one signature for all
 }
@@ -301,106 +257,3 @@ def _scalar(node: Node) -> Scalar | None:
     if isinstance(node, Literal) and not isinstance(node.value, Special):
         return node.value
     return None
-
-
-def _any(conditions: Iterable[Condition]) -> Condition:
-    found: dict[Alternative, None] = {}
-    for each in conditions:
-        found.update(dict.fromkeys(each))
-    alternatives = _merged(list(found))
-    if () in alternatives:
-        return ALWAYS
-    return (common(alternatives),) if len(alternatives) > MAX_ALTERNATIVES else tuple(alternatives)
-
-
-def _merged(alternatives: list[Alternative]) -> list[Alternative]:
-    """Alternatives about one attribute each, `X == 1 || X == 2`, as one."""
-    single: dict[str, OneOf] = {}
-    others: list[Alternative] = []
-    for each in alternatives:
-        if len(each) == 1 and isinstance(each[0], OneOf):
-            seen = single.get(each[0].name)
-            single[each[0].name] = _united(seen, each[0]) if seen else each[0]
-        else:
-            others.append(each)
-    return [(each,) for each in single.values()] + others
-
-
-def _all(conditions: Iterable[Condition]) -> Condition:
-    whole = ALWAYS
-    for each in conditions:
-        left, right = sorted((whole, each), key=len)
-        if len(left) * len(right) > MAX_ALTERNATIVES:
-            right = (common(right),)
-        both = (joined for one in left for two in right if (joined := _together(one, two)) is not None)
-        whole = tuple(dict.fromkeys(both))
-    return whole
-
-
-def _together(one: Alternative, two: Alternative) -> Alternative | None:
-    """Both; None: no value is in both."""
-    said: dict[tuple[object, ...], Statement] = {}
-    for each in (*one, *two):
-        place = _place(each)
-        stronger = _stronger(said[place], each) if place in said else each
-        if stronger is None:
-            return None
-        said[place] = stronger
-    return tuple(said.values())
-
-
-def _place(statement: Statement) -> tuple[object, ...]:
-    """Statements of one place are put together into one."""
-    if isinstance(statement, Lacks):
-        return Lacks, statement.name, key(statement.value), statement.among
-    if isinstance(statement, OneOf) and not statement.listed:
-        # Of a node that has several values each of two statements may be true by another value.
-        return OneOf, statement.name, frozenset(map(repr, statement.options))
-    return type(statement), statement.name
-
-
-def _stronger(one: Statement, two: Statement) -> Statement | None:
-    match one, two:
-        case AtLeast(), AtLeast():
-            return max(one, two, key=lambda each: (each.value, each.strict))
-        case AtMost(), AtMost():
-            return min(one, two, key=lambda each: (each.value, not each.strict))
-        case OneOf(listed=True), OneOf():
-            in_both = {repr(each) for each in two.options}
-            options = tuple(each for each in one.options if repr(each) in in_both)
-            return replace(one, options=options) if options else None
-    return one
-
-
-def _united(one: OneOf, two: OneOf) -> OneOf:
-    options = {repr(each): each for each in (*one.options, *two.options)}
-    return replace(
-        one, options=tuple(options.values()), listed=one.listed and two.listed, among=one.among or two.among
-    )
-
-
-def common(alternatives: Sequence[Alternative]) -> Alternative:
-    """The strongest that all alternatives have in common, attribute by attribute."""
-    weakest: dict[tuple[type[Statement], str], Statement] = {
-        (type(each), each.name): each for each in reversed(alternatives[0])
-    }
-    for alternative in alternatives[1:]:
-        for place, seen in list(weakest.items()):
-            others = [each for each in alternative if (type(each), each.name) == place]
-            weaker = _weaker(seen, others[0]) if others else None
-            if weaker is None:
-                del weakest[place]
-            else:
-                weakest[place] = weaker
-    return tuple(weakest.values())
-
-
-def _weaker(one: Statement, two: Statement) -> Statement | None:
-    match one, two:
-        case AtLeast(), AtLeast():
-            return min(one, two, key=lambda each: (each.value, each.strict))
-        case AtMost(), AtMost():
-            return max(one, two, key=lambda each: (each.value, not each.strict))
-        case OneOf(), OneOf():
-            return _united(one, two)
-    return one if one == two else None

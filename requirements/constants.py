@@ -5,7 +5,7 @@ import math
 import classad2
 
 from requirements.rendering import rendered
-from requirements.syntax import Chain, Literal, Node, Special, Unary
+from requirements.syntax import Chain, ListOf, Literal, Node, Special, Unary
 from requirements.values import MAX_INTEGER
 
 #: What is computed beforehand: not shifts and bits, which are of no use in requirements.
@@ -83,9 +83,7 @@ def _is_plain(node: Node) -> bool:
     """Not Error, which stays where it is; no text beyond ASCII, whose comparison is up to the machine."""
     if not isinstance(node, Literal):
         return True
-    return node.value is not Special.ERROR and (
-        not isinstance(node.value, str) or isinstance(node.value, Special) or node.value.isascii()
-    )
+    return node.value is not Special.ERROR and (not isinstance(node.value, str) or node.value.isascii())
 
 
 def _is_exact(operation: Chain | Unary, value: object) -> bool:
@@ -109,3 +107,21 @@ def _integer(node: Node) -> int | None:
     if isinstance(node, Unary) and isinstance(node.operand, Literal) and isinstance(node.operand.value, int):
         return -node.operand.value
     return node.value if isinstance(node, Literal) and isinstance(node.value, int) else None
+
+
+def written(value: object) -> Node | None:
+    """A value of the library written out; None: it cannot be."""
+    if value is classad2.Value.Undefined:
+        return literal(Special.UNDEFINED)
+    if value is classad2.Value.Error:
+        return literal(Special.ERROR)
+    if isinstance(value, list):
+        items = [written(item) for item in value]
+        plain = tuple(item for item in items if item is not None)
+        return ListOf(items=plain, start=0, end=0) if len(plain) == len(items) else None
+    if isinstance(value, str):
+        return Literal(value=value, start=0, end=0)
+    if not isinstance(value, int | float):
+        return None
+    fits = math.isfinite(value) if isinstance(value, float) else abs(value) <= MAX_INTEGER
+    return literal(value) if fits else None

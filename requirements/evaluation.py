@@ -3,6 +3,7 @@
 Only `true` itself counts: undefined and Error are truthy integers in Python, and not true here.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,6 +51,18 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart
     return tuple(
         FailingPart(text=part.text, has=_has(part, resource), kind=_kind(value)) for part, value in failed
     )
+
+
+def number(text: str, resource: Mapping[str, Value]) -> float | None:
+    """The number that an expression is for a resource; None: undefined, an error, or something else."""
+    known = _known(text)
+    return None if isinstance(known, str) else as_rank(known.value(resource))
+
+
+def as_rank(value: object) -> float | None:
+    """What the library computed, if it is a number; true and false are none, and neither is infinity."""
+    is_number = type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    return value if is_number else None  # type: ignore[return-value]
 
 
 def names(text: str) -> tuple[str, ...]:

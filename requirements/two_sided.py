@@ -36,6 +36,11 @@ class TwoSided:
         """Whether the other side makes a difference, whatever the own side has."""
         return any(name.startswith(_OTHER) for name in self.compiled.names)
 
+    @property
+    def own_names(self) -> Iterator[str]:
+        """The names that the own side is asked for, in small letters."""
+        return (name.removeprefix(_EITHER) for name in self.compiled.names if not name.startswith(_OTHER))
+
     def asked_of_other(self, own: Mapping[str, Value]) -> Iterator[str]:
         """The names of the other side that make a difference to this own side, in small letters."""
         for name in self.compiled.names:

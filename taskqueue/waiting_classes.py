@@ -3,11 +3,12 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from taskqueue.classes import RequirementClass
-from taskqueue.tables import requirement_classes, submit_pools, task_queues, waiting_jobs
+from taskqueue.tables import descriptions, jobs, requirement_classes, submit_pools, task_queues, waiting_jobs
 
 _BATCH = 1000
 
@@ -36,6 +37,16 @@ WAITING = (
 WAITING_OF = WAITING.where(requirement_classes.c.vo.in_(bindparam("vos", expanding=True)))
 ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
     submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+)
+
+
+FIRST_JOBS = (
+    select(
+        *(jobs.c.job_id, jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.job_name, jobs.c.job_type),
+        *(jobs.c.job_group, jobs.c.priority, jobs.c.parameters, descriptions.c.body),
+    )
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    .where(jobs.c.job_id.in_(bindparam("job_ids", expanding=True)))
 )
 
 
@@ -68,6 +79,13 @@ def read(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
 def _read(definition: str) -> RequirementClass:
     """A definition does not change, and is read for every queue that is asked about."""
     return RequirementClass.from_json(definition)
+
+
+def first_jobs(conn: Connection, waiting: Collection[WaitingClass]) -> Iterator[Row[*tuple[Any, ...]]]:
+    """The oldest job of each class, with its description."""
+    job_ids = sorted(each.first_job for each in waiting)
+    for start in range(0, len(job_ids), _BATCH):
+        yield from conn.execute(FIRST_JOBS, {"job_ids": job_ids[start : start + _BATCH]}).all()
 
 
 def _originals(conn: Connection, pool_ids: list[str]) -> Iterator[tuple[str, str]]:

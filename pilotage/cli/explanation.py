@@ -68,6 +68,7 @@ def of_queue(found: Mapping[str, Any]) -> RenderableType:
     if found["changes"]:
         offers = ((c["offer"], c["gains"], c["vos"]) for c in found["changes"])
         parts.append(output.table(("What it could do", "#Jobs more", "Of"), offers))
+    parts += [f"At this moment: {output.escape(str(each))}" for each in found.get("now", ())]
     return Group(*parts)
 
 

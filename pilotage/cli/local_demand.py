@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from cs_config.configuration import QueueAddress
 from matcher import presented
 from matcher.requests import Caller
-from pilotage.fabric.pilot import offer
+from pilotage.fabric.pilot import facts, offer
 from pilotage.fabric.pilot.settings import Place, Slot, Wishes
 from pilotage.service.parts import Parts
 
@@ -36,9 +36,10 @@ def _has_work(parts: Parts, post: Post) -> bool:
     address = post.address
     place = Place(site=address.site, ce=address.ce, queue=address.queue)
     values = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in parts.live.current.values(address, post.vo).items()
+        name: list(each.value) if isinstance(each.value, tuple) else each.value
+        for name, each in parts.live.current.parameters(address, post.vo).items()
     }
-    request = presented.read(offer.make(place, Slot(), Wishes(), values).at(0))
+    offered = offer.make(place, Slot(), Wishes(), values, facts.measured())
+    request = presented.read(offered.at(0))
     caller = Caller(subject="pilotage up", vos=frozenset({post.vo}), queue=address)
     return bool(parts.matcher.get_matching_task_queues(request, caller))

@@ -3,18 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from random import Random
 from typing import Any
 
 from sqlalchemy import Connection
 
+from cs_config import admissions, glue
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import forwarded, survey
+from matcher import forwarded, job_ads, ranks, survey
 from matcher.applicants import Applicant
+from matcher.bitmaps import bits
 from matcher.changes import changes
 from matcher.explain import explain
 from matcher.holding import Situation, holding
 from matcher.parts import Demand
+from matcher.ranks import Ranked
 from optimizers import description, foresight
 from optimizers.foresight import Foreseen
 from optimizers.submitter import Ownership
@@ -33,8 +37,9 @@ def of_job(
 ) -> JobExplanation:
     """Why a job runs or does not; with `forwarding` also what is decided where."""
     body = descriptions.of_job(conn, job.job_id).body
-    demand = _demand(conn, config, job, body, now)
-    found = _explanation(conn, config, demand, _applicant(job, body), job, now)
+    applicant = _applicant(job, body)
+    demand = _in_front_of_queues(config, _demand(conn, config, job, body, now), applicant)
+    found = _explanation(conn, config, demand, applicant, job, now)
     return _with_forwarding(found, config, demand) if forwarding else found
 
 
@@ -42,11 +47,33 @@ def of_foreseen(
     conn: Connection, config: Configuration, foreseen: Foreseen, *, forwarding: bool = False, now: datetime
 ) -> JobExplanation:
     """Whether a description that was not submitted would find queues."""
-    demand = _of(foreseen)
-    found = _explanation(conn, config, demand, _unsubmitted(foreseen), None, now)
+    applicant = _unsubmitted(foreseen)
+    demand = _in_front_of_queues(config, _of(foreseen), applicant)
+    found = _explanation(conn, config, demand, applicant, None, now)
     if foreseen.trouble:
         found.now.insert(0, foreseen.trouble)
     return _with_forwarding(found, config, demand) if forwarding else found
+
+
+def ranked_queues(
+    conn: Connection, config: Configuration, job: Job, *, random: Random, now: datetime
+) -> list[Ranked]:
+    """The queues that a job may run in, in the order of its `Rank`."""
+    body = descriptions.of_job(conn, job.job_id).body
+    applicant = _applicant(job, body)
+    demand = _in_front_of_queues(config, _demand(conn, config, job, body, now), applicant)
+    vo = demand.asked.vo
+    whole = survey.of_vo(config, vo)
+    eligible = (whole.queues[number].address for number in bits(whole.eligible(demand)))
+    ads = ((each, glue.ad(config.values(each, vo), each)) for each in eligible)
+    foreseen = _foreseen(config, job, body, now)
+    rank = None if foreseen is None else foreseen.description.rank
+    return ranks.ordered(ads, rank, job_ads.of(applicant), random)
+
+
+def _in_front_of_queues(config: Configuration, demand: Demand, applicant: Applicant) -> Demand:
+    """The demand with the job itself, if any queue asks who it is."""
+    return replace(demand, job=job_ads.of(applicant)) if admissions.configured(config) else demand
 
 
 def _with_forwarding(found: JobExplanation, config: Configuration, demand: Demand) -> JobExplanation:

@@ -299,6 +299,22 @@ def test_a_queue_says_what_it_serves_and_what_it_could_offer(service: Service):
     assert {each["example"]["job_id"] for each in seen["reasons"]} == {None}
 
 
+def test_a_queue_says_what_is_closed_above_it(service: Service, osg: Configuration):
+    text = limited(osg, "JobScheduling: {RunningLimit: {OSG.CERN.ch: {JobType: {Merge: 0, MC: 5}}}}")
+    throttle = "      Throttle: {Policy: simple, MaxJobs: 0, Stale: derived}\n"
+    service.configure(text.replace("    OSG.CERN.ch:\n", "    OSG.CERN.ch:\n" + throttle, 1))
+    operator = service.operator()
+    operator.post("/api/v1/sites/OSG.CERN.ch/ban", json={"reason": "storage is down"})
+    service.user().post("/api/v1/jobs", json={"jobs": [JOB]})
+    queue = "OSG.CERN.ch/ce503.cern.ch/CMSHTPC_T2_CH_CERN_ce503"
+    found = operator.get(f"/api/v1/resources/queues/{queue}/explain").json()
+    assert held(found, "OSG.CERN.ch is banned", "storage is down")
+    assert held(found, "has 0 jobs with JobType Merge, its RunningLimit is 0")
+    assert held(found, "OSG.CERN.ch is throttled (CurrentJobs 0 ≥ MaxJobs 0)")
+    assert held(found, "no pilots of cms asked from here")
+    assert not any("MC" in each for each in found["now"])
+
+
 def test_a_queue_that_does_not_exist_has_a_suggestion(service: Service):
     queue = "OSG.CERN.ch/ce503.cern.ch/CMSHTPC_T2_CH_CERN_ce504"
     answer = service.user().get(f"/api/v1/resources/queues/{queue}/explain")

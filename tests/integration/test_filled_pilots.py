@@ -92,6 +92,34 @@ def test_a_job_that_wants_the_node_for_itself_gets_it_alone(
     assert (alone.allotment.processors, alone.allotment.ram_mb, alone.allotment.gpus) == (8, 16000, 2)
 
 
+def test_a_pilot_is_filled_where_each_job_is_asked_who_it_is(engine: Engine, now: datetime) -> None:
+    _put(engine, now, FOUR, 2)
+    _put(engine, now, SINGLE, 9)
+    matcher = _limited(now, engine, "RunningLimit: {A.B.ch: {Owner: {nobody: 1}}}")
+    [given] = _served(matcher, request(count=100, **NODE, **waiting.at(waiting.LONG)))
+    assert sum(_cores(given)) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "jobs"),
+    [
+        ("RunningLimit: {A.B.ch: {Owner: {alice: 2}}}", 2),
+        ("MatchingDelay: {A.B.ch: {Owner: {alice: 60}, Burst: {Owner: {alice: 1}}}}", 1),
+    ],
+)
+def test_a_pilot_is_filled_as_far_as_the_limits_of_its_site_let_it(
+    engine: Engine, now: datetime, options: str, jobs: int
+) -> None:
+    _put(engine, now, SINGLE, 9)
+    [given] = _served(_limited(now, engine, options), request(count=100, **NODE, **waiting.at(waiting.LONG)))
+    assert _cores(given) == [1] * jobs
+
+
+def _limited(now: datetime, engine: Engine, options: str) -> Matcher:
+    config = waiting.grid(f"{waiting.GRID}\nOperations: {{Defaults: {{JobScheduling: {{{options}}}}}}}\n")
+    return Matcher(engine, lambda: config, lambda: now, Random(1))
+
+
 def test_a_lost_answer_says_again_what_each_job_may_use(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:

@@ -139,6 +139,17 @@ def test_polling_at_a_full_place_writes_nothing(engine: Engine, now: datetime) -
     assert _ids(_ask(matcher, 9)) == [free]
 
 
+def test_polling_where_an_expression_lets_no_job_in_writes_nothing(engine: Engine, now: datetime) -> None:
+    asks = "{Policy: expression, Requirements: 'TARGET.JobGroup == \"g2\"', Stale: derived}"
+    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    _put(engine, now, 3, job_group="g1")
+    with _read_only():
+        assert _ask(matcher).refused == "throttled"
+    [wanted] = _put(engine, now, 1, job_group="g2")
+    assert _ids(_ask(matcher, 9)) == [wanted]
+
+
 def test_polling_without_a_token_or_at_a_limit_of_ones_vo_writes_nothing(
     engine: Engine, now: datetime
 ) -> None:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pilotage.fabric.pilot import facts
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
 
 _ENDS = Ends()
@@ -61,6 +62,7 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
             platform=said.platform,
             tags=tuple(said.tag),
             required_tags=tuple(said.required_tag),
+            facts=facts.read(said.facts) if said.facts else {},
         ),
         ends=Ends(
             max_jobs=said.max_jobs,
@@ -121,6 +123,12 @@ def _add_slot(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--platform", metavar="NAME")
     group.add_argument("--tag", action="append", default=[], metavar="TAG", help="may be repeated")
     group.add_argument("--required-tag", action="append", default=[], metavar="TAG", help="may be repeated")
+    group.add_argument(
+        "--facts",
+        type=Path,
+        metavar="FILE",
+        help="JSON object with more facts about this node, such as a benchmark; over what the pilot measures",
+    )
 
 
 def _add_ends(group: argparse._ArgumentGroup) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
-from pilotage.fabric.pilot import arguments, credentials, kernel, offer, retrying
+from pilotage.fabric.pilot import arguments, credentials, facts, kernel, offer, retrying
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
 from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, USAGE, Ending
@@ -91,7 +91,7 @@ class Pilot:
         parameters = self._service.queue_parameters(place, wishes.vo)
         pools = wishes.pools or self._service.submit_pools(place)
         wishes = Wishes(**{**vars(wishes), "pools": pools})
-        return offer.make(place, self._settings.slot, wishes, parameters)
+        return offer.make(place, self._settings.slot, wishes, parameters, facts.measured())
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pilotage.fabric.pilot import facts
 from pilotage.fabric.pilot.settings import Place, Slot, Wishes
 
 #: What is offered where nobody says how long the slot lasts: three days.
@@ -54,7 +54,13 @@ class Offer:
         return max(0, min(self.cpu_time, left))
 
 
-def make(place: Place, slot: Slot, wishes: Wishes, parameters: Mapping[str, Any]) -> Offer:
+def make(
+    place: Place,
+    slot: Slot,
+    wishes: Wishes,
+    parameters: Mapping[str, Any],
+    measured: Mapping[str, object] | None = None,
+) -> Offer:
     """The offer of a slot.
 
     Args:
@@ -62,10 +68,12 @@ def make(place: Place, slot: Slot, wishes: Wishes, parameters: Mapping[str, Any]
         slot: What was told; it wins.
         wishes: Which jobs are wanted.
         parameters: Effective parameters of the queue, by name.
+        measured: Facts about this node; those that were told win.
     """
     known = {name.lower(): value for name, value in parameters.items()}
     cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
     lifetime = slot.lifetime or _number(known, "maxwallclocktime") or _number(known, "cputime")
+    max_ram = slot.max_ram or _number(known, "maxram") or facts.memory()
     rest: dict[str, object] = {
         "Platform": slot.platform or known.get("platform"),
         "GPUs": slot.gpus or _number(known, "gpus"),
@@ -77,14 +85,15 @@ def make(place: Place, slot: Slot, wishes: Wishes, parameters: Mapping[str, Any]
         "OwnerGroup": list(wishes.owner_groups),
         "JobType": list(wishes.job_types),
         "PilotReference": wishes.reference,
+        "NodeFacts": facts.told({"MaxRAM": max_ram, **(measured or {}), **slot.facts}, known),
     }
     return Offer(
         place=place,
         cpu_time=cpu_time or lifetime or _CPU_TIME,
         lifetime=lifetime,
-        max_ram=slot.max_ram or _number(known, "maxram") or _memory_of_host(),
+        max_ram=max_ram,
         processors=slot.processors or _number(known, "numberofprocessors") or 1,
-        rest={name: value for name, value in rest.items() if value not in (None, [], ())},
+        rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
     )
 
 
@@ -103,11 +112,3 @@ def _list(value: object) -> list[object]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _memory_of_host() -> int | None:
-    """MB of memory that this machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-    except (ValueError, OSError):
-        return None

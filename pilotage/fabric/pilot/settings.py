@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -30,6 +31,7 @@ class Slot:
     platform: str | None = None
     tags: tuple[str, ...] = ()
     required_tags: tuple[str, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)  #: about this node, beside what we measure
 
 
 @dataclass(frozen=True)

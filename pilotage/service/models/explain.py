@@ -36,6 +36,20 @@ class ReasonAnswer(BaseModel):
         )
 
 
+class RankedQueue(BaseModel):
+    """A queue that a job may run in."""
+
+    queue: str = Field(description="`Site/CE/Queue`.")
+    rank: float | None = Field(description="By the job's `Rank`, else by the queue's; null: no number.")
+
+
+class RankedQueues(BaseModel):
+    """Eligible queues, the highest rank first, equal ones in random order."""
+
+    eligible: int = Field(description="How many there are, told or not.")
+    queues: list[RankedQueue]
+
+
 class ChangeAnswer(BaseModel):
     """A change that would make queues eligible."""
 
@@ -150,3 +164,4 @@ class QueueExplanation(BaseModel):
     serves: dict[str, WorkAnswer] = Field(description="What the queue may run, by VO.")
     reasons: list[ExcludedAnswer] = Field(description="What excludes the rest, the costliest first.")
     changes: list[OfferAnswer] = Field(description="What it could offer, best gain first.")
+    now: list[str] = Field(description="What holds there now: bans, limits, throttles, pilots that asked.")

@@ -1,12 +1,14 @@
 """Why a job runs or does not, and what a queue is to those that wait."""
 
+from random import Random
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
-from matcher import shop_window
+from matcher import closures, holding, job_ads, shop_window
 from optimizers import foresight
 from pilotage.service import explanations
 from pilotage.service.access import EVERY_ROLE, allow
@@ -17,6 +19,8 @@ from pilotage.service.models.explain import (
     JobExplanation,
     OfferAnswer,
     QueueExplanation,
+    RankedQueue,
+    RankedQueues,
     WorkAnswer,
 )
 from pilotage.service.models.submission import Submission
@@ -31,6 +35,8 @@ from taskqueue.errors import JobNotFound
 Forwarding = Annotated[
     bool, Query(description="Also what is decided at the queue, by the batch system, by the matcher.")
 ]
+
+Most = Annotated[int, Query(ge=1, le=1000, description="Queues that are told.")]
 
 router = APIRouter(tags=["explanations"], route_class=ApiRoute)
 
@@ -47,6 +53,19 @@ def explain_job(
             raise JobNotFound(job_id)
         config, now = parts.live.current, parts.clock()
         return explanations.of_job(conn, config, job, forwarding=forwarding, now=now)
+
+
+@router.get("/jobs/{job_id}/queues")
+@allow(*EVERY_ROLE)
+def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
+    """List the queues that a job may run in, in the order of its `Rank`."""
+    with database.reading(parts.engine) as conn:
+        job = jobs.get(conn, job_id)
+        if not caller.may_read(job.vo):
+            raise JobNotFound(job_id)
+        found = explanations.ranked_queues(conn, parts.live.current, job, random=Random(), now=parts.clock())
+    told = [RankedQueue(queue=str(each.queue), rank=each.rank) for each in found[:limit]]
+    return RankedQueues(eligible=len(found), queues=told)
 
 
 @router.post("/explain")
@@ -74,13 +93,18 @@ def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: s
         raise QueueNotFound(str(address), config.suggest(str(address)))
     with database.reading(parts.engine) as conn:
         waiting = waiting_classes.read(conn, _vos(caller, site))
-    found = shop_window.window(config, address, waiting)
+        now = list(closures.at_queue(conn, config, address, parts.clock()))
+        now += holding.pilots_at(conn, address, {each.asked.vo for each in waiting}, parts.clock())
+        asked = any(admissions.of(config, address, each.asked.vo) for each in waiting)
+        jobs = list(waiting_classes.first_jobs(conn, waiting)) if asked else []
+    found = shop_window.window(config, address, waiting, {job.job_id: job_ads.of(job) for job in jobs})
     return QueueExplanation(
         queue=str(address),
         waiting={vo: WorkAnswer.of(work) for vo, work in found.waiting.items()},
         serves={vo: WorkAnswer.of(work) for vo, work in found.served.items()},
         reasons=[ExcludedAnswer.of(each, readable=caller.may_read(each.vo)) for each in found.excluded],
         changes=[OfferAnswer.of(each) for each in found.offers],
+        now=now,
     )
 
 

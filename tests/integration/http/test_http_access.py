@@ -43,6 +43,12 @@ ROUTES = [
         None,
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
     ),
+    (
+        "GET",
+        "/jobs/1/queues",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
     ("POST", "/explain", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
     (
         "GET",

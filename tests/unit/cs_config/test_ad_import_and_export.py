@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import ad_export, ad_import, ce_ads, nodes, validate, yaml_text
+from cs_config import ad_export, ad_import, admission, ce_ads, nodes, validate, yaml_text
 from cs_config.ad_import import Proposal
 from cs_config.configuration import Configuration, QueueAddress
 from cs_config.errors import PathNotFound
 from requirements import two_sided
 from requirements.errors import InvalidInput
 from requirements.expression import parse_expression
-from requirements.values import Value
+from requirements.values import Value, fold
 
 SEED = (Path(__file__).parent.parent.parent / "data" / "glue_ce.ad").read_text()
 MILANO = QueueAddress(site="EGEE.Milano.it", ce="atlfarm006.mi.infn.it:2119", queue="blah-pbs-long")
@@ -109,6 +109,9 @@ def test_its_own_checks_are_true_of_the_right_jobs(
 ) -> None:
     own = milano.ad(MILANO, "egee")
     assert two_sided.read(str(own[check])).is_true(own, job) is holds
+    asked = admission.of_ad(own)
+    assert asked is not None
+    assert (check in {miss.name for miss in asked.misses({fold(n): v for n, v in job.items()})}) is not holds
 
 
 def test_its_state_has_expired_long_ago_and_its_policies_have_not(milano: Configuration) -> None:

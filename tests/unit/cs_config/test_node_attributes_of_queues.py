@@ -91,6 +91,32 @@ def test_an_attribute_hides_the_parameter_of_its_name() -> None:
         assert bool(found) is eligible
 
 
+def test_of_a_parameter_and_an_attribute_of_one_name_the_deeper_one_holds() -> None:
+    text = """
+Resources:
+  Sites:
+    A.B.ch:
+      NodeAttributes: {OS: [el8, el9]}
+      RAM: 4000
+      CEs:
+        ce:
+          VOs: {cms: {NodeAttributes: {RAM: [1000, 2000]}}}
+          Queues:
+            plain: {OS: el9}
+            back: {NodeAttributes: {RAM: unknown}, VOs: {cms: {RAM: 8000}, lhcb: {OS: el7}}}
+"""
+    config = read(text)
+
+    def said(queue: str, vo: str) -> tuple[dict[str, object], dict[str, object]]:
+        at = address(queue)
+        return dict(config.values(at, vo)), dict(config.node_attributes(at, vo).declared)
+
+    assert said("plain", "lhcb") == ({"RAM": 4000, "OS": "el9"}, {})
+    assert said("plain", "cms") == ({"OS": "el9"}, {"RAM": (1000, 2000)})
+    assert said("back", "cms") == ({"RAM": 8000}, {"OS": ("el8", "el9")})
+    assert said("back", "lhcb") == ({"OS": "el7"}, {"RAM": None})
+
+
 def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
     found = nodes.get_eligible_nodes(read(), vo="lhcb", queue={"OS": "el8"})
     assert set(found["A.B.ch"]["ce"]) == {"inherits", "again", "silent", "unsaid"}

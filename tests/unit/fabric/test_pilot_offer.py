@@ -49,7 +49,7 @@ def test_a_parameter_that_is_no_number_counts_as_not_set(nonsense: object) -> No
 def test_nothing_is_said_of_what_nobody_knows() -> None:
     said = made().at(0)
 
-    assert set(said) == {"Site", "GridCE", "Queue", "CPUTime", "NumberOfProcessors", "MaxRAM"}
+    assert set(said) == {"Site", "GridCE", "Queue", "CPUTime", "NumberOfProcessors", "MaxRAM", "NodeFacts"}
     assert said["CPUTime"] == 259_200
 
 

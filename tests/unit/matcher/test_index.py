@@ -57,7 +57,7 @@ resources = st.builds(
     banned_platforms=_BANS,
     banned_job_types=_BANS,
     banned_tags=st.frozensets(st.just("gpu"), max_size=1),
-    max_ram=st.none() | st.integers(0, 6),
+    max_ram=st.none() | st.integers(0, 12),
     processors=st.none() | st.integers(1, 3),
     gpus=_NUMBERS,
     whole_node=st.booleans(),

@@ -108,6 +108,11 @@ def test_memory_gpus_type_and_ces_are_passed_on(candidate_of: Make, context_of: 
     assert (found.job_types, found.grid_ces) == ({"User"}, {"x", "y"})
 
 
+def test_any_ce_is_no_condition(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of()
+    assert asked(candidate_of(context, GridCE=["Any", "x"]), context).grid_ces == frozenset()
+
+
 def test_platforms_bring_those_that_can_run_them(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of(GRID)
     assert asked(candidate_of(context, Platform="el7"), context).platforms == {"el7", "el8", "el9"}
