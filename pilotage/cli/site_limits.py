@@ -13,7 +13,7 @@ Json = Mapping[str, Any]
 
 
 def limits(
-    site: Annotated[str, typer.Argument(metavar="SITE")],
+    site: options.Site,
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,
