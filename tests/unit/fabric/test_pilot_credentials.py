@@ -11,20 +11,20 @@ from pilotage.fabric.pilot.credentials import NoToken
 
 
 def test_a_token_is_read_from_the_variable() -> None:
-    assert credentials.read(None, {"PILOTAGE_TOKEN": " abc.def \n"}) == "abc.def"
+    assert credentials.read(None, {"PILOTAGE_TOKEN": " abc.def \n"}).text == "abc.def"
 
 
 def test_a_token_is_read_from_a_file_whatever_the_variable_says(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from.file\n")
 
-    assert credentials.read(str(file), {"PILOTAGE_TOKEN": "other"}) == "from.file"
+    assert credentials.read(str(file), {"PILOTAGE_TOKEN": "other"}).text == "from.file"
 
 
 def test_a_token_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("from.stdin\n"))
 
-    assert credentials.read("-", {}) == "from.stdin"
+    assert credentials.read("-", {}).text == "from.stdin"
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "two words", "line\r\nX-Header: 1", "ü", "a\0b"])
