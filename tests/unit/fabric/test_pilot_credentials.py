@@ -39,6 +39,32 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         credentials.read(str(tmp_path / "nowhere"), {})
 
 
+def test_the_file_of_a_secret_is_removed_once_it_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("one-use\n")
+
+    found = credentials.read_secret(str(file), stamp="p1")
+
+    assert (found.text, found.stamp) == ("one-use", "p1")
+    assert "one-use" not in repr(found)
+    assert not file.exists()
+
+
+def test_what_is_no_secret_is_left_where_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("two words")
+
+    with pytest.raises(NoToken, match="is no secret"):
+        credentials.read_secret(str(file), stamp="p1")
+    assert file.exists()
+
+
+def test_a_secret_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one-use\n"))
+
+    assert credentials.read_secret("-", stamp="p1").text == "one-use"
+
+
 def test_claims_are_read_without_being_trusted() -> None:
     payload = base64.urlsafe_b64encode(json.dumps({"stamp": "abc"}).encode()).decode().rstrip("=")
 
