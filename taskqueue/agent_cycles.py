@@ -20,4 +20,4 @@ def last(conn: Connection, agent: str) -> datetime | None:
 
 def latest(conn: Connection) -> Mapping[str, datetime | None]:
     """What `last` says of every agent that ever took its turn."""
-    return {name: began for name, began in conn.execute(LATEST)}
+    return dict(conn.execute(LATEST).tuples().all())

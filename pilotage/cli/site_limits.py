@@ -1,9 +1,8 @@
 """`pilotage site limits`: what jobs a site takes at a time, and how much of that is used."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import RenderableType
 
 from pilotage.cli import options, output
