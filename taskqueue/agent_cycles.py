@@ -20,4 +20,4 @@ def last(conn: Connection, agent: str) -> datetime | None:
 
 def latest(conn: Connection) -> Mapping[str, datetime | None]:
     """What `last` says of every agent that ever took its turn."""
-    return dict(conn.execute(LATEST).tuples().all())
+    return {row.name: row.last_cycle_at for row in conn.execute(LATEST)}
