@@ -9,7 +9,7 @@ from optimizers import keywords, own_side
 from optimizers.keywords import Keyword
 from optimizers.readers import UnfitValueError, seen
 from requirements.canonical import Requirements
-from requirements.classads import Unevaluated
+from requirements.classads import Attributes, Unevaluated
 from requirements.errors import InvalidInput, InvalidJob
 from requirements.expression import Expression, parse_expression
 from requirements.own_attributes import Own
@@ -100,8 +100,13 @@ def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
     for name, message in _contradictions(description, operations):
         reader.problem(name, message)
     if reader.problems:
-        raise InvalidJob(reader.problems)
+        placed = raw.placed if isinstance(raw, Attributes) else _as_it_is
+        raise InvalidJob([placed(problem) for problem in reader.problems])
     return description
+
+
+def _as_it_is(problem: Problem) -> Problem:
+    return problem
 
 
 def body(description: JobDescription) -> dict[str, object]:

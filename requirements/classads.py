@@ -4,17 +4,22 @@ The text is scanned and parsed here, so that errors have a place and no literal 
 ClassAd library has to accept it as well.
 """
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import classad2
 
 from requirements.grammar import read_ad
 from requirements.height import check_height
+from requirements.problem import Problem
 from requirements.rendering import rendered
 from requirements.source import Source
 from requirements.syntax import Ad, ListOf, Literal, Node, Special, Unary
 
-#: Characters of an ad; reading that many takes a second or two.
+#: Ends the name of an attribute in the path of a problem: `InputData[3]`, `Requirements/Memory`.
+_ATTRIBUTE = re.compile(r"[/\[]")
+#: Characters of an ad.
 MAX_SIZE = 1_000_000
 
 
@@ -28,7 +33,27 @@ class Unevaluated:
     column: int = field(default=1, compare=False)  #: where it begins in the file
 
 
-def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> dict[str, object]:
+class Attributes(dict[str, object]):
+    """The attributes of an ad, which know where they stand."""
+
+    def __init__(self, values: Mapping[str, object], source: Source, starts: Mapping[str, int]) -> None:
+        super().__init__(values)
+        self._source = source
+        self._starts = starts
+
+    def placed(self, problem: Problem) -> Problem:
+        """A problem with the value of an attribute, told with its line and column.
+
+        Problems of unknown attributes, and those that know their place, stay as they are.
+        """
+        start = self._starts.get(_ATTRIBUTE.split(problem.path, maxsplit=1)[0])
+        if start is None or problem.line is not None:
+            return problem
+        [found] = self._source.fault(start, problem.message).problems
+        return replace(found, path=problem.path, suggestion=problem.suggestion)
+
+
+def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attributes:
     """The attributes of an ad, in the order and spelling in which they are written.
 
     Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and
@@ -49,7 +74,8 @@ def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> dict[
         raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
     ad = read_ad(source)
     check(ad, source)
-    return _attributes(ad, source)
+    starts = {name: node.start for name, node in ad.entries}
+    return Attributes(_attributes(ad, source), source, starts)
 
 
 def check(ad: Ad, source: Source) -> None:

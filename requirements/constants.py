@@ -83,9 +83,7 @@ def _is_plain(node: Node) -> bool:
     """Not Error, which stays where it is; no text beyond ASCII, whose comparison is up to the machine."""
     if not isinstance(node, Literal):
         return True
-    return node.value is not Special.ERROR and (
-        not isinstance(node.value, str) or isinstance(node.value, Special) or node.value.isascii()
-    )
+    return node.value is not Special.ERROR and (not isinstance(node.value, str) or node.value.isascii())
 
 
 def _is_exact(operation: Chain | Unary, value: object) -> bool:

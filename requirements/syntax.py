@@ -1,13 +1,13 @@
 """The parts of a ClassAd expression as a tree."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 
 from requirements.values import Scalar
 
 
-class Special(StrEnum):
-    """The two values of the language that are no data."""
+class Special(Enum):
+    """The two values of the language that are no data; the text "undefined" is not one of them."""
 
     UNDEFINED = "undefined"
     ERROR = "error"

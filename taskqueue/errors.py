@@ -75,6 +75,16 @@ class RescheduleLimit(PilotageError):
         self.job_id = job_id
 
 
+class SecretUsed(PilotageError):
+    """The pilot's secret was exchanged for a token by another process already."""
+
+    code = "secret_used"
+
+    def __init__(self, stamp: str) -> None:
+        super().__init__(f"the secret of the pilot {stamp} was used: a process with this stamp has its token")
+        self.stamp = stamp
+
+
 class IdempotencyConflict(PilotageError):
     """The idempotency key stands for another request."""
 

@@ -380,6 +380,17 @@ pilots = Table(
     Index("ix_pilots_vo_site", "vo", "site"),
 )
 
+#: One-use secrets of registered pilots, each exchanged for a token at the pilot's first contact.
+pilot_secrets = Table(
+    "pilot_secrets",
+    metadata,
+    Column("stamp", Text, ForeignKey("pilots.stamp", ondelete="CASCADE"), primary_key=True),
+    Column("digest", String(64), nullable=False),  # SHA-256; the secret itself is nowhere
+    Column("expires_at", UtcTime, nullable=False),  # it can be redeemed until then
+    Column("redeemed_at", UtcTime),
+    Column("request_id", Text),  # of the exchange that redeemed it: only that one is answered again
+)
+
 #: Archives by the digest of their content; the bytes lie in the blob store, not here.
 blobs = Table(
     "blobs",

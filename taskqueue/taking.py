@@ -29,6 +29,7 @@ from sqlalchemy import (
     bindparam,
     column,
     delete,
+    false,
     func,
     or_,
     select,
@@ -72,7 +73,8 @@ def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: 
     current = (
         select(versions.c.config_version).where(versions.c.vo == jobs.c.vo).correlate(jobs).scalar_subquery()
     )
-    fits = or_(~mapped.c.undecided, current == checked)
+    # Never null: of what was not checked, the opposite has to hold as well.
+    fits = or_(~mapped.c.undecided, func.coalesce(current == checked, false()))
     everywhere = or_(queue != "", ~here.where(~fits).exists())
     return or_(jobs.c.submit_pool.is_(None), and_(here.where(fits).exists(), everywhere))
 

@@ -5,7 +5,6 @@ It wants root: its daemons run jobs for others. They listen on 127.0.0.1 only.
 
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import time
@@ -86,9 +85,10 @@ class Slurm:
 
     def kill_controller(self) -> None:
         """As a power cut would; what it had not written to its state is forgotten."""
-        pid = int((self.directory / "slurmctld.pid").read_text())
-        os.kill(pid, signal.SIGKILL)
-        _wait(lambda: not psutil.pid_exists(pid))
+        process = psutil.Process(int((self.directory / "slurmctld.pid").read_text()))
+        process.kill()
+        # It is nobody's child any more; what remains of it may stay for a while.
+        _wait(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
     def wait_until_up(self) -> None:
         _wait(self._is_up)

@@ -50,13 +50,23 @@ def authenticate(request: Request, parts: Parts) -> Token:
         NotAuthenticated: There is no good token.
         TooManyRequests: Its bearer asked too often.
     """
-    token = parts.tokens.verify(_bearer(request), now=parts.clock())
+    token = parts.tokens.verify(bearer(request), now=parts.clock())
     if token.token_id in parts.revoked:
         raise NotAuthenticated("the token was revoked")
     caller = token.caller
     if not caller.is_operator:
-        parts.rates.take(caller.subject, _rate(parts, caller), now=time.monotonic())
+        parts.rates.take(caller.subject, _rate(parts, vo=caller.vo), now=time.monotonic())
     return token
+
+
+def admit_stranger(request: Request, parts: Parts) -> None:
+    """Count a request of somebody of whom nothing is known but the address.
+
+    Raises:
+        TooManyRequests: There came too many from there.
+    """
+    rate = _rate(parts, vo=None)
+    parts.rates.take(f"address:{address(request)}", rate, now=time.monotonic())
 
 
 def require(request: Request, caller: Caller, roles: frozenset[Role]) -> None:
@@ -69,13 +79,23 @@ def require(request: Request, caller: Caller, roles: frozenset[Role]) -> None:
         raise NotAllowed(f"the role {caller.role} may not {request.method} {request.url.path}")
 
 
-def _rate(parts: Parts, caller: Caller) -> Rate:
-    per_second = operations(parts.live.current, caller.vo).limits.requests_per_second
-    return Rate(per_second=per_second, burst=max(1, round(per_second * parts.limits.burst_seconds)))
+def address(request: Request) -> str:
+    """The host that a request comes from."""
+    return request.client.host if request.client else "unknown"
 
 
-def _bearer(request: Request) -> str:
+def bearer(request: Request) -> str:
+    """The token, or the secret, that a request shows.
+
+    Raises:
+        NotAuthenticated: It shows none.
+    """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticated("this needs a token: Authorization: Bearer <token>")
     return token.strip()
+
+
+def _rate(parts: Parts, *, vo: str | None) -> Rate:
+    per_second = operations(parts.live.current, vo).limits.requests_per_second
+    return Rate(per_second=per_second, burst=max(1, round(per_second * parts.limits.burst_seconds)))

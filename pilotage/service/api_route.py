@@ -12,6 +12,9 @@ from pilotage.service.parts import Parts
 from pilotage.service.refusals import BodyTooLarge
 from pilotage.service.tokens import Token
 
+#: Bytes of a body that somebody may send of whom nothing is known.
+_STRANGERS_JSON = 4096
+
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -64,6 +67,27 @@ class ApiRoute(APIRoute):
         return guarded
 
 
+class SecretRoute(APIRoute):
+    """A route of `/api/v1` whose caller shows a pilot's secret where others show a token.
+
+    Nothing is known of the caller before the handler has looked at the secret: little is read.
+    """
+
+    def get_route_handler(self) -> _Handler:
+        """The handler behind the door."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            request = StrictRequest(request.scope, request.receive)
+            request.state.secret = access.bearer(request)
+            access.admit_stranger(request, request.app.state.parts)
+            _check_texts(request)
+            await request.load(_STRANGERS_JSON)
+            return await handle(request)
+
+        return guarded
+
+
 def refuse_by_length(request: Request, limit: int) -> None:
     """Refuse a body that says itself that it is too large.
 
@@ -97,7 +121,14 @@ async def _caller(request: Request) -> Caller:
     return (await _token(request)).caller
 
 
+async def _secret(request: Request) -> str:
+    secret: str = request.state.secret
+    return secret
+
+
 #: What handlers ask for; all are there before the handler runs.
 PartsOf = Annotated[Parts, Depends(_parts)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 TokenOf = Annotated[Token, Depends(_token)]
+#: Of a `SecretRoute`.
+SecretOf = Annotated[str, Depends(_secret)]

@@ -19,6 +19,11 @@ def done(caller: Caller, action: str, **facts: str | int) -> None:
     _log.info(_line(action, caller, **facts))
 
 
+def unproven(action: str, *, address: str, reason: str, **facts: str | int) -> None:
+    """Somebody who is not known tried what needs proof, and had none that is good."""
+    _log.warning(json.dumps({"action": action, "address": address, "reason": reason, **facts}))
+
+
 def _line(action: str, caller: Caller, **facts: str | int) -> str:
     # JSON, so that nothing that a caller chose can begin a line of its own.
     return json.dumps({"action": action, "subject": caller.subject, "role": caller.role.value, **facts})

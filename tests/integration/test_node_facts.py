@@ -1,6 +1,7 @@
 """Jobs whose requirements only the nodes of a queue can decide: who gets them, and who does not."""
 
 import itertools
+from dataclasses import replace
 from datetime import datetime
 from random import Random
 
@@ -20,7 +21,8 @@ from requirements.declarations import Declarations
 from requirements.errors import InvalidResource, PilotageError
 from requirements.expression import parse_expression
 from requirements.record import parse_record
-from taskqueue import database
+from taskqueue import claims, database
+from taskqueue.claims import Place
 from tests import submitted, waiting
 from tests.submitted import submit
 from tests.waiting import at, request
@@ -160,6 +162,26 @@ def test_a_pilot_without_a_queue_must_do_at_every_queue_of_its_place(grid: Grid)
     place = {"Site": "A.B.ch", "SubmitPool": [pool_of(grid, both)]}
     assert grid.ask(place, Fast=True, OS="el8") == "node"
     assert grid.ask(place, OS="el9") == [both]
+
+
+def test_a_claim_without_a_queue_asks_for_the_check_at_every_queue(grid: Grid) -> None:
+    job = grid.submit({"OS": "el9"})
+    with database.writing(grid.engine) as conn:
+        task_queue = waiting.task_queue_of(conn, job)
+        site, version = Place(site="A.B.ch"), grid.config.version
+
+        def left(place: Place) -> bool:
+            return bool(claims.left(conn, [task_queue], place=place))
+
+        assert not left(site)
+        assert not left(replace(site, ce="ce", checked=version + 1))
+        assert left(replace(site, checked=version))
+        assert left(replace(site, ce="ce", queue="plain"))
+        assert not left(replace(site, ce="ce", queue="mixed"))
+        assert claims.take(conn, [task_queue], 1, place=site, now=grid.now) == []
+        [taken] = claims.take(conn, [task_queue], 1, place=replace(site, checked=version), now=grid.now)
+        assert taken.job_id == job
+        conn.rollback()
 
 
 def pool_of(grid: Grid, job_id: int) -> str:

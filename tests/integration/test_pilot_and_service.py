@@ -19,7 +19,9 @@ Resources:
         ce01:
           CPUModel: Intel Xeon
           Queues:
-            long: {CPUTime: 100000, MaxRAM: 4000, NumberOfProcessors: 4, Tag: [Special]}
+            long:
+              {CPUTime: 100000, MaxRAM: 4000, NumberOfProcessors: 4, Tag: [Special],
+               NodeAttributes: {Cores: unknown, Benchmark: unknown}}
             other: {CPUTime: 100000, CPUModel: AMD}
 Operations:
   Defaults:
@@ -87,6 +89,22 @@ def test_a_job_of_another_pool_is_not_taken(service: Service, user: httpx.Client
 
     assert ended["jobs"] == []
     assert user.get(f"/jobs/{job_id}").json()["status"] == "Waiting"
+
+
+def test_a_job_is_taken_by_the_pilot_whose_node_has_what_it_asks(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    job_id = submit(user, Executable="true", Requirements="other.Cores >= 1 && other.Benchmark > 500")
+    ends = {}
+    for benchmark in (400, 501):
+        facts = tmp_path / f"{benchmark}.json"
+        facts.write_text(f'{{"Benchmark": {benchmark}}}')
+        token = service.token("pilot", vo="cms")
+        ends[benchmark] = run(service.url, tmp_path / "work", "--facts", str(facts), token=token)
+
+    assert ends[400]["jobs"] == []
+    assert [job["job_id"] for job in ends[501]["jobs"]] == [job_id]
+    assert user.get(f"/jobs/{job_id}").json()["status"] == "Done"
 
 
 def test_a_killed_job_ends_and_keeps_its_output(service: Service, user: httpx.Client, tmp_path: Path) -> None:

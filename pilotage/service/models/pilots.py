@@ -1,11 +1,15 @@
 """Pilots on the wire."""
 
 from datetime import datetime
+from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from pilotage.service.models.paging import Page
+from taskqueue import pilot_secrets
 from taskqueue.states import PilotStatus
+
+_LONGEST_SECRET = pilot_secrets.LONGEST_LIFE.total_seconds()
 
 
 class NewPilot(BaseModel):
@@ -16,6 +20,32 @@ class NewPilot(BaseModel):
     stamp: str = Field(min_length=1, max_length=255, description="Ours, unique; the name of the batch job.")
     queue: str = Field(description="`Site/CE/Queue` that it goes to.")
     vo: str | None = Field(default=None, description="Without it the token's VO.")
+    secret: bool = Field(
+        default=False, description="Answer a one-use secret that the pilot exchanges for its token."
+    )
+    secret_lifetime: float = Field(
+        default=_LONGEST_SECRET,
+        ge=1,
+        le=_LONGEST_SECRET,
+        description="Seconds within which the secret can be exchanged.",
+    )
+
+
+class Exchange(BaseModel):
+    """A pilot's first request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request_id: UUID = Field(
+        description="Made by the pilot's process: the same again gets a token again, another one does not."
+    )
+
+
+class PilotToken(BaseModel):
+    """The token of a pilot, for its VO and its queue."""
+
+    token: str
+    expires_at: datetime
 
 
 class PilotNews(BaseModel):
@@ -46,6 +76,15 @@ class PilotAnswer(BaseModel):
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None
+
+
+class RegisteredPilot(PilotAnswer):
+    """A pilot that was registered just now, or before."""
+
+    secret: str | None = Field(
+        default=None, description="If asked for; shown once, and the one shown before is void."
+    )
+    secret_expires_at: datetime | None = None
 
 
 class PilotPage(BaseModel):

@@ -8,6 +8,7 @@ from pilotage.service.routes import (
     leases,
     matcher,
     outputs,
+    pilot_tokens,
     pilots,
     pools,
     resources,
@@ -32,6 +33,7 @@ ROUTERS = (
     pools.router,
     config.router,
     pilots.router,
+    pilot_tokens.router,
     sites.router,
     tokens.router,
 )

@@ -1,20 +1,29 @@
 """Pilots: intent, reference, state."""
 
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
+from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
-from pilotage.service.models.pilots import NewPilot, PilotAnswer, PilotNews, PilotPage, PilotQuery
+from pilotage.service.models.pilots import (
+    NewPilot,
+    PilotAnswer,
+    PilotNews,
+    PilotPage,
+    PilotQuery,
+    RegisteredPilot,
+)
 from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
-from taskqueue import database, pilots
+from taskqueue import database, pilot_secrets, pilots
 from taskqueue.errors import PilotNotFound
 from taskqueue.pilots import Pilot, PilotFilter
 from taskqueue.states import PilotStatus
@@ -26,20 +35,22 @@ StampPath = Annotated[str, Path(min_length=1, max_length=255)]
 
 @router.post("", status_code=201)
 @allow(Role.DIRECTOR)
-def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> PilotAnswer:
-    """Store the intent to submit a pilot; a second time it answers 200 and changes nothing."""
+def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
+    """Store the intent to submit a pilot; a second time it answers 200 and changes nothing but the secret."""
     queue = QueueAddress.parse(body.queue)
     vo = _vo(caller, body.vo)
     _require_site(caller, queue.site)
     config = parts.live.current
     if not config.knows(queue):
         raise QueueNotFound(str(queue), config.suggest(str(queue)))
+    now = parts.clock()
     with database.writing(parts.engine) as conn:
         is_new = pilots.register(
-            conn, stamp=body.stamp, vo=vo, queue=queue, submitted_by=caller.subject, now=parts.clock()
+            conn, stamp=body.stamp, vo=vo, queue=queue, submitted_by=caller.subject, now=now
         )
         response.status_code = 201 if is_new else 200
-        return PilotAnswer.model_validate(pilots.get(conn, body.stamp))
+        answer = RegisteredPilot.model_validate(pilots.get(conn, body.stamp))
+        return answer.model_copy(update=_secret(conn, body, now) if body.secret else {})
 
 
 @router.post("/{stamp}/status")
@@ -70,6 +81,12 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
     return PilotPage(
         pilots=[PilotAnswer.model_validate(pilot) for pilot in page], next=last.stamp if last else None
     )
+
+
+def _secret(conn: Connection, body: NewPilot, now: datetime) -> dict[str, object]:
+    life = timedelta(seconds=body.secret_lifetime)
+    secret, expires_at = pilot_secrets.issue(conn, body.stamp, life=life, now=now)
+    return {"secret": secret, "secret_expires_at": expires_at}
 
 
 def _vo(caller: Caller, named: str | None) -> str:

@@ -16,6 +16,9 @@ from requirements.problem import Problem
 from taskqueue import database, pilots, revoked_tokens
 from taskqueue.states import PilotStatus
 
+#: A batch system that cannot say how a pilot is proves nothing.
+_MAY_RUN = frozenset({PilotStatus.RUNNING, PilotStatus.UNKNOWN})
+
 router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=ApiRoute)
 
 #: How long a renewed token is good.
@@ -51,7 +54,7 @@ def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
 def _require_running(parts: Parts, caller: Caller) -> None:
     with database.reading(parts.engine) as conn:
         pilot = pilots.get(conn, caller.stamp or "")
-    if pilot.status is not PilotStatus.RUNNING:
+    if pilot.status not in _MAY_RUN:
         raise NotAllowed(f"the pilot is {pilot.status}; only a running one renews its token")
 
 

@@ -1,5 +1,6 @@
 import logging
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -11,6 +12,17 @@ from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
 TREE = {"config": {"Resources": {}}, "message": ""}
+
+TOKENS = {
+    "user": {"vo": "cms", "user": "ada"},
+    "vo_admin": {"vo": "cms", "user": "eve"},
+    "site_admin": {"vo": "cms", "site": "LCG.A.org"},
+    "director": {"vo": "cms", "site": "LCG.A.org"},
+    "gateway": {"vo": "cms", "site": "LCG.A.org"},
+    "pilot": {"vo": "cms", "queue": QUEUE},
+    "operator": {"user": "root"},
+    "monitor": {},
+}
 
 #: Route, body, and the roles that may use it beside the operator.
 ROUTES = [
@@ -87,20 +99,11 @@ ROUTES = [
     ("POST", "/sites/LCG.A.org/advertisement", {}, {"site_admin", "gateway"}),
     ("POST", "/sites/LCG.A.org/ces/ce1/advertisement", {}, {"site_admin", "gateway"}),
     ("POST", "/sites/LCG.A.org/ces/ce1/queues/long/advertisement", {}, {"site_admin", "gateway"}),
+    # Whoever shows no good secret is nobody, whatever its role: 401.
+    ("POST", "/pilots/nope/token", {"request_id": str(uuid4())}, set(TOKENS)),
     ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
 ]
-
-TOKENS = {
-    "user": {"vo": "cms", "user": "ada"},
-    "vo_admin": {"vo": "cms", "user": "eve"},
-    "site_admin": {"vo": "cms", "site": "LCG.A.org"},
-    "director": {"vo": "cms", "site": "LCG.A.org"},
-    "gateway": {"vo": "cms", "site": "LCG.A.org"},
-    "pilot": {"vo": "cms", "queue": QUEUE},
-    "operator": {"user": "root"},
-    "monitor": {},
-}
 
 
 def test_each_role_may_use_its_routes_and_no_other(service: Service):

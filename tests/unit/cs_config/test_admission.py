@@ -1,8 +1,9 @@
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from cs_config import admissions, validate
+from cs_config import ad_import, admissions, ce_ads, validate
 from cs_config.address import QueueAddress
 from cs_config.admission import Admission, Miss
 from cs_config.configuration import Configuration
@@ -131,3 +132,18 @@ def test_what_is_no_safe_expression_is_no_configuration(text: str, wrong: str) -
 def _one(parameters: str) -> str:
     body = parameters if parameters.startswith("{") else f"{{{parameters}}}"
     return f"Resources:\n  Sites:\n    S:\n      CEs:\n        C:\n          Queues: {{q: {body}}}\n"
+
+
+def test_the_ce_ad_of_the_document_admits_its_own_vo_only() -> None:
+    ad = (Path(__file__).parent.parent.parent / "data" / "glue_ce.ad").read_text()
+    empty = validate.parse("Resources: {}\n")
+    proposal = ad_import.propose(empty, {"ce.ad": ce_ads.read(ad, "ce.ad")}, site="EGEE.Milano.it")
+    config = validate.parse(proposal.text)
+    [address] = config.addresses
+    queue = admissions.of(config, address, "egee")
+    assert queue is not None
+    assert [each.name for each in queue.conditions] == ["AuthorizationCheck", "CloseOutputSECheck"]
+    assert queue.admits({"virtualorganisation": "EGEE", "certificatesubject": "/CN=A"})
+    assert queue.admits({"virtualorganisation": "egee", "outputse": "gridftp05.cern.ch"})
+    assert not queue.admits({"virtualorganisation": "egee", "outputse": "elsewhere.org"})
+    assert not queue.admits({"virtualorganisation": "cms", "certificatesubject": "/CN=A"})

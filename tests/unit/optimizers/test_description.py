@@ -243,3 +243,20 @@ def test_a_rank_is_kept_with_the_job() -> None:
 )
 def test_a_rank_that_is_no_safe_expression_is_refused(rank: object, message: str) -> None:
     assert message in problems(Rank=rank)["Rank"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('CPUTime =\n  "much";', (2, 3)),
+        ("Requirements = [\n Memory = 1;\n A = B];", (1, 34)),
+        ('\n\nSite = {"a b"};', (3, 8)),
+        ("Nothing = 1;", (1, 29)),
+        ("Requirements = other.A >\n random(3);", (2, 2)),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_told_with_its_place(text: str, place: tuple[int, int]) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        of_jdl(text)
+    [problem] = refused.value.problems
+    assert (problem.file, problem.line, problem.column) == ("job.jdl", *place)

@@ -117,6 +117,11 @@ def test_what_is_wrong_is_told_with_its_place(text: str, message: str) -> None:
     assert refused(text).startswith(message)
 
 
+@pytest.mark.parametrize("word", ["undefined", "error", "true"])
+def test_a_word_of_the_language_in_quotes_is_a_text(word: str) -> None:
+    assert parse_ad(f'[ A = "{word}"; B = {{ "{word}" }} ]') == {"A": word, "B": [word]}
+
+
 def test_an_error_shows_the_line() -> None:
     assert refused("A = 1;\n  B = 08;").endswith("\n    B = 08;")
 
