@@ -17,6 +17,7 @@ from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 
+_URL = r"^https?://[^\s]+$"
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
 Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\0\n]+$")], ...]
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+){2}$")]
@@ -121,7 +122,7 @@ class Proof(_Told):
 class Told(_Told):
     """All of it."""
 
-    url: str = Field(pattern=r"^https?://[^\s]+$")
+    url: str = Field(pattern=_URL)
     name: str = Field(pattern=f"^{NAME.pattern}$")
     vos: dict[str, Vo] = Field(min_length=1)
     systems: dict[str, System] = Field(min_length=1)
@@ -134,6 +135,8 @@ class Told(_Told):
     keep_output: Seconds = 6 * 3600
     gone: Proof = Proof()
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
+    pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
+    authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
 
     def habits(self) -> Habits:
         """How the director is to go about it."""

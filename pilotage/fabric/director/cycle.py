@@ -52,7 +52,7 @@ class SiteDirector:
             ServiceAway: The service does not answer; what was begun is found again.
             ApiError: It refuses, such as a token that has expired.
         """
-        summary = Summary()
+        summary = Summary(at=now)
         self._following.follow(self._own(now), now, summary)
         pilots = self._own(now)
         numbers = counting.waiting_and_running(pilots)

@@ -28,7 +28,7 @@ class Intent:
     vo: str
     outlet: Outlet
     pools: tuple[str, ...]  #: SubmitPools that it is sent for; none: what its queue serves
-    secret: str | None  #: for which it gets its token, once
+    secret: str = field(repr=False)  #: for which it gets its token, once
 
 
 #: Makes the text that the batch system runs.
@@ -46,7 +46,6 @@ class Habits:
     memory: timedelta = timedelta(days=1)  #: how long pilots that ended are looked at
     keep_output: timedelta = timedelta(hours=6)  #: of pilots that failed
     grace: timedelta = timedelta(minutes=2)  #: that a batch job may go on after its pilot said that it ends
-    secret: bool = True  #: pilots get a secret for their token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

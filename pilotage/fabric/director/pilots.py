@@ -60,11 +60,10 @@ class Pilots:
         """Those that have ended since then."""
         return list(self._all({"status": _words(ENDED), "since": since.isoformat()}))
 
-    def intend(self, stamp: str, queue: str, *, secret: bool) -> str | None:
-        """Store the intent to submit a pilot; the secret for its token, if it is to have one."""
-        answer = self._client.register_pilot(stamp=stamp, queue=queue, vo=self._vo, secret=secret)
-        said = answer.get("secret")
-        return str(said) if said else None
+    def intend(self, stamp: str, queue: str) -> str:
+        """Store the intent to submit a pilot; the secret for which it gets its token."""
+        answer = self._client.register_pilot(stamp=stamp, queue=queue, vo=self._vo, secret=True)
+        return str(answer["secret"])
 
     def tell(self, stamp: str, status: Status, *, reference: str | None = None, reason: str = "") -> bool:
         """Say what became of a pilot; False: the service knows better, it has ended or runs already."""

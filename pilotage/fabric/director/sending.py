@@ -42,7 +42,7 @@ class Sending:
     def _one(self, post: Post, pools: tuple[str, ...], outlet: Outlet, summary: Summary) -> bool:
         pilots, habits = self.pilots[post.vo], self.sites.habits
         stamp = new_stamp(habits.name, post.flags)
-        secret = pilots.intend(stamp, post.queue, secret=habits.secret)
+        secret = pilots.intend(stamp, post.queue)
         intent = Intent(stamp=stamp, vo=post.vo, outlet=outlet, pools=pools, secret=secret)
         try:
             reference = self._submit(intent, post)

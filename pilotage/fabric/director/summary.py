@@ -2,12 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
     """Numbers of one cycle, and what stood in its way."""
 
+    at: datetime
     jobs: int = 0  #: that wait and that some queue of ours could take
     waiting: int = 0  #: pilots, at the begin of the cycle
     running: int = 0
