@@ -15,6 +15,7 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "the.pilots.token"
+SECRET = "the-secret-of-a-pilot"
 QUEUE = "LCG.Test.org/ce01/long"
 
 
@@ -65,6 +66,8 @@ class LeaseServer:
         self.requested: dict[str, list[int]] = {}  #: request_id to jobs
         self.lease_time = timedelta(minutes=5)
         self.retry_after = 1
+        self.redeemed_by: str | None = None  #: request_id of the exchange of SECRET
+        self.token_life = timedelta(days=1)
         self.pilot_status: dict[str, Any] = {}
         self._lose: dict[str, int] = {}
         self._refuse: dict[str, Refusal] = {}
@@ -163,12 +166,15 @@ class LeaseServer:
     def _serve(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Any:
         said = body if path.endswith("/output") else json.loads(body or b"{}")
         self.requests.append((method, path, said))
-        if headers.get("Authorization") != f"Bearer {TOKEN}":
+        shown = headers.get("Authorization", "").removeprefix("Bearer ")
+        if shown != (SECRET if path.endswith("/token") else TOKEN):
             raise Refusal(401, "not_authenticated")
         for ending, refusal in self._refuse.items():
             if path.endswith(ending):
                 raise refusal
         parts = [unquote(part) for part in path.removeprefix("/api/v1/").split("/")]
+        if parts[0] in ("pilots", "tokens"):
+            return self._of_pilot(parts, said)
         match parts:
             case ["resources", "queues", *names]:
                 return self._queue("/".join(names))
@@ -176,12 +182,29 @@ class LeaseServer:
                 return {"pools": dict.fromkeys(said["queues"], self.pools), "unknown": []}
             case ["matcher", "requestJob"]:
                 return self._request_job(said)
-            case ["pilots", stamp, "status"]:
-                self.pilot_status = {"stamp": stamp, **said}
-                return self.pilot_status
             case ["leases", lease, what]:
                 return self._lease(lease, what, said)
         raise Refusal(404, "not_found", path)
+
+    def _of_pilot(self, parts: list[str], said: Any) -> Any:
+        match parts:
+            case ["pilots", stamp, "status"]:
+                self.pilot_status = {"stamp": stamp, **said}
+                return self.pilot_status
+            case ["pilots", _, "token"]:
+                return self._exchange(said["request_id"])
+            case ["tokens", "renew"]:
+                return self._token()
+        raise Refusal(404, "not_found", "/".join(parts))
+
+    def _exchange(self, request_id: str) -> dict[str, Any]:
+        self.redeemed_by = self.redeemed_by or request_id
+        if request_id != self.redeemed_by:
+            raise Refusal(409, "secret_used")
+        return self._token()
+
+    def _token(self) -> dict[str, Any]:
+        return {"token": TOKEN, "expires_at": (datetime.now(UTC) + self.token_life).isoformat()}
 
     def _queue(self, queue: str) -> dict[str, Any]:
         if queue != QUEUE:

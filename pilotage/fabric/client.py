@@ -185,16 +185,27 @@ class Client:
         """One page of pilots under `pilots`."""
         return self._page("/pilots", filters, limit=limit, after=after)
 
-    def register_pilot(self, *, stamp: str, queue: str, vo: str, secret: bool = False) -> Json:
-        """Store the intent to submit a pilot under a stamp of ours; again it changes nothing but the secret.
+    def register_pilot(
+        self,
+        *,
+        stamp: str,
+        queue: str,
+        vo: str | None = None,
+        secret: bool = False,
+        secret_lifetime: float | None = None,
+    ) -> Json:
+        """Store the intent to submit a pilot to a queue; the same again changes nothing else.
 
         Args:
-            stamp: Unique; the name of the batch job.
-            queue: `Site/CE/Queue` that it goes to.
-            vo: Whose it is.
-            secret: Answer under `secret` what the pilot exchanges for its token, once.
+            stamp: Our name of it, unique for ever.
+            queue: Where it goes, `Site/CE/Queue`.
+            vo: Whose it is; needed where the token does not say.
+            secret: Ask for a one-use secret for its script, under `secret`; one given before is void.
+            secret_lifetime: Seconds within which it has to be used; None: as long as may be.
         """
-        body: Json = {"stamp": stamp, "queue": queue, "vo": vo, **({"secret": True} if secret else {})}
+        body: Json = {"stamp": stamp, "queue": queue, "vo": vo, "secret": secret}
+        if secret_lifetime is not None:
+            body["secret_lifetime"] = secret_lifetime
         return self._call("POST", "/pilots", json=body)
 
     def set_pilot_status(

@@ -31,6 +31,7 @@ class Agent:
 
     around: Surroundings
     ends: Ends
+    refusal: Callable[[], str] = str  #: why our token is not renewed any more; empty as long as it is
     clock: Callable[[], float] = time.monotonic
     outcomes: list[Outcome] = field(default_factory=list)  #: what became of each job so far
 
@@ -69,6 +70,8 @@ class Agent:
         ends, left = self.ends, self._seconds_left()
         if self._stop.is_set():
             return self._told_to_end()
+        if refusal := self.refusal():
+            return Ending(REFUSED, f"the service does not renew our token: {refusal}")
         if ends.max_jobs is not None and len(self.outcomes) >= ends.max_jobs:
             return Ending(FINE, f"ran {len(self.outcomes)} jobs, as many as it was told to")
         if left is not None and self.around.offer.is_over(left):

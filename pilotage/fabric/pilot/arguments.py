@@ -20,7 +20,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Takes jobs that fit this batch queue, one after the other, and runs them here.",
         epilog="Exit status: 0 ended as it should, 1 refused by the service, 2 wrong usage, "
-        "3 the service stayed away, 4 trouble with this host.",
+        "3 the service stayed away, 4 trouble with this host, 5 another process has used the secret: that "
+        "one is the pilot, this one has touched nothing.",
     )
     _add_connection(made.add_argument_group("the service"))
     _add_place(made.add_argument_group("the batch queue that it runs in"))
@@ -42,6 +43,8 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
     url = said.url or environment.get("PILOTAGE_URL")
     if not url:
         raise ValueError("no service known: give --url or set PILOTAGE_URL")
+    if (said.secret_file is None) != (said.stamp is None):
+        raise ValueError("--secret-file and --stamp need each other")
     return Settings(
         url=url,
         authorities=said.ca,
@@ -85,11 +88,19 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
 
 def _add_connection(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--url", metavar="URL", help="where it is; else PILOTAGE_URL")
-    group.add_argument(
+    shown = group.add_mutually_exclusive_group()
+    shown.add_argument(
         "--token-file",
         metavar="FILE",
         help="file that holds the token, - for standard input; else the variable PILOTAGE_TOKEN",
     )
+    shown.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        help="file that holds a one-use secret to exchange for a token, - for standard input; "
+        "it is removed once it was read",
+    )
+    group.add_argument("--stamp", metavar="ID", help="the pilot that the secret was made for")
     group.add_argument("--ca", type=Path, metavar="PATH", help="CA certificates: a file or a directory")
 
 

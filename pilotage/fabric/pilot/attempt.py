@@ -171,9 +171,19 @@ class _Attempt:
             return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
         if watched.why == watching.STOPPED:
             return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
-        return self._deliver(_judge(watched), ready, area)
+        if watched.why is None and report.asks_again(watched.end):
+            return self._reschedule(watched, ready, area)
+        return self._finish(self._deliver(_judge(watched), ready, area))
 
-    def _deliver(self, said: Report, ready: Prepared, area: WorkArea) -> Outcome:
+    def _reschedule(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
+        """Give the job back as it asks; what it wrote is kept in case it was the last time."""
+        self._deliver(_judge(watched), ready, area)
+        reason = f"exit status {report.RESCHEDULE}: the payload asks to be rescheduled"
+        self._persistently(lambda: self._service.release(self._match.lease, reason))
+        return self.outcome(RELEASED, reason)
+
+    def _deliver(self, said: Report, ready: Prepared, area: WorkArea) -> Report:
+        """Send the output; the report with what became of it."""
         packed = delivery.pack(ready.description, area, limit=self._care.output_limit)
         said = delivery.with_shortcomings(said, packed)
         try:
@@ -182,7 +192,7 @@ class _Attempt:
             if error.status in (404, 409):
                 raise
             said = said.without_output(str(error))
-        return self._finish(said)
+        return said
 
     def _send_output(self, area: WorkArea) -> None:
         with area.output.open("rb") as archive:

@@ -45,5 +45,11 @@ def build(target: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
     return target
 
 
+def content() -> bytes:
+    """The file's bytes; worth keeping, they are always the same."""
+    with tempfile.TemporaryDirectory() as directory:
+        return build(Path(directory, "pilot.pyz")).read_bytes()
+
+
 if __name__ == "__main__":
     build(Path(sys.argv[1]))

@@ -9,6 +9,7 @@ REFUSED = 1  #: by the service: a bad token, an unknown queue
 USAGE = 2
 AWAY = 3  #: the service did not answer for too long
 HOST = 4  #: this host cannot run jobs
+TWIN = 5  #: another process has used our secret: it is the pilot, we are nobody
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,29 @@ import signal
 import ssl
 import sys
 import threading
+import time
+import uuid
 from collections.abc import Mapping, Sequence
+from typing import Callable, TypeVar
 
-from pilotage.fabric.pilot import arguments, credentials, facts, kernel, offer, retrying
+from pilotage.fabric.pilot import arguments, credentials, facts, kernel, offer, renewal, retrying
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
-from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, USAGE, Ending
+from pilotage.fabric.pilot.credentials import Credential
+from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, TWIN, USAGE, Ending
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.preparation import Preparer
+from pilotage.fabric.pilot.renewal import Renewal
 from pilotage.fabric.pilot.service import Service
 from pilotage.fabric.pilot.settings import Settings, Wishes
 from pilotage.fabric.pilot.transport import Away, Refused, Transport
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: The service's word when another process has exchanged the secret.
+_TWIN = "secret_used"
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -37,15 +47,17 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     _log_to_stderr(verbose=said.verbose)
     try:
         settings = arguments.settings(said, environment)
-        token = credentials.read(said.token_file, environment)
-        transport = Transport(settings.url, token, context=_tls(settings))
+        transport = Transport(settings.url, "", context=_tls(settings))
+        # Last: a secret whose file was removed is lost if we cannot even start.
+        credential = _credential(said, environment)
+        transport.speak_with(credential.text)
     except (ValueError, OSError, credentials.NoToken) as error:
         parser.print_usage(sys.stderr)
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return USAGE
     kernel.wipe_variable(credentials.VARIABLE)
     kernel.adopt_orphans()
-    pilot = Pilot(settings, Service(transport), environment, claims=credentials.claims(token))
+    pilot = Pilot(settings, Service(transport), environment, credential)
     _end_by_signal(pilot.stop)
     ending = pilot.run()
     _say(ending, pilot, said)
@@ -60,22 +72,24 @@ class Pilot:
         settings: Settings,
         service: Service,
         environment: Mapping[str, str],
-        *,
-        claims: Mapping[str, object],
+        credential: Credential,
     ) -> None:
         self.stop = threading.Event()  #: set to end it
         self.jobs: list[dict[str, object]] = []  #: what became of each job
         self._settings = settings
         self._service = service
         self._environment = environment
-        self._claims = claims
+        self._credential = credential
+        self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
+        self._life: float | None = None  #: seconds that the token is good, if it can be renewed
 
     def run(self) -> Ending:
         """Work until there is a reason to end; the reason."""
         try:
-            offered = retrying.patiently(self._offer, patience=self._settings.ends.patience, stop=self.stop)
+            self._introduce()
+            offered = self._patiently(self._offer)
         except Refused as error:
-            ending = Ending(REFUSED, f"the service refuses us: {error}")
+            ending = _refused(error)
         except Away as error:
             told = self.stop.is_set()
             ending = Ending(
@@ -85,6 +99,20 @@ class Pilot:
             ending = self._work(offered)
         self._tell(ending)
         return ending
+
+    def _introduce(self) -> None:
+        """Exchange the secret, if we have one, for a token, and see what the token says."""
+        shown, stamp = self._credential.text, self._credential.stamp
+        if stamp is None:
+            self._claims = credentials.claims(shown)
+            self._life = renewal.life_left(self._claims, time.time())
+            return
+        request_id = str(uuid.uuid4())
+        token = self._patiently(lambda: self._service.exchange_secret(stamp, request_id=request_id))
+        self._claims, self._life = credentials.claims(token.text), token.life
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        return retrying.patiently(request, patience=self._settings.ends.patience, stop=self.stop)
 
     def _offer(self) -> Offer:
         place, wishes = self._settings.place, self._settings.wishes
@@ -104,9 +132,11 @@ class Pilot:
             environment=self._environment,
         )
         around = Surroundings(self._service, preparer, settings.care, offered, self.stop)
-        agent = Agent(around, settings.ends)
+        renewing = Renewal(self._service, life=self._life)
+        agent = Agent(around, settings.ends, renewing.refusal)
         try:
-            return agent.run()
+            with renewing:
+                return agent.run()
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
 
@@ -120,6 +150,18 @@ class Pilot:
             self._service.report_pilot(stamp, status=status, reason=ending.reason)
         except (Away, Refused) as error:
             log.info("could not say that we end: %s", error)
+
+
+def _credential(said: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
+    if said.secret_file is not None:
+        return credentials.read_secret(said.secret_file, stamp=said.stamp)
+    return credentials.read(said.token_file, environment)
+
+
+def _refused(error: Refused) -> Ending:
+    if error.code == _TWIN:
+        return Ending(TWIN, f"another process is this pilot: {error}")
+    return Ending(REFUSED, f"the service refuses us: {error}")
 
 
 def _end_by_signal(stop: threading.Event) -> None:

@@ -18,6 +18,9 @@ NO_OUTPUT = "Failed Uploading OutputSandbox"
 KILLED = "Received Kill signal"
 UNFIT = "Illegal job description"
 
+#: Exit status by which a payload asks to be rescheduled: DIRAC's 1502, of which eight bits are left.
+RESCHEDULE = 1502 & 0xFF
+
 #: Characters that the service takes.
 _LONGEST = 1000
 
@@ -55,6 +58,11 @@ class Report:
 def failed(minor_status: str, detail: str = "", end: End | None = None) -> Report:
     """A failure that has a cause of its own, whatever the payload made of it."""
     return Report(FAILED, minor_status, detail, None if end is None else end.exit_code)
+
+
+def asks_again(end: End) -> bool:
+    """Whether a payload says by its exit status that it wants to be rescheduled."""
+    return end.signal is None and end.exit_code == RESCHEDULE
 
 
 def of_end(end: End) -> Report:

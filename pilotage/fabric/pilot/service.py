@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from pilotage.fabric.pilot.settings import Place
-from pilotage.fabric.pilot.transport import Away, Refused, Transport
+from pilotage.fabric.pilot.transport import Answer, Away, Refused, Transport
 
 #: Seconds within which an answer to a request for work can still be used.
 _WAIT_FOR_WORK = 20
@@ -48,11 +48,31 @@ class News:
     heartbeat_seconds: float | None  #: how often the service wants to hear from us, if it says
 
 
+@dataclass(frozen=True)
+class Token:
+    """A token that the service has just made."""
+
+    text: str = field(repr=False)
+    life: float  #: seconds that it is good from now on
+
+
 class Service:
     """The service as a pilot sees it. Every method raises `Away` or `Refused`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+
+    def exchange_secret(self, stamp: str, *, request_id: str) -> Token:
+        """Exchange the secret that the transport shows for a token, which it shows from then on.
+
+        The same `request_id` again gets a token again, so a lost answer costs nothing.
+        """
+        path = f"/pilots/{quote(stamp, safe='')}/token"
+        return self._taken(self._transport.call("POST", path, {"request_id": request_id}))
+
+    def renew_token(self) -> Token:
+        """Exchange the token for one that is good for longer, and show that from then on."""
+        return self._taken(self._transport.call("POST", "/tokens/renew"))
 
     def queue_parameters(self, place: Place, vo: str | None) -> dict[str, Any]:
         """The effective parameters of a queue."""
@@ -126,15 +146,31 @@ class Service:
         body = {"status": status, "reason": reason}
         self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)
 
+    def _taken(self, answer: Answer) -> Token:
+        token = _token(answer)
+        self._transport.speak_with(token.text)
+        return token
+
+
+def _token(answer: Answer) -> Token:
+    try:
+        life = (_time(answer.body["expires_at"]) - answer.at).total_seconds()
+        return Token(text=str(answer.body["token"]), life=life)
+    except (KeyError, TypeError, ValueError):
+        raise Away("the service answers a token that cannot be read") from None
+
+
+def _time(text: object) -> datetime:
+    return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+
 
 def _match(raw: Mapping[str, Any], now: datetime) -> Match:
     try:
-        expires = datetime.fromisoformat(str(raw["lease_expires_at"]).replace("Z", "+00:00"))
         return Match(
             job_id=int(raw["job_id"]),
             epoch=int(raw["epoch"]),
             lease=str(raw["lease"]),
-            lease_seconds=(expires - now).total_seconds(),
+            lease_seconds=(_time(raw["lease_expires_at"]) - now).total_seconds(),
             description=dict(raw["description"]),
             processors=_number(raw.get("processors")),
             ram_mb=_number(raw.get("ram")),

@@ -72,6 +72,10 @@ class Transport:
         self._timeout = timeout
         self._context = context
 
+    def speak_with(self, token: str) -> None:
+        """Show this token from now on; requests that are under way keep theirs."""
+        self._token = token
+
     def call(
         self,
         method: str,

@@ -1,0 +1,69 @@
+"""When the pilot's token is renewed."""
+
+from pilotage.fabric.pilot import renewal
+from pilotage.fabric.pilot.renewal import Renewal
+from pilotage.fabric.pilot.service import Service, Token
+from pilotage.fabric.pilot.transport import Away, Refused, Transport
+
+
+class Renewing(Service):
+    """Answers as told."""
+
+    def __init__(self, *answers: Token | Exception) -> None:
+        super().__init__(Transport("http://nowhere", ""))
+        self.answers = list(answers)
+
+    def renew_token(self) -> Token:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_token_is_renewed_when_half_of_its_life_is_over() -> None:
+    clock, service = Clock(), Renewing(Token("t2", life=100), Token("t3", life=100))
+    renewing = Renewal(service, life=1000, clock=clock)
+    assert renewing.turn() == 300  # looked at again, since the host may sleep
+    clock.seconds = 499
+    assert renewing.turn() == 1
+    assert len(service.answers) == 2
+    clock.seconds = 500
+    assert renewing.turn() == 50
+    clock.seconds = 550
+    renewing.turn()
+    assert not service.answers
+    assert not renewing.refusal()
+
+
+def test_while_the_service_is_away_it_is_tried_again() -> None:
+    clock, service = Clock(), Renewing(Away("gone"), Token("t2", life=1000))
+    renewing = Renewal(service, life=100, clock=clock)
+    clock.seconds = 50
+    assert renewing.turn() == 30
+    clock.seconds = 80
+    assert renewing.turn() == 300
+    assert not renewing.refusal()
+
+
+def test_after_a_refusal_it_is_not_tried_again() -> None:
+    clock, service = Clock(), Renewing(Refused(403, "not_allowed", "the pilot is Deleted"))
+    renewing = Renewal(service, life=100, clock=clock)
+    clock.seconds = 50
+    renewing.turn()
+    assert renewing.turn() is None
+    assert "the pilot is Deleted" in renewing.refusal()
+
+
+def test_what_cannot_be_renewed_is_left() -> None:
+    assert Renewal(Renewing(), life=None).turn() is None
+    assert renewal.life_left({"role": "operator", "exp": 100}, now=40) is None
+    assert renewal.life_left({}, now=40) is None
+    assert renewal.life_left({"role": "pilot", "exp": 100}, now=40) == 60

@@ -1,0 +1,137 @@
+"""The text that a director submits."""
+
+import io
+import json
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric import pilot_script
+from pilotage.fabric.pilot_script import PilotScript
+
+SECRET = "a-one-use-secret"
+#: In place of the pilot: tells what it was given.
+SPY = """
+import json, os, sys
+area = os.path.dirname(sys.argv[0])
+names = os.listdir(area)
+files = {name: open(os.path.join(area, name)).read() for name in names if name != "pilot.pyz"}
+modes = sorted({oct(os.stat(os.path.join(area, name)).st_mode & 0o777) for name in names})
+seen = {"words": sys.argv[1:], "files": files, "modes": modes, "area": area, "env": dict(os.environ)}
+print(json.dumps(seen))
+sys.exit(7)
+"""
+
+
+def spy(program: str = SPY) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("__main__.py", program)
+    return data.getvalue()
+
+
+def script(**said: object) -> PilotScript:
+    about = {"url": "http://service", "stamp": "p 1", "site": "S", "ce": "C", "queue": "Q", "secret": SECRET}
+    return PilotScript(**{**about, **said})  # type: ignore[arg-type]
+
+
+def run(text: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    file = directory / "script"
+    file.write_text(text, encoding="ascii")
+    file.chmod(0o700)
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    variables = {"PATH": os.environ["PATH"], "TMPDIR": str(temporary), **environment}
+    return subprocess.run([file], capture_output=True, text=True, env=variables, check=False)
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict:
+    assert done.stdout, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) -> None:
+    pools = tuple(f"{number:064x}" for number in range(5000))
+    wanted = script(pools=pools, authorities="PEM\n", words=("--vo", "it's $HOME"))
+
+    done = run(pilot_script.text(wanted, spy()), tmp_path)
+
+    assert done.returncode == 7, done.stderr
+    found = told(done)
+    area = found["area"]
+    assert found["files"] == {"secret": SECRET, "pools": "\n".join(pools), "authorities.pem": "PEM\n"}
+    assert found["modes"] == ["0o600"]
+    assert found["words"] == [
+        "--url=http://service",
+        "--stamp=p 1",
+        "--site=S",
+        "--ce=C",
+        "--queue=Q",
+        f"--secret-file={area}/secret",
+        f"--pools=@{area}/pools",
+        f"--ca={area}/authorities.pem",
+        "--vo",
+        "it's $HOME",
+    ]
+    assert SECRET not in str(found["env"]) + str(found["words"])
+    assert not Path(area).exists()
+
+
+def test_no_line_is_too_long_for_a_batch_system_and_none_is_taken_for_a_directive() -> None:
+    lines = pilot_script.text(script(pools=("a" * 64,) * 5000), spy()).splitlines()
+
+    assert max(map(len, lines)) < 1024
+    assert next(line for line in lines if line.startswith("#")) == "#!/bin/sh"
+    assert not [line for line in lines if line.startswith(("#$", "#SBATCH", "#PBS", "#BSUB"))]
+    assert SECRET not in repr(script())
+
+
+def test_without_a_python_it_says_so_and_ends(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("uname", "mktemp", "rm"):
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    text = pilot_script.text(script(), spy()).replace("/usr/bin/python3", "/nowhere/python3")
+
+    done = run(text, tmp_path, PATH=str(tools))
+
+    assert done.returncode == 4
+    assert "no Python 3.9 or later" in done.stderr
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_python_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "python3").chmod(0o755)
+
+    done = run(pilot_script.text(script(), spy()), tmp_path, PATH=f"{tools}:{os.environ['PATH']}")
+
+    assert done.returncode == 7, done.stderr
+
+
+@pytest.mark.parametrize("signal", ["TERM", "HUP"])
+def test_a_signal_reaches_the_pilot_whose_status_is_the_scripts(tmp_path: Path, signal: str) -> None:
+    waiting = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("ready", flush=True)
+signal.sigwait({signal.SIGTERM})
+sys.exit(9)
+"""
+    file = tmp_path / "script"
+    file.write_text(pilot_script.text(script(), spy(waiting)), encoding="ascii")
+    process = subprocess.Popen(
+        ["sh", file], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
+
+    assert process.wait(20) == 9
+    process.stdout.close()
+    assert not list(tmp_path.glob("pilot-*"))
