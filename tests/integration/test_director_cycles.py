@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.fabric.batch.batch_system import BatchJob, Handle, Resources
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Output, Report, Resources
 from pilotage.fabric.batch.glitches import Glitch, Glitchy
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 from pilotage.fabric.batch.local_host import LocalHost
@@ -65,7 +66,7 @@ class Mortal:
             raise KeyboardInterrupt
         return reference
 
-    def status(self, handles: Sequence[Handle]):  # noqa: ANN201
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
         return self.system.status(handles)
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
@@ -74,13 +75,13 @@ class Mortal:
     def kill(self, handles: Sequence[Handle]) -> None:
         self.system.kill(handles)
 
-    def output(self, handle: Handle):  # noqa: ANN201
+    def output(self, handle: Handle) -> Output:
         return self.system.output(handle)
 
     def forget(self, handles: Sequence[Handle]) -> None:
         self.system.forget(handles)
 
-    def capacity(self):  # noqa: ANN201
+    def capacity(self) -> Mapping[str, Capacity]:
         return self.system.capacity()
 
 
@@ -143,8 +144,9 @@ class Ground:
     def now(self) -> datetime:
         return utc_now() + self.ahead
 
-    def pilots(self, **filters: str) -> list[dict]:
-        return self.service.operator().get("/api/v1/pilots", params=filters).json()["pilots"]
+    def pilots(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.service.operator().get("/api/v1/pilots").json()["pilots"]
+        return found
 
     def statuses(self) -> Counter[str]:
         return Counter(pilot["status"] for pilot in self.pilots())
@@ -324,7 +326,7 @@ def test_a_queue_whose_pilots_find_nothing_to_do_pauses_as_well(ground: Ground) 
 
 def test_a_batch_job_whose_pilot_has_ended_is_killed_and_its_files_go(ground: Ground) -> None:
     ground.submit(1)
-    director = ground.director(grace=timedelta(seconds=30))
+    director = ground.director(LONG, grace=timedelta(seconds=30))
     ground.cycle(director)
     [pilot] = ground.pilots()
     told = {"status": "Done", "reason": "no work"}

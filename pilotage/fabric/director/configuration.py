@@ -19,7 +19,7 @@ from requirements.suggestion import did_you_mean
 
 _URL = r"^https?://[^\s]+$"
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
-Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\0\n]+$")], ...]
+Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+){2}$")]
 
 
