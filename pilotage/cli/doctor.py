@@ -7,6 +7,7 @@ import typer
 from pilotage.cli import findings, options, output, settings
 from pilotage.cli.failures import REFUSED
 from pilotage.cli.findings import Health
+from pilotage.service.parts import utc_now
 
 _SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}
 
@@ -25,7 +26,7 @@ def doctor(
 ) -> None:
     """Say what is wrong with this installation; status 1 if anything is. Changes nothing."""
     chosen = settings.load({"home": home, "database_url": database_url, "redis_url": redis_url})
-    found = list(findings.all_of(chosen))
+    found = list(findings.all_of(chosen, utc_now()))
     data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
     table = output.table(("What", "", "How it is"), ())
     for each in found:

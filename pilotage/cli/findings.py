@@ -3,6 +3,7 @@
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from importlib import metadata, util
 from pathlib import Path
@@ -14,15 +15,18 @@ from sqlalchemy import Engine, text
 from cs_config import versions
 from cs_config.errors import ConfigError
 from pilotage.cli import client_env, databases
+from pilotage.cli.agents_by_name import AGENTS
 from pilotage.cli.failures import one_line
 from pilotage.cli.settings import FILE, Settings
 from requirements.errors import PilotageError
-from taskqueue import database
+from taskqueue import agent_cycles, database
 
 #: Ours at the top level of the environment; others may use the same names.
 PACKAGES = ("requirements", "cs_config", "taskqueue", "matcher", "optimizers", "agents", "pilotage")
 #: The oldest PostgreSQL that has all we use.
 _POSTGRESQL = 130000
+#: An agent is at work if its latest cycle is not older than this, or than three of its cycles.
+_LATE = timedelta(minutes=1)
 #: Seconds that a healthy Redis needs at most.
 _PATIENCE = 3
 
@@ -44,11 +48,11 @@ class Finding:
     message: str
 
 
-def all_of(settings: Settings) -> Iterator[Finding]:
+def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
     """Every finding, one after the other."""
     yield from packages()
     yield from files(settings)
-    yield from the_database(settings)
+    yield from the_database(settings, now)
     yield from redis(settings)
 
 
@@ -97,8 +101,8 @@ def _secret(path: Path) -> Finding:
     return Finding(subject=path.name, health=Health.GOOD, message=f"mode {mode:o}")
 
 
-def the_database(settings: Settings) -> Iterator[Finding]:
-    """Whether the database answers, is set up as we need it, and has our tables and a configuration."""
+def the_database(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Whether the database answers, is set up as we need it, has our tables, and is looked after."""
     subject = "database"
     try:
         with databases.opened(settings.database_url, pool_size=1) as engine:
@@ -111,6 +115,7 @@ def the_database(settings: Settings) -> Iterator[Finding]:
                 return
             yield Finding(subject="schema", health=Health.GOOD, message=f"revision {state.head}")
             yield _configuration(engine)
+            yield _agents(engine, now)
     except PilotageError as error:
         yield Finding(subject=subject, health=Health.BAD, message=one_line(str(error)))
 
@@ -147,6 +152,21 @@ def _configuration(engine: Engine) -> Finding:
             return Finding(subject="configuration", health=Health.BAD, message=message)
     message = f"version {version}, {len(config.addresses)} queues"
     return Finding(subject="configuration", health=Health.GOOD, message=message)
+
+
+def _agents(engine: Engine, now: datetime) -> Finding:
+    """Whether somebody runs every agent: one that came with a release is easily forgotten."""
+    with database.reading(engine) as conn:
+        latest = agent_cycles.latest(conn)
+    missing = [
+        name
+        for name, agent in AGENTS.items()
+        if (began := latest.get(name)) is None or now - began > max(_LATE, timedelta(seconds=3 * agent.every))
+    ]
+    if not missing:
+        return Finding(subject="agents", health=Health.GOOD, message=f"at work: {', '.join(AGENTS)}")
+    message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
+    return Finding(subject="agents", health=Health.WARNING, message=message)
 
 
 def redis(settings: Settings) -> Iterator[Finding]:

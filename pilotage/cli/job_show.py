@@ -74,7 +74,7 @@ def _count(client: Client, filters: Mapping[str, str]) -> int:
 
 
 def show(
-    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    job_id: options.JobId,
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,
@@ -87,7 +87,7 @@ def show(
 
 
 def log(
-    job_id: Annotated[int, typer.Argument(metavar="ID")],
+    job_id: options.JobId,
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,

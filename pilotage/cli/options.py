@@ -51,6 +51,11 @@ JobIds = Annotated[
     list[str] | None,
     typer.Argument(metavar="ID", help="Job ids, also ranges such as 12-40.", show_default=False),
 ]
+JobId = Annotated[int, typer.Argument(metavar="ID", help="The job's id.")]
+Site = Annotated[str, typer.Argument(metavar="SITE", help="The site, as LCG.CERN.ch.")]
+Queue = Annotated[
+    str, typer.Argument(metavar="Site/CE/Queue", help="The batch queue, as LCG.CERN.ch/ce01.cern.ch/long.")
+]
 StatusFilter = Annotated[
     str | None, typer.Option("--status", metavar="S1,S2", help="Only jobs with this status.")
 ]

@@ -50,7 +50,7 @@ def list_queues(
 
 
 def show(
-    queue: Annotated[str, typer.Argument(metavar="Site/CE/Queue")],
+    queue: options.Queue,
     *,
     vo: Annotated[str | None, typer.Option(metavar="VO", help="As this VO gets them.")] = None,
     as_json: options.AsJson = False,
@@ -78,7 +78,7 @@ def show(
 
 
 def explain(
-    queue: Annotated[str, typer.Argument(metavar="Site/CE/Queue")],
+    queue: options.Queue,
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,

@@ -39,7 +39,7 @@ def list_sites(
 
 
 def show(
-    site: Annotated[str, typer.Argument(metavar="SITE")],
+    site: options.Site,
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,
@@ -52,7 +52,7 @@ def show(
 
 
 def advertise(
-    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]")],
+    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]", help="Whose jobs are counted.")],
     state: Annotated[
         list[str] | None,
         typer.Argument(metavar="K=V", help="CurrentJobs=12 CurrentSubmittingJobs=1 …", show_default=False),
@@ -83,7 +83,7 @@ def advertise(
 
 
 def ban(
-    site: Annotated[str, typer.Argument(metavar="SITE")],
+    site: options.Site,
     *,
     reason: Annotated[str, typer.Option(metavar="R", help="Why; people are shown it.")],
     until: Annotated[
@@ -101,7 +101,7 @@ def ban(
 
 
 def allow(
-    site: Annotated[str, typer.Argument(metavar="SITE")],
+    site: options.Site,
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,

@@ -1,9 +1,8 @@
 """`pilotage site limits`: what jobs a site takes at a time, and how much of that is used."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import RenderableType
 
 from pilotage.cli import options, output
@@ -13,7 +12,7 @@ Json = Mapping[str, Any]
 
 
 def limits(
-    site: Annotated[str, typer.Argument(metavar="SITE")],
+    site: options.Site,
     *,
     as_json: options.AsJson = False,
     home: options.Home = None,

@@ -77,8 +77,8 @@ class GridEngine:
         if done.status == 0 and (reference := done.stdout.strip()).isdecimal():
             return reference
         if done.status == 0 or _is_away(done):
-            raise SubmissionUncertain(f"{job.stamp}: qsub: {_said(done)}")
-        raise SubmissionRefused(f"{job.stamp}: qsub: {_said(done)}")
+            raise SubmissionUncertain(f"{job.stamp}: qsub: {done.said}")
+        raise SubmissionRefused(f"{job.stamp}: qsub: {done.said}")
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
         """How jobs stand: by the listing, else by what they left, else by the accounting file."""
@@ -164,7 +164,7 @@ class GridEngine:
     def _run(self, command: Sequence[str], *, unless: str | None = None) -> str:
         done = self._shell.run(command)
         if done.status != 0 and (unless is None or unless not in done.stdout + done.stderr):
-            raise BatchSystemAway(f"{command[0]}: {_said(done)}")
+            raise BatchSystemAway(f"{command[0]}: {done.said}")
         return done.stdout
 
 
@@ -226,8 +226,3 @@ def _report(row: _Row | None, marks: Marks | None, handle: Handle) -> Report:
 
 def _is_away(done: Completed) -> bool:
     return any(words in done.stderr for words in _AWAY)
-
-
-def _said(done: Completed) -> str:
-    text = (done.stderr or done.stdout).strip().replace("\n", "; ")
-    return f"{text[:500]} (exit status {done.status})"

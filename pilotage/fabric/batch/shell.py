@@ -20,6 +20,12 @@ class Completed:
     stdout: str
     stderr: str
 
+    @property
+    def said(self) -> str:
+        """What it complained of, for a person: one line of at most 500 characters, and its status."""
+        text = (self.stderr or self.stdout).strip().replace("\n", "; ")
+        return f"{text[:500]} (exit status {self.status})"
+
 
 class NoAnswer(BatchSystemAway):
     """A command gave no answer: what it should do may be done or not."""

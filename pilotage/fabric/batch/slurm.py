@@ -84,8 +84,8 @@ class Slurm:
             return reference
         if done.status == 0 or _is_away(done):
             # The controller may have taken it before the line broke.
-            raise SubmissionUncertain(f"{job.stamp}: sbatch: {_said(done)}")
-        raise SubmissionRefused(f"{job.stamp}: sbatch: {_said(done)}")
+            raise SubmissionUncertain(f"{job.stamp}: sbatch: {done.said}")
+        raise SubmissionRefused(f"{job.stamp}: sbatch: {done.said}")
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
         """How jobs stand: by the listing, else by accounting, else by what the job itself left."""
@@ -160,7 +160,7 @@ class Slurm:
     def _run(self, command: Sequence[str], *, unless: str | None = None) -> str:
         done = self._shell.run(command)
         if done.status != 0 and (unless is None or unless not in done.stderr):
-            raise BatchSystemAway(f"{command[0]}: {_said(done)}")
+            raise BatchSystemAway(f"{command[0]}: {done.said}")
         return done.stdout
 
 
@@ -221,8 +221,3 @@ def _report(row: _Row | None, marks: Marks, handle: Handle) -> Report:
 
 def _is_away(done: Completed) -> bool:
     return any(words in done.stderr for words in _AWAY)
-
-
-def _said(done: Completed) -> str:
-    text = (done.stderr or done.stdout).strip().replace("\n", "; ")
-    return f"{text[:500]} (exit status {done.status})"

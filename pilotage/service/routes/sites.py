@@ -1,6 +1,7 @@
 """Sites: what they advertise, and how their throttles stand."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Query
@@ -80,9 +81,9 @@ def advertise_queue(
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Give the site no jobs but tests; a ban that there is already is replaced."""
     _require(caller, parts.live.current, site)
-    if body.until is not None and body.until.tzinfo is None:
-        raise InvalidRequest([Problem(path="until", message=f"{body.until} has no time zone")])
-    new = Ban(site=site, reason=body.reason, author=caller.subject, at=parts.clock(), until=body.until)
+    now = parts.clock()
+    _require_end(body.until, now)
+    new = Ban(site=site, reason=body.reason, author=caller.subject, at=now, until=body.until)
     with database.writing(parts.engine) as conn:
         bans.ban(conn, new)
     return _answers(parts, [site], with_jobs=True)[0]
@@ -243,6 +244,16 @@ def _require(caller: Caller, config: Configuration, site: str) -> None:
         raise NotAllowed(f"the token is for {', '.join(sorted(caller.sites))}, not for {site}")
     if site not in config.sites:
         _unknown(config, site)
+
+
+def _require_end(until: datetime | None, now: datetime) -> None:
+    problem = None
+    if until is not None and until.tzinfo is None:
+        problem = f"{until} has no time zone"
+    elif until is not None and until <= now:
+        problem = f"{until} is over, it is {now}"
+    if problem is not None:
+        raise InvalidRequest([Problem(path="until", message=problem)])
 
 
 def _unknown(config: Configuration, scope: str) -> NoReturn:

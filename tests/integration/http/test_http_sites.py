@@ -199,3 +199,12 @@ def test_only_who_looks_after_the_site_bans_it(throttled: Service, gateway: http
     assert operator.post(path, json={"reason": ""}).status_code == 400
     assert operator.post(path, json={"reason": "x", "until": "2030-01-01T00:00:00"}).status_code == 400
     assert operator.post("/api/v1/sites/LCG.A.orf/ban", json={"reason": "x"}).status_code == 404
+
+
+def test_a_ban_that_would_be_over_is_refused(throttled: Service) -> None:
+    operator = throttled.operator()
+    over = {"reason": "x", "until": "2001-01-01T00:00:00+00:00"}
+    answer = operator.post(f"/api/v1/sites/{SITE}/ban", json=over)
+    assert answer.status_code == 400
+    assert "2001-01-01 00:00:00+00:00 is over" in answer.text
+    assert operator.get(f"/api/v1/sites/{SITE}").json()["ban"] is None

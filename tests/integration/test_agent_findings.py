@@ -1,0 +1,49 @@
+"""Whether `pilotage doctor` sees that an agent is not run."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pilotage.cli import findings, settings
+from pilotage.cli.agents_by_name import AGENTS
+from pilotage.cli.findings import Finding, Health
+from pilotage.cli.settings import Settings
+from taskqueue import agent_leases, database
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def installation(home: Path) -> Settings:
+    return settings.load({"home": home}, {})
+
+
+def came_through(home: Path, agents: Iterable[str], at: datetime) -> None:
+    """An installation in which these agents had a cycle at this time."""
+    url = installation(home).database_url
+    database.upgrade(url)
+    engine = database.connect(url)
+    with database.writing(engine) as conn:
+        for name in agents:
+            fence = agent_leases.acquire(conn, name=name, holder="us", now=at, ttl=timedelta(seconds=30))
+            assert fence is not None
+            agent_leases.finish_cycle(conn, name=name, fence=fence, now=at)
+    engine.dispose()
+
+
+def agents_of(home: Path, now: datetime) -> Finding:
+    [found] = [each for each in findings.the_database(installation(home), now) if each.subject == "agents"]
+    return found
+
+
+def test_an_agent_that_nobody_runs_is_named(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS.keys() - {"waits"}, NOW)
+    found = agents_of(tmp_path, NOW)
+    assert (found.health, found.message.partition(":")[0]) == (Health.WARNING, "nobody runs waits now")
+
+
+def test_agents_that_work_are_fine_until_they_are_late(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS, NOW)
+    assert agents_of(tmp_path, NOW + timedelta(minutes=1)).health is Health.GOOD
+    late = agents_of(tmp_path, NOW + timedelta(minutes=2))
+    assert late.health is Health.WARNING
+    assert "retention" not in late.message  # it looks every ten minutes only

@@ -1,0 +1,34 @@
+"""What `--help` shows, command by command."""
+
+from collections.abc import Iterator
+
+import pytest
+from typer.main import get_command
+
+from pilotage.cli import application
+
+
+def commands(command: object, path: str) -> Iterator[tuple[str, object]]:
+    """Every command that does something, by the words that call it."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+    for name, each in (inner or {}).items():
+        yield from commands(each, f"{path} {name}")
+
+
+EVERY = dict(commands(get_command(application.application()), "pilotage"))
+
+
+@pytest.mark.parametrize("words", EVERY)
+def test_a_command_says_what_it_does_and_what_each_of_its_words_is(words: str) -> None:
+    command = EVERY[words]
+    assert command.help  # type: ignore[attr-defined]
+    unsaid = [each.name for each in command.params if not each.help]  # type: ignore[attr-defined]
+    assert unsaid == []
+
+
+@pytest.mark.parametrize("words", sorted(EVERY.keys() - {"pilotage pilot"}))  # a pilot reads its own flags
+def test_a_command_speaks_json(words: str) -> None:
+    options = [flag for each in EVERY[words].params for flag in each.opts]  # type: ignore[attr-defined]
+    assert "--json" in options
