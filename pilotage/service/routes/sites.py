@@ -251,7 +251,7 @@ def _require_end(until: datetime | None, now: datetime) -> None:
     if until is not None and until.tzinfo is None:
         problem = f"{until} has no time zone"
     elif until is not None and until <= now:
-        problem = f"{until} is over, it is {now}"
+        problem = f"{until} is over, it is {now.replace(microsecond=0)}"
     if problem is not None:
         raise InvalidRequest([Problem(path="until", message=problem)])
 
