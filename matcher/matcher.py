@@ -191,6 +191,8 @@ class Matcher:
         if given:
             return Look(claimed=given)
         try:
+            if request.caller.queue is None:
+                places.require_one(request.presented)
             served, resource = self._place(conn, request.presented, request.caller, age)
         except PilotageError as error:
             return error
@@ -226,12 +228,12 @@ class Matcher:
         None: the queue serves none of the VOs now.
         """
         config = self._config()
+        presented = places.spelled(presented, config)
         address = _address(presented, caller, config)
         resource = _allowed(presented.resource, caller, config)
         if address is None:
             with self._lock:
-                said = places.spelled(presented, config)
-                found = self._places.served_without_queue(conn, config, said, _vos(resource), age=age)
+                found = self._places.served_without_queue(conn, config, presented, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
