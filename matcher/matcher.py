@@ -198,6 +198,8 @@ class Matcher:
             return error
         if served is None:
             return Look(refused=BANNED)
+        if within := gates.below(self._config(), served.place, _vos(resource)):
+            return places.not_exact(served.place, within[0])
         candidates = self._wanted(conn, request.presented, served.pools, resource)
         candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)

@@ -142,6 +142,13 @@ def require_one(presented: Presented) -> None:
         raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
 
 
+def not_exact(place: Place, scope: str) -> InvalidResource:
+    """What a pilot is told whose place does not say whether it is in a scope that counts its jobs."""
+    missing = "Queue" if place.ce else "GridCE and Queue" if scope.count("/") > 1 else "GridCE"
+    message = f"is not stated; {scope} counts its jobs, so state {missing}"
+    return InvalidResource([Problem(path="Queue" if place.ce else "GridCE", message=message)])
+
+
 def known_queue(text: str, config: Configuration) -> QueueAddress:
     """The queue of this name.
 

@@ -107,3 +107,25 @@ def test_a_pilot_is_not_at_several_places(service: Service, name: str) -> None:
     names = list(place)[: list(place).index(name) + 1]
     said = {each: place[each] for each in names} | {name: [place[name], "other"]}
     assert problem(service.pilot(), **said).startswith(f"{name} names several")
+
+
+@pytest.mark.parametrize("role", ["pilot", "gateway"])
+def test_who_may_be_in_a_throttled_ce_has_to_say_so(service: Service, role: str) -> None:
+    submit(service, 6)
+    site = {"site": "LCG.B.org"} if role == "gateway" else {}
+    client = service.as_role(role, vo="cms", **site)
+    assert problem(client, Site="LCG.B.org") == (
+        "GridCE is not stated; LCG.B.org/ce1 counts its jobs, so state GridCE"
+    )
+    assert given(client, Site="LCG.B.org", GridCE="ce1 ") == 2
+    assert given(client, Site="LCG.B.org", GridCE="CE1") == 0
+    assert given(client, Site="LCG.B.org", GridCE="ce2") == 4
+
+
+def test_a_limit_of_a_ce_asks_those_whose_jobs_it_counts_to_state_it(service: Service) -> None:
+    submit(service, 3, vo="dune", JobType="Merge")
+    submit(service, 1)
+    assert "LCG.C.org/ce1 counts" in problem(service.pilot(vo="dune"), Site="LCG.C.org")
+    assert given(service.pilot(vo="dune"), Site="LCG.C.org", GridCE=["CE1"]) == 1
+    assert given(service.pilot(vo="dune"), Site="LCG.C.org", GridCE="ce1") == 0
+    assert given(service.pilot(vo="cms"), Site="LCG.C.org") == 1, "another VO's limit is none of its business"
