@@ -14,7 +14,7 @@ from requirements import two_sided
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.two_sided import TwoSided
-from requirements.values import Value, fold, shown
+from requirements.values import Value, exact, fold, shown
 
 REQUIREMENTS = "requirements"
 RANK = "rank"
@@ -65,7 +65,7 @@ class Admission:
         """The same for what asks the same of every job."""
         looked_at = sorted({fold(name) for each in self.conditions for name in each.expression.own_names})
         texts = tuple((each.name, each.expression.text) for each in self.conditions)
-        return texts, tuple((name, _exact(self._own.get(name))) for name in looked_at)
+        return texts, tuple((name, exact(self._own.get(name))) for name in looked_at)
 
     def admits(self, job: Mapping[str, Value]) -> bool:
         """Whether all is true of a job, given by folded names."""
@@ -79,7 +79,7 @@ class Admission:
 
     def projection(self, job: Mapping[str, Value]) -> Projection:
         """What of a job makes a difference; jobs that agree in it are admitted alike."""
-        return tuple(_exact(job.get(name)) for name in self.asks)
+        return tuple(exact(job.get(name)) for name in self.asks)
 
     def misses(self, job: Mapping[str, Value]) -> tuple[Miss, ...]:
         """Everything that is not true of a job; empty if and only if it is admitted."""
@@ -130,8 +130,3 @@ def _known(value: Value, name: str) -> TwoSided:
         return read(value, name)
     except InvalidInput:
         return two_sided.read("false", name)
-
-
-def _exact(value: Value | None) -> Hashable:
-    """A key that tells True from 1."""
-    return tuple(map(_exact, value)) if isinstance(value, tuple) else (type(value), value)

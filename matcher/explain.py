@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from cs_config.address import QueueAddress
 from matcher.parts import Demand
-from matcher.survey import Failure, Offer, Survey
+from matcher.queue_views import QueueView
+from matcher.survey import Failure, Survey
 from requirements import evaluation
 from requirements.values import fold, shown
 
@@ -109,6 +110,6 @@ def _closed(survey: Survey, vo: str, failed: int) -> list[Exclusion]:
     return found
 
 
-def _vos(queue: Offer) -> str:
+def _vos(queue: QueueView) -> str:
     """Whom a queue is for."""
     return next((shown(value) for name, value in queue.values.items() if fold(name) == "vo"), "")

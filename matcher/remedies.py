@@ -8,8 +8,9 @@ from typing import Any
 from matcher import parts, rewordings, rules
 from matcher.bitmaps import bits
 from matcher.parts import Application, Demand, Requirement
+from matcher.queue_views import QueueView
 from matcher.steps import steps
-from matcher.survey import Failure, Offer, Survey
+from matcher.survey import Failure, Survey
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Kind
@@ -53,10 +54,10 @@ def names_place(demand: Demand) -> bool:
 
 
 _Found = Iterator[tuple[str, RequirementClass]]
-_Remedies = Callable[[Failure, RequirementClass, list[Offer], Survey], _Found]
+_Remedies = Callable[[Failure, RequirementClass, list[QueueView], Survey], _Found]
 
 
-def _cpu_time(_: Failure, asked: RequirementClass, offered: list[Offer], survey: Survey) -> _Found:
+def _cpu_time(_: Failure, asked: RequirementClass, offered: list[QueueView], survey: Survey) -> _Found:
     times = [
         max(fitting)
         for queue in offered
@@ -66,7 +67,7 @@ def _cpu_time(_: Failure, asked: RequirementClass, offered: list[Offer], survey:
         yield f"lower CPUTime from {asked.cpu_time} to {time} s", replace(asked, cpu_time=int(time))
 
 
-def _ram(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+def _ram(_: Failure, asked: RequirementClass, offered: list[QueueView], __: Survey) -> _Found:
     needed, cores = rules.ram_needed(asked), asked.processors_min
     for ram in steps(queue.offered.max_ram for queue in offered if (queue.offered.max_ram or 0) < needed):
         per_core = min(asked.min_ram_per_core, int(ram) // cores)
@@ -85,7 +86,7 @@ def _lowered(asked: RequirementClass, changed: RequirementClass) -> str:
     )
 
 
-def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+def _processors(_: Failure, asked: RequirementClass, offered: list[QueueView], __: Survey) -> _Found:
     for number in steps(queue.offered.processors for queue in offered):
         cores = int(number)
         tags = {tag for tag in asked.tags if not parts.is_core_tag(tag)}
@@ -96,12 +97,12 @@ def _processors(_: Failure, asked: RequirementClass, offered: list[Offer], __: S
         yield f"lower NumberOfProcessors from {asked.processors_min} to {cores}", changed
 
 
-def _gpus(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+def _gpus(_: Failure, asked: RequirementClass, offered: list[QueueView], __: Survey) -> _Found:
     for number in steps(queue.offered.gpus for queue in offered):
         yield f"lower GPUs from {asked.gpus} to {number:.0f}", replace(asked, gpus=int(number))
 
 
-def _whole_node(_: Failure, asked: RequirementClass, __: list[Offer], ___: Survey) -> _Found:
+def _whole_node(_: Failure, asked: RequirementClass, __: list[QueueView], ___: Survey) -> _Found:
     # Who asks for a whole node and says no number takes any number of cores, and did not ask for them.
     any_number = asked.processors_min == 1 and asked.processors_max is None
     tags = frozenset(
@@ -110,7 +111,7 @@ def _whole_node(_: Failure, asked: RequirementClass, __: list[Offer], ___: Surve
     yield "do without WholeNode", replace(asked, whole_node=False, tags=tags)
 
 
-def _tag(failure: Failure, asked: RequirementClass, _: list[Offer], survey: Survey) -> _Found:
+def _tag(failure: Failure, asked: RequirementClass, _: list[QueueView], survey: Survey) -> _Found:
     tag = failure.wanted  # one a part
     rest = asked.tags - {tag}
     meant = did_you_mean(tag, [name for queue in survey.queues for name in _listed(queue, "Tag")])
@@ -119,7 +120,7 @@ def _tag(failure: Failure, asked: RequirementClass, _: list[Offer], survey: Surv
     yield f"leave out the tag {tag}", replace(asked, tags=rest)
 
 
-def _required_tag(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+def _required_tag(_: Failure, asked: RequirementClass, offered: list[QueueView], __: Survey) -> _Found:
     have = rules.folded(asked.tags)
     wanted = Counter(frozenset(queue.offered.required_tags - have) for queue in offered)
     for missing, _count in wanted.most_common(2):
@@ -128,7 +129,7 @@ def _required_tag(_: Failure, asked: RequirementClass, offered: list[Offer], __:
             yield f"add the tag {', '.join(sorted(names))}", replace(asked, tags=asked.tags | names)
 
 
-def _banned_sites(_: Failure, asked: RequirementClass, offered: list[Offer], __: Survey) -> _Found:
+def _banned_sites(_: Failure, asked: RequirementClass, offered: list[QueueView], __: Survey) -> _Found:
     here = Counter(fold(queue.address.site) for queue in offered)
     for site, _count in here.most_common(3):
         left = frozenset(name for name in asked.banned_sites if fold(name) != site)
@@ -138,10 +139,10 @@ def _banned_sites(_: Failure, asked: RequirementClass, offered: list[Offer], __:
         yield "leave out BannedSites", replace(asked, banned_sites=frozenset())
 
 
-def _names(keyword: str, field: str, has: Callable[[Offer], Iterable[str]]) -> _Remedies:
+def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _Remedies:
     """Remedies for a list of names of which a queue has to have one."""
 
-    def found(_: Failure, asked: RequirementClass, offered: list[Offer], survey: Survey) -> _Found:
+    def found(_: Failure, asked: RequirementClass, offered: list[QueueView], survey: Survey) -> _Found:
         names: frozenset[str] = getattr(asked, field)
         known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
         folded = rules.folded(known)
@@ -256,12 +257,12 @@ def _value(items: tuple[Scalar, ...]) -> Value:
     return items[0] if len(items) == 1 else items
 
 
-def _listed(queue: Offer, name: str) -> list[str]:
+def _listed(queue: QueueView, name: str) -> list[str]:
     value = lookup(queue.values, name)
     return [] if value is None else [str(item) for item in _several(value)]
 
 
-def _spelled(offered: list[Offer], name: str, folded: frozenset[str]) -> Iterator[str]:
+def _spelled(offered: list[QueueView], name: str, folded: frozenset[str]) -> Iterator[str]:
     """Names as some queue writes them."""
     spelled = {fold(text): text for queue in offered for text in _listed(queue, name)}
     return (spelled.get(each, each) for each in folded)

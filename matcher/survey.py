@@ -9,25 +9,24 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-from cs_config import admissions, glue
+from cs_config import glue
 from cs_config.address import QueueAddress
-from cs_config.admission import Admission, Miss
+from cs_config.admission import Miss
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import offers, parts
+from matcher import parts, queue_views
 from matcher.bitmaps import bits
-from matcher.parts import Application, Condition, Demand, Kind, Part, Requirement
-from matcher.resource import Resource
+from matcher.parts import Application, Condition, Demand, Part, Requirement
+from matcher.queue_views import QueueView
 from requirements import evaluation, evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
 from requirements.evaluator import Reason
-from requirements.nodes import NO_NODE_ATTRIBUTES, NodeAttributes
-from requirements.values import Value, fold, lookup, shown
+from requirements.values import Value, exact, fold, lookup, shown
 
 #: A queue that stands for all that are alike, and those.
 _Column = list[tuple[int, int]]
@@ -39,41 +38,8 @@ _GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRE
 _REMEMBERED = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A queue as the VO gets it; what few are asked for is made when it is."""
-
-    address: QueueAddress
-    config: Configuration = field(repr=False)
-    vo: str
-    plain: Mapping[str, Value] = field(repr=False)  #: effective parameters
-    offered: Resource = field(repr=False)  #: what a pilot there offers, but for the place
-    nodes: NodeAttributes = NO_NODE_ATTRIBUTES
-
-    @cached_property
-    def values(self) -> Mapping[str, Value]:
-        """What is the same for all its nodes, GLUE names included."""
-        return self.config.ad(self.address, self.vo)
-
-    @property
-    def admission(self) -> Admission | None:
-        """What it asks of jobs."""
-        return admissions.of(self.config, self.address, self.vo)
-
-    @cached_property
-    def expired(self) -> Mapping[str, Value]:
-        """What it had until it expired, by folded name."""
-        return {name: each.value for name, each in self.config.expired(self.address, self.vo).items()}
-
-    @cached_property
-    def resource(self) -> Resource:
-        """What a pilot there offers."""
-        place = {"sites": _named(self.address.site), "grid_ces": _named(self.address.ce)}
-        return replace(self.offered, **place)  # type: ignore[arg-type]  # both are sets of names
-
-
 #: What follows from where a queue is.
-_PLACES: Mapping[tuple[str, ...], Callable[[Offer], Hashable]] = {
+_PLACES: Mapping[tuple[str, ...], Callable[[QueueView], Hashable]] = {
     ("sites",): lambda queue: queue.address.site,
     ("grid_ces",): lambda queue: queue.address.ce,
 }
@@ -94,7 +60,7 @@ class Survey:
 
     def __init__(
         self,
-        queues: Sequence[Offer],
+        queues: Sequence[QueueView],
         *,
         enabled: int,
         admitted: int,
@@ -149,7 +115,7 @@ class Survey:
             return self._condition(part)
         return self._application(part) if isinstance(part, Application) else self._requirement(part)
 
-    def first(self, queues: int) -> Offer:
+    def first(self, queues: int) -> QueueView:
         """The first of a set that is not empty."""
         return self.queues[(queues & -queues).bit_length() - 1]
 
@@ -212,7 +178,7 @@ class Survey:
         if isinstance(part, Condition):
             for queue, mask in self._by_resource(part.kind.looks):
                 if mask & failure.queues:
-                    yield _offers(part.kind, self.queues[queue]), mask
+                    yield queue_views.shows(part.kind, self.queues[queue]), mask
             return
         if isinstance(part, Application):
             misses = self._misses(part)
@@ -228,7 +194,7 @@ class Survey:
                     if reason.wanted == failure.wanted:
                         yield reason.has, mask
 
-    def told(self, failure: Failure, queue: Offer, has: str | None) -> str | None:
+    def told(self, failure: Failure, queue: QueueView, has: str | None) -> str | None:
         """What a queue that fails has instead, for a person: what has expired is not just absent."""
         if not queue.expired or not isinstance(failure.part, Requirement):
             return has
@@ -320,14 +286,14 @@ class Survey:
             lambda queue: tuple(self._said(queue, name) for name in folded),
         )
 
-    def _said(self, queue: Offer, name: str) -> Hashable:
+    def _said(self, queue: QueueView, name: str) -> Hashable:
         """What a queue says of a name: for all its nodes alike, or what each may have."""
         if queue.nodes and name in queue.nodes:
             options = queue.nodes.options(name)
-            return "nodes", None if options is None else tuple(map(_exact, options))
-        return _exact(self._value(queue, name))
+            return "nodes", None if options is None else tuple(map(exact, options))
+        return exact(self._value(queue, name))
 
-    def _value(self, queue: Offer, name: str) -> Value | None:
+    def _value(self, queue: QueueView, name: str) -> Value | None:
         """What a queue has of a folded name, for all its nodes; None: nothing, or it depends on the node."""
         if name in _GLUE:
             return lookup(queue.values, name)
@@ -350,7 +316,7 @@ class Survey:
         """Whether any of the queues has node attributes."""
         return any(queue.nodes for queue in self.queues)
 
-    def _column(self, key: object, of: Callable[[Offer], Hashable], *, ordered: bool = False) -> _Column:
+    def _column(self, key: object, of: Callable[[QueueView], Hashable], *, ordered: bool = False) -> _Column:
         """For each distinct answer of `of` the first queue that gives it, and all that do.
 
         Ordered: by the answers, which are numbers; none at all is as much as there can be.
@@ -384,7 +350,7 @@ def of_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress])
     options = operations(config, vo)
     addresses = sorted(addresses)
     return Survey(
-        _offers_of(config, vo, addresses),
+        queue_views.of(config, vo, addresses),
         enabled=mask_of([n for n, address in enumerate(addresses) if config.enabled(address, vo)]),
         admitted=mask_of([n for n, address in enumerate(addresses) if config.admits(address, vo)]),
         declarations=options.job_description.declarations,
@@ -407,55 +373,6 @@ def _saying(all_said: Iterable[str], name: str, said: str) -> Iterator[str]:
     return (f"{name} {said}" if each == f"{name} {evaluation.ABSENT}" else each for each in all_said)
 
 
-def _offers_of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[Offer, ...]:
-    offered: dict[Hashable, Resource] = {}
-    read: dict[str, bool] = {}  # whether an offer is made of this name
-    found = []
-    for address in addresses:
-        values = config.values(address, vo)
-        for name in values.keys() - read.keys():
-            read[name] = fold(name) in offers.READ
-        key = frozenset((name, _exact(value)) for name, value in values.items() if read[name])
-        if key not in offered:
-            offered[key] = offers.offered(values)
-        found.append(
-            Offer(
-                address=address,
-                config=config,
-                vo=vo,
-                plain=values,
-                offered=offered[key],
-                nodes=config.node_attributes(address, vo),
-            )
-        )
-    return tuple(found)
-
-
-def _named(name: str) -> frozenset[str]:
-    return frozenset({fold(name)})
-
-
-def _exact(value: Value | None) -> Hashable:
-    """A key that tells True from 1."""
-    if isinstance(value, tuple):
-        return tuple(map(_exact, value))
-    return type(value).__name__, value
-
-
 def _capacity(answer: Hashable) -> float:
     [number] = cast(tuple[float | None], answer)
     return math.inf if number is None else number
-
-
-def _offers(kind: Kind, queue: Offer) -> str | None:
-    """What a queue has of what a condition is about, for a person."""
-    if kind in (parts.SITE, parts.BANNED_SITES):
-        return queue.address.site
-    if kind is parts.GRID_CE:
-        return queue.address.ce
-    name = "Tag" if kind is parts.WHOLE_NODE else kind.requirement
-    value = getattr(queue.resource, kind.looks[0])
-    if isinstance(value, frozenset):
-        spelled = next((v for n, v in queue.values.items() if fold(n) == fold(name.removesuffix("s"))), None)
-        return None if spelled is None else shown(spelled)
-    return None if value is None else shown(value)

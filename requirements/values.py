@@ -3,7 +3,7 @@
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
@@ -142,6 +142,13 @@ def key(scalar: Scalar) -> tuple[int, float, str]:
     if isinstance(scalar, str):
         return 2, 0, fold(scalar)
     return (0 if isinstance(scalar, bool) else 1), scalar, ""
+
+
+def exact(value: Value | None) -> Hashable:
+    """A key that tells True from 1, as `==` does not."""
+    if isinstance(value, tuple):
+        return tuple(map(exact, value))
+    return type(value).__name__, value
 
 
 def lookup(resource: Mapping[str, Value], name: str) -> Value | None:

@@ -111,6 +111,7 @@ def optimize(engine: Engine, live: LiveConfiguration, job_ids: Any) -> None:
 def served(app: FastAPI) -> Iterator[str]:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
+    bound.listen()  # whoever comes before the server has started waits for it, instead of being refused
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()

@@ -140,7 +140,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
     """What is advertised, checked as far as a throttle will use it.
 
     Raises:
-        InvalidRequest: With everything that is wrong.
+        InvalidInput, InvalidRequest: With everything that is wrong.
     """
     found: dict[str, Value] = {}
     problems: list[Problem] = []
@@ -157,6 +157,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
             problems.append(Problem(path=name, message="is spelled otherwise", suggestion=right))
     if problems:
         raise InvalidRequest(problems)
+    throttles.check_start(found)
     return found
 
 
@@ -251,7 +252,7 @@ def _require_end(until: datetime | None, now: datetime) -> None:
     if until is not None and until.tzinfo is None:
         problem = f"{until} has no time zone"
     elif until is not None and until <= now:
-        problem = f"{until} is over, it is {now}"
+        problem = f"{until} is over, it is {now.replace(microsecond=0)}"
     if problem is not None:
         raise InvalidRequest([Problem(path="until", message=problem)])
 
