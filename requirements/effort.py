@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from requirements.regexps import is_regexp
 from requirements.syntax import Node, children
 
-#: What one run over one expression may spend, in evaluations of an operator or a name: some hundredths of a second.
+#: What one run over one expression may spend, in evaluations of an operator or a name: ten in a microsecond.
 MAX_EFFORT = 500_000
 
 #: In the same unit: a pattern over a text of some thousand characters.
