@@ -32,7 +32,8 @@ from taskqueue.task_queues import TaskQueue
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
-BANNED = "banned"
+#: The queue is switched off, or not for the VOs of the pilot.
+NOT_USABLE = "not_usable"
 NO_TASK_QUEUE = "no_task_queue"
 #: Jobs wait that another node of the queue may run.
 NODE = "node"
@@ -195,7 +196,7 @@ class Matcher:
         except PilotageError as error:
             return error
         if served is None:
-            return Look(refused=BANNED)
+            return Look(refused=NOT_USABLE)
         candidates = self._wanted(conn, request.presented, served.pools, resource)
         candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)

@@ -140,7 +140,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
     """What is advertised, checked as far as a throttle will use it.
 
     Raises:
-        InvalidRequest: With everything that is wrong.
+        InvalidInput, InvalidRequest: With everything that is wrong.
     """
     found: dict[str, Value] = {}
     problems: list[Problem] = []
@@ -157,6 +157,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
             problems.append(Problem(path=name, message="is spelled otherwise", suggestion=right))
     if problems:
         raise InvalidRequest(problems)
+    throttles.check_start(found)
     return found
 
 

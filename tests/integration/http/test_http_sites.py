@@ -5,6 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
+from pilotage.service.parts import utc_now
+from taskqueue import advertisements, database
+from taskqueue.advertisements import Advertisement
 from tests.running_service import Service
 
 SITE = "LCG.A.org"
@@ -151,11 +154,40 @@ def test_wrong_advertisements_are_refused(gateway: httpx.Client) -> None:
         ({"currentjobs": 1}, "did you mean CurrentJobs"),
         ({"Requirements": "CurMatches <"}, "Requirements"),
         ({"Load": {"one": 1}}, "Load"),
+        ({"CurMatches": 'real("nan")'}, "CurMatches: nan is not a number"),
+        ({"CurMatches": 'real("inf")'}, "CurMatches: inf is not a number"),
+        ({"CurMatches": "2 * Free", "Free": 2**53 - 1}, "CurMatches: 18014398509481982 is out of range"),
     ):
         answer = gateway.post(path, json=said)
         assert answer.status_code == 400, said
         assert word in answer.json()["error"]["message"]
     assert gateway.post(f"/api/v1/sites/{SITE}/ces/ce9/advertisement", json=EMPTY).status_code == 404
+
+
+@pytest.mark.parametrize("stored", ['real("nan")', 'real("inf")', 2**53 - 1])
+def test_a_start_value_that_nothing_can_be_compared_with_closes_its_site_only(
+    throttled: Service, config_text: str, gateway: httpx.Client, stored: str | int
+) -> None:
+    """As an older release has stored it; of the last one the reservation is what makes it too large."""
+    asks = "Throttle: {Policy: expression, Requirements: CurMatches < 1e300}"
+    throttled.configure(config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {asks}"))
+    with database.writing(throttled.engine) as conn:
+        advertisements.advertise(conn, SITE, Advertisement(attributes={"CurMatches": 0}), now=utc_now())
+    [match] = ask(gateway)["matches"]
+    with database.writing(throttled.engine) as conn:
+        said = Advertisement(attributes={"CurMatches": stored})
+        advertisements.advertise(conn, SITE, said, now=utc_now())
+    assert ask(gateway)["reason"] == "throttled"
+    stands = throttle(throttled.user())
+    assert (stands["room"], stands["why"]) == (0, "Requirements is not true")
+    assert "CurMatches" not in stands["counters"]
+    user = throttled.user()
+    for path in ("/sites", f"/resources/queues/{SITE}/ce1/long/explain", f"/jobs/{match['job_id']}/explain"):
+        assert user.get(f"/api/v1{path}").status_code == 200, path
+    assert user.post("/api/v1/explain", json={"jobs": [{"Executable": "x"}]}).status_code == 200
+    elsewhere = {**QUEUE, "Site": "LCG.B.org", "GridCE": "ce2", "Queue": "all"}
+    answer = throttled.pilot().post("/api/v1/matcher/requestJob", json=elsewhere)
+    assert len(answer.json()["matches"]) == 1
 
 
 def test_only_who_looks_after_the_site_advertises(throttled: Service, gateway: httpx.Client) -> None:
