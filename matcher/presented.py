@@ -22,6 +22,8 @@ _MANY = "multiprocessor"
 _WHOLE = "wholenode"
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
+#: What says where a pilot is.
+_PLACE = ("site", "ce", "queue")
 #: Spelling in requests to our name; plurals are added below.
 _KEYWORDS = {
     "CPUTime": "cpu_time",
@@ -80,6 +82,7 @@ def read(raw: Mapping[str, Any]) -> Presented:
         site=reader.one(said, "site"),
         ce=reader.one(said, "ce"),
         queue=reader.one(said, "queue"),
+        several=tuple(said[each][0] for each in _PLACE if len(reader.values(said, each) or ()) > 1),
         pools=reader.pools(said),
         stamp=reader.one(said, "stamp") or reader.one(said, "reference") or None,
         job_id=reader.whole_number(said, "job_id", 1, _LARGEST),
@@ -153,7 +156,9 @@ class _Reader:
         self.unknown: dict[str, object] = {}
 
     def complain(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path=path, message=message))
+        problem = Problem(path=path, message=message)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def sort(self, raw: Mapping[str, Any]) -> _Said:
         """What was said, by our name, with the spelling it had."""
@@ -182,8 +187,10 @@ class _Reader:
         name, value = said[known]
         if self.says_any(value):
             return None
-        found = frozenset(fold(text.strip()) for text in self._texts(name, value) if text.strip())
-        return found or None
+        return frozenset(map(fold, self._stripped(name, value))) or None
+
+    def _stripped(self, name: str, value: object) -> list[str]:
+        return [text.strip() for text in self._texts(name, value) if text.strip()]
 
     def _texts(self, name: str, value: object) -> Iterable[str]:
         if isinstance(value, str):
@@ -205,11 +212,11 @@ class _Reader:
         return any(isinstance(word, str) and re.sub(r"[\W_]", "", fold(word)) == "any" for word in words)
 
     def one(self, said: _Said, known: str) -> str:
-        """The one value as written, empty if there is none or several."""
-        value = said.get(known, ("", ""))[1]
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        return value if isinstance(value, str) and not self.says_any(value) else ""
+        """The one value of what `values` reads, as written; empty if there is none or several."""
+        if known not in said or self.says_any(said[known][1]):
+            return ""
+        found = {fold(text): text for text in self._stripped(*said[known])}
+        return found.popitem()[1] if len(found) == 1 else ""
 
     def pools(self, said: _Said) -> frozenset[str]:
         """The ids of the pools it was told to serve; what is none is left out with a warning."""

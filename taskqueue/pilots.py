@@ -92,6 +92,7 @@ class PilotFilter:
     sites: Collection[str] | None = None
     statuses: Collection[PilotStatus] | None = None
     submitted_by: str | None = None
+    since: datetime | None = None  #: changed then or later
 
 
 def register(
@@ -175,6 +176,8 @@ def find(conn: Connection, which: PilotFilter, *, limit: int, after: str = "") -
             statement = statement.where(column.in_(sorted(allowed)))
     if which.submitted_by is not None:
         statement = statement.where(table.c.submitted_by == which.submitted_by)
+    if which.since is not None:
+        statement = statement.where(table.c.updated_at >= which.since)
     rows = conn.execute(statement.order_by(table.c.stamp).limit(limit)).mappings()
     return [_pilot(dict(row)) for row in rows]
 

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "serve": "pilotage.cli.serve",
     "worker": "pilotage.cli.worker",
     "agent": "pilotage.cli.agent",
+    "director": "pilotage.cli.director",
     "token": "pilotage.cli.token",
     "db": "pilotage.cli.db",
     "doctor": "pilotage.cli.doctor",

@@ -170,6 +170,11 @@ class Client:
         """The pools that each queue, `Site/CE/Queue`, is eligible for, under `pools`."""
         return self._call("POST", "/matcher/getSubmitPoolsForQueue", json={"queues": list(queues)})
 
+    def pilot_groups(self, queues: Sequence[str]) -> Json:
+        """The same under `flags`: the pools of each queue by the flags that pilots for them are sent with."""
+        body = {"queues": list(queues), "flags": True}
+        return self._call("POST", "/matcher/getSubmitPoolsForQueue", json=body)
+
     def matching_task_queues(self, resource: Mapping[str, object]) -> list[Json]:
         """The task queues that a resource may serve now."""
         answer = self._call("POST", "/matcher/getMatchingTaskQueues", json=dict(resource))
@@ -202,6 +207,13 @@ class Client:
         if secret_lifetime is not None:
             body["secret_lifetime"] = secret_lifetime
         return self._call("POST", "/pilots", json=body)
+
+    def set_pilot_status(
+        self, stamp: str, status: str, *, reference: str | None = None, reason: str = ""
+    ) -> Json:
+        """Say what became of a pilot; its reference where it is known by now."""
+        body = {"status": status, "reference": reference, "reason": reason}
+        return self._call("POST", f"/pilots/{quote(stamp, safe='')}/status", json=body)
 
     def sites(self, *, limit: int = 100, after: object = None) -> Json:
         """One page of sites, with what limits matches there, under `sites`."""

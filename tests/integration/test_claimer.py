@@ -292,10 +292,11 @@ def test_before_its_start_and_after_its_end_it_is_not_alive(engine: Engine, matc
 def test_a_claimer_that_is_stuck_is_not_alive(
     matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claimer_module, "_STUCK", 0.05)
     claimed, go = _held_up(monkeypatch, matcher)
     ticket = claimer.submit(request())
     assert claimed.wait(20)
+    assert claimer.alive
+    monkeypatch.setattr(claimer_module, "_STUCK", 0.05)
     until(lambda: not claimer.alive)
     go.set()
     _answer(ticket)

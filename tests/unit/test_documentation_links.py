@@ -37,6 +37,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert lost == []
 
 
+def test_no_page_holds_both_sides_of_a_merge() -> None:
+    marks = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    pages = [*OTHERS, *PAGES, PROJECT / "CHANGELOG.md"]
+    assert [str(page.relative_to(PROJECT)) for page in pages if marks.search(page.read_text())] == []
+
+
 def test_every_page_is_reached_from_the_front_page() -> None:
     reached, new = set[Path](), [FRONT]
     while new:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from pilotage.service.models.paging import Page
 from taskqueue import pilot_secrets
@@ -102,4 +102,5 @@ class PilotQuery(Page):
     vo: str | None = None
     site: str | None = None
     status: str | None = None
+    since: AwareDatetime | None = Field(default=None, description="Changed their status then or later.")
     after: str = Field(default="", max_length=255, description="`next` of the page before.")

@@ -73,6 +73,7 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
         vos=_narrowed(query.vo, frozenset() if caller.is_operator else caller.vos, fold_case=True),
         sites=_narrowed(query.site, caller.sites),
         statuses=_statuses(query.status),
+        since=query.since,
     )
     with database.reading(parts.engine) as conn:
         found = pilots.find(conn, which, limit=query.enough, after=query.after)

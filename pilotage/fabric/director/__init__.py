@@ -1,0 +1,1 @@
+"""Directors: pilots into batch queues, as many as there is work for, none lost and none doubled."""

@@ -1,0 +1,150 @@
+"""One look of a director at its sites: follow the pilots that are there, decide, send new ones.
+
+Everything that it needs to know stands at the service, in the batch systems and in the stamps: a director
+keeps nothing of its own, and one that was killed is started again as if nothing had been.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.client import Client
+from pilotage.fabric.director import counting, demand, experience
+from pilotage.fabric.director.asking import Asking, Wanted
+from pilotage.fabric.director.demand import Room, Situation
+from pilotage.fabric.director.following import Following
+from pilotage.fabric.director.outlets import Sites
+from pilotage.fabric.director.pilots import Pilot, Pilots
+from pilotage.fabric.director.posts import Post, kind_of
+from pilotage.fabric.director.sending import Sending
+from pilotage.fabric.director.summary import Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """What a cycle sends, and for what."""
+
+    new: Mapping[Post, int]
+    pools: Mapping[Post, tuple[str, ...]]
+
+
+@dataclass(slots=True, kw_only=True)
+class SiteDirector:
+    """Sends pilots to the queues of its sites. Source: DIRAC, SiteDirector."""
+
+    sites: Sites
+    clients: Mapping[str, Client]  #: by VO, each with the VO's token
+    chance: random.Random = field(default_factory=random.Random)
+    _pilots: Mapping[str, Pilots] = field(init=False)
+    _following: Following = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pilots = {vo: Pilots(client, vo) for vo, client in self.clients.items()}
+        self._following = Following(sites=self.sites, pilots=self._pilots)
+
+    def cycle(self, now: datetime) -> Summary:
+        """Do it once.
+
+        Raises:
+            ServiceAway: The service does not answer; what was begun is found again.
+            ApiError: It refuses, such as a token that has expired.
+        """
+        summary = Summary(at=now)
+        self._following.follow(self._own(now), now, summary)
+        pilots = self._own(now)
+        numbers = counting.waiting_and_running(pilots)
+        summary.waiting, summary.running = numbers[False], numbers[True]
+        decided = self._decide(pilots, now, summary)
+        summary.wanted = sum(decided.new.values())
+        sending = Sending(sites=self.sites, pilots=self._pilots)
+        for post, number in decided.new.items():
+            sending.send(post, decided.pools[post], number, summary)
+        return summary
+
+    def _own(self, now: datetime) -> list[Pilot]:
+        """Our pilots: those that live, and those that ended not long ago."""
+        habits = self.sites.habits
+        found = {
+            pilot.stamp: pilot
+            for of_vo in self._pilots.values()
+            # Those that live first: who ends between the two questions is in both, not in neither.
+            for pilot in (*of_vo.active(), *of_vo.ended(now - habits.memory))
+        }
+        return [pilot for pilot in found.values() if kind_of(pilot.stamp, habits.name) is not None]
+
+    def _decide(self, pilots: Sequence[Pilot], now: datetime, summary: Summary) -> _Decided:
+        outlets = list(self.sites.outlets.values())
+        wanted = [Asking(client, vo).ask(outlets) for vo, client in self.clients.items()]
+        work = [each for of_vo in wanted for each in of_vo.work]
+        summary.jobs = sum(each.jobs for each in work)
+        summary.problems += [
+            f"{queue}: no such queue" for queue in sorted({name for each in wanted for name in each.unknown})
+        ]
+        pools = {post: names for each in wanted for post, names in each.pools.items()}
+        by_post = counting.of_posts(pilots, pools, self.sites.habits.name)
+        situation = Situation(
+            work=work,
+            rooms=self._rooms(pilots, wanted, summary),
+            there=self._there(by_post, wanted, now),
+            most=self._most(by_post, now, summary),
+        )
+        return _Decided(new=demand.decide(situation, self.chance), pools=pools)
+
+    def _rooms(
+        self, pilots: Iterable[Pilot], wanted: Iterable[Wanted], summary: Summary
+    ) -> Mapping[str, Room]:
+        """What our queues take; where VOs see other limits of one queue the smaller ones hold."""
+        of_queue: dict[str, list[Pilot]] = defaultdict(list)
+        for pilot in pilots:
+            of_queue[pilot.queue].append(pilot)
+        rooms: dict[str, Room] = {}
+        usable = self._usable(summary)
+        for each in wanted:
+            for queue, limits in each.limits.items():
+                free = min(counting.room(of_queue[queue], limits), self.sites.habits.at_once)
+                before = rooms.get(queue, Room(pilots=free))
+                fewer = min(free, before.pilots) if queue in usable else 0
+                rooms[queue] = Room(pilots=fewer, rank=each.ranks[queue])
+        return rooms
+
+    def _usable(self, summary: Summary) -> frozenset[str]:
+        """The queues whose batch queue is up, at a batch system that answers."""
+        found: set[str] = set()
+        for name, system in self.sites.systems.items():
+            try:
+                capacity = system.capacity()
+            except BatchSystemAway as error:
+                summary.away.append(str(error))
+                continue
+            of_system = (each for each in self.sites.outlets.values() if each.system == name)
+            for outlet in of_system:
+                here = capacity.get(outlet.batch_queue)
+                if here is None or here.cores > 0:  # one that is not told of may take pilots all the same
+                    found.add(outlet.queue)
+        return frozenset(found)
+
+    def _there(
+        self, by_post: Mapping[Post, Iterable[Pilot]], wanted: Iterable[Wanted], now: datetime
+    ) -> Mapping[Post, int]:
+        lifetimes = {queue: seconds for each in wanted for queue, seconds in each.lifetimes.items()}
+        soon = self.sites.habits.soon
+        return {
+            post: sum(
+                counting.will_take_a_job(pilot, now, lifetime=lifetimes[post.queue], soon=soon)
+                for pilot in pilots
+            )
+            for post, pilots in by_post.items()
+        }
+
+    def _most(
+        self, by_post: Mapping[Post, Iterable[Pilot]], now: datetime, summary: Summary
+    ) -> Mapping[Post, int]:
+        found = {
+            post: experience.most_to_send(counting.trials(pilots), self.sites.habits.pause, now)
+            for post, pilots in by_post.items()
+        }
+        summary.paused += sorted({post.queue for post, most in found.items() if most == 0})
+        return {post: most for post, most in found.items() if most is not None}

@@ -1,0 +1,107 @@
+"""How many pilots each post gets: pure, from what waits, what is on its way and what there is room for."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pilotage.fabric.director.covering import BEGIN, END, Flow
+from pilotage.fabric.director.posts import Post
+
+#: Queues that are equally good get their shares of the work in so many turns.
+_TURNS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Jobs that wait, and where a pilot could take them; they are counted once, not once for each post."""
+
+    jobs: int
+    posts: frozenset[Post]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a queue may have of our pilots.
+
+    Source: DIRAC, MaxTotalJobs and MaxWaitingJobs of a queue.
+    """
+
+    total: int = 10  #: waiting and running
+    waiting: int = 10
+
+    def room(self, *, waiting: int, running: int) -> int:
+        """Pilots that may be added."""
+        return max(0, min(self.total - waiting - running, self.waiting - waiting))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a queue takes this time."""
+
+    pilots: int
+    rank: float | None = None  #: the highest first, those without one last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that decides."""
+
+    work: Sequence[Work]
+    rooms: Mapping[str, Room]  #: by queue; one that is not there takes none
+    there: Mapping[Post, int] = field(default_factory=dict)  #: pilots that will take a job without our doing
+    most: Mapping[Post, int] = field(default_factory=dict)  #: new pilots of posts with bad experience
+
+
+def decide(situation: Situation, chance: random.Random) -> Mapping[Post, int]:
+    """New pilots by post: as few as serve the most work within the limits.
+
+    Pilots that are there take what they can; then come the queues, the best rank first, those of one rank
+    side by side in an order of chance.
+    """
+    flow = Flow()
+    posts = _lay_out(flow, situation)
+    flow.fill()
+    for queues in _ranked({name: room for name, room in situation.rooms.items() if room.pilots > 0}):
+        for share in _shares(queues, chance):
+            for name, pilots in share.items():
+                flow.allow(("queue", name), END, pilots)
+                flow.fill()
+    return {post: sent for post in sorted(posts) if (sent := flow.through(post, ("queue", post.queue)))}
+
+
+def _lay_out(flow: Flow, situation: Situation) -> frozenset[Post]:
+    """All arcs but those that let new pilots through."""
+    jobs: Counter[frozenset[Post]] = Counter()
+    for work in situation.work:
+        jobs[work.posts] += work.jobs
+    posts = frozenset(post for served in jobs for post in served)
+    for served, number in sorted(jobs.items(), key=lambda each: sorted(each[0])):
+        flow.allow(BEGIN, served, number)
+        for post in sorted(served):
+            flow.allow(served, post, number)
+    everything = jobs.total()
+    for post in sorted(posts):
+        flow.allow(post, END, situation.there.get(post, 0))
+        flow.allow(post, ("queue", post.queue), min(everything, situation.most.get(post, everything)))
+    return posts
+
+
+def _ranked(rooms: Mapping[str, Room]) -> Iterator[Mapping[str, int]]:
+    """Queues with their room, those of one rank together."""
+    ranks = {room.rank for room in rooms.values()}
+    for rank in sorted(ranks, key=lambda each: -math.inf if each is None else each, reverse=True):
+        yield {name: room.pilots for name, room in sorted(rooms.items()) if room.rank == rank}
+
+
+def _shares(queues: Mapping[str, int], chance: random.Random) -> Iterable[Mapping[str, int]]:
+    """Turns, in each of which every queue gets a part of its room."""
+    left = dict(queues)
+    step = {name: math.ceil(room / _TURNS) for name, room in queues.items()}
+    while left:
+        names = sorted(left)
+        chance.shuffle(names)
+        share = {name: min(step[name], left[name]) for name in names}
+        yield share
+        left = {name: room - share[name] for name, room in left.items() if room > share[name]}

@@ -1,0 +1,365 @@
+"""A director's cycles: a real service, this host as batch system, and what may go wrong between them."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Output, Report, Resources
+from pilotage.fabric.batch.glitches import Glitch, Glitchy
+from pilotage.fabric.batch.idealizer import Evidence, Idealized
+from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.client import Client
+from pilotage.fabric.director.cycle import SiteDirector
+from pilotage.fabric.director.outlets import Habits, Intent, Outlet, Sites
+from pilotage.fabric.director.summary import Summary
+from pilotage.service.parts import utc_now
+from tests.running_service import Service, running
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org:
+      VO: [cms, dune]
+      CEs:
+        ce1:
+          CPUTime: 100000
+          Queues:
+            long: {MaxTotalJobs: 6, MaxWaitingJobs: 6, Rank: 2, MaxRAM: 4000}
+            short: {MaxTotalJobs: 3, MaxWaitingJobs: 3, MaxRAM: 2000}
+            flagged:
+              MaxRAM: 4000
+              NodeAttributes: {CPUModel: [intel, amd]}
+              Forwarding: {Vocabulary: Slurm, Attributes: {CPUModel: {features: {intel: intel, amd: amd}}}}
+Registry:
+  VO: {cms: {}, dune: {}}
+  Groups:
+    cms_user: {VO: cms}
+    dune_user: {VO: dune}
+"""
+LONG, SHORT = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short"
+SLEEPS = "#!/bin/sh\nexec sleep 600\n"
+
+
+@dataclass
+class Mortal:
+    """A batch system whose caller dies at a submission: before it, or when it was taken."""
+
+    system: Glitchy
+    dies: str = ""
+    submitted: Counter[str] = field(default_factory=Counter)
+
+    def submit(self, job: BatchJob) -> str:
+        if self.dies == "before":
+            raise KeyboardInterrupt
+        self.submitted[job.stamp] += 1
+        reference = self.system.submit(job)
+        if self.dies == "after":
+            raise KeyboardInterrupt
+        return reference
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+        return self.system.status(handles)
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        return self.system.find(stamps)
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        self.system.kill(handles)
+
+    def output(self, handle: Handle) -> Output:
+        return self.system.output(handle)
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        self.system.forget(handles)
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        return self.system.capacity()
+
+
+class Ground:
+    """A service, a batch system, and directors that come and go."""
+
+    def __init__(self, service: Service, directory: Path) -> None:
+        self.service = service
+        self.host = LocalHost(directory=str(directory / "jobs"), cores=2, memory=100_000)
+        self.faults = Glitchy(system=self.host)
+        self.system = Mortal(system=self.faults)
+        self.script = SLEEPS
+        self.ahead = timedelta(0)  #: of the real time
+        self.ticks = 0.0
+        self.clients: list[Client] = []
+
+    def director(
+        self,
+        *queues: str,
+        vos: Sequence[str] = ("cms",),
+        resources: Resources = Resources(),  # noqa: B008 - frozen
+        **habits: object,
+    ) -> SiteDirector:
+        clients = {
+            vo: Client(self.service.url, self.service.token("director", vo=vo, user="dora")) for vo in vos
+        }
+        self.clients += clients.values()
+        system = Idealized(
+            system=self.system,
+            evidence=Evidence(listings=3, seconds=100),
+            clock=lambda: self.ticks,
+            sleep=lambda _: None,
+        )
+        outlets = {
+            queue: Outlet(queue=queue, system="host", batch_queue="local", resources=resources)
+            for queue in queues or (LONG, SHORT)
+        }
+        sites = Sites(
+            outlets=outlets,
+            systems={"host": system},
+            habits=replace(Habits(name="north"), **habits),  # type: ignore[arg-type]
+            script=self._script,
+        )
+        return SiteDirector(sites=sites, clients=clients, chance=random.Random(1))
+
+    def _script(self, intent: Intent) -> str:
+        assert intent.secret
+        return self.script
+
+    def submit(self, number: int, *, vo: str = "cms", **more: object) -> None:
+        job = {"Executable": "/bin/true", **more}
+        answer = self.service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job] * number})
+        assert answer.status_code == 201, answer.text
+
+    def cycle(self, director: SiteDirector) -> Summary:
+        self.ticks += 60
+        return director.cycle(self.now)
+
+    @property
+    def now(self) -> datetime:
+        return utc_now() + self.ahead
+
+    def pilots(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.service.operator().get("/api/v1/pilots").json()["pilots"]
+        return found
+
+    def statuses(self) -> Counter[str]:
+        return Counter(pilot["status"] for pilot in self.pilots())
+
+    def batch_jobs(self) -> Counter[str]:
+        """How many batch jobs there are, by stamp."""
+        return Counter(path.parent.name for path in Path(self.host.directory).glob("*/entry.json"))
+
+    def wait_until_ended(self) -> None:
+        deadline = time.monotonic() + 20
+        while (here := self.host.capacity()["local"]).waiting + here.running:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self.host.kill([Handle(stamp=stamp) for stamp in self.batch_jobs()])
+        for client in self.clients:
+            client.close()
+
+
+@pytest.fixture
+def ground(engine: Engine, tmp_path: Path) -> Iterator[Ground]:
+    with running(engine, tmp_path, CONFIG) as service:
+        made = Ground(service, tmp_path)
+        yield made
+        made.close()
+
+
+def test_pilots_are_sent_for_the_work_that_there_is_and_no_more(ground: Ground) -> None:
+    ground.submit(4)
+    director = ground.director()
+
+    first = ground.cycle(director)
+    second = ground.cycle(director)
+
+    assert (first.jobs, first.submitted) == (4, 4)
+    assert second.submitted == 0, "those that wait are counted against the work"
+    assert {pilot["queue"] for pilot in ground.pilots()} == {"long"}, "the better rank"
+    assert all(pilot["reference"] for pilot in ground.pilots())
+    assert ground.batch_jobs() == Counter({pilot["stamp"]: 1 for pilot in ground.pilots()})
+
+
+def test_no_queue_gets_more_pilots_than_its_limits_for_all_vos_together(ground: Ground) -> None:
+    ground.submit(20)
+    ground.submit(20, vo="dune")
+    director = ground.director(vos=("cms", "dune"))
+
+    sent = [ground.cycle(director).submitted for _ in range(3)]
+
+    assert sent == [9, 0, 0]
+    assert Counter(pilot["queue"] for pilot in ground.pilots()) == {"long": 6, "short": 3}
+
+
+def test_no_pilot_is_sent_where_nothing_waits_or_the_site_is_banned(ground: Ground) -> None:
+    director = ground.director()
+    assert ground.cycle(director).submitted == 0
+
+    ground.submit(3)
+    ground.service.operator().post("/api/v1/sites/LCG.A.org/ban", json={"reason": "power cut"})
+
+    assert ground.cycle(director).submitted == 0
+    assert not ground.pilots()
+
+
+def test_pilots_for_jobs_that_need_a_node_are_sent_with_its_flags_and_never_mixed(ground: Ground) -> None:
+    ground.submit(2, Requirements={"CPUModel": "amd"})
+    ground.submit(3)
+    director = ground.director("LCG.A.org/ce1/flagged")
+
+    summary = ground.cycle(director)
+
+    kinds = Counter(pilot["stamp"].split(".")[1] for pilot in ground.pilots())
+    assert summary.submitted == 5
+    assert sorted(kinds.values()) == [2, 3]
+    assert kinds["any"] == 3
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_a_director_that_died_in_a_submission_loses_and_doubles_no_pilot(ground: Ground, dies: str) -> None:
+    ground.submit(3)
+    ground.system.dies = dies
+    with suppress(KeyboardInterrupt):
+        ground.cycle(ground.director())
+    [intent] = ground.pilots()
+    assert intent["reference"] is None
+    ground.system.dies = ""
+
+    again = ground.director()
+    summaries = [ground.cycle(again) for _ in range(5)]
+
+    of_intent = next(pilot for pilot in ground.pilots() if pilot["stamp"] == intent["stamp"])
+    assert ground.batch_jobs().total() == 3
+    assert max(ground.system.submitted.values()) == 1
+    assert (of_intent["reference"] is not None) == (dies == "after")
+    assert sum(summary.adopted for summary in summaries) == (dies == "after")
+    if dies == "before":
+        assert of_intent["status"] == "Deleted", "given up, and another one was sent in its place"
+
+
+def test_a_submission_without_an_answer_is_found_by_its_stamp(ground: Ground) -> None:
+    ground.submit(2)
+    director = ground.director()
+    ground.faults.glitch = Glitch.LATE
+    ground.system.system = Glitchy(system=_OnlySubmissions(ground.host, ground.faults))  # type: ignore[arg-type]
+
+    first = ground.cycle(director)
+    ground.system.system = Glitchy(system=ground.host)
+    second = ground.cycle(director)
+
+    assert (first.submitted, first.uncertain) == (0, 1)
+    assert (second.adopted, second.submitted) == (1, 1)
+    assert ground.batch_jobs().total() == 2
+
+
+class _OnlySubmissions:
+    """Faults of submissions alone."""
+
+    def __init__(self, host: LocalHost, faults: Glitchy) -> None:
+        self._host = host
+        self.submit = faults.submit
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._host, name)
+
+
+@pytest.mark.parametrize("glitch", [Glitch.TIMEOUT, Glitch.PARTIAL, Glitch.LATE])
+def test_what_is_unknown_or_missing_for_a_while_is_not_gone(ground: Ground, glitch: Glitch) -> None:
+    ground.submit(3)
+    director = ground.director()
+    ground.cycle(director)
+    before = ground.pilots()
+    rounds = 2 if glitch is Glitch.PARTIAL else 6
+
+    ground.faults.glitch = glitch
+    summaries = [ground.cycle(director) for _ in range(rounds)]
+    ground.faults.glitch = None
+
+    assert not any(summary.submitted or summary.ended or summary.killed for summary in summaries)
+    assert {pilot["stamp"] for pilot in before} == {pilot["stamp"] for pilot in ground.pilots()}
+    assert ground.statuses().keys() <= {"Waiting", "Running"}
+    assert ground.batch_jobs().total() == 3
+
+
+def test_pilots_that_break_say_why_and_make_their_queue_pause(ground: Ground) -> None:
+    ground.submit(2)
+    ground.script = "#!/bin/sh\necho no such library >&2\nexit 3\n"
+    director = ground.director(LONG)
+    ground.cycle(director)
+    ground.wait_until_ended()
+
+    summary = ground.cycle(director)
+
+    assert summary.ended == {"Aborted": 2}
+    assert (summary.submitted, summary.paused) == (0, [LONG])
+    assert all("no such library" in pilot["status_reason"] for pilot in ground.pilots())
+    assert all("exit status 3" in pilot["status_reason"] for pilot in ground.pilots())
+
+    ground.ahead = timedelta(minutes=3)
+    assert ground.cycle(director).submitted == 1, "one to see whether it is better"
+    ground.wait_until_ended()
+    ground.ahead = timedelta(0)
+    assert ground.cycle(ground.director(LONG)).submitted == 0, "one that was started again knows it, too"
+
+
+def test_a_queue_whose_pilots_find_nothing_to_do_pauses_as_well(ground: Ground) -> None:
+    ground.submit(1)
+    ground.script = "#!/bin/sh\nexit 0\n"
+    director = ground.director(LONG)
+    ground.cycle(director)
+    ground.wait_until_ended()
+
+    summary = ground.cycle(director)
+
+    assert (summary.ended, summary.submitted) == ({"Done": 1}, 0)
+    assert summary.paused == [LONG]
+
+
+def test_a_batch_job_whose_pilot_has_ended_is_killed_and_its_files_go(ground: Ground) -> None:
+    ground.submit(1)
+    director = ground.director(LONG, grace=timedelta(seconds=30))
+    ground.cycle(director)
+    [pilot] = ground.pilots()
+    told = {"status": "Done", "reason": "no work"}
+    ground.service.operator().post(f"/api/v1/pilots/{pilot['stamp']}/status", json=told)
+    assert ground.cycle(director).killed == 0, "it may still be on its way out"
+
+    ground.ahead = timedelta(minutes=1)
+    orphans = ground.cycle(director).killed
+    ground.wait_until_ended()
+    ground.cycle(director)
+
+    assert orphans == 1
+    assert not ground.host.find([pilot["stamp"]])
+
+
+def test_what_the_batch_system_refuses_is_told_and_not_tried_again_at_once(ground: Ground) -> None:
+    ground.submit(5)
+    director = ground.director(LONG, resources=Resources(cores=64))
+
+    first, second = ground.cycle(director), ground.cycle(director)
+
+    assert (first.refused, first.submitted) == (1, 0)
+    assert second.refused == 0
+    assert "64 cores" in ground.pilots()[0]["status_reason"]
+
+
+def test_another_directors_pilots_are_left_alone(ground: Ground) -> None:
+    ground.submit(1)
+    ground.cycle(ground.director())
+    [pilot] = ground.pilots()
+
+    ground.submit(1)
+    summary = ground.cycle(ground.director(name="south"))
+
+    assert summary.waiting == summary.running == 0
+    assert pilot in ground.pilots()

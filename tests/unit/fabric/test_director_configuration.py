@@ -1,0 +1,61 @@
+from typing import Any
+
+import pytest
+
+from pilotage.fabric.director import configuration
+from pilotage.fabric.director.configuration import InvalidDirector
+
+
+def said(**more: Any) -> dict[str, Any]:
+    return {
+        "url": "https://pilotage.example.org",
+        "name": "north",
+        "vos": {"cms": {"token_file": "/etc/cms.token"}},
+        "systems": {"farm": {"kind": "slurm", "directory": "/shared"}},
+        "queues": [{"queue": "LCG.A.org/ce1/long", "system": "farm", "flags": ["--qos=grid"]}],
+        **more,
+    }
+
+
+def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
+    [queue] = configuration.read(said(), "d.yaml").queues
+
+    assert (queue.outlet().batch_queue, queue.outlet().flags) == ("long", ("--qos=grid",))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"name": "north.1"}, "name: String should match pattern"),
+        ({"evry": 5}, "evry: unknown setting, did you mean every?"),
+        ({"vos": {}}, "vos: Dictionary should have at least 1 item"),
+        ({"queues": [{"queue": "long", "system": "farm"}]}, "queues/0/queue: String should match"),
+        (
+            {"queues": [{"queue": "A/b/c", "system": "fram"}]},
+            "there is no system fram, only farm, did you mean farm?",
+        ),
+        ({"queues": [{"queue": "A/b/c", "system": "farm"}] * 2}, "queues/1/queue: A/b/c is named before"),
+        ({"systems": {"farm": {"kind": "slurm", "directory": "jobs"}}}, "directory: jobs is not absolute"),
+        ({"systems": {"farm": {"kind": "local", "directory": "/a"}}}, "needs cores and memory"),
+        ({"systems": {"farm": {"kind": "pbs", "directory": "/a"}}}, "systems/farm/kind"),
+        ({"every": 0}, "every: Input should be greater than 0, not 0"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidDirector) as refused:
+        configuration.read(said(**more), "d.yaml")
+
+    assert message in str(refused.value)
+    assert "d.yaml" in str(refused.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(InvalidDirector) as refused:
+        configuration.read(said(every=0, at_once=0), "d.yaml")
+
+    assert [problem.path for problem in refused.value.problems] == ["every", "at_once"]
+
+
+def test_a_file_without_settings_is_refused() -> None:
+    with pytest.raises(InvalidDirector, match="holds no settings by name"):
+        configuration.read(None, "d.yaml")

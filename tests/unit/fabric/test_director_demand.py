@@ -1,0 +1,183 @@
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.fabric.director import demand
+from pilotage.fabric.director.demand import Limits, Room, Situation, Work
+from pilotage.fabric.director.experience import Pause, Trial, most_to_send
+from pilotage.fabric.director.posts import Post, kind, kind_of, new_stamp
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+QUEUES = ("A/ce/long", "A/ce/short", "B/ce/all")
+POSTS = tuple(
+    Post(vo=vo, queue=queue, flags=flags)
+    for vo in ("cms", "dune")
+    for queue in QUEUES
+    for flags in ((), ("--constraint=amd",))
+)
+works = st.builds(
+    Work, jobs=st.integers(1, 12), posts=st.frozensets(st.sampled_from(POSTS), min_size=1, max_size=5)
+)
+situations = st.builds(
+    Situation,
+    work=st.lists(works, max_size=6),
+    rooms=st.dictionaries(
+        st.sampled_from(QUEUES),
+        st.builds(Room, pilots=st.integers(0, 15), rank=st.none() | st.integers(0, 2).map(float)),
+    ),
+    there=st.dictionaries(st.sampled_from(POSTS), st.integers(0, 8)),
+    most=st.dictionaries(st.sampled_from(POSTS), st.integers(0, 3)),
+)
+
+
+def decided(situation: Situation) -> Counter[Post]:
+    return Counter(demand.decide(situation, random.Random(0)))
+
+
+def room_of(situation: Situation, queue: str) -> int:
+    return situation.rooms[queue].pilots if queue in situation.rooms else 0
+
+
+def served(situation: Situation, new: Counter[Post]) -> int:
+    """Jobs that find a pilot of their own, found job by job; slow, and another way than the program's."""
+    slots = [post for post in POSTS for _ in range(situation.there.get(post, 0) + new[post])]
+    taken: dict[int, frozenset[Post]] = {}
+
+    def place(posts: frozenset[Post], tried: set[int]) -> bool:
+        for number, post in enumerate(slots):
+            if post in posts and number not in tried:
+                tried.add(number)
+                if number not in taken or place(taken[number], tried):
+                    taken[number] = posts
+                    return True
+        return False
+
+    return sum(place(work.posts, set()) for work in situation.work for _ in range(work.jobs))
+
+
+@given(situations)
+def test_no_queue_gets_more_than_it_has_room_for_and_no_post_more_than_it_may(situation: Situation) -> None:
+    new = decided(situation)
+
+    for queue in QUEUES:
+        assert sum(number for post, number in new.items() if post.queue == queue) <= room_of(situation, queue)
+    assert all(new[post] <= most for post, most in situation.most.items())
+
+
+@given(situations)
+def test_every_new_pilot_has_a_job_that_nobody_else_takes(situation: Situation) -> None:
+    new = decided(situation)
+
+    assert served(situation, new) == served(situation, Counter()) + new.total()
+
+
+@given(situations)
+def test_no_job_is_left_to_which_one_more_pilot_could_be_sent(situation: Situation) -> None:
+    new = decided(situation)
+    now = served(situation, new)
+
+    for post in POSTS:
+        used = sum(number for each, number in new.items() if each.queue == post.queue)
+        is_room = used < room_of(situation, post.queue)
+        if is_room and new[post] < situation.most.get(post, 10**6):
+            assert served(situation, new + Counter({post: 1})) == now
+
+
+def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
+    posts = frozenset(Post(vo="cms", queue=queue) for queue in QUEUES)
+    rooms = {queue: Room(pilots=100) for queue in QUEUES}
+
+    new = decided(Situation(work=[Work(jobs=12, posts=posts)], rooms=rooms))
+
+    assert new.total() == 12
+    assert len(new) > 1, "queues that are equally good share the work"
+
+
+def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None:
+    posts = frozenset(Post(vo="cms", queue=queue) for queue in QUEUES)
+    there = {Post(vo="cms", queue=QUEUES[0]): 5, Post(vo="dune", queue=QUEUES[0]): 5}
+
+    new = decided(
+        Situation(work=[Work(jobs=7, posts=posts)], rooms={QUEUES[1]: Room(pilots=50)}, there=there)
+    )
+
+    assert new == {Post(vo="cms", queue=QUEUES[1]): 2}
+
+
+def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
+    posts = frozenset(Post(vo="cms", queue=queue) for queue in QUEUES)
+    rooms = {
+        QUEUES[0]: Room(pilots=4),
+        QUEUES[1]: Room(pilots=4, rank=1.0),
+        QUEUES[2]: Room(pilots=4, rank=7.0),
+    }
+
+    new = decided(Situation(work=[Work(jobs=6, posts=posts)], rooms=rooms))
+
+    assert new == {Post(vo="cms", queue=QUEUES[2]): 4, Post(vo="cms", queue=QUEUES[1]): 2}
+
+
+def test_a_job_with_one_choice_is_not_crowded_out_by_one_with_two() -> None:
+    here, there = Post(vo="cms", queue=QUEUES[0]), Post(vo="cms", queue=QUEUES[1])
+    work = [Work(jobs=3, posts=frozenset({here, there})), Work(jobs=3, posts=frozenset({here}))]
+
+    new = decided(
+        Situation(work=work, rooms={QUEUES[0]: Room(pilots=3, rank=1.0), QUEUES[1]: Room(pilots=3)})
+    )
+
+    assert new == {here: 3, there: 3}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "room"), [(0, 0, 5), (5, 0, 0), (2, 3, 3), (0, 19, 1), (0, 30, 0), (9, 0, 0)]
+)
+def test_a_queue_takes_pilots_up_to_both_of_its_limits(waiting: int, running: int, room: int) -> None:
+    assert Limits(total=20, waiting=5).room(waiting=waiting, running=running) == room
+
+
+def bad(minutes: float) -> Trial:
+    """A pilot that was sent and went wrong so many minutes ago."""
+    return Trial(
+        sent_at=NOW - timedelta(minutes=minutes), known_at=NOW - timedelta(minutes=minutes), good=False
+    )
+
+
+def good(minutes: float) -> Trial:
+    return Trial(sent_at=NOW - timedelta(minutes=minutes), known_at=NOW, good=True)
+
+
+@pytest.mark.parametrize(
+    ("trials", "most"),
+    [
+        ([], None),
+        ([good(10)], None),
+        ([bad(1)], 0),
+        ([bad(3)], 1),
+        ([bad(3), bad(3.1), bad(3.2)], 1),
+        ([bad(3), bad(6)], 0),
+        ([bad(5), bad(8)], 1),
+        ([bad(9), bad(13), bad(16), bad(20)], 0),
+        ([bad(61), *(bad(61 + 3 * n) for n in range(30))], 1),
+        ([bad(1), good(0.5)], None),
+        ([bad(1), good(2)], 0),
+    ],
+    ids=str,
+)
+def test_the_pause_after_bad_pilots_doubles_until_a_good_one_was_sent(
+    trials: list[Trial], most: int | None
+) -> None:
+    assert most_to_send(trials, Pause(), NOW) == most
+
+
+def test_a_stamp_tells_whose_it_is_and_with_which_flags_its_pilot_was_sent() -> None:
+    flags = ("--constraint=amd", "--mem=4000M")
+    stamp = new_stamp("north", flags)
+
+    assert kind_of(stamp, "north") == kind(flags) != kind(())
+    assert kind_of(stamp, "nort") is None
+    assert kind_of("0123abcd", "north") is None
+    assert new_stamp("north", flags) != stamp
