@@ -157,10 +157,8 @@ class Claimer:
             return []
         try:
             looks = self._matcher.serve([ticket.request for ticket in batch])
-        except database.UNAVAILABLE:
-            raise
-        except Exception:
-            if len(batch) == 1:
+        except Exception as error:
+            if len(batch) == 1 or database.is_away(error):
                 raise
             log.warning("%d requests could not be served together; each goes alone", len(batch))
             return [again for ticket in batch for again in self._turn([ticket])]
