@@ -110,7 +110,7 @@ def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()
     with database.writing(engine) as conn:
-        bans.store(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+        bans.ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
     hand.asks(60)
     hand.matcher.write_down()
     assert hand.waited(job_id) == {"banned": 60}
