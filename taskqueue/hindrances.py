@@ -51,7 +51,7 @@ class Hindrance:
 def write(conn: Connection, seen: Collection[Hindrance]) -> None:
     """Write down what was seen; what goes on from a time that is written already prolongs that.
 
-    The same again changes nothing, and several matchers may write of one task queue at once.
+    The same again says nothing new, and several matchers may write of one task queue at once.
     """
     if not seen:
         return
