@@ -36,6 +36,7 @@ NOT_BOOKED = (
     .where(
         jobs.c.status.in_(sorted(FINAL)),
         jobs.c.updated_at >= bindparam("since", type_=jobs.c.updated_at.type),
+        jobs.c.updated_at <= bindparam("until", type_=jobs.c.updated_at.type),
         ~_is_booked,
     )
     .order_by(jobs.c.updated_at)
@@ -49,9 +50,9 @@ BOOK = insert(table)
 OF_JOB = select(table.c.cause, table.c.seconds).where(table.c.job_id == bindparam("the_job"))
 
 
-def book_ended(conn: Connection, *, since: datetime, most: int) -> list[datetime]:
-    """Write down for what jobs had waited that ended since then; when each ended, the earliest first."""
-    rows = conn.execute(NOT_BOOKED, {"since": since, "most": most}).mappings().all()
+def book_ended(conn: Connection, *, since: datetime, until: datetime, most: int) -> list[datetime]:
+    """Write down for what jobs had waited that ended in that time; when each ended, the earliest first."""
+    rows = conn.execute(NOT_BOOKED, {"since": since, "until": until, "most": most}).mappings().all()
     return _book(conn, rows)
 
 

@@ -1,6 +1,7 @@
 """Typical mistakes on a real grid: every explanation names the mistake and the change that helps."""
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -404,7 +405,7 @@ def test_the_time_waited_is_told_by_cause(service: Service):
     [job_id] = user.post("/api/v1/jobs", json={"jobs": [JOB]}).json()["job_ids"]
     assert set(user.get(f"/api/v1/jobs/{job_id}").json()["waited"]) <= {"optimizers", "a pilot"}
     user.post(f"/api/v1/jobs/{job_id}/kill")
-    waits.cycle(service.engine, now=utc_now(), holder="test", memory=waits.Memory())
+    waits.cycle(service.engine, now=utc_now() + timedelta(minutes=3), holder="test", memory=waits.Memory())
     [row] = user.get("/api/v1/jobs/summary?by=status").json()["summary"]
     assert (row["status"], row["count"]) == ("Killed", 1)
     assert row["waited"].keys() == user.get(f"/api/v1/jobs/{job_id}").json()["waited"].keys()
