@@ -34,7 +34,8 @@ from taskqueue.task_queues import TaskQueue
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
 #: Why there is nothing, where no gate says so.
-BANNED = "banned"
+#: The queue is switched off, or not for the VOs of the pilot.
+NOT_USABLE = "not_usable"
 NO_TASK_QUEUE = "no_task_queue"
 #: Jobs wait that another node of the queue may run.
 NODE = "node"
@@ -203,11 +204,15 @@ class Matcher:
         if given:
             return Look(claimed=given)
         try:
+            if request.caller.queue is None:
+                places.require_one(request.presented)
             served, resource = self._place(conn, request.presented, request.caller, age)
         except PilotageError as error:
             return error
         if served is None:
-            return Look(refused=BANNED)
+            return Look(refused=NOT_USABLE)
+        if within := gates.below(self._config(), served.place, _vos(resource)):
+            return places.not_exact(served.place, within[0])
         candidates = self._wanted(conn, request.presented, served.pools, resource)
         candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)
@@ -240,12 +245,12 @@ class Matcher:
         None: the queue serves none of the VOs now.
         """
         config = self._config()
+        presented = places.spelled(presented, config)
         address = _address(presented, caller, config)
         resource = _allowed(presented.resource, caller, config)
         if address is None:
             with self._lock:
-                said = places.spelled(presented, config)
-                found = self._places.served_without_queue(conn, config, said, _vos(resource), age=age)
+                found = self._places.served_without_queue(conn, config, presented, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:

@@ -36,6 +36,6 @@ class MatchAnswer:
     """What the pilot is given, or why nothing."""
 
     matches: tuple[Claimed, ...] = ()
-    reason: str | None = None  #: one word if there is nothing: no_task_queue, banned
+    reason: str | None = None  #: one word if there is nothing: no_task_queue, not_usable, banned
     retry_after: int | None = None  #: seconds
     warnings: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from cs_config.throttle import LIMITS, Policy, Throttle
 from requirements import two_sided
 from requirements.errors import InvalidInput
 from requirements.two_sided import TwoSided
-from requirements.values import Value, lookup
+from requirements.values import Value, as_value, lookup
 
 JOBS = "CurrentJobs"
 SUBMITTING = "CurrentSubmittingJobs"
@@ -68,6 +68,13 @@ class Throttled:
         return self._sum(counters)
 
     @property
+    def cur_matches(self) -> float | None:
+        """The start value and what is reserved; None: unknown, or beyond what an expression can be given."""
+        start = self.start
+        found = None if start is None else start + self.reserved
+        return found if found is not None and two_sided.is_reckonable(found) else None
+
+    @property
     def limits(self) -> Mapping[str, float]:
         """Those that are set, by configuration or advertisement; the smaller holds."""
         found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
@@ -77,8 +84,7 @@ class Throttled:
     def counters(self) -> Mapping[str, float]:
         """What is counted, CurMatches and the matches since the advertisement included."""
         said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
-        start = self.start
-        said |= {SINCE: self.reserved, CUR_MATCHES: None if start is None else start + self.reserved}
+        said |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
         return {name: value for name, value in said.items() if value is not None}
 
     def room(self) -> Room:
@@ -101,12 +107,12 @@ class Throttled:
         if self.throttle.policy is not Policy.EXPRESSION:
             return True
         own = self.attributes()
-        return all(each.is_true(own, job) for each in self._expressions())
+        return all(_is_true(each, own, job) for each in self._expressions())
 
     def attributes(self) -> Mapping[str, Value]:
         """What an expression of the site sees under bare names."""
-        start = self.start
-        counted = {} if start is None else {CUR_MATCHES: start + self.reserved}
+        cur_matches = self.cur_matches
+        counted = {} if cur_matches is None else {CUR_MATCHES: cur_matches}
         fixed = {*map(str.lower, (CUR_MATCHES, SINCE, *self.limits))}
         others = {name: value for name, value in self.advertised.items() if name.lower() not in fixed}
         return {**others, **self.limits, **counted, SINCE: self.reserved}
@@ -134,7 +140,7 @@ class Throttled:
         if self.asks_job:
             return OPEN
         own = self.attributes()
-        if all(each.is_true(own) for each in expressions):
+        if all(_is_true(each, own, {}) for each in expressions):
             return Room(jobs=1)  # what it says after that one is asked again
         return Room(jobs=0, why=f"{REQUIREMENTS} is not true")
 
@@ -162,6 +168,27 @@ class Throttled:
         values = [_number(lookup(self.advertised, name)) for name in counters]
         known = [value for value in values if value is not None]
         return sum(known) if len(known) == len(values) else None
+
+
+def check_start(advertised: Mapping[str, Value]) -> None:
+    """Refuse an advertised start value of CurMatches that is a number which nothing can be compared with.
+
+    Raises:
+        InvalidInput: It is not finite, or beyond the integers that are exact.
+    """
+    said = lookup(advertised, CUR_MATCHES)
+    if isinstance(said, str):
+        value = two_sided.read(said, CUR_MATCHES).value(advertised)
+        if type(value) in (int, float):
+            as_value(value, CUR_MATCHES)
+
+
+def _is_true(expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> bool:
+    """Whether it is true; what it cannot be asked with closes this throttle and nothing else."""
+    try:
+        return expression.is_true(own, job)
+    except InvalidInput:
+        return False
 
 
 def _expression(text: Value) -> TwoSided:

@@ -34,7 +34,7 @@ class Metrics:
         )
         self._without_match = Counter(
             "pilotage_match_refusals_total",
-            "Requests for work that got none, by reason.",
+            "Requests for work that got none, by the reason that the pilot was told.",
             ["reason"],
             registry=self.registry,
         )

@@ -325,7 +325,7 @@ def test_a_queue_that_is_shut_or_not_for_the_vo_gets_nothing(
     _put(engine, now)
     shut = QueueAddress(site="A.B.ch", ce="ce1", queue="shut")
     others = QueueAddress(site="A.B.ch", ce="ce2", queue="long")
-    assert _serve(matcher, request(**at(shut)), request(**at(others))) == ["banned", "banned"]
+    assert _serve(matcher, request(**at(shut)), request(**at(others))) == ["not_usable", "not_usable"]
 
 
 # Who it speaks for.

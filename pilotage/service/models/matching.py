@@ -110,7 +110,9 @@ class Matches(BaseModel):
     matches: list[MatchAnswer]
     warnings: list[str] = []
     reason: str | None = Field(
-        default=None, description="`no_task_queue`, `limits`, `banned`, `throttled` or `node`."
+        default=None,
+        description="`no_task_queue`, `not_usable` (the queue is switched off, or not for the VO), `limits`, "
+        "`banned`, `throttled` or `node`.",
     )
     retry_after: int | None = Field(default=None, description="Seconds after which to ask again.")
 

@@ -87,7 +87,7 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> Matches:
     """Ask for work: jobs with their leases, or why there is none and when to ask again."""
-    said = presented.read(body.stated())
+    said = places.spelled(presented.read(body.stated()), parts.live.current)
     address = await _admitted(parts, caller, said)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
@@ -129,7 +129,7 @@ async def request_job(
 @allow(Role.DIRECTOR)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
     """All task queues that the resource may serve now."""
-    said = presented.read(body.stated())
+    said = places.spelled(presented.read(body.stated()), parts.live.current)
     pilot_places.check_site(caller, said.site)
     found = parts.matcher.get_matching_task_queues(said, _caller(parts, caller, said))
     return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(said.warnings))

@@ -435,3 +435,13 @@ def test_many_pilots_at_once_get_each_job_once(service: Service):
     with ThreadPoolExecutor(20) as pool:
         taken = [job_id for found in pool.map(drain, pilots) for job_id in found]
     assert sorted(taken) == ids
+
+
+def test_a_queue_that_is_not_for_the_vo_is_no_ban(service: Service, config_text: str):
+    service.configure(config_text.replace("VO: [cms, dune]", "VO: [dune]", 1))
+    submit(service)
+    answer = ask(service.pilot(QUEUE)).json()
+    assert (answer["matches"], answer["reason"]) == ([], "not_usable")
+    text = service.as_role("monitor").get("/metrics").text
+    assert 'pilotage_match_refusals_total{reason="not_usable"} 1.0' in text
+    assert 'reason="banned"' not in text
