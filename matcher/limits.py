@@ -59,6 +59,10 @@ class Rule:
         """Whether this is the value; names are the same in any case, so that nobody writes past a limit."""
         return fold(value or "") == fold(self.limit.value)
 
+    def may_be_told(self, vos: Collection[str] | None) -> bool:
+        """Whether those of these VOs may know of it: it is theirs or of all; None: they may know all."""
+        return vos is None or self.vo is None or self.vo in vos
+
     @property
     def about(self) -> str:
         """Whose jobs, for a person."""
