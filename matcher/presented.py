@@ -20,6 +20,10 @@ _MOST_PROCESSORS = 1024
 _LARGEST = 2**53
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
+#: Pools in one request.
+_MOST_POOLS = 3000
+#: Unknown names for which the right one is looked for.
+_MOST_HINTS = 20
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
 #: What says where a pilot is.
@@ -176,7 +180,7 @@ class _Reader:
     def _keep(self, name: str, value: object) -> None:
         self.unknown[name] = value
         if fold(name) not in _SILENT:
-            meant = did_you_mean(name, _KEYWORDS)
+            meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < _MOST_HINTS else None
             hint = f", did you mean {meant}?" if meant else ""
             self.warnings.append(f"{name}: not known here, kept as an attribute{hint}")
 
@@ -223,6 +227,9 @@ class _Reader:
         if "pools" not in said:
             return frozenset()
         texts = {text.strip().lower() for text in self._texts(*said["pools"])}
+        if len(texts) > _MOST_POOLS:
+            self.complain(said["pools"][0], f"{len(texts)} pools, allowed are {_MOST_POOLS}")
+            return frozenset()
         self.warnings += [
             f"SubmitPool: {text} is no pool id" for text in texts if text and not _is_pool(text)
         ]
