@@ -25,7 +25,7 @@ from matcher.served import Served
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import bans, database, mapping, task_queues
+from taskqueue import bans, database, mapping, pilots, task_queues
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.task_queues import TaskQueue
 
@@ -192,11 +192,15 @@ class Matcher:
         if given:
             return Look(claimed=given)
         try:
+            if request.caller.queue is None:
+                places.require_one(request.presented)
             served, resource = self._place(conn, request.presented, request.caller, age)
         except PilotageError as error:
             return error
         if served is None:
             return Look(refused=NOT_USABLE)
+        if within := gates.below(self._config(), served.place, _vos(resource)):
+            return places.not_exact(served.place, within[0])
         candidates = self._wanted(conn, request.presented, served.pools, resource)
         candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)
@@ -213,7 +217,7 @@ class Matcher:
             request=request,
             resource=resource,
             place=served.place,
-            holder=self._holder(request),
+            holder=self._holder(conn, request, served.place),
             drawn=drawn,
             keeper=keeper,
             otherwise=otherwise,
@@ -227,12 +231,15 @@ class Matcher:
         None: the queue serves none of the VOs now.
         """
         config = self._config()
+        presented = places.spelled(presented, config)
         address = _address(presented, caller, config)
         resource = _allowed(presented.resource, caller, config)
         if address is None:
+            resource = replace(resource, vos=places.usable_by(_vos(resource), presented, config))
+            if not resource.vos:
+                return None, resource
             with self._lock:
-                said = places.spelled(presented, config)
-                found = self._places.served_without_queue(conn, config, said, _vos(resource), age=age)
+                found = self._places.served_without_queue(conn, config, presented, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
@@ -280,12 +287,17 @@ class Matcher:
         kept_back = (each.requirement_class.submit_pool in served.kept_back for each in fitting)
         return NODE if any(kept_back) else None
 
-    def _holder(self, request: MatchRequest) -> Holder:
+    def _holder(self, conn: Connection, request: MatchRequest, place: Place) -> Holder:
+        """Who asks; who is no pilot itself may ask for one of its VOs at its place, not for any other."""
         vos = request.caller.vos
+        stamp = request.caller.stamp
+        stated = None if stamp else request.presented.stamp
+        if stated and pilots.is_at(conn, stated, site=place.site, vos=vos):
+            stamp = stated
         leases = operations(self._config(), min(vos) if len(vos) == 1 else None).leases
         return Holder(
             subject=request.caller.subject,
-            stamp=request.caller.stamp or request.presented.stamp,
+            stamp=stamp,
             lease_time=timedelta(seconds=leases.time),
         )
 
