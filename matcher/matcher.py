@@ -26,7 +26,7 @@ from matcher.sightings import Sightings
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import bans, database, hindrances, mapping, task_queues
+from taskqueue import bans, database, hindrances, mapping, pilots, task_queues
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
@@ -230,7 +230,7 @@ class Matcher:
             request=request,
             resource=resource,
             place=served.place,
-            holder=self._holder(request),
+            holder=self._holder(conn, request, served.place),
             drawn=drawn,
             keeper=keeper,
             fitting=self._let_in(conn, gate, candidates, served.place, resource),
@@ -249,6 +249,9 @@ class Matcher:
         address = _address(presented, caller, config)
         resource = _allowed(presented.resource, caller, config)
         if address is None:
+            resource = replace(resource, vos=places.usable_by(_vos(resource), presented, config))
+            if not resource.vos:
+                return None, resource
             with self._lock:
                 found = self._places.served_without_queue(conn, config, presented, _vos(resource), age=age)
                 return found, resource
@@ -332,12 +335,17 @@ class Matcher:
             if cause is not None and wish.job_id is None:
                 self._sightings.note(cause, wish.fitting, now)
 
-    def _holder(self, request: MatchRequest) -> Holder:
+    def _holder(self, conn: Connection, request: MatchRequest, place: Place) -> Holder:
+        """Who asks; who is no pilot itself may ask for one of its VOs at its place, not for any other."""
         vos = request.caller.vos
+        stamp = request.caller.stamp
+        stated = None if stamp else request.presented.stamp
+        if stated and pilots.is_at(conn, stated, site=place.site, vos=vos):
+            stamp = stated
         leases = operations(self._config(), min(vos) if len(vos) == 1 else None).leases
         return Holder(
             subject=request.caller.subject,
-            stamp=request.caller.stamp or request.presented.stamp,
+            stamp=stamp,
             lease_time=timedelta(seconds=leases.time),
         )
 

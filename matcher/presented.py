@@ -21,7 +21,7 @@ _LARGEST = 2**53
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
 #: Pools in one request.
-_MOST_POOLS = 10_000
+_MOST_POOLS = 3000
 #: Unknown names for which the right one is looked for.
 _MOST_HINTS = 20
 _POOL_ID = re.compile(r"[0-9a-f]{64}")

@@ -15,7 +15,7 @@ from matcher.requests import MatchRequest
 from matcher.resource import Presented
 from pilotage.service import door, pilot_places
 from pilotage.service.access import allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.matching import (
     JobRequest,
@@ -79,6 +79,7 @@ def _pilot_groups(
 
 @router.post("/requestJob", response_model_exclude_none=True)
 @allow(Role.GATEWAY, Role.PILOT)
+@takes_at_most(SMALL)
 async def request_job(
     parts: PartsOf,
     caller: CallerOf,
@@ -127,6 +128,7 @@ async def request_job(
 
 @router.post("/getMatchingTaskQueues")
 @allow(Role.DIRECTOR)
+@takes_at_most(SMALL)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
     """All task queues that the resource may serve now."""
     said = places.spelled(presented.read(body.stated()), parts.live.current)

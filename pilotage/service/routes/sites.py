@@ -12,7 +12,7 @@ from matcher import limits, standings, throttles
 from matcher.limits import Bucket, Condition, Running
 from matcher.standings import Standing
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.sites import (
     AdvertisementBody,
@@ -78,6 +78,7 @@ def advertise_queue(
 
 @router.post("/{site}/ban")
 @allow(Role.SITE_ADMIN)
+@takes_at_most(SMALL)
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Give the site no jobs but tests; a ban that there is already is replaced."""
     _require(caller, parts.live.current, site)
