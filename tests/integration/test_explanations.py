@@ -334,7 +334,7 @@ def test_a_throttled_site_is_named_with_its_counters(service: Service, osg: Conf
     service.configure(closed)
     found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CERN.ch"}]}).json()
     assert "OSG.CERN.ch is throttled (no fresh advertisement)" in found["now"]
-    assert "23 of the 23 eligible queues take no job like it now" in found["now"]
+    assert "all 23 eligible queues take no job like it now" in found["now"]
 
 
 def held(found: Json, *words: str) -> str:
