@@ -335,7 +335,7 @@ def test_a_throttled_site_is_named_with_its_counters(service: Service, osg: Conf
     service.configure(closed)
     found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CERN.ch"}]}).json()
     assert "OSG.CERN.ch is throttled (no fresh advertisement)" in found["now"]
-    assert "23 of the 23 eligible queues take no job like it now" in found["now"]
+    assert "all 23 eligible queues take no job like it now" in found["now"]
 
 
 def held(found: Json, *words: str) -> str:
@@ -353,7 +353,7 @@ def test_a_banned_site_is_named_with_its_reason_but_not_to_tests(service: Servic
     [job_id] = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["job_ids"]
     found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
     assert held(found, "OSG.CERN.ch is banned", until, "storage is down")
-    assert held(found, "23 of the 23 eligible queues")
+    assert held(found, "all 23 eligible queues")
     test = user.post("/api/v1/explain", json={"jobs": [{**job, "JobType": "Test"}]}).json()
     assert not any("banned" in each for each in test["now"])
     operator.post("/api/v1/sites/OSG.CERN.ch/allow")
