@@ -27,12 +27,14 @@ class Change:
     """A change that helps."""
 
     text: str
-    gains: int  #: queues that become eligible
+    gains: int  #: queues that become eligible, without those that are closed now
     example: QueueAddress  #: one of them
     demand: Demand | None  #: what would be asked; None: somebody else has to change something
 
 
-def changes(survey: Survey, vo: str, demand: Demand, effort: Effort | None = None) -> list[Change]:
+def changes(
+    survey: Survey, vo: str, demand: Demand, effort: Effort | None = None, *, closed: int = 0
+) -> list[Change]:
     """Changes that make queues eligible, best gain first.
 
     Args:
@@ -40,11 +42,14 @@ def changes(survey: Survey, vo: str, demand: Demand, effort: Effort | None = Non
         vo: The VO of the job.
         demand: What it asks.
         effort: The work that this may be; when it is over afterwards, there may be better changes.
+        closed: Queues that do not let the job in now; nobody is sent there while others are open.
     """
     effort = effort or Effort()
     failures = survey.failures(demand)
     eligible = survey.eligible(demand)
-    groups = _groups(failures, survey.candidates & ~eligible)
+    lost = survey.candidates & ~eligible
+    closed = closed if lost & ~closed else 0
+    groups = _groups(failures, lost & ~closed)
     fewest = min(map(len, groups), default=0)
     found: dict[str, Change] = {}
     if fewest <= _TOGETHER:
@@ -53,7 +58,7 @@ def changes(survey: Survey, vo: str, demand: Demand, effort: Effort | None = Non
             if effort.over:
                 break
             for remedy in _together([failures[number] for number in which], demand, mask, survey, effort):
-                change = _change(survey, remedy, eligible)
+                change = _change(survey, remedy, eligible, closed)
                 if change.gains > found[change.text].gains if change.text in found else change.gains:
                     found[change.text] = change
     if not eligible and (remedies.names_place(demand) or not found):
@@ -96,8 +101,8 @@ def _together(
             yield remedies.Remedy(text=f"{remedy.text}, and {further.text}", demand=further.demand)
 
 
-def _change(survey: Survey, remedy: remedies.Remedy, before: int) -> Change:
-    gained = survey.eligible(remedy.demand) & ~before
+def _change(survey: Survey, remedy: remedies.Remedy, before: int, closed: int) -> Change:
+    gained = survey.eligible(remedy.demand) & ~before & ~closed
     return Change(
         text=remedy.text,
         gains=gained.bit_count(),

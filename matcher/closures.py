@@ -10,6 +10,7 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import gates, limits, standings, throttles
 from matcher.applicants import Applicant
+from matcher.survey import Survey
 from taskqueue import bans, scopes
 from taskqueue.bans import Ban
 
@@ -36,6 +37,14 @@ def of(
         *_limited(conn, config, job, here, now),
         *_throttled(conn, config, job, here, now),
     ]
+
+
+def closed(conn: Connection, config: Configuration, job: Applicant, survey: Survey, now: datetime) -> int:
+    """The queues, as a set of the survey, that do not let the job in at this moment."""
+    found = 0
+    for each in of(conn, config, job, survey.sites.keys(), now):
+        found |= survey.within(each.scope)
+    return found
 
 
 def at_queue(

@@ -3,6 +3,7 @@
 So no stale, guessed or invented list of pools takes a job that the place is not eligible for.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -129,6 +130,23 @@ def _spelled(names: tuple[str, ...], config: Configuration) -> str:
     key = tuple(map(fold, names))
     known = spelling.of_tree(config).get(key) or limits.scopes_of(config).get(key)
     return known.rpartition("/")[2] if known else names[-1]
+
+
+def usable_by(vos: frozenset[str], presented: Presented, config: Configuration) -> frozenset[str]:
+    """Those of the VOs that may use a queue where a pilot is; all, where the tree has no queues."""
+    there = queues(config, Place(site=presented.site))
+    if not there:
+        return vos
+    stated = [each for each in there if presented.ce in ("", each.ce)]
+    return frozenset(vo for vo in vos if any(config.usable(queue, vo) for queue in stated))
+
+
+def queues(config: Configuration, place: Place) -> Sequence[QueueAddress]:
+    """The queues that a pilot at a place may be in: its own, else all of its CE or site."""
+    if place.queue:
+        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+        return [address] if config.knows(address) else []
+    return [each for each in config.addresses if each.site == place.site and place.ce in ("", each.ce)]
 
 
 def require_one(presented: Presented) -> None:

@@ -109,6 +109,14 @@ class Throttled:
         own = self.attributes()
         return all(_is_true(each, own, job) for each in self._expressions())
 
+    def refuses(self, job: Mapping[str, Value]) -> str | None:
+        """The conditions that are not true of this job, with what both sides say; None: it may come."""
+        if self.admits(job):
+            return None
+        own = self.attributes()
+        failing = (part for each in self._expressions() for part in _failing(each, own, job))
+        return "; ".join(_told(part, own, job) for part in failing) or f"{REQUIREMENTS} is not true"
+
     def attributes(self) -> Mapping[str, Value]:
         """What an expression of the site sees under bare names."""
         cur_matches = self.cur_matches
@@ -137,12 +145,13 @@ class Throttled:
         expressions = self._expressions()
         if not expressions:
             return Room(jobs=0, why=f"limit not set: {REQUIREMENTS}")
-        if self.asks_job:
-            return OPEN
         own = self.attributes()
-        if all(_is_true(each, own, {}) for each in expressions):
+        asks_job = self.asks_job
+        if not asks_job and all(_is_true(each, own, {}) for each in expressions):
             return Room(jobs=1)  # what it says after that one is asked again
-        return Room(jobs=0, why=f"{REQUIREMENTS} is not true")
+        if closed := [_told(part, own, {}) for each in expressions for part in _closing(each, own)]:
+            return Room(jobs=0, why="; ".join(closed))
+        return OPEN if asks_job else Room(jobs=0, why=f"{REQUIREMENTS} is not true")
 
     def _expressions(self) -> list[TwoSided]:
         if self.throttle.policy is not Policy.EXPRESSION:
@@ -197,6 +206,32 @@ def _expression(text: Value) -> TwoSided:
         return two_sided.read(str(text).lower() if isinstance(text, bool) else str(text))
     except InvalidInput:
         return two_sided.read("false")
+
+
+def _failing(
+    expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]
+) -> tuple[TwoSided, ...]:
+    """The conditions that are not true; none that could be told where a value is nothing to compare with."""
+    try:
+        return expression.failing(own, job)
+    except InvalidInput:
+        return ()
+
+
+def _closing(expression: TwoSided, own: Mapping[str, Value]) -> Iterator[TwoSided]:
+    """Conditions about the site alone that are not true, so that no job can make the whole true."""
+    for part in expression.parts or (expression,):
+        # A number may count as true beside another condition.
+        if not part.asks_other and _failing(part, own, {}) and type(part.value(own)) not in (int, float):
+            yield part
+
+
+def _told(part: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> str:
+    return (
+        f"{part.text} is not true: {part.has(own, job)}"
+        if part.compiled.names
+        else f"{part.text} is not true"
+    )
 
 
 def _number(value: Value | None) -> float | None:

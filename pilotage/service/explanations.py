@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from cs_config import admissions, glue
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import forwarded, job_ads, ranks, survey
+from matcher import closures, forwarded, job_ads, ranks, survey
 from matcher.applicants import Applicant
 from matcher.bitmaps import bits
 from matcher.changes import changes
@@ -105,7 +105,8 @@ def _explanation(
         now=now,
     )
     effort = Effort()
-    better = changes(whole, vo, demand, effort)
+    closed = closures.closed(conn, config, applicant, whole, now)
+    better = changes(whole, vo, demand, effort, closed=closed)
     return JobExplanation(
         job_id=job.job_id if job else None,
         status=job.status if job else None,

@@ -54,7 +54,7 @@ class ChangeAnswer(BaseModel):
     """A change that would make queues eligible."""
 
     change: str
-    gains: int = Field(description="Queues.")
+    gains: int = Field(description="Queues, without those that are closed to the job now.")
     example: str = Field(description="One of them, `Site/CE/Queue`.")
 
     @classmethod

@@ -6,8 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
+from taskqueue import database
+from taskqueue.tables import attempts
 from tests.running_service import Service, running
 
 CONFIG = """
@@ -129,3 +131,30 @@ def test_a_limit_of_a_ce_asks_those_whose_jobs_it_counts_to_state_it(service: Se
     assert given(service.pilot(vo="dune"), Site="LCG.C.org", GridCE=["CE1"]) == 1
     assert given(service.pilot(vo="dune"), Site="LCG.C.org", GridCE="ce1") == 0
     assert given(service.pilot(vo="cms"), Site="LCG.C.org") == 1, "another VO's limit is none of its business"
+
+
+def test_a_pilot_that_states_no_queue_gets_jobs_of_the_vos_that_may_use_one_there(service: Service) -> None:
+    submit(service, 1, vo="dune")
+    dune = service.pilot(vo="dune")
+    for place in ({"Site": "LCG.B.org", "GridCE": "ce2"}, {"Site": "LCG.D.org"}, {"Site": "lcg.d.org "}):
+        assert ask(dune, **place).json()["reason"] == "not_usable", place
+    director = service.as_role("director", vo="dune")
+    listed = director.post("/api/v1/matcher/getMatchingTaskQueues", json={"CPUTime": 1, "Site": "LCG.D.org"})
+    assert listed.json()["task_queues"] == []
+    assert ask(dune, Site="LCG.C.org", GridCE="ce9").json()["reason"] == "not_usable"
+    assert given(dune, Site="LCG.C.org", GridCE="ce1") == 1
+
+
+def test_a_gateway_asks_for_pilots_of_its_own_site_only(service: Service) -> None:
+    director = service.as_role("director", vo="cms")
+    for stamp, queue in (("here", "LCG.B.org/ce2/long"), ("there", "LCG.C.org/ce1/long")):
+        director.post("/api/v1/pilots", json={"stamp": stamp, "queue": queue}).raise_for_status()
+    submit(service, 3)
+    gateway = service.as_role("gateway", vo="cms", site="LCG.B.org")
+    for stamp in ("here", "there", "nobody"):
+        assert given(gateway, Site="LCG.B.org", GridCE="ce2", PilotStamp=stamp, count=1) == 1
+    known = director.get("/api/v1/pilots").json()["pilots"]
+    assert {each["stamp"]: each["jobs"] for each in known} == {"here": 1, "there": 0}
+    with database.reading(service.engine) as conn:
+        held = conn.execute(select(attempts.c.stamp).order_by(attempts.c.job_id)).scalars().all()
+    assert held == ["here", None, None]

@@ -179,7 +179,7 @@ def test_a_start_value_that_nothing_can_be_compared_with_closes_its_site_only(
         advertisements.advertise(conn, SITE, said, now=utc_now())
     assert ask(gateway)["reason"] == "throttled"
     stands = throttle(throttled.user())
-    assert (stands["room"], stands["why"]) == (0, "Requirements is not true")
+    assert (stands["room"], stands["why"]) == (0, "CurMatches < 1e300 is not true: CurMatches is absent")
     assert "CurMatches" not in stands["counters"]
     user = throttled.user()
     for path in ("/sites", f"/resources/queues/{SITE}/ce1/long/explain", f"/jobs/{match['job_id']}/explain"):

@@ -226,6 +226,21 @@ def test_more_combinations_than_are_tried_are_never_called_impossible_or_decided
 
 
 @pytest.mark.parametrize(
+    "of_queue",
+    [
+        *("pow(9007199254740991, other.A)", "-pow(9007199254740991, other.A)", "pow(2, 60 + other.A) + 5"),
+        *("0 - pow(2, 60 + other.A) - 5", 'real("inf") + other.A', 'real("nan") * other.A'),
+        *('-(real("inf") * other.A)', "pow(2, 52 + other.A)"),
+    ],
+)
+def test_a_value_of_the_queue_that_is_no_plain_number_is_kept_in_the_residue(of_queue: str) -> None:
+    nodes = parse_node_attributes({"B": [0.5, "b", 2**53 - 1, None]})
+    for operator in ("<", ">=", "=?=", "=!="):
+        for text in (f"(other.B ?: 0) {operator} {of_queue}", f"!((other.B ?: 0) {operator} {of_queue})"):
+            check(Expression(text=text), {"A": 2}, nodes)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         " || ".join(f"other.A * other.B == {number + 100_000}" for number in range(398)),
