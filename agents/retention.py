@@ -42,6 +42,8 @@ _CHANGES: Final = timedelta(days=1)
 #: An empty task queue may get its next job any moment, and making it anew costs a little.
 _TASK_QUEUES: Final = timedelta(days=1)
 _IDEMPOTENCY_KEYS: Final = timedelta(days=7)
+#: Longer than nearly all jobs wait; what ended jobs waited for is written down by then.
+_HINDRANCES: Final = timedelta(days=30)
 #: Bytes that were received but never made known, or are not known any more, belong to nobody after this.
 _STRAY: Final = timedelta(days=1)
 
@@ -102,6 +104,7 @@ def _steps(config: Configuration, vos: list[str], now: datetime) -> Iterator[tup
         yield "pilots", _of_vo(retention.remove_pilots, vo, jobs)
     yield "match requests", _of_all(retention.remove_match_requests, now - _MATCH_REQUESTS)
     yield "idempotency keys", _of_all(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
+    yield "hindrances", _of_all(retention.remove_hindrances, now - _HINDRANCES)
     yield "changes", _of_all(retention.remove_changes, now - _CHANGES)
     yield "revoked tokens", _of_all(retention.remove_revoked_tokens, now)
 

@@ -15,6 +15,8 @@ _MOST: Final = 500
 _ROUNDS: Final = 40
 #: A transaction that ended a job may commit this much later than it says.
 _LATE: Final = timedelta(minutes=10)
+#: By then the matchers have written what kept a job from pilots.
+_KNOWN: Final = timedelta(minutes=2)
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -53,7 +55,7 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: Memory) -> Wait
     booked = 0
     for _ in range(_ROUNDS):
         with mine.writing() as conn:
-            ended = job_waits.book_ended(conn, since=memory.seen, most=_MOST)
+            ended = job_waits.book_ended(conn, since=memory.seen, until=now - _KNOWN, most=_MOST)
         booked += len(ended)
         if len(ended) < _MOST:
             memory.seen = max(memory.seen, now - _LATE)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from cs_config.address import QueueAddress
 from matcher import remedies
+from matcher.effort import Effort
 from matcher.parts import Demand
 from matcher.survey import Failure, Survey
 
@@ -26,23 +27,38 @@ class Change:
     """A change that helps."""
 
     text: str
-    gains: int  #: queues that become eligible
+    gains: int  #: queues that become eligible, without those that are closed now
     example: QueueAddress  #: one of them
     demand: Demand | None  #: what would be asked; None: somebody else has to change something
 
 
-def changes(survey: Survey, vo: str, demand: Demand) -> list[Change]:
-    """Changes that make queues eligible, best gain first."""
+def changes(
+    survey: Survey, vo: str, demand: Demand, effort: Effort | None = None, *, closed: int = 0
+) -> list[Change]:
+    """Changes that make queues eligible, best gain first.
+
+    Args:
+        survey: All queues.
+        vo: The VO of the job.
+        demand: What it asks.
+        effort: The work that this may be; when it is over afterwards, there may be better changes.
+        closed: Queues that do not let the job in now; nobody is sent there while others are open.
+    """
+    effort = effort or Effort()
     failures = survey.failures(demand)
     eligible = survey.eligible(demand)
-    groups = _groups(failures, survey.candidates & ~eligible)
+    lost = survey.candidates & ~eligible
+    closed = closed if lost & ~closed else 0
+    groups = _groups(failures, lost & ~closed)
     fewest = min(map(len, groups), default=0)
     found: dict[str, Change] = {}
     if fewest <= _TOGETHER:
         smallest = [(which, mask) for which, mask in groups.items() if len(which) == fewest]
         for which, mask in sorted(smallest, key=lambda each: -each[1].bit_count())[:_GROUPS]:
-            for remedy in _together([failures[number] for number in which], demand, mask, survey):
-                change = _change(survey, remedy, eligible)
+            if effort.over:
+                break
+            for remedy in _together([failures[number] for number in which], demand, mask, survey, effort):
+                change = _change(survey, remedy, eligible, closed)
                 if change.gains > found[change.text].gains if change.text in found else change.gains:
                     found[change.text] = change
     if not eligible and (remedies.names_place(demand) or not found):
@@ -70,23 +86,23 @@ def _groups(failures: Sequence[Failure], queues: int) -> dict[tuple[int, ...], i
 
 
 def _together(
-    failures: Sequence[Failure], demand: Demand, queues: int, survey: Survey
+    failures: Sequence[Failure], demand: Demand, queues: int, survey: Survey, effort: Effort
 ) -> Iterator[remedies.Remedy]:
-    """Remedies for all of the failures at once."""
+    """Remedies for all of the failures at once; one at least, whatever the effort."""
     first, *others = failures
-    found = remedies.of(first, demand, queues, survey)
+    found = remedies.of(first, demand, queues, survey, effort)
     if not others:
         yield from found
         return
     for index, remedy in enumerate(found):
-        if index == _TRIED:
+        if index == _TRIED or (index and effort.over):
             return
-        for further in _together(others, remedy.demand, queues, survey):
+        for further in _together(others, remedy.demand, queues, survey, effort):
             yield remedies.Remedy(text=f"{remedy.text}, and {further.text}", demand=further.demand)
 
 
-def _change(survey: Survey, remedy: remedies.Remedy, before: int) -> Change:
-    gained = survey.eligible(remedy.demand) & ~before
+def _change(survey: Survey, remedy: remedies.Remedy, before: int, closed: int) -> Change:
+    gained = survey.eligible(remedy.demand) & ~before & ~closed
     return Change(
         text=remedy.text,
         gains=gained.bit_count(),

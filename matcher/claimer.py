@@ -6,6 +6,7 @@ cannot be delivered is released at once. A request that breaks the transaction i
 alone, and fails alone.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -120,6 +121,8 @@ class Claimer:
             batch = again + self._next(wait=_PAUSE if again else _IDLE, most=_BATCH - len(again))
             self._turn_began = time.monotonic()
             again = self._turn(batch)
+        with contextlib.suppress(*database.UNAVAILABLE):
+            self._matcher.write_down(at_end=True)
 
     def _turn(self, batch: Sequence[Ticket]) -> list[Ticket]:
         """Serve a batch; those that have to look again are returned."""
@@ -129,6 +132,7 @@ class Claimer:
         try:
             again = self._serve([ticket for ticket in batch if ticket.wanted])
             self._release_returned()
+            self._matcher.write_down()
         except database.UNAVAILABLE as error:
             log.warning("the database is away or too busy: %s", error)
             _refuse_all(batch, error)
@@ -157,10 +161,8 @@ class Claimer:
             return []
         try:
             looks = self._matcher.serve([ticket.request for ticket in batch])
-        except database.UNAVAILABLE:
-            raise
-        except Exception:
-            if len(batch) == 1:
+        except Exception as error:
+            if len(batch) == 1 or database.is_away(error):
                 raise
             log.warning("%d requests could not be served together; each goes alone", len(batch))
             return [again for ticket in batch for again in self._turn([ticket])]

@@ -35,6 +35,7 @@ class Wish:
     holder: Holder
     drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
     keeper: Doorkeeper | None = None  #: who tells the jobs apart before they come; None: all may
+    fitting: Sequence[TaskQueue] = ()  #: those of them that the place lets in, if that is to be noted
     otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
 
     @property

@@ -10,6 +10,7 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import gates, limits, standings, throttles
 from matcher.applicants import Applicant
+from matcher.survey import Survey
 from taskqueue import bans, scopes
 from taskqueue.bans import Ban
 
@@ -38,15 +39,38 @@ def of(
     ]
 
 
-def at_queue(conn: Connection, config: Configuration, address: QueueAddress, now: datetime) -> Iterator[str]:
-    """What holds at a queue, its CE and its site at this moment, whatever job comes; for a person."""
+def closed(conn: Connection, config: Configuration, job: Applicant, survey: Survey, now: datetime) -> int:
+    """The queues, as a set of the survey, that do not let the job in at this moment."""
+    found = 0
+    for each in of(conn, config, job, survey.sites.keys(), now):
+        found |= survey.within(each.scope)
+    return found
+
+
+def at_queue(
+    conn: Connection,
+    config: Configuration,
+    address: QueueAddress,
+    now: datetime,
+    *,
+    vos: Collection[str] | None,
+) -> Iterator[str]:
+    """What holds at a queue, its CE and its site at this moment, whatever job comes; for a person.
+
+    Args:
+        conn: Any connection.
+        config: The current configuration.
+        address: The queue.
+        now: The time.
+        vos: Whose own limits are told, beside those of all; None: of every VO.
+    """
     line = scopes.line(str(address))
     for ban in bans.current(conn, now=now):
         if ban.site == address.site:
             yield _told(ban)
     limited = [scope for scope in line if scope in limits.rules(config)]
     for scope, conditions in limits.conditions(conn, config, limited, now).items():
-        yield from (f"{scope} {each.why}" for each in conditions if each.full)
+        yield from (f"{scope} {each.why}" for each in conditions if each.full and each.rule.may_be_told(vos))
     found = scopes.read(conn, [scope for scope in line if scope in config.throttles])
     for scope, standing in standings.of(conn, config, found.values(), now).items():
         room, policy = standing.room(), config.throttles[scope].policy

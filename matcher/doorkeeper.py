@@ -13,7 +13,7 @@ from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.admission import Admission
 from cs_config.configuration import Configuration
-from matcher import job_ads
+from matcher import job_ads, places
 from matcher.job_ads import Job
 from requirements.values import Value
 from taskqueue import kinds
@@ -140,17 +140,10 @@ class Doorkeepers:
 def _at(config: Configuration, place: Place, vos: frozenset[str]) -> Doorkeeper | None:
     asking = [
         queue
-        for queue in _queues(config, place)
+        for queue in places.queues(config, place)
         if any(config.usable(queue, vo) and admissions.of(config, queue, vo) for vo in vos)
     ]
     return Doorkeeper(config, asking) if asking else None
-
-
-def _queues(config: Configuration, place: Place) -> Sequence[QueueAddress]:
-    if place.queue:
-        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
-        return [address] if config.knows(address) else []
-    return [each for each in config.addresses if each.site == place.site and place.ce in ("", each.ce)]
 
 
 def _kind(row: Row[Any]) -> Kind:

@@ -19,7 +19,8 @@ _SHARED = ("processors", "ram", "gpus")
 class Filling:
     """A resource while jobs are taken for it.
 
-    One that states no processors says what each job may have alone: it is never full.
+    What it does not state is not shared: one that states neither processors, memory nor GPUs says what each
+    job may have alone, and is never full.
     """
 
     def __init__(self, resource: Resource) -> None:
@@ -72,7 +73,8 @@ class Filling:
 
     @property
     def _is_shared(self) -> bool:
-        return self._resource.processors is not None
+        stated = self._resource
+        return stated.processors is not None or stated.max_ram is not None or stated.gpus > 0
 
     @property
     def _is_given_whole(self) -> bool:

@@ -218,6 +218,19 @@ def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
     return tuple(name for name in _line(place) if name in config.throttles)
 
 
+def below(config: Configuration, place: Place, vos: Collection[str]) -> tuple[str, ...]:
+    """The scopes within a place that have a throttle, or a limit on one of these VOs: it may be in any."""
+    line = _line(place)
+    if not line:
+        return ()
+    limited = (
+        name
+        for name, rules in limits.rules(config).items()
+        if any(rule.is_about(vo) for rule in rules for vo in vos)
+    )
+    return tuple(sorted(name for name in {*config.throttles, *limited} if name.startswith(f"{line[-1]}/")))
+
+
 def _gates(
     conn: Connection,
     config: Configuration,

@@ -167,9 +167,13 @@ def _pilots(conn: Connection, situation: Situation) -> Iterator[str]:
         others = f"; {total} asked from other queues" if total else ""
         yield f"no pilot of an eligible queue has asked for work in the last {minutes} minutes{others}"
     else:
-        yield f"{asked} pilots of eligible queues asked for work in the last {minutes} minutes"
+        yield f"{_pilots_told(asked)} of eligible queues asked for work in the last {minutes} minutes"
     if coming:
         yield f"{coming} pilots for eligible queues wait in their batch systems"
+
+
+def _pilots_told(number: int) -> str:
+    return f"{number} pilot" if number == 1 else f"{number or 'no'} pilots"
 
 
 def pilots_at(conn: Connection, address: QueueAddress, vos: Collection[str], now: datetime) -> Iterator[str]:
@@ -179,7 +183,7 @@ def pilots_at(conn: Connection, address: QueueAddress, vos: Collection[str], now
         seen = pilot_activity.by_queue(conn, vo, since=now - LATELY).get(address)
         asked, coming = (seen.asked, seen.coming) if seen else (0, 0)
         more = f"; {coming} wait in the batch system" if coming else ""
-        yield f"{asked or 'no'} pilots of {vo} asked from here in the last {minutes} minutes{more}"
+        yield f"{_pilots_told(asked)} of {vo} asked from here in the last {minutes} minutes{more}"
 
 
 def _closures(conn: Connection, situation: Situation) -> Iterator[str]:
@@ -195,9 +199,19 @@ def _closures(conn: Connection, situation: Situation) -> Iterator[str]:
     told.sort(key=lambda each: -each[0])
     yield from (text for _, text in told[:_TOLD])
     if len(told) > _TOLD:
-        yield f"{len(told) - _TOLD} other places do not let it in either"
+        others = len(told) - _TOLD
+        yield f"{others} other {'place does' if others == 1 else 'places do'} not let it in either"
     if shut:
-        yield f"{shut.bit_count()} of the {eligible.bit_count()} eligible queues take no job like it now"
+        yield _shut(shut.bit_count(), eligible.bit_count())
+
+
+def _shut(shut: int, eligible: int) -> str:
+    if shut < eligible:
+        return (
+            f"{shut} of the {eligible} eligible queues {'takes' if shut == 1 else 'take'} no job like it now"
+        )
+    which = "the only eligible queue takes" if eligible == 1 else f"all {eligible} eligible queues take"
+    return f"{which} no job like it now"
 
 
 def _line(conn: Connection, situation: Situation) -> Iterator[str]:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row
 
 from cs_config.configuration import Configuration
 from cs_config.place_limits import MatchingDelay, RunningLimit
+from matcher import spelling
 from matcher.applicants import Applicant
 from requirements.values import fold
 from taskqueue import matching_delays, presence, scopes
@@ -57,6 +58,10 @@ class Rule:
     def limits(self, value: str | None) -> bool:
         """Whether this is the value; names are the same in any case, so that nobody writes past a limit."""
         return fold(value or "") == fold(self.limit.value)
+
+    def may_be_told(self, vos: Collection[str] | None) -> bool:
+        """Whether those of these VOs may know of it: it is theirs or of all; None: they may know all."""
+        return vos is None or self.vo is None or self.vo in vos
 
     @property
     def about(self) -> str:
@@ -135,12 +140,21 @@ def rules(config: Configuration) -> Mapping[str, Sequence[Rule]]:
     key = (__name__, "")
     if key not in config.derived:
         found: dict[str, list[Rule]] = {}
-        spelled = {fold(name): name for each in config.addresses for name in scopes.line(str(each))}
+        spelled = spelling.of_tree(config)
         for rule in _rules(config):
-            scope = spelled.get(fold(rule.limit.scope), rule.limit.scope)
+            scope = spelled.get(spelling.key(rule.limit.scope), rule.limit.scope)
             found.setdefault(scope, []).append(rule)
         config.derived[key] = found
     return cast(Mapping[str, Sequence[Rule]], config.derived[key])
+
+
+def scopes_of(config: Configuration) -> Mapping[spelling.Key, str]:
+    """The places of `rules` and all above them, by what is the same for every spelling."""
+    key = (__name__, "scopes")
+    if key not in config.derived:
+        names = {name for scope in rules(config) for name in scopes.line(scope)}
+        config.derived[key] = {spelling.key(name): name for name in names}
+    return cast(Mapping[spelling.Key, str], config.derived[key])
 
 
 def conditions(

@@ -15,18 +15,20 @@ from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
-from matcher.gates import Gate
+from matcher.gates import LIMITS, Gate
 from matcher.listing import Listing, listings
 from matcher.pilot_groups import PilotGroup, PilotGroups
 from matcher.places import Places
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
 from matcher.served import Served
+from matcher.sightings import Sightings
 from matcher.waiting import Waiting
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue import bans, database, mapping, task_queues
+from taskqueue import bans, database, hindrances, mapping, pilots, task_queues
 from taskqueue.claims import Claimed, Holder, Place
+from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
 
 #: Property of groups whose members take each other's jobs.
@@ -60,6 +62,7 @@ class Matcher:
         self._places = Places()
         self._doorkeepers = Doorkeepers()
         self._groups = PilotGroups()
+        self._sightings = Sightings()
         #: Memory is read and changed by one thread at a time; no claim is made under it.
         self._lock = threading.Lock()
 
@@ -100,6 +103,7 @@ class Matcher:
             with database.writing(self._engine) as conn:
                 looks = claiming.claim_all(conn, wishes, config=self._config(), now=now)
             claimed = {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
+            self._note_served(wishes, looks, now)
         else:
             claimed = {}
         return [_outcome(found, claimed, batch[number]) for number in first]
@@ -110,6 +114,14 @@ class Matcher:
         if emptied:
             with database.writing(self._engine) as conn:
                 task_queues.mark_empty(conn, emptied, now=self._clock())
+
+    def write_down(self, *, at_end: bool = False) -> None:
+        """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
+        now = self._clock()
+        if seen := self._sightings.due(now, at_end=at_end):
+            with database.writing(self._engine) as conn:
+                hindrances.write(conn, seen)
+            self._sightings.written()
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
@@ -192,11 +204,15 @@ class Matcher:
         if given:
             return Look(claimed=given)
         try:
+            if request.caller.queue is None:
+                places.require_one(request.presented)
             served, resource = self._place(conn, request.presented, request.caller, age)
         except PilotageError as error:
             return error
         if served is None:
             return Look(refused=NOT_USABLE)
+        if within := gates.below(self._config(), served.place, _vos(resource)):
+            return places.not_exact(served.place, within[0])
         candidates = self._wanted(conn, request.presented, served.pools, resource)
         candidates, keeper = self._admitted(conn, served.place, resource, candidates)
         otherwise = self._elsewhere(conn, request.presented, served, resource)
@@ -205,6 +221,7 @@ class Matcher:
         # A look without locks, so that polling at a closed place costs no writing.
         gate = gates.look(conn, self._config(), [served.place], self._clock(), banned=banned).at(served.place)
         if gate is not None and (refused := _refusal(conn, gate, candidates, served.place, request.count)):
+            self._note(refused, candidates, served.place, resource)
             return Look(refused=refused)
         if not candidates:
             return Look(refused=otherwise)
@@ -213,9 +230,10 @@ class Matcher:
             request=request,
             resource=resource,
             place=served.place,
-            holder=self._holder(request),
+            holder=self._holder(conn, request, served.place),
             drawn=drawn,
             keeper=keeper,
+            fitting=self._let_in(conn, gate, candidates, served.place, resource),
             otherwise=otherwise,
         )
 
@@ -227,12 +245,15 @@ class Matcher:
         None: the queue serves none of the VOs now.
         """
         config = self._config()
+        presented = places.spelled(presented, config)
         address = _address(presented, caller, config)
         resource = _allowed(presented.resource, caller, config)
         if address is None:
+            resource = replace(resource, vos=places.usable_by(_vos(resource), presented, config))
+            if not resource.vos:
+                return None, resource
             with self._lock:
-                said = places.spelled(presented, config)
-                found = self._places.served_without_queue(conn, config, said, _vos(resource), age=age)
+                found = self._places.served_without_queue(conn, config, presented, _vos(resource), age=age)
                 return found, resource
         usable = frozenset(vo for vo in _vos(resource) if config.usable(address, vo))
         if not usable:
@@ -277,15 +298,54 @@ class Matcher:
         if not served.kept_back:
             return None
         fitting = self._wanted(conn, presented, served.kept_back, resource)
-        kept_back = (each.requirement_class.submit_pool in served.kept_back for each in fitting)
-        return NODE if any(kept_back) else None
+        kept_back = [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
+        self._note(NODE, kept_back, served.place, resource)
+        return NODE if kept_back else None
 
-    def _holder(self, request: MatchRequest) -> Holder:
+    def _note(self, cause: str, task_queues: Sequence[TaskQueue], place: Place, resource: Resource) -> None:
+        """Task queues were kept from a pilot at a place."""
+        now = self._clock()
+        if task_queues and self._sightings.is_due((cause, place, resource.vos, len(task_queues)), now):
+            self._sightings.note(cause, task_queues, now)
+
+    def _let_in(
+        self,
+        conn: Connection,
+        gate: Gate | None,
+        candidates: Sequence[TaskQueue],
+        place: Place,
+        resource: Resource,
+    ) -> Sequence[TaskQueue]:
+        """Those that a place which is open has work for, the others noted; none: this was noted just now."""
+        now = self._clock()
+        if not self._sightings.is_due((place, resource.vos, len(candidates)), now):
+            return ()
+        if gate is None:
+            return candidates
+        fitting = gate.worth(conn, candidates, place)
+        let_in = {each.task_queue_id for each in fitting}
+        kept_out = [each for each in candidates if each.task_queue_id not in let_in]
+        self._sightings.note(gate.refused or LIMITS, kept_out, now)
+        return fitting
+
+    def _note_served(self, wishes: Sequence[Wish], looks: Sequence[Look], now: datetime) -> None:
+        """Note what pilots that fit were told when they tried to take jobs."""
+        for wish, look in zip(wishes, looks, strict=True):
+            cause = TURN if look.claimed else look.refused
+            if cause is not None and wish.job_id is None:
+                self._sightings.note(cause, wish.fitting, now)
+
+    def _holder(self, conn: Connection, request: MatchRequest, place: Place) -> Holder:
+        """Who asks; who is no pilot itself may ask for one of its VOs at its place, not for any other."""
         vos = request.caller.vos
+        stamp = request.caller.stamp
+        stated = None if stamp else request.presented.stamp
+        if stated and pilots.is_at(conn, stated, site=place.site, vos=vos):
+            stamp = stated
         leases = operations(self._config(), min(vos) if len(vos) == 1 else None).leases
         return Holder(
             subject=request.caller.subject,
-            stamp=request.caller.stamp or request.presented.stamp,
+            stamp=stamp,
             lease_time=timedelta(seconds=leases.time),
         )
 

@@ -14,6 +14,8 @@ from requirements.values import as_value, fold
 
 #: Facts in one request.
 _MOST: Final = 200
+#: Values in all of them, those of lists counted one by one.
+_MOST_VALUES: Final = 1000
 #: Characters of a name.
 _LONGEST_NAME: Final = 100
 #: Characters of all names and values together; the flags of a processor have 2,000.
@@ -33,7 +35,7 @@ def read(raw: object, path: str) -> tuple[Facts, list[Problem]]:
     if not isinstance(raw, Mapping):
         seen = type(raw).__name__
         return {}, [Problem(path=path, message=f"is {seen}, allowed is a record: name to value")]
-    problems = list(_name_problems(raw, path))
+    problems = [*_name_problems(raw, path), *_number_problems(raw, path)]
     facts: dict[str, Option] = {}
     for name, value in raw.items() if not problems else ():
         try:
@@ -57,6 +59,14 @@ def _name_problems(raw: Mapping[object, object], path: str) -> Iterator[Problem]
             yield Problem(path=path, message=f"{name[:40]!r} is no name of a fact, allowed are {allowed}")
         elif (other := spelled.setdefault(fold(name), name)) != name:
             yield Problem(path=f"{path}/{name}", message=f"named twice, the other time as {other}")
+
+
+def _number_problems(raw: Mapping[object, object], path: str) -> Iterator[Problem]:
+    """Asked before any value is looked at: empty texts have no characters, however many there are."""
+    number = sum(len(value) if isinstance(value, list) else 1 for value in raw.values())
+    if number > _MOST_VALUES:
+        message = f"{number} values, allowed are {_MOST_VALUES} in all facts together"
+        yield Problem(path=path, message=message)
 
 
 def _size(value: Option) -> int:

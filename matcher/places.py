@@ -3,14 +3,14 @@
 So no stale, guessed or invented list of pools takes a job that the place is not eligible for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from matcher import node_facts
+from matcher import limits, node_facts, spelling
 from matcher.errors import UnknownQueue
 from matcher.node_checks import NodeChecks
 from matcher.node_facts import Facts
@@ -119,14 +119,52 @@ def stated_queue(presented: Presented, config: Configuration) -> QueueAddress | 
 
 
 def spelled(presented: Presented, config: Configuration) -> Presented:
-    """The site and CE that a pilot states, as the configuration spells them: limits go by that name."""
-    site = _known(presented.site, config.sites)
-    ces = {each.ce for each in config.addresses if each.site == site} if presented.ce else ()
-    return replace(presented, site=site, ce=_known(presented.ce, ces))
+    """What a pilot states, its place as the configuration spells it: all that holds there goes by that."""
+    said = (presented.site, presented.ce, presented.queue)
+    site, ce, queue = (_spelled(said[: end + 1], config) for end in range(len(said)))
+    return replace(presented, site=site, ce=ce, queue=queue)
 
 
-def _known(name: str, known: Iterable[str]) -> str:
-    return next((each for each in known if fold(each) == fold(name)), name)
+def _spelled(names: tuple[str, ...], config: Configuration) -> str:
+    """The last of the names from the site down; as it is where the configuration does not know it."""
+    key = tuple(map(fold, names))
+    known = spelling.of_tree(config).get(key) or limits.scopes_of(config).get(key)
+    return known.rpartition("/")[2] if known else names[-1]
+
+
+def usable_by(vos: frozenset[str], presented: Presented, config: Configuration) -> frozenset[str]:
+    """Those of the VOs that may use a queue where a pilot is; all, where the tree has no queues."""
+    there = queues(config, Place(site=presented.site))
+    if not there:
+        return vos
+    stated = [each for each in there if presented.ce in ("", each.ce)]
+    return frozenset(vo for vo in vos if any(config.usable(queue, vo) for queue in stated))
+
+
+def queues(config: Configuration, place: Place) -> Sequence[QueueAddress]:
+    """The queues that a pilot at a place may be in: its own, else all of its CE or site."""
+    if place.queue:
+        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+        return [address] if config.knows(address) else []
+    return [each for each in config.addresses if each.site == place.site and place.ce in ("", each.ce)]
+
+
+def require_one(presented: Presented) -> None:
+    """Refuse a pilot that says it is at several places: jobs come to one.
+
+    Raises:
+        InvalidResource: It names several sites, CEs or queues.
+    """
+    if presented.several:
+        message = "names several, a pilot that asks for jobs is at one"
+        raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
+
+
+def not_exact(place: Place, scope: str) -> InvalidResource:
+    """What a pilot is told whose place does not say whether it is in a scope that counts its jobs."""
+    missing = "Queue" if place.ce else "GridCE and Queue" if scope.count("/") > 1 else "GridCE"
+    message = f"is not stated; {scope} counts its jobs, so state {missing}"
+    return InvalidResource([Problem(path="Queue" if place.ce else "GridCE", message=message)])
 
 
 def known_queue(text: str, config: Configuration) -> QueueAddress:

@@ -20,8 +20,14 @@ _MOST_PROCESSORS = 1024
 _LARGEST = 2**53
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
+#: Pools in one request.
+_MOST_POOLS = 3000
+#: Unknown names for which the right one is looked for.
+_MOST_HINTS = 20
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
+#: What says where a pilot is.
+_PLACE = ("site", "ce", "queue")
 #: Spelling in requests to our name; plurals are added below.
 _KEYWORDS = {
     "CPUTime": "cpu_time",
@@ -80,6 +86,7 @@ def read(raw: Mapping[str, Any]) -> Presented:
         site=reader.one(said, "site"),
         ce=reader.one(said, "ce"),
         queue=reader.one(said, "queue"),
+        several=tuple(said[each][0] for each in _PLACE if len(reader.values(said, each) or ()) > 1),
         pools=reader.pools(said),
         stamp=reader.one(said, "stamp") or reader.one(said, "reference") or None,
         job_id=reader.whole_number(said, "job_id", 1, _LARGEST),
@@ -153,7 +160,9 @@ class _Reader:
         self.unknown: dict[str, object] = {}
 
     def complain(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path=path, message=message))
+        problem = Problem(path=path, message=message)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def sort(self, raw: Mapping[str, Any]) -> _Said:
         """What was said, by our name, with the spelling it had."""
@@ -171,7 +180,7 @@ class _Reader:
     def _keep(self, name: str, value: object) -> None:
         self.unknown[name] = value
         if fold(name) not in _SILENT:
-            meant = did_you_mean(name, _KEYWORDS)
+            meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < _MOST_HINTS else None
             hint = f", did you mean {meant}?" if meant else ""
             self.warnings.append(f"{name}: not known here, kept as an attribute{hint}")
 
@@ -182,8 +191,10 @@ class _Reader:
         name, value = said[known]
         if self.says_any(value):
             return None
-        found = frozenset(fold(text.strip()) for text in self._texts(name, value) if text.strip())
-        return found or None
+        return frozenset(map(fold, self._stripped(name, value))) or None
+
+    def _stripped(self, name: str, value: object) -> list[str]:
+        return [text.strip() for text in self._texts(name, value) if text.strip()]
 
     def _texts(self, name: str, value: object) -> Iterable[str]:
         if isinstance(value, str):
@@ -205,17 +216,20 @@ class _Reader:
         return any(isinstance(word, str) and re.sub(r"[\W_]", "", fold(word)) == "any" for word in words)
 
     def one(self, said: _Said, known: str) -> str:
-        """The one value as written, empty if there is none or several."""
-        value = said.get(known, ("", ""))[1]
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        return value if isinstance(value, str) and not self.says_any(value) else ""
+        """The one value of what `values` reads, as written; empty if there is none or several."""
+        if known not in said or self.says_any(said[known][1]):
+            return ""
+        found = {fold(text): text for text in self._stripped(*said[known])}
+        return found.popitem()[1] if len(found) == 1 else ""
 
     def pools(self, said: _Said) -> frozenset[str]:
         """The ids of the pools it was told to serve; what is none is left out with a warning."""
         if "pools" not in said:
             return frozenset()
         texts = {text.strip().lower() for text in self._texts(*said["pools"])}
+        if len(texts) > _MOST_POOLS:
+            self.complain(said["pools"][0], f"{len(texts)} pools, allowed are {_MOST_POOLS}")
+            return frozenset()
         self.warnings += [
             f"SubmitPool: {text} is no pool id" for text in texts if text and not _is_pool(text)
         ]

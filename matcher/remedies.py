@@ -7,6 +7,7 @@ from typing import Any
 
 from matcher import parts, rewordings, rules
 from matcher.bitmaps import bits
+from matcher.effort import Effort
 from matcher.parts import Application, Demand, Requirement
 from matcher.queue_views import QueueView
 from matcher.steps import steps
@@ -28,7 +29,7 @@ class Remedy:
     demand: Demand
 
 
-def of(failure: Failure, demand: Demand, queues: int, survey: Survey) -> Iterator[Remedy]:
+def of(failure: Failure, demand: Demand, queues: int, survey: Survey, effort: Effort) -> Iterator[Remedy]:
     """What could be asked instead, the least change first.
 
     Args:
@@ -36,10 +37,11 @@ def of(failure: Failure, demand: Demand, queues: int, survey: Survey) -> Iterato
         demand: What is asked.
         queues: Some that fail it, which should be won.
         survey: All queues.
+        effort: The work that may still be done; when it is over, an expression is only told to be left out.
     """
     part = failure.part
     if isinstance(part, Requirement):
-        yield from _of_requirement(failure, part.asked, demand, queues, survey)
+        yield from _of_requirement(failure, part.asked, demand, queues, survey, effort)
         return
     if isinstance(part, Application):
         return  # the queue's own business
@@ -174,14 +176,18 @@ _BY_KIND: Mapping[str, _Remedies] = {
 
 
 def _of_requirement(
-    failure: Failure, part: Requirements, demand: Demand, queues: int, survey: Survey
+    failure: Failure, part: Requirements, demand: Demand, queues: int, survey: Survey, effort: Effort
 ) -> Iterator[Remedy]:
     requirements = demand.requirements
     if not isinstance(requirements, Record) or not isinstance(part, Record):
         whole = requirements or part
-        for text, new in rewordings.of(failure.wanted, queues, survey):
+        size = len(evaluator.in_words(whole, survey.declarations))
+        for text, new in () if effort.over else rewordings.of(failure.wanted, queues, survey, effort):
+            if not effort.spend(size):
+                break
             reworded = evaluator.reworded(whole, failure.wanted, new)
             yield Remedy(text=text, demand=replace(demand, requirements=reworded))
+        effort.spend(size)
         left = evaluator.without(whole, failure.wanted)
         text = f"leave out `{failure.wanted}` of the Requirements"
         yield Remedy(text=text, demand=replace(demand, requirements=left))

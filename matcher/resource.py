@@ -64,9 +64,10 @@ class Presented:
     """All that a request for work says: the resource, where it is, and who speaks."""
 
     resource: Resource
-    site: str = ""  #: as written
+    site: str = ""  #: as written; empty: none, or several
     ce: str = ""
     queue: str = ""
+    several: tuple[str, ...] = ()  #: which of these it says more than one of, by its own keyword
     pools: frozenset[str] = frozenset()  #: that it was told to serve
     stamp: str | None = None
     job_id: int | None = None  #: the only job that it wants

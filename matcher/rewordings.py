@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from matcher.effort import SEARCH, Effort
 from matcher.steps import steps
 from matcher.survey import Survey
 from requirements import rewriting
@@ -17,26 +18,34 @@ _AT_MOST = frozenset({"<", "<="})
 Rewording = tuple[str, str]
 
 
-def of(condition: str, queues: int, survey: Survey) -> Iterator[Rewording]:
+def of(condition: str, queues: int, survey: Survey, effort: Effort) -> Iterator[Rewording]:
     """The condition with other names and values, what was probably meant first.
 
     Args:
         condition: As it was written.
         queues: Some that fail it, which should be won.
         survey: All queues.
+        effort: The work that may still be done; when it is over, so are the rewordings.
     """
-    yield from _names(condition, survey)
+    effort.spend(2 * len(condition))
+    yield from _names(condition, survey, effort)
     for each in rewriting.comparisons(condition):
+        if not effort.spend(SEARCH):
+            return
         for told in _values(each, queues, survey):
             new = rewriting.replaced(condition, each.whole, told)
             yield f"write `{told}` instead of `{_written(condition, each)}`", new
 
 
-def _names(condition: str, survey: Survey) -> Iterator[Rewording]:
+def _names(condition: str, survey: Survey, effort: Effort) -> Iterator[Rewording]:
     known = {fold(name) for name in survey.names}
     for attribute, place in rewriting.attributes(condition):
         name = rewriting.unscoped(attribute)
-        meant = did_you_mean(name, survey.names) if fold(name) not in known else None
+        if fold(name) in known:
+            continue
+        if not effort.spend(SEARCH):
+            return
+        meant = did_you_mean(name, survey.names)
         if meant:
             new = attribute.removesuffix(name) + meant
             yield f"write {new} instead of {attribute}", rewriting.replaced(condition, place, new)

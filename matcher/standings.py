@@ -37,7 +37,7 @@ class Standing:
         room = self.room()
         if room.jobs is not None and room.jobs <= 0:
             return room.why
-        return None if self.admits(job) else f"{throttles.REQUIREMENTS} is not true of this job"
+        return self.throttled.refuses(job_ads.of(job)) if self.asks_job else None
 
     def admits(self, job: Job) -> bool:
         """Whether the site takes this very job, as far as it asks who it is."""

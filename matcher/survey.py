@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import cast
 
 from cs_config import glue
@@ -30,6 +31,8 @@ from requirements.values import Value, exact, fold, lookup, shown
 
 #: A queue that stands for all that are alike, and those.
 _Column = list[tuple[int, int]]
+#: For the queues that are alike, why they fail.
+_Reasons = Sequence[tuple[Sequence[Reason], int]]
 #: What capacities look at: who has more refuses nothing that others take.
 _CAPACITIES = frozenset(kind.looks for kind in parts.CAPACITIES)
 #: Names that a queue has without having been given them.
@@ -74,6 +77,8 @@ class Survey:
         self.segments = segments  #: of CPU time
         self._columns: dict[object, _Column] = {}
         self._failures: dict[object, tuple[Failure, ...]] = {}
+        self._fulfilling: dict[object, int] = {}
+        self._last_reasons: tuple[object, _Reasons] = (None, ())
 
     @property
     def candidates(self) -> int:
@@ -95,10 +100,29 @@ class Survey:
 
     def eligible(self, demand: Demand) -> int:
         """The candidates that fail nothing."""
-        failed = 0
-        for failure in self.failures(demand):
-            failed |= failure.queues
-        return self.candidates & ~failed
+        found = self.candidates
+        for part in parts.parts(demand):
+            found &= self._fulfilled(part)
+        return found
+
+    def _fulfilled(self, part: Part) -> int:
+        """The queues that do not fail a part; of requirements no reason is asked for."""
+        if not isinstance(part, Requirement):
+            return self.everything & ~reduce(or_, (each.queues for each in self.failures_of(part)), 0)
+        found = self._fulfilling.get(part.key)
+        if found is None:
+            if len(self._fulfilling) >= _REMEMBERED:
+                self._fulfilling.clear()
+            masks = (mask for queue, mask in self._looked_at(part) if self._fulfils(part, queue))
+            found = self._fulfilling[part.key] = reduce(or_, masks, 0)
+        return found
+
+    def _fulfils(self, part: Requirement, queue: int) -> bool:
+        offer = self.queues[queue]
+        return evaluator.eligible(part.asked, offer.values, self.declarations, offer.nodes)
+
+    def _looked_at(self, part: Requirement) -> _Column:
+        return self._by_values(evaluator.parameters(part.asked, self.declarations))
 
     def failures_of(self, part: Part) -> tuple[Failure, ...]:
         """The queues that fail a part; several answers for an expression of several operands."""
@@ -188,11 +212,9 @@ class Survey:
         yield from self._seen_by_values(part, failure)
 
     def _seen_by_values(self, part: Requirement, failure: Failure) -> Iterator[tuple[str | None, int]]:
-        for queue, mask in self._by_values(evaluator.parameters(part.asked, self.declarations)):
+        for reasons, mask in self._reasons(part):
             if mask & failure.queues:
-                for reason in self._failing(part, queue):
-                    if reason.wanted == failure.wanted:
-                        yield reason.has, mask
+                yield from ((reason.has, mask) for reason in reasons if reason.wanted == failure.wanted)
 
     def told(self, failure: Failure, queue: QueueView, has: str | None) -> str | None:
         """What a queue that fails has instead, for a person: what has expired is not just absent."""
@@ -224,10 +246,9 @@ class Survey:
         return column[:enough]
 
     def _requirement(self, part: Requirement) -> tuple[Failure, ...]:
-        names = evaluator.parameters(part.asked, self.declarations)
         found: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for queue, mask in self._by_values(names):
-            for reason in self._failing(part, queue):
+        for reasons, mask in self._reasons(part):
+            for reason in reasons:
                 found[reason.requirement, reason.wanted] |= mask
         return tuple(
             Failure(part=part, requirement=requirement, wanted=wanted, queues=queues)
@@ -250,6 +271,14 @@ class Survey:
             admission = self.queues[queue].admission
             for miss in () if admission is None else admission.misses(part.job):
                 yield miss, mask
+
+    def _reasons(self, part: Requirement) -> _Reasons:
+        """Asked for again with every failure of a part: those of the last part are kept, no more."""
+        key, found = self._last_reasons
+        if key != part.key:
+            found = [(self._failing(part, queue), mask) for queue, mask in self._looked_at(part)]
+            self._last_reasons = (part.key, found)
+        return found
 
     def _failing(self, part: Requirement, queue: int) -> Sequence[Reason]:
         offer = self.queues[queue]
@@ -280,7 +309,8 @@ class Survey:
         )
 
     def _by_values(self, names: tuple[str, ...]) -> _Column:
-        folded = tuple(map(fold, names))
+        # What no queue has tells none from another.
+        folded = tuple(sorted(self._known.intersection(map(fold, names))))
         return self._column(
             ("values", folded),
             lambda queue: tuple(self._said(queue, name) for name in folded),
@@ -310,6 +340,12 @@ class Survey:
         for name in sorted(names):
             found[fold(name)].append(name)
         return found
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """Every name, folded, that some queue has."""
+        of_nodes = (name for queue in self.queues for name in queue.nodes.names)
+        return _GLUE | self._spellings.keys() | {fold(name) for name in of_nodes}
 
     @cached_property
     def _have_nodes(self) -> bool:

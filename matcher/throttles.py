@@ -12,7 +12,7 @@ from cs_config.throttle import LIMITS, Policy, Throttle
 from requirements import two_sided
 from requirements.errors import InvalidInput
 from requirements.two_sided import TwoSided
-from requirements.values import Value, lookup
+from requirements.values import Value, as_value, lookup
 
 JOBS = "CurrentJobs"
 SUBMITTING = "CurrentSubmittingJobs"
@@ -68,6 +68,13 @@ class Throttled:
         return self._sum(counters)
 
     @property
+    def cur_matches(self) -> float | None:
+        """The start value and what is reserved; None: unknown, or beyond what an expression can be given."""
+        start = self.start
+        found = None if start is None else start + self.reserved
+        return found if found is not None and two_sided.is_reckonable(found) else None
+
+    @property
     def limits(self) -> Mapping[str, float]:
         """Those that are set, by configuration or advertisement; the smaller holds."""
         found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
@@ -77,8 +84,7 @@ class Throttled:
     def counters(self) -> Mapping[str, float]:
         """What is counted, CurMatches and the matches since the advertisement included."""
         said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
-        start = self.start
-        said |= {SINCE: self.reserved, CUR_MATCHES: None if start is None else start + self.reserved}
+        said |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
         return {name: value for name, value in said.items() if value is not None}
 
     def room(self) -> Room:
@@ -101,12 +107,20 @@ class Throttled:
         if self.throttle.policy is not Policy.EXPRESSION:
             return True
         own = self.attributes()
-        return all(each.is_true(own, job) for each in self._expressions())
+        return all(_is_true(each, own, job) for each in self._expressions())
+
+    def refuses(self, job: Mapping[str, Value]) -> str | None:
+        """The conditions that are not true of this job, with what both sides say; None: it may come."""
+        if self.admits(job):
+            return None
+        own = self.attributes()
+        failing = (part for each in self._expressions() for part in _failing(each, own, job))
+        return "; ".join(_told(part, own, job) for part in failing) or f"{REQUIREMENTS} is not true"
 
     def attributes(self) -> Mapping[str, Value]:
         """What an expression of the site sees under bare names."""
-        start = self.start
-        counted = {} if start is None else {CUR_MATCHES: start + self.reserved}
+        cur_matches = self.cur_matches
+        counted = {} if cur_matches is None else {CUR_MATCHES: cur_matches}
         fixed = {*map(str.lower, (CUR_MATCHES, SINCE, *self.limits))}
         others = {name: value for name, value in self.advertised.items() if name.lower() not in fixed}
         return {**others, **self.limits, **counted, SINCE: self.reserved}
@@ -131,12 +145,13 @@ class Throttled:
         expressions = self._expressions()
         if not expressions:
             return Room(jobs=0, why=f"limit not set: {REQUIREMENTS}")
-        if self.asks_job:
-            return OPEN
         own = self.attributes()
-        if all(each.is_true(own) for each in expressions):
+        asks_job = self.asks_job
+        if not asks_job and all(_is_true(each, own, {}) for each in expressions):
             return Room(jobs=1)  # what it says after that one is asked again
-        return Room(jobs=0, why=f"{REQUIREMENTS} is not true")
+        if closed := [_told(part, own, {}) for each in expressions for part in _closing(each, own)]:
+            return Room(jobs=0, why="; ".join(closed))
+        return OPEN if asks_job else Room(jobs=0, why=f"{REQUIREMENTS} is not true")
 
     def _expressions(self) -> list[TwoSided]:
         if self.throttle.policy is not Policy.EXPRESSION:
@@ -164,12 +179,59 @@ class Throttled:
         return sum(known) if len(known) == len(values) else None
 
 
+def check_start(advertised: Mapping[str, Value]) -> None:
+    """Refuse an advertised start value of CurMatches that is a number which nothing can be compared with.
+
+    Raises:
+        InvalidInput: It is not finite, or beyond the integers that are exact.
+    """
+    said = lookup(advertised, CUR_MATCHES)
+    if isinstance(said, str):
+        value = two_sided.read(said, CUR_MATCHES).value(advertised)
+        if type(value) in (int, float):
+            as_value(value, CUR_MATCHES)
+
+
+def _is_true(expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> bool:
+    """Whether it is true; what it cannot be asked with closes this throttle and nothing else."""
+    try:
+        return expression.is_true(own, job)
+    except InvalidInput:
+        return False
+
+
 def _expression(text: Value) -> TwoSided:
     """What was advertised is checked before it is stored; anything else is not true."""
     try:
         return two_sided.read(str(text).lower() if isinstance(text, bool) else str(text))
     except InvalidInput:
         return two_sided.read("false")
+
+
+def _failing(
+    expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]
+) -> tuple[TwoSided, ...]:
+    """The conditions that are not true; none that could be told where a value is nothing to compare with."""
+    try:
+        return expression.failing(own, job)
+    except InvalidInput:
+        return ()
+
+
+def _closing(expression: TwoSided, own: Mapping[str, Value]) -> Iterator[TwoSided]:
+    """Conditions about the site alone that are not true, so that no job can make the whole true."""
+    for part in expression.parts or (expression,):
+        # A number may count as true beside another condition.
+        if not part.asks_other and _failing(part, own, {}) and type(part.value(own)) not in (int, float):
+            yield part
+
+
+def _told(part: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> str:
+    return (
+        f"{part.text} is not true: {part.has(own, job)}"
+        if part.compiled.names
+        else f"{part.text} is not true"
+    )
 
 
 def _number(value: Value | None) -> float | None:

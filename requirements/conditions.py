@@ -13,10 +13,10 @@ from itertools import product
 from requirements import outcomes, program
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations, Kind, MatchRule, compared
+from requirements.effort import Effort
 from requirements.grammar import read_expression
 from requirements.nodes import NodeAttributes
 from requirements.outcomes import Outcome
-from requirements.partial import MAX_TRIES
 from requirements.record import Record
 from requirements.rendering import attribute_key
 from requirements.restrictions import parts_of, resource_name
@@ -92,7 +92,7 @@ class _Reader:
     """The reading of one expression: what must hold for a part to count as true, or as false."""
 
     nodes: NodeAttributes
-    tries: int = MAX_TRIES
+    effort: Effort = field(default_factory=Effort)
     #: By id of a part and truth: conditions inside conditions would be read again and again.
     _read: dict[tuple[int, bool], Condition] = field(default_factory=dict)
 
@@ -143,9 +143,10 @@ class _Reader:
         options = {name: said for name in names if (said := self.nodes.options(name)) is not None}
         limit = math.inf if len(names) < 2 else MAX_ALTERNATIVES
         count = math.prod(map(len, options.values()))
-        if len(options) < len(names) or count > min(limit, self.tries):
+        if len(options) < len(names) or count > limit:
             return None
-        self.tries -= count - 1
+        if names and not self.effort.spend(node, names=len(names), combinations=count):
+            return None
         wanted = Outcome.TRUE if truth else Outcome.FALSE
         values = program.of_node(node).values({}, options)
         combinations = product(*options.values())

@@ -5,12 +5,13 @@ import math
 import classad2
 
 from requirements.rendering import rendered
-from requirements.syntax import Chain, ListOf, Literal, Node, Special, Unary
+from requirements.syntax import PRECEDENCE, Call, Chain, ListOf, Literal, Node, Special, Unary
 from requirements.values import MAX_INTEGER
 
 #: What is computed beforehand: not shifts and bits, which are of no use in requirements.
 _FOLDED = frozenset({"==", "!=", "=?=", "=!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"})
 _EXACT = frozenset({"+", "-", "*"})
+_HALF = 1 << 32
 
 
 def literal(value: float | Special, /) -> Node:
@@ -110,7 +111,7 @@ def _integer(node: Node) -> int | None:
 
 
 def written(value: object) -> Node | None:
-    """A value of the library written out; None: it cannot be."""
+    """A value of the library written out, as it was computed; None: it cannot be."""
     if value is classad2.Value.Undefined:
         return literal(Special.UNDEFINED)
     if value is classad2.Value.Error:
@@ -121,7 +122,20 @@ def written(value: object) -> Node | None:
         return ListOf(items=plain, start=0, end=0) if len(plain) == len(items) else None
     if isinstance(value, str):
         return Literal(value=value, start=0, end=0)
-    if not isinstance(value, int | float):
-        return None
-    fits = math.isfinite(value) if isinstance(value, float) else abs(value) <= MAX_INTEGER
-    return literal(value) if fits else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return _real(str(value))
+    if type(value) is int and abs(value) > MAX_INTEGER:
+        return _in_halves(value)
+    return literal(value) if isinstance(value, int | float) else None
+
+
+def _real(text: str) -> Node:
+    """What no number in a text stands for: infinite, or not a number."""
+    return Call(name="real", arguments=(Literal(value=text, start=0, end=0),), start=0, end=0)
+
+
+def _in_halves(value: int) -> Node:
+    """An integer that is too large to be read, out of two that are not."""
+    high, low = divmod(value, _HALF)
+    product = Chain(level=PRECEDENCE["*"], first=literal(high), rest=(("*", literal(_HALF)),), start=0, end=0)
+    return Chain(level=PRECEDENCE["+"], first=product, rest=(("+", literal(low)),), start=0, end=0)

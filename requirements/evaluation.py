@@ -46,6 +46,8 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart
     whole = known.value(resource)
     if whole is True:
         return ()
+    # Each part looks for its names again: there are fewer to look through.
+    resource = {name: value for name in known.names if (value := lookup(resource, name)) is not None}
     values = [(part, part.value(resource)) for part in known.parts]
     failed = [(part, value) for part, value in values if value is not True] or [(known, whole)]
     return tuple(

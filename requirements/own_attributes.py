@@ -17,6 +17,7 @@ from requirements.restrictions import MAX_SIZE, own_name, parts_of
 from requirements.source import Source
 from requirements.syntax import Attribute, Literal
 from requirements.values import Scalar, as_value, fold
+from requirements.volume import MOST_IN_EXPRESSION, words
 
 #: Expressions of a description that refer to each other in a row.
 MAX_STEPS = 10
@@ -51,9 +52,15 @@ class _Resolution:
 
     own: Own
     known: dict[str, str] = field(default_factory=dict)
+    words: int = 0  #: of all texts that were read
 
     def text(self, source: Source, inside: tuple[str, ...]) -> str:
         """The text with everything put in; `inside` names the expressions that led here."""
+        # Each text ends up in the whole at least once, so this refuses nothing that could be read.
+        self.words += words(source.text, MOST_IN_EXPRESSION)
+        if self.words > MOST_IN_EXPRESSION:
+            allowed = f"{MOST_IN_EXPRESSION} names, numbers, operators and brackets"
+            raise source.fault(0, f"with all that leads here too long, allowed are {allowed}")
         node = read_expression(source)
         pieces: list[str] = []
         size = position = 0

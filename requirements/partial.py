@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from requirements import constants, outcomes, program
+from requirements.effort import MAX_EFFORT, Effort
 from requirements.nodes import Option
 from requirements.outcomes import ANYTHING, LOGICAL, Care, Outcome, Outcomes
 from requirements.rendering import attribute_key
@@ -33,22 +34,28 @@ from requirements.syntax import (
 )
 from requirements.values import Value
 
-#: Combinations of what nodes may have that are tried for one part, and for one expression in all.
+#: Combinations of what nodes may have that are tried for one part.
 MAX_COMBINATIONS = 4_096
-MAX_TRIES = 2 * MAX_COMBINATIONS
 
 _COMPARED = (PRECEDENCE["=="], PRECEDENCE["<"])
 
 
-def folded(node: Node, resource: Mapping[str, Value], open_: Mapping[str, Sequence[Option] | None]) -> Part:
+def folded(
+    node: Node,
+    resource: Mapping[str, Value],
+    open_: Mapping[str, Sequence[Option] | None],
+    *,
+    effort: int = MAX_EFFORT,
+) -> Part:
     """What remains of an expression at a queue; as good as the whole wherever only `true` counts.
 
     Args:
         node: The tree of an expression that passed `restrictions.check`.
         resource: What holds for every node.
         open_: By `attribute_key`, what a node may have; None: anything, or nothing.
+        effort: What trying may take, in the unit of `requirements.effort`; what would take more stays open.
     """
-    return _Folding(resource=resource, open_=open_).of(node, Care.WHOLE)
+    return _Folding(resource=resource, open_=open_, effort=Effort(left=effort)).of(node, Care.WHOLE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +64,7 @@ class _Folding:
 
     resource: Mapping[str, Value]
     open_: Mapping[str, Sequence[Option] | None]
-    tries: int = MAX_TRIES
+    effort: Effort
     _names: dict[int, frozenset[str]] = field(default_factory=dict)  #: by id of a part of the expression
 
     def of(self, node: Node, care: Care) -> Part:
@@ -100,9 +107,11 @@ class _Folding:
                 return None
             options[name] = known
         count = math.prod(len(each) for each in options.values())
-        if count > min(MAX_COMBINATIONS, self.tries):
+        if count > MAX_COMBINATIONS:
             return None
-        self.tries -= count - 1
+        # What the nodes do not decide is tried once and for all.
+        if options and not self.effort.spend(node, names=len(options), combinations=count):
+            return None
         return list(program.of_node(node).values(self.resource, options))
 
     def _taken_apart(self, node: Node, care: Care) -> Part:

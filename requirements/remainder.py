@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from requirements import evaluation, partial
+from requirements.effort import MAX_EFFORT
 from requirements.errors import InvalidInput
 from requirements.evaluation import FailingPart
 from requirements.grammar import read_expression
@@ -32,13 +33,16 @@ _IMPOSSIBLE = Remainder(possible=False)
 _TRUE = Literal(value=True, start=0, end=0)
 
 
-def remainder(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> Remainder:
+def remainder(
+    text: str, resource: Mapping[str, Value], nodes: NodeAttributes, *, effort: int = MAX_EFFORT
+) -> Remainder:
     """What a node has to fulfil so that the expression is true of queue and node together.
 
     Args:
         text: The expression; one that no longer reads as one is never true.
         resource: What holds for every node of the queue.
         nodes: What its nodes may have.
+        effort: What trying may take, in the unit of `requirements.effort`; what would take more stays open.
     """
     names = evaluation.names(text)
     options = {name: nodes.options(name) for name in names if name in nodes}
@@ -48,14 +52,15 @@ def remainder(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -
         name: value for name in names if name not in options and (value := lookup(resource, name)) is not None
     }
     # As texts: in the key of a cache True would be 1.
-    return _remainder(text, json.dumps(has), json.dumps(options))
+    return _remainder(text, json.dumps(has), json.dumps(options), effort)
 
 
 @lru_cache(maxsize=4096)
-def _remainder(text: str, has: str, options: str) -> Remainder:
+def _remainder(text: str, has: str, options: str, effort: int) -> Remainder:
     resource = {name: _value(value) for name, value in json.loads(has).items() if value is not None}
     open_ = {attribute_key(name): _options(said) for name, said in json.loads(options).items()}
-    part = partial.folded(read_expression(Source(text=text, path="Requirements")), resource, open_)
+    node = read_expression(Source(text=text, path="Requirements"))
+    part = partial.folded(node, resource, open_, effort=effort)
     if Outcome.TRUE not in part.outcomes:
         return _IMPOSSIBLE
     left = None if part.node == _TRUE else _readable(rendered(part.node, _spelled), text)
@@ -95,7 +100,10 @@ def failing_parts(text: str, resource: Mapping[str, Value], nodes: NodeAttribute
     if not any(name in nodes for name in asked):
         return evaluation.failing_parts(text, resource)
     operands = evaluation.operands(text)
-    failed = [each for each in operands if not remainder(each, resource, nodes).possible] or [text]
+    share = MAX_EFFORT // max(1, len(operands))  # many operands together take no longer than one expression
+    failed = [each for each in operands if not remainder(each, resource, nodes, effort=share).possible] or [
+        text
+    ]
     return tuple(part for each in failed for part in _why(each, resource, nodes))
 
 

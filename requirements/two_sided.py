@@ -5,6 +5,7 @@ own, or, where that is agreed, the other's if the own side has none of that name
 Source: HTCondor's matchmaking; SAM-Grid's `Requirements` of a site.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +17,7 @@ from requirements.rendering import attribute_key, attribute_name, rendered
 from requirements.restrictions import is_other, own_name, parts_of, resource_name
 from requirements.source import Source
 from requirements.syntax import Attribute, Node
-from requirements.values import Value, lookup, shown
+from requirements.values import MAX_INTEGER, Value, lookup, shown
 
 #: Stand before names, so that both sides may have the same one.
 _OTHER, _EITHER = "target.", "either."
@@ -108,13 +109,20 @@ def read(text: str, path: str = "Requirements", *, bare_is_either: bool = False)
 
 
 def number(text: str, own: Mapping[str, Value], path: str) -> float | None:
-    """The number that an expression is for its own side; None if it is none.
+    """The number that an expression is for its own side; None if it is none that others can reckon with.
 
     Raises:
         InvalidInput: It is no expression.
     """
     value = read(text, path).value(own)
-    return value if type(value) in (int, float) else None  # type: ignore[return-value]
+    if type(value) is int or type(value) is float:
+        return value if is_reckonable(value) else None
+    return None
+
+
+def is_reckonable(value: float) -> bool:
+    """Whether expressions can be given this number: it is finite, and exact if it is whole."""
+    return math.isfinite(value) and (not isinstance(value, int) or abs(value) <= MAX_INTEGER)
 
 
 def _compiled(node: Node, text: str, path: str, *, bare_is_either: bool) -> TwoSided:

@@ -5,6 +5,7 @@ not, and stops where the text has too much.
 """
 
 import re
+from itertools import islice
 
 from requirements.source import Source
 
@@ -25,6 +26,12 @@ _WORD = re.compile(
 MOST_IN_AD = 12_000
 #: Words of an expression.
 MOST_IN_EXPRESSION = 6_000
+
+
+def words(text: str, most: int) -> int:
+    """How many words there are; counted no further than the first that is too much."""
+    counted = (found for found in _WORD.finditer(text) if found["word"] is not None)
+    return sum(1 for _ in islice(counted, most + 1))
 
 
 def check_volume(source: Source, most: int) -> None:

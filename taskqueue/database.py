@@ -61,6 +61,18 @@ def connect(
     return engine
 
 
+def is_away(error: Exception) -> bool:
+    """Whether the database is away or too busy, rather than a statement one that it cannot take.
+
+    A statement with too many values is an OperationalError like a lost connection; but it has a text, the
+    connection lives on, and the server has not said a word (PostgreSQL) or nothing but "error" (SQLite).
+    """
+    if not isinstance(error, OperationalError) or error.statement is None or error.connection_invalidated:
+        return isinstance(error, UNAVAILABLE)
+    said = getattr(error.orig, "sqlite_errorname", getattr(error.orig, "sqlstate", None))
+    return said not in (None, "SQLITE_ERROR")
+
+
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """One transaction that changes something; rolled back when anything is raised in it.

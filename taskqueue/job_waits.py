@@ -4,9 +4,21 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+)
 
-from taskqueue import log, waiting_time
+from taskqueue import hindrances, log, waiting_time
+from taskqueue.hindrances import Hindrance
+from taskqueue.jobs import Job
 from taskqueue.log import LogEntry
 from taskqueue.states import FINAL
 from taskqueue.tables import job_waits as table
@@ -20,37 +32,53 @@ _is_booked = (
 )
 #: A job that was started again and ended again is counted anew.
 NOT_BOOKED = (
-    select(jobs.c.job_id, jobs.c.updated_at)
+    select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id)
     .where(
         jobs.c.status.in_(sorted(FINAL)),
         jobs.c.updated_at >= bindparam("since", type_=jobs.c.updated_at.type),
+        jobs.c.updated_at <= bindparam("until", type_=jobs.c.updated_at.type),
         ~_is_booked,
     )
     .order_by(jobs.c.updated_at)
     .limit(bindparam("most"))
 )
-OF_THESE = select(jobs.c.job_id, jobs.c.updated_at).where(jobs.c.job_id.in_(_IDS), ~_is_booked)
+OF_THESE = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).where(
+    jobs.c.job_id.in_(_IDS), ~_is_booked
+)
 FORGET = delete(table).where(table.c.job_id.in_(_IDS))
 BOOK = insert(table)
 OF_JOB = select(table.c.cause, table.c.seconds).where(table.c.job_id == bindparam("the_job"))
 
 
-def book_ended(conn: Connection, *, since: datetime, most: int) -> list[datetime]:
-    """Write down for what jobs had waited that ended since then; when each ended, the earliest first."""
-    rows = conn.execute(NOT_BOOKED, {"since": since, "most": most}).all()
-    return _book(conn, {row.job_id: row.updated_at for row in rows})
+def book_ended(conn: Connection, *, since: datetime, until: datetime, most: int) -> list[datetime]:
+    """Write down for what jobs had waited that ended in that time; when each ended, the earliest first."""
+    rows = conn.execute(NOT_BOOKED, {"since": since, "until": until, "most": most}).mappings().all()
+    return _book(conn, rows)
 
 
 def book(conn: Connection, job_ids: Collection[int]) -> None:
     """The same for these, which have ended and are about to lose their log."""
-    rows = conn.execute(OF_THESE, {"job_ids": sorted(job_ids)}).all()
-    _book(conn, {row.job_id: row.updated_at for row in rows})
+    rows = conn.execute(OF_THESE, {"job_ids": sorted(job_ids)}).mappings().all()
+    _book(conn, rows)
 
 
 def of_job(conn: Connection, job_id: int) -> dict[str, float]:
     """What was written down of one job, the longest first; empty: nothing."""
     found = [(row.cause, row.seconds) for row in conn.execute(OF_JOB, {"the_job": job_id})]
     return dict(sorted(found, key=lambda each: -each[1]))
+
+
+def running_total(
+    conn: Connection, job: Job, entries: Sequence[LogEntry], *, now: datetime
+) -> dict[str, float]:
+    """For what a job has waited until now; without its log, what was written down of it."""
+    if not entries:
+        return of_job(conn, job.job_id)
+    seen: Sequence[Hindrance] = ()
+    if job.task_queue_id is not None:
+        found = hindrances.of_task_queues(conn, [job.task_queue_id], since=entries[0].at)
+        seen = found.get(job.task_queue_id, ())
+    return waiting_time.by_cause(entries, now=now, hindrances=seen)
 
 
 def sums(
@@ -69,16 +97,30 @@ def sums(
     return found
 
 
-def _book(conn: Connection, ended: Mapping[int, datetime]) -> list[datetime]:
+def _book(conn: Connection, ended: Sequence[RowMapping]) -> list[datetime]:
     logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
-    for entry in log.of_jobs(conn, ended):
+    for entry in log.of_jobs(conn, [row["job_id"] for row in ended]):
         logs[entry.job_id].append(entry)
+    seen = _hindrances(conn, ended, logs)
     rows = [
-        {"job_id": job_id, "cause": cause, "seconds": seconds, "ended_at": ended[job_id]}
-        for job_id, entries in logs.items()
-        for cause, seconds in waiting_time.by_cause(entries, now=ended[job_id]).items()
+        {"job_id": row["job_id"], "cause": cause, "seconds": seconds, "ended_at": row["updated_at"]}
+        for row in ended
+        for cause, seconds in waiting_time.by_cause(
+            logs[row["job_id"]], now=row["updated_at"], hindrances=seen.get(row["task_queue_id"], ())
+        ).items()
     ]
     if rows:
-        conn.execute(FORGET, {"job_ids": sorted({int(str(row["job_id"])) for row in rows})})
+        conn.execute(FORGET, {"job_ids": sorted({row["job_id"] for row in rows})})
         conn.execute(BOOK, rows)
-    return sorted(ended.values())
+    return sorted(row["updated_at"] for row in ended)
+
+
+def _hindrances(
+    conn: Connection, ended: Sequence[RowMapping], logs: Mapping[int, Sequence[LogEntry]]
+) -> Mapping[int, Sequence[Hindrance]]:
+    """What kept the jobs of their task queues from pilots, since the first of them came."""
+    task_queue_ids = {row["task_queue_id"] for row in ended if row["task_queue_id"] is not None}
+    since = min((entries[0].at for entries in logs.values()), default=None)
+    if since is None or not task_queue_ids:
+        return {}
+    return hindrances.of_task_queues(conn, task_queue_ids, since=since)

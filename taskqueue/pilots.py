@@ -46,6 +46,12 @@ SEE = Twins(table, _see)
 
 GET = select(table).where(table.c.stamp == bindparam("stamp"))
 
+IS_AT = select(table.c.stamp).where(
+    table.c.stamp == bindparam("stamp"),
+    table.c.site == bindparam("the_site"),
+    table.c.vo.in_(bindparam("vos", expanding=True)),
+)
+
 SET_STATUS = (
     update(table)
     .where(
@@ -113,6 +119,12 @@ def register(
     if (there.vo, there.submitted_by) != (vo, submitted_by):
         raise IdempotencyConflict(f"the stamp {stamp} is taken by another pilot")
     return False
+
+
+def is_at(conn: Connection, stamp: str, *, site: str, vos: Collection[str]) -> bool:
+    """Whether there is such a pilot of one of the VOs, and it belongs to a queue of this site."""
+    values = {"stamp": stamp, "the_site": site, "vos": sorted(vos)}
+    return bool(site) and conn.execute(IS_AT, values).first() is not None
 
 
 def get(conn: Connection, stamp: str) -> Pilot:

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from taskqueue.scopes import OF_SITE
-from taskqueue.tables import attempts
+from taskqueue.tables import attempts, jobs
 from taskqueue.tables import reservations as table
 
 #: A job and the number of its attempt.
@@ -37,6 +37,7 @@ Key = tuple[int, int]
 _BATCH = 1000
 _BY_ITS_PILOT = ("finished", "released")
 
+_VOS: BindParameter[str] = bindparam("vos", expanding=True)
 _SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
 _THE_SCOPE = table.c.scope == bindparam("the_scope")
 _ITS_ATTEMPT = and_(attempts.c.job_id == table.c.job_id, attempts.c.epoch == table.c.epoch)
@@ -59,6 +60,7 @@ SHOW = (
     .order_by(table.c.job_id)
     .limit(bindparam("most"))
 )
+SHOW_OF_VOS = SHOW.where(table.c.job_id.in_(select(jobs.c.job_id).where(jobs.c.vo.in_(_VOS))))
 MARK = (
     update(table)
     .where(
@@ -101,9 +103,13 @@ def count(conn: Connection, scopes: Collection[str]) -> Mapping[str, int]:
     return {row.scope: row.reserved for row in rows}
 
 
-def show(conn: Connection, scope: str, most: int) -> list[Reservation]:
-    """The first of the reservations at a scope."""
-    rows = conn.execute(SHOW, {"the_scope": scope, "most": most})
+def show(conn: Connection, scope: str, most: int, *, vos: Collection[str] | None = None) -> list[Reservation]:
+    """The first of the reservations at a scope: for jobs of these VOs, None: of all."""
+    asked = {"the_scope": scope, "most": most}
+    if vos is None:
+        rows = conn.execute(SHOW, asked)
+    else:
+        rows = conn.execute(SHOW_OF_VOS, {**asked, "vos": sorted(vos)})
     return [Reservation(**row._asdict()) for row in rows]
 
 

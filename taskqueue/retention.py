@@ -28,6 +28,7 @@ from taskqueue.tables import (
     blobs,
     changes,
     descriptions,
+    hindrances,
     idempotency_keys,
     job_log,
     jobs,
@@ -114,6 +115,7 @@ def _remove(table: Table, is_old: ColumnElement[bool]) -> Delete:
 
 REMOVE_MATCH_REQUESTS = _remove(match_requests, match_requests.c.at < _BEFORE)
 REMOVE_IDEMPOTENCY_KEYS = _remove(idempotency_keys, idempotency_keys.c.at < _BEFORE)
+REMOVE_HINDRANCES = _remove(hindrances, hindrances.c.until < _BEFORE)
 REMOVE_CHANGES = _remove(changes, changes.c.at < _BEFORE)
 REMOVE_REVOKED_TOKENS = _remove(revoked_tokens, revoked_tokens.c.expires_at < _BEFORE)
 REMOVE_PILOTS = _remove(
@@ -175,6 +177,11 @@ def remove_idempotency_keys(conn: Connection, *, before: datetime, limit: int) -
 def remove_changes(conn: Connection, *, before: datetime, limit: int) -> int:
     """Remove changes that every matcher has read, or is too late to read."""
     return conn.execute(REMOVE_CHANGES, {"before": before, "limit": limit}).rowcount
+
+
+def remove_hindrances(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Remove what kept jobs from pilots before that time; who waits since then waited for a pilot."""
+    return conn.execute(REMOVE_HINDRANCES, {"before": before, "limit": limit}).rowcount
 
 
 def remove_revoked_tokens(conn: Connection, *, before: datetime, limit: int) -> int:

@@ -145,6 +145,19 @@ task_queues = Table(
     sqlite_autoincrement=True,
 )
 
+#: When what kept the jobs of a task queue from pilots, as the matchers saw it. No foreign key: a matcher
+#: writes of a task queue that may just have been removed.
+hindrances = Table(
+    "hindrances",
+    metadata,
+    Column("task_queue_id", BigId, nullable=False),
+    Column("cause", String(16), nullable=False),  # one of hindrances.ORDER
+    Column("since", UtcTime, nullable=False),
+    Column("until", UtcTime, nullable=False),
+    PrimaryKeyConstraint("task_queue_id", "cause", "since"),
+    Index("ix_hindrances_until", "until"),
+)
+
 #: The jobs that a pilot may take, one slim row each. Deleting the row is the claim.
 waiting_jobs = Table(
     "waiting_jobs",

@@ -19,6 +19,7 @@ def of_job(found: Mapping[str, Any]) -> RenderableType:
     if found.get("changes"):
         rows = ((c["change"], c["gains"], c["example"]) for c in found["changes"])
         parts.append(output.table(("What would help", "#Queues", "Such as"), rows))
+    parts += [f"Left out: {output.escape(str(each))}" for each in found.get("left_out", ())]
     parts += [f"At this moment: {output.escape(str(each))}" for each in found.get("now", ())]
     if found.get("forwarding") is not None:
         parts.append(_forwarding(found["forwarding"]))

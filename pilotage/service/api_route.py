@@ -1,8 +1,9 @@
 """What every route does before its handler: who asks, may it, is the body JSON that we can use."""
 
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import anyio.to_thread
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
@@ -15,6 +16,13 @@ from pilotage.service.tokens import Token
 #: Bytes of a body that somebody may send of whom nothing is known.
 _STRANGERS_JSON = 4096
 
+#: Bytes of a body that are parsed at once; more would hold up every other request.
+_AT_ONCE = 64 << 10
+#: Bytes of a body that says little: what a pilot offers, that a job goes on.
+SMALL = 256 << 10
+_MOST_BYTES = "most_bytes"
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -37,12 +45,24 @@ class StrictRequest(Request):
             if len(body) > limit:
                 raise BodyTooLarge(limit)
         self._body = bytes(body)
-        if body:
+        if len(body) > _AT_ONCE:
+            self.content = await anyio.to_thread.run_sync(strict_json.parse, self._body)
+        elif body:
             self.content = strict_json.parse(self._body)
 
     async def json(self) -> Any:
         """What `load` found."""
         return self.content
+
+
+def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
+    """State the bytes that a body of this route may have, where that is less than for all."""
+
+    def mark(endpoint: _Endpoint) -> _Endpoint:
+        setattr(endpoint, _MOST_BYTES, size)
+        return endpoint
+
+    return mark
 
 
 class ApiRoute(APIRoute):
@@ -53,6 +73,7 @@ class ApiRoute(APIRoute):
         handle = super().get_route_handler()
         roles = access.allowed_roles(self.endpoint)
         takes_json = self.body_field is not None
+        most = getattr(self.endpoint, _MOST_BYTES, None)
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
@@ -61,7 +82,7 @@ class ApiRoute(APIRoute):
             access.require(request, request.state.token.caller, roles)
             _check_texts(request)
             if takes_json:
-                await request.load(parts.limits.json_bytes)
+                await request.load(min(most or parts.limits.json_bytes, parts.limits.json_bytes))
             return await handle(request)
 
         return guarded

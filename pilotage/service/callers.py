@@ -51,6 +51,10 @@ class Caller:
         """Whether it may read pools, parameters and explanations of `vo`."""
         return self.is_operator or vo in self.vos
 
+    def looks_after(self, site: str) -> bool:
+        """Whether the jobs of every VO there are its business; who brings jobs to a site hears of its own."""
+        return self.is_operator or (self.role is Role.SITE_ADMIN and site in self.sites)
+
     def may_control(self, *, vo: str, owner: str) -> bool:
         """Whether it may see and control jobs of `owner` in `vo`."""
         if self.role is Role.USER:

@@ -11,10 +11,11 @@ from sqlalchemy import Connection
 from cs_config import admissions, glue
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import forwarded, job_ads, ranks, survey
+from matcher import closures, forwarded, job_ads, ranks, survey
 from matcher.applicants import Applicant
 from matcher.bitmaps import bits
 from matcher.changes import changes
+from matcher.effort import Effort
 from matcher.explain import explain
 from matcher.holding import Situation, holding
 from matcher.parts import Demand
@@ -30,6 +31,7 @@ from taskqueue.jobs import Job
 
 #: DIRAC's word for no name in particular.
 _ANY = "any"
+_NOT_ALL_TRIED = "its Requirements are long: not every change of them was tried, another may help more"
 
 
 def of_job(
@@ -102,13 +104,17 @@ def _explanation(
         config=config,
         now=now,
     )
+    effort = Effort()
+    closed = closures.closed(conn, config, applicant, whole, now)
+    better = changes(whole, vo, demand, effort, closed=closed)
     return JobExplanation(
         job_id=job.job_id if job else None,
         status=job.status if job else None,
         eligible_queues=found.eligible_queues,
         candidate_queues=found.candidate_queues,
         reasons=[ReasonAnswer.of(each) for each in found.exclusions],
-        changes=[ChangeAnswer.of(each) for each in changes(whole, vo, demand)],
+        changes=[ChangeAnswer.of(each) for each in better],
+        left_out=[_NOT_ALL_TRIED] if effort.over else [],
         now=holding(conn, situation),
     )
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
 
 from matcher import claimer as claimer_module
@@ -18,7 +18,7 @@ from matcher.errors import Busy, NotInTime, UnknownQueue
 from matcher.matcher import Matcher
 from matcher.requests import Caller, MatchAnswer, MatchRequest
 from requirements.errors import PilotageError
-from taskqueue import attempts, database, handover, jobs
+from taskqueue import attempts, database, handover, jobs, tables
 from taskqueue.states import JobStatus
 from tests import waiting
 from tests.waiting import at, request, until
@@ -260,6 +260,30 @@ def test_a_lost_answer_costs_nothing_if_the_same_request_comes_again(
     _put(engine, now, 2)
     first = _answer(claimer.submit(request(request_id="r")))
     assert _answer(claimer.submit(request(request_id="r"))).matches == first.matches
+
+
+def test_a_statement_that_the_database_cannot_take_fails_its_own_request_only(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = _put(engine, now)
+
+    def wrap(serve: Serve) -> Serve:
+        def too_many(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+            if any(each.request_id == "too many" for each in batch):
+                values = range(300_000 if engine.dialect.name == "sqlite" else 70_000)
+                with database.reading(engine) as conn:
+                    conn.execute(select(tables.jobs.c.job_id).where(tables.jobs.c.job_id.in_(values)))
+            return serve(batch)
+
+        return too_many
+
+    _instead(monkeypatch, matcher, wrap)
+    claimer = Claimer(engine, matcher)
+    bad, good = Ticket(request=request(request_id="too many")), Ticket(request=request())
+    claimer._turn([bad, good])
+    assert [each.job_id for each in _answer(good).matches] == [job_id]
+    with pytest.raises(OperationalError):
+        _answer(bad)
 
 
 # Bounds, and an end.

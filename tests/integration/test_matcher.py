@@ -276,7 +276,7 @@ def test_without_a_queue_the_stated_pools_count_where_the_site_has_an_eligible_q
 ) -> None:
     assert _serve(matcher, request(Site="A.B.ch")) == ["no_task_queue"], "it brings no list"
     assert _serve(matcher, request(Site="C.D.ch", SubmitPool=POOL)) == ["no_task_queue"]
-    assert _serve(matcher, request(Site="A.B.ch", GridCE="ce2", SubmitPool=POOL)) == ["no_task_queue"]
+    assert _serve(matcher, request(Site="A.B.ch", GridCE="ce2", SubmitPool=POOL)) == ["not_usable"]
     assert _serve(matcher, request(SubmitPool=POOL)) == ["no_task_queue"], "without a site no pool jobs"
     assert _serve(matcher, request(Site="ANY", SubmitPool=POOL)) == ["no_task_queue"]
     assert _serve(matcher, request(Site="A.B.ch", GridCE="ce1", SubmitPool=POOL)) == [[pooled]]

@@ -245,6 +245,7 @@ def test_a_matcher_that_is_behind_gives_away_what_is_decided_only(grid: Grid) ->
         ({"": 1}, "NodeFacts: '' is no name of a fact"),
         ({"x" * 101: 1}, "is no name of a fact"),
         ({f"x{n}": 1 for n in range(201)}, "NodeFacts: 201 facts, allowed are 200"),
+        ({"OS": [""] * 1000, "Fast": True}, "NodeFacts: 1001 values, allowed are 1000"),
         ({"OS": "x" * 20_000}, "NodeFacts: 20002 characters, allowed are 16384"),
     ],
 )

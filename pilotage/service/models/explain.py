@@ -54,7 +54,7 @@ class ChangeAnswer(BaseModel):
     """A change that would make queues eligible."""
 
     change: str
-    gains: int = Field(description="Queues.")
+    gains: int = Field(description="Queues, without those that are closed to the job now.")
     example: str = Field(description="One of them, `Site/CE/Queue`.")
 
     @classmethod
@@ -93,6 +93,9 @@ class JobExplanation(BaseModel):
     candidate_queues: int = Field(description="Queues that the VO may use now.")
     reasons: list[ReasonAnswer] = Field(description="Every failing requirement, the costliest first.")
     changes: list[ChangeAnswer] = Field(description="Smallest changes that help, best first.")
+    left_out: list[str] = Field(
+        default_factory=list, description="What was not looked at, since it would have been too much work."
+    )
     now: list[str] = Field(description="What holds it back at this moment.")
     forwarding: list[ForwardingAnswer] | None = Field(
         default=None, description="If asked for: what of its Requirements is decided where."

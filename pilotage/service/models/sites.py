@@ -87,7 +87,7 @@ class ThrottleAnswer(BaseModel):
     counters: dict[str, float] = Field(description="As advertised, and CurMatches with what came since.")
     reserved: int = Field(description="Matches that the advertisement does not contain.")
     reservations: list[ReservationAnswer] = Field(
-        description="The first 100 of them; for those who look after the site."
+        description="The first 100 of them; for those who look after the site, and of its gateways' VOs."
     )
     stale: bool
     stale_rule: str = Field(description="closed, open or derived: what holds while it is stale.")

@@ -92,8 +92,9 @@ def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: s
     if not config.knows(address):
         raise QueueNotFound(str(address), config.suggest(str(address)))
     with database.reading(parts.engine) as conn:
-        waiting = waiting_classes.read(conn, _vos(caller, site))
-        now = list(closures.at_queue(conn, config, address, parts.clock()))
+        vos = _vos(caller, site)
+        waiting = waiting_classes.read(conn, vos)
+        now = list(closures.at_queue(conn, config, address, parts.clock(), vos=vos))
         now += holding.pilots_at(conn, address, {each.asked.vo for each in waiting}, parts.clock())
         asked = any(admissions.of(config, address, each.asked.vo) for each in waiting)
         jobs = list(waiting_classes.first_jobs(conn, waiting)) if asked else []
@@ -110,6 +111,4 @@ def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: s
 
 def _vos(caller: Caller, site: str) -> frozenset[str] | None:
     """The VOs whose waiting jobs count; None: all. A site's own admin sees what is asked of the site."""
-    if caller.role is Role.SITE_ADMIN and site in caller.sites:
-        return None
-    return caller.visible_vos
+    return None if caller.looks_after(site) else caller.visible_vos

@@ -19,7 +19,7 @@ from pilotage.service.models.jobs import (
     JobSummaryRow,
     LogLine,
 )
-from taskqueue import attempts, database, descriptions, job_search, job_waits, jobs, log, waiting_time
+from taskqueue import attempts, database, descriptions, job_search, job_waits, jobs, log
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -65,12 +65,12 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         description = descriptions.of_job(conn, job_id)
         attempt = attempts.latest(conn, job_id)
         entries = log.of_job(conn, job_id)
-        kept = {} if entries else job_waits.of_job(conn, job_id)
+        waited = job_waits.running_total(conn, job, entries, now=parts.clock())
     return JobDetails(
         **JobAnswer.of(job).model_dump(),
         description=dict(description.body),
         attempt=AttemptAnswer.model_validate(attempt) if attempt else None,
-        waited=waiting_time.by_cause(entries, now=parts.clock()) or kept,
+        waited=waited,
     )
 
 

@@ -15,7 +15,7 @@ from matcher.requests import MatchRequest
 from matcher.resource import Presented
 from pilotage.service import door, pilot_places
 from pilotage.service.access import allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.matching import (
     JobRequest,
@@ -79,6 +79,7 @@ def _pilot_groups(
 
 @router.post("/requestJob", response_model_exclude_none=True)
 @allow(Role.GATEWAY, Role.PILOT)
+@takes_at_most(SMALL)
 async def request_job(
     parts: PartsOf,
     caller: CallerOf,
@@ -87,7 +88,7 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> Matches:
     """Ask for work: jobs with their leases, or why there is none and when to ask again."""
-    said = presented.read(body.stated())
+    said = places.spelled(presented.read(body.stated()), parts.live.current)
     address = await _admitted(parts, caller, said)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
@@ -127,9 +128,10 @@ async def request_job(
 
 @router.post("/getMatchingTaskQueues")
 @allow(Role.DIRECTOR)
+@takes_at_most(SMALL)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
     """All task queues that the resource may serve now."""
-    said = presented.read(body.stated())
+    said = places.spelled(presented.read(body.stated()), parts.live.current)
     pilot_places.check_site(caller, said.site)
     found = parts.matcher.get_matching_task_queues(said, _caller(parts, caller, said))
     return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(said.warnings))

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
 from pilotage.service.access import allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.pilots import (
     NewPilot,
@@ -35,6 +35,7 @@ StampPath = Annotated[str, Path(min_length=1, max_length=255)]
 
 @router.post("", status_code=201)
 @allow(Role.DIRECTOR)
+@takes_at_most(SMALL)
 def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
     """Store the intent to submit a pilot; a second time it answers 200 and changes nothing but the secret."""
     queue = QueueAddress.parse(body.queue)
@@ -55,6 +56,7 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
 
 @router.post("/{stamp}/status")
 @allow(Role.DIRECTOR, Role.PILOT)
+@takes_at_most(SMALL)
 def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNews) -> PilotAnswer:
     """Store what became of a pilot: its director's news, or its own."""
     with database.writing(parts.engine) as conn:

@@ -12,7 +12,7 @@ from matcher import limits, standings, throttles
 from matcher.limits import Bucket, Condition, Running
 from matcher.standings import Standing
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.sites import (
     AdvertisementBody,
@@ -78,6 +78,7 @@ def advertise_queue(
 
 @router.post("/{site}/ban")
 @allow(Role.SITE_ADMIN)
+@takes_at_most(SMALL)
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Give the site no jobs but tests; a ban that there is already is replaced."""
     _require(caller, parts.live.current, site)
@@ -86,7 +87,7 @@ def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswe
     new = Ban(site=site, reason=body.reason, author=caller.subject, at=now, until=body.until)
     with database.writing(parts.engine) as conn:
         bans.ban(conn, new)
-    return _answers(parts, [site], with_jobs=True)[0]
+    return _answers(parts, [site], jobs_of=None)[0]
 
 
 @router.post("/{site}/allow")
@@ -96,7 +97,7 @@ def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     _require(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
         bans.allow(conn, site)
-    return _answers(parts, [site], with_jobs=True)[0]
+    return _answers(parts, [site], jobs_of=None)[0]
 
 
 @router.get("")
@@ -105,7 +106,7 @@ def list_sites(parts: PartsOf, caller: CallerOf, query: Annotated[SiteQuery, Que
     """List the sites with what limits matches there."""
     page, last = query.cut(sorted(name for name in parts.live.current.sites if name > (query.after or "")))
     vos = None if caller.is_operator else caller.vos
-    return SitePage(sites=_answers(parts, page, with_jobs=False, vos=vos), next=last)
+    return SitePage(sites=_answers(parts, page, jobs_of=frozenset(), vos=vos), next=last)
 
 
 @router.get("/{site}")
@@ -114,9 +115,12 @@ def show_site(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Show limits, counters, reservations and the last advertisements of a site."""
     if site not in parts.live.current.sites:
         _unknown(parts.live.current, site)
-    # Jobs of other VOs are nobody's business but of those who look after the site.
-    looks_after = caller.is_operator or site in caller.sites
-    return _answers(parts, [site], with_jobs=looks_after, vos=None if looks_after else caller.vos)[0]
+    # Jobs of other VOs are nobody's business but of those who look after the site; its gateways know theirs.
+    if caller.looks_after(site):
+        return _answers(parts, [site], jobs_of=None)[0]
+    brings_jobs = caller.role is Role.GATEWAY and site in caller.sites
+    jobs_of = caller.vos if brings_jobs else frozenset[str]()
+    return _answers(parts, [site], jobs_of=jobs_of, vos=caller.vos)[0]
 
 
 def _advertise(parts: Parts, caller: Caller, body: AdvertisementBody, *path: str) -> Taken:
@@ -140,7 +144,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
     """What is advertised, checked as far as a throttle will use it.
 
     Raises:
-        InvalidRequest: With everything that is wrong.
+        InvalidInput, InvalidRequest: With everything that is wrong.
     """
     found: dict[str, Value] = {}
     problems: list[Problem] = []
@@ -157,20 +161,32 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
             problems.append(Problem(path=name, message="is spelled otherwise", suggestion=right))
     if problems:
         raise InvalidRequest(problems)
+    throttles.check_start(found)
     return found
 
 
 def _answers(
-    parts: Parts, sites: Collection[str], *, with_jobs: bool, vos: frozenset[str] | None = None
+    parts: Parts,
+    sites: Collection[str],
+    *,
+    jobs_of: frozenset[str] | None,
+    vos: frozenset[str] | None = None,
 ) -> list[SiteAnswer]:
-    """What holds at sites; limits of a VO are shown to those of these VOs, None: of all."""
+    """What holds at sites.
+
+    Args:
+        parts: Of the service.
+        sites: Which.
+        jobs_of: Reservations of jobs of these VOs are shown; None: of all.
+        vos: Limits of these VOs are shown beside those of all; None: of every VO.
+    """
     config = parts.live.current
     limited = [name for name in sorted(limits.rules(config)) if scopes.site_of(name) in set(sites)]
     names = [name for name in config.throttles if scopes.site_of(name) in set(sites)]
     with database.reading(parts.engine) as conn:
         banned = bans.of(conn, sites, now=parts.clock())
         found = standings.of(conn, config, scopes.read(conn, names).values(), parts.clock())
-        shown = {name: reservations.show(conn, name, _SHOWN) if with_jobs else [] for name in names}
+        shown = {name: reservations.show(conn, name, _SHOWN, vos=jobs_of) for name in names}
         conditions = limits.conditions(conn, config, limited, parts.clock())
     answers = [_answer(found[name], shown[name]) for name in sorted(names)]
     return [
@@ -182,7 +198,7 @@ def _answers(
                 _limit(name, each)
                 for name, those in conditions.items()
                 for each in those
-                if scopes.site_of(name) == site and (vos is None or each.rule.vo in (None, *vos))
+                if scopes.site_of(name) == site and each.rule.may_be_told(vos)
             ],
         )
         for site in sites

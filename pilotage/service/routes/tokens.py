@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from pilotage.service import audit
 from pilotage.service.access import allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf, TokenOf
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, TokenOf, takes_at_most
 from pilotage.service.callers import Caller, Role
 from pilotage.service.grants import Grant
 from pilotage.service.models.tokens import Renewed, Revocation
@@ -41,6 +41,7 @@ def renew(parts: PartsOf, token: TokenOf) -> Renewed:
 
 @router.post("/revoke", status_code=204, response_class=Response)
 @allow()
+@takes_at_most(SMALL)
 def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
     """Accept a token no more, in all processes within seconds."""
     token_id = _token_id(parts, body)

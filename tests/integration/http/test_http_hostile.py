@@ -1,5 +1,6 @@
 """Whatever comes in, the answer is never 5xx, and always in the one shape."""
 
+import asyncio
 import json
 from itertools import product
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pilotage.service import strict_json
 from tests.integration.http.test_http_access import ROUTES
 from tests.running_service import Service
 
@@ -125,6 +127,27 @@ def test_a_body_beyond_the_limit_is_413_whether_it_says_its_length_or_not(servic
             yield b"x" * (1 << 20)
 
     assert user.post("/api/v1/jobs", content=chunks()).status_code == 413
+
+
+def test_a_pilot_that_says_too_much_is_413(service: Service):
+    body = {"CPUTime": 1, "Tag": [""] * 100_000}
+    answer = service.pilot().post("/api/v1/matcher/requestJob", json=body)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
+
+
+def test_a_large_body_is_parsed_beside_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch):
+    beside = []
+
+    def parse(body: bytes, parse=strict_json.parse) -> object:
+        beside.append(asyncio._get_running_loop() is None)
+        return parse(body)
+
+    monkeypatch.setattr(strict_json, "parse", parse)
+    for arguments in ("x", "x" * 100_000):
+        jobs = [{"Executable": "x", "Arguments": arguments}]
+        service.user().post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()
+    assert beside == [False, True]
 
 
 def test_a_body_of_another_type_is_400(service: Service):

@@ -5,6 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
+from pilotage.service.parts import utc_now
+from taskqueue import advertisements, database
+from taskqueue.advertisements import Advertisement
 from tests.running_service import Service
 
 SITE = "LCG.A.org"
@@ -151,11 +154,40 @@ def test_wrong_advertisements_are_refused(gateway: httpx.Client) -> None:
         ({"currentjobs": 1}, "did you mean CurrentJobs"),
         ({"Requirements": "CurMatches <"}, "Requirements"),
         ({"Load": {"one": 1}}, "Load"),
+        ({"CurMatches": 'real("nan")'}, "CurMatches: nan is not a number"),
+        ({"CurMatches": 'real("inf")'}, "CurMatches: inf is not a number"),
+        ({"CurMatches": "2 * Free", "Free": 2**53 - 1}, "CurMatches: 18014398509481982 is out of range"),
     ):
         answer = gateway.post(path, json=said)
         assert answer.status_code == 400, said
         assert word in answer.json()["error"]["message"]
     assert gateway.post(f"/api/v1/sites/{SITE}/ces/ce9/advertisement", json=EMPTY).status_code == 404
+
+
+@pytest.mark.parametrize("stored", ['real("nan")', 'real("inf")', 2**53 - 1])
+def test_a_start_value_that_nothing_can_be_compared_with_closes_its_site_only(
+    throttled: Service, config_text: str, gateway: httpx.Client, stored: str | int
+) -> None:
+    """As an older release has stored it; of the last one the reservation is what makes it too large."""
+    asks = "Throttle: {Policy: expression, Requirements: CurMatches < 1e300}"
+    throttled.configure(config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {asks}"))
+    with database.writing(throttled.engine) as conn:
+        advertisements.advertise(conn, SITE, Advertisement(attributes={"CurMatches": 0}), now=utc_now())
+    [match] = ask(gateway)["matches"]
+    with database.writing(throttled.engine) as conn:
+        said = Advertisement(attributes={"CurMatches": stored})
+        advertisements.advertise(conn, SITE, said, now=utc_now())
+    assert ask(gateway)["reason"] == "throttled"
+    stands = throttle(throttled.user())
+    assert (stands["room"], stands["why"]) == (0, "CurMatches < 1e300 is not true: CurMatches is absent")
+    assert "CurMatches" not in stands["counters"]
+    user = throttled.user()
+    for path in ("/sites", f"/resources/queues/{SITE}/ce1/long/explain", f"/jobs/{match['job_id']}/explain"):
+        assert user.get(f"/api/v1{path}").status_code == 200, path
+    assert user.post("/api/v1/explain", json={"jobs": [{"Executable": "x"}]}).status_code == 200
+    elsewhere = {**QUEUE, "Site": "LCG.B.org", "GridCE": "ce2", "Queue": "all"}
+    answer = throttled.pilot().post("/api/v1/matcher/requestJob", json=elsewhere)
+    assert len(answer.json()["matches"]) == 1
 
 
 def test_only_who_looks_after_the_site_advertises(throttled: Service, gateway: httpx.Client) -> None:
@@ -176,6 +208,49 @@ def test_only_who_looks_after_the_site_advertises(throttled: Service, gateway: h
     assert (seen["reserved"], seen["reservations"]) == (1, [])
     page = throttled.user().get("/api/v1/sites", params={"limit": 1}).json()
     assert ([each["site"] for each in page["sites"]], page["next"]) == ([SITE], SITE)
+
+
+def test_only_who_looks_after_the_site_hears_of_jobs_and_limits_of_other_vos(
+    throttled: Service, config_text: str, gateway: httpx.Client
+) -> None:
+    limit = "dune:\n    JobScheduling: {RunningLimit: {LCG.A.org: {JobType: {Secret: 1}}}}\n"
+    throttled.configure(
+        config_text.replace("VO: [cms, dune]", f"VO: [cms, dune]\n      {THROTTLE}").replace(
+            "dune:\n    JobScheduling: {MaxRescheduling: 7}\n", limit
+        )
+    )
+    advertise(gateway, as_of=watermark(gateway))
+    secret = [{"Executable": "x", "JobType": "Secret"}]
+    throttled.user(vo="dune").post("/api/v1/jobs", json={"jobs": secret}).raise_for_status()
+    [match] = ask(throttled.pilot(vo="dune"))["matches"]
+    told = {}
+    for name, client in {
+        "admin": throttled.as_role("site_admin", site=SITE),
+        "operator": throttled.operator(),
+        "dune": throttled.user(vo="dune"),
+        "cms": throttled.user(),
+        "director": throttled.as_role("director", vo="cms", site=SITE),
+        "gateway": gateway,
+    }.items():
+        stands = client.get(f"/api/v1/sites/{SITE}").json()
+        queue = client.get(f"/api/v1/resources/queues/{SITE}/ce1/long/explain").json()
+        limits = any("of the VO dune" in text for text in queue["now"])
+        told[name] = (bool(stands["limits"]), _reserved(stands) == {match["job_id"]}, limits)
+    everything, nothing = (True, True, True), (False, False, False)
+    assert told == {
+        "admin": everything,
+        "operator": everything,
+        "dune": (True, False, True),
+        "cms": nothing,
+        "director": nothing,
+        "gateway": nothing,
+    }
+    [own] = ask(gateway)["matches"]
+    assert _reserved(gateway.get(f"/api/v1/sites/{SITE}").json()) == {own["job_id"]}
+
+
+def _reserved(stands: Any) -> set[int]:
+    return {each["job_id"] for each in stands["throttles"][0]["reservations"]}
 
 
 def test_a_banned_site_gets_nothing_until_it_is_allowed(throttled: Service, gateway: httpx.Client) -> None:

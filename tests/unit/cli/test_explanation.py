@@ -19,11 +19,13 @@ def test_a_description_that_was_not_submitted_is_told_with_what_helps():
         "candidate_queues": 3,
         "reasons": [],
         "changes": [{"change": "lower [it]", "gains": 2, "example": "A/b/c"}],
+        "left_out": ["not every change was tried"],
         "now": ["no eligible queue"],
     }
     text = told(explanation.of_job(found))
     assert "Not submitted: 0 of 3 queues are eligible." in text
     assert "lower [it]" in text
+    assert "Left out: not every change was tried" in text
     assert "At this moment: no eligible queue" in text
 
 

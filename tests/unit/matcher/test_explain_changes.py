@@ -171,3 +171,17 @@ def test_two_mistakes_are_mended_together():
     [change] = changes.changes(whole, "cms", Demand(asked=asked))
     assert change.text == "lower MinRAM from 8000 to 2000 MB, and lower GPUs from 1 to 0"
     assert change.demand == Demand(asked=replace(asked, min_ram=2000, gpus=0))
+
+
+def test_nobody_is_sent_to_a_closed_site_while_another_is_open():
+    sites = {site: {"CEs": {"ce": {"Queues": {"one": {}}}}} for site in SITES}
+    config = validate.parse(repr({"Resources": {"Sites": sites}}))
+    whole = survey.of_vo(config, "cms")
+    here = RequirementClass(vo="cms", cpu_time=3600, sites=frozenset({"LCG.B.org"}))
+    told = changes.changes(whole, "cms", Demand(asked=here), closed=whole.within("LCG.A.org"))
+    assert {(each.text, each.gains, each.example.site) for each in told} == {
+        ("allow Site LCG.C.org as well", 1, "LCG.C.org"),
+        ("leave out Site", 1, "LCG.C.org"),
+    }
+    shut = changes.changes(whole, "cms", Demand(asked=here), closed=whole.everything)
+    assert "leave out Site" in {each.text for each in shut}

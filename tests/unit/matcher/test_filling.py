@@ -66,9 +66,8 @@ def test_what_is_given_together_is_never_more_than_there_is(
             jobs += [asked] * given
     given_each = filling.allotments()
     assert len(given_each) == len(jobs)
-    if resource.processors is None:  # what it states is each job's alone
-        assert all(each.ram_mb is None or each.ram_mb <= (resource.max_ram or 20000) for each in given_each)
-        return
+    if resource.processors is None and resource.max_ram is None and not resource.gpus:
+        return  # nothing is shared: each job has what it asks
     for capacity, sum_of in (
         (resource.processors, sum(each.processors or 0 for each in given_each)),
         (resource.max_ram, sum(each.ram_mb or 0 for each in given_each)),
@@ -118,14 +117,24 @@ def test_a_job_that_wants_the_node_for_itself_is_alone() -> None:
     assert len(_filled(NODE, ANY, whole)) == 1
 
 
-def test_without_processors_each_job_has_what_is_stated_for_itself() -> None:
-    filling = Filling(Resource(cpu_time=1, max_ram=4000, gpus=1))
-    big = replace(ANY, processors_min=4, processors_max=None, min_ram=3000, gpus=1)
+def test_who_states_nothing_to_share_is_never_full() -> None:
+    filling = Filling(Resource(cpu_time=1))
+    big = replace(ANY, processors_min=4, processors_max=None, min_ram=3000)
     assert filling.most(big, 100) == 100
     filling.take(big, 2)
     filling.take(replace(ANY, whole_node=True), 1)
     assert not filling.full
     assert filling.allotments() == [
-        *[Allotment(processors=4, ram_mb=3000, gpus=1)] * 2,
-        Allotment(processors=None, ram_mb=4000, gpus=1),
+        *[Allotment(processors=4, ram_mb=3000, gpus=0)] * 2,
+        Allotment(processors=None, ram_mb=None, gpus=0),
     ]
+
+
+def test_memory_and_gpus_are_shared_also_where_no_processors_are_stated() -> None:
+    node = Resource(cpu_time=1000, max_ram=4000, gpus=1)
+    small, large = replace(ANY, min_ram=1000), replace(ANY, min_ram=3000)
+    assert Filling(node).most(large, 10) == 1
+    assert Filling(node).most(small, 10) == 4
+    assert Filling(node).most(replace(ANY, gpus=1), 10) == 1
+    assert Filling(node).most(ANY, 10) == 10, "processors are not shared: nobody said how many there are"
+    assert [each.ram_mb for each in _filled(node, large, large, small)] == [3000, 1000]

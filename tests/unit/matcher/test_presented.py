@@ -131,6 +131,18 @@ def test_pools_are_ids_and_what_is_none_is_left_out_with_a_warning() -> None:
     assert len(read.warnings) == 1
 
 
+def test_of_many_unknown_names_the_first_few_only_are_explained() -> None:
+    read = presented.read({"CPUTime": 1, **{f"Platfrom{number}": 1 for number in range(50)}})
+    assert len(read.warnings) == 50
+    assert sum("did you mean Platform?" in warning for warning in read.warnings) == 20
+
+
+def test_more_pools_than_a_statement_takes_are_refused() -> None:
+    pools = [f"{number:064x}" for number in range(3001)]
+    assert _problems(SubmitPool=pools) == ["SubmitPool"]
+    assert len(presented.read({"CPUTime": 1, "SubmitPool": pools[1:]}).pools) == 3000
+
+
 def test_equal_resources_are_one_for_the_memory_of_the_index() -> None:
     one, two = _resource(Site="A.B.ch", Tag=["x", "y"]), _resource(site=["a.b.CH"], Tags=["Y", "X"])
     assert one == two

@@ -132,6 +132,21 @@ def test_an_expression_may_ask_the_job() -> None:
     assert not asked.admits({})
 
 
+def test_a_condition_about_the_site_alone_closes_it_for_every_job_and_is_told_with_its_counters() -> None:
+    asks = 'CurMatches < 2 && TARGET.Owner == "ada"'
+    room = state("expression", Requirements=asks, advertised={"CurrentJobs": 2.0}).room()
+    assert (room.jobs, room.why) == (0, "CurMatches < 2 is not true: CurMatches = 2")
+    open_ = state("expression", Requirements=asks, advertised={"CurrentJobs": 1})
+    assert (open_.room().jobs, open_.refuses({"owner": "ada"})) == (None, None)
+    assert open_.refuses({"owner": "bob"}) == 'TARGET.Owner == "ada" is not true: TARGET.Owner = bob'
+
+
+def test_a_number_beside_a_question_to_the_job_does_not_close_a_site_that_would_admit_it() -> None:
+    for asks in ("1 && other.A == 1", "CurrentJobs && other.A == 1"):
+        asked = state("expression", Requirements=asks, advertised={"CurrentJobs": 2})
+        assert asked.room().jobs is None
+
+
 def test_the_configured_and_the_advertised_expression_must_both_be_true() -> None:
     asked = {"Requirements": "CurMatches < 3", "CurrentJobs": 0}
     for reserved, open_ in ((0, True), (1, True), (2, False), (3, False)):

@@ -75,6 +75,18 @@ def test_what_would_grow_without_bounds_is_refused() -> None:
     assert "more than 20000 characters" in refused(" + ".join(["MY.A0"] * 300), **twice, A8="x" * 100)
 
 
+def test_of_a_long_chain_no_more_is_read_than_an_expression_may_have() -> None:
+    read: list[str] = []
+
+    def own(name: str) -> Unevaluated:
+        read.append(name)
+        return Unevaluated(" + ".join([f"MY.a{int(name[1:]) + 1}"] * 1500))
+
+    with pytest.raises(InvalidInput, match="allowed are 6000 names"):
+        parse_expression("MY.a0 > 0", own=own)
+    assert read == ["a0", "a1"]
+
+
 def test_what_is_put_in_is_checked_like_the_rest() -> None:
     assert "the function random is not allowed" in refused("other.A > MY.B", B=Unevaluated("random(3)"))
     assert "a record, allowed is text" in refused("other.A > MY.B", B={"a": 1})

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from requirements import evaluator, outcomes
 from requirements.canonical import Requirements
 from requirements.declarations import Declaration, Declarations, Kind, MatchRule
+from requirements.effort import Effort
 from requirements.expression import Expression
+from requirements.grammar import read_expression
 from requirements.nodes import NodeAttributes, Option, parse_node_attributes, together
 from requirements.outcomes import Care, Outcome
 from requirements.partial import MAX_COMBINATIONS
 from requirements.record import Record
+from requirements.source import Source
 from requirements.values import Value
 
 NOTHING_DECLARED = Declarations()
@@ -220,6 +223,50 @@ def test_more_combinations_than_are_tried_are_never_called_impossible_or_decided
         standing = evaluator.standing(Expression(text=text), {}, NOTHING_DECLARED, nodes)
         assert standing.eligible
         assert standing.residue is not None
+
+
+@pytest.mark.parametrize(
+    "of_queue",
+    [
+        *("pow(9007199254740991, other.A)", "-pow(9007199254740991, other.A)", "pow(2, 60 + other.A) + 5"),
+        *("0 - pow(2, 60 + other.A) - 5", 'real("inf") + other.A', 'real("nan") * other.A'),
+        *('-(real("inf") * other.A)', "pow(2, 52 + other.A)"),
+    ],
+)
+def test_a_value_of_the_queue_that_is_no_plain_number_is_kept_in_the_residue(of_queue: str) -> None:
+    nodes = parse_node_attributes({"B": [0.5, "b", 2**53 - 1, None]})
+    for operator in ("<", ">=", "=?=", "=!="):
+        for text in (f"(other.B ?: 0) {operator} {of_queue}", f"!((other.B ?: 0) {operator} {of_queue})"):
+            check(Expression(text=text), {"A": 2}, nodes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " || ".join(f"other.A * other.B == {number + 100_000}" for number in range(398)),
+        " || ".join(f'regexp("c{number}", strcat(string(other.A), string(other.B)))' for number in range(20)),
+    ],
+)
+def test_many_combinations_of_a_long_part_are_left_to_the_nodes(text: str) -> None:
+    options = list(range(64))
+    assert len(options) ** 2 <= MAX_COMBINATIONS
+    nodes = parse_node_attributes({"A": options, "B": options})
+    queue = evaluator.standing(Expression(text=text), {}, NOTHING_DECLARED, nodes)
+    assert queue.eligible
+    assert queue.residue is not None
+    assert not evaluator.eligible(queue.residue, {"A": 1, "B": 2}, NOTHING_DECLARED)
+
+
+def test_what_is_tried_of_an_expression_is_bounded_whatever_its_shape() -> None:
+    text = " || ".join(f"other.A * other.B == {number}" for number in range(50))
+    node = read_expression(Source(text=text, path="Requirements"))
+    effort = Effort(left=100_000)
+    assert not effort.spend(node, names=2, combinations=4_000)
+    assert effort.left == 100_000
+    spent = [effort.spend(node, names=2, combinations=1) for _ in range(20)]
+    assert spent[0]
+    assert not spent[-1]
+    assert effort.left >= 0
 
 
 def test_a_residue_that_could_not_be_read_again_is_the_whole() -> None:

@@ -33,6 +33,11 @@ def test_a_number_is_a_number_only() -> None:
     assert [two_sided.number(text, own, "CurMatches") for text in texts] == [3.5, None, None, None, None, 5]
 
 
+@pytest.mark.parametrize("text", ['real("nan")', 'real("inf")', "A + 1"])
+def test_what_nobody_can_reckon_with_is_no_number(text: str) -> None:
+    assert two_sided.number(text, {"A": 2**53 - 1}, "CurMatches") is None
+
+
 @pytest.mark.parametrize("text", ["a <", "time() > 5", "TARGET.a.b", "0x10 < a"])
 def test_what_may_not_be_evaluated_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="Requirements"):

@@ -1,8 +1,13 @@
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskqueue.hindrances import ORDER, Hindrance
 from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
-from taskqueue.waiting_time import by_cause
+from taskqueue.waiting_time import by_cause, split
 
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -38,3 +43,60 @@ def test_a_job_that_still_waits_has_waited_until_now():
 
 def test_a_job_without_a_log_has_not_waited():
     assert by_cause([], now=START) == {}
+
+
+CAUSES = st.sampled_from(ORDER)
+SECONDS = st.integers(min_value=0, max_value=100)
+
+
+def hindrance(cause: str, since: float, until: float) -> Hindrance:
+    return Hindrance(
+        task_queue_id=1,
+        cause=cause,
+        since=START + timedelta(seconds=since),
+        until=START + timedelta(seconds=until),
+    )
+
+
+def seconds_by(since: float, until: float, *hindrances: Hindrance) -> dict[str, float]:
+    return split(START + timedelta(seconds=since), START + timedelta(seconds=until), hindrances)
+
+
+HINDRANCES = st.lists(st.builds(hindrance, CAUSES, SECONDS, SECONDS), max_size=12)
+
+
+@given(since=SECONDS, length=SECONDS, hindrances=HINDRANCES)
+def test_the_parts_of_a_wait_are_each_second_by_the_first_cause_that_held(
+    since: int, length: int, hindrances: list[Hindrance]
+):
+    expected: Counter[str] = Counter()
+    for second in range(since, since + length):
+        at = START + timedelta(seconds=second)
+        holding = {each.cause for each in hindrances if each.since <= at < each.until}
+        expected[next((cause for cause in ORDER if cause in holding), "a pilot")] += 1
+    spent = seconds_by(since, since + length, *hindrances)
+    assert +Counter(spent) == expected
+    assert sum(spent.values()) == length
+    assert min(spent.values()) >= 0
+
+
+@given(since=SECONDS, length=st.integers(min_value=0, max_value=50), hindrances=HINDRANCES)
+def test_a_wait_that_ended_before_it_began_took_no_time(since: int, length: int, hindrances: list[Hindrance]):
+    assert seconds_by(since, since - length, *hindrances) == {"a pilot": 0}
+
+
+def test_where_pilots_that_fit_are_served_it_is_the_turn_that_counts():
+    limits, turn = hindrance("limits", 10, 50), hindrance("its turn", 40, 60)
+    assert seconds_by(0, 100, limits, turn) == {"limits": 30, "its turn": 20, "a pilot": 50}
+
+
+def test_only_the_wait_for_a_pilot_is_split():
+    log = [
+        entry(0, JobStatus.RECEIVED),
+        entry(10, JobStatus.WAITING, "Pilot Agent Submission"),
+        entry(40, JobStatus.MATCHED),
+        entry(50, JobStatus.RUNNING),
+        entry(60, JobStatus.DONE),
+    ]
+    spent = by_cause(log, now=START + timedelta(days=1), hindrances=[hindrance("banned", 0, 30)])
+    assert spent == {"banned": 20, "a pilot": 10, "optimizers": 10, "start of the pilot's job": 10}

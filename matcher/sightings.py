@@ -1,0 +1,77 @@
+"""What a matcher sees keep task queues from pilots: noted in memory, written down about once a minute.
+
+A poll at a closed place stays a read. A process that dies loses what it noted in the last minute; that
+time then counts as waiting for a pilot, as does what goes beyond the bound of the memory.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from matcher.requests import RETRY_AFTER
+from taskqueue.hindrances import ORDER, Hindrance
+from taskqueue.task_queues import TaskQueue
+
+#: How long one look counts: a pilot that waits asks again before this is over.
+_COUNTS: Final = timedelta(seconds=1.5 * RETRY_AFTER)
+#: Nothing new is learned from the same question so soon.
+_AGAIN: Final = timedelta(seconds=10)
+#: Between two times of writing.
+_EVERY: Final = timedelta(seconds=60)
+#: Times of hindrance in memory.
+_MOST: Final = 20_000
+
+
+class Sightings:
+    """Of one process; used by the thread that serves its requests, and by no other."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, str], Hindrance] = {}
+        self._over: list[Hindrance] = []
+        self._asked: dict[Hashable, datetime] = {}
+        self._first: datetime | None = None
+
+    def is_due(self, question: Hashable, now: datetime) -> bool:
+        """Whether such a question is worth a note; asked again at once, it is not."""
+        last = self._asked.get(question)
+        if last is not None and last <= now < last + _AGAIN:
+            return False
+        self._asked[question] = now
+        return True
+
+    def note(self, cause: str, task_queues: Iterable[TaskQueue], now: datetime) -> None:
+        """These task queues were passed by; a cause that is not in `hindrances.ORDER` is not kept."""
+        if cause not in ORDER:
+            return
+        if self._first is None:
+            self._first = now  # since the last time of writing
+        for each in task_queues:
+            self._prolong(each.task_queue_id, cause, now)
+
+    def due(self, now: datetime, *, at_end: bool = False) -> Sequence[Hindrance]:
+        """What is to be written down now; `written` forgets it when that has been done."""
+        if self._first is None or (now - self._first < _EVERY and not at_end):
+            return ()
+        return [*self._over, *self._open.values()]
+
+    def written(self) -> None:
+        """All that was due is in the database."""
+        self._over.clear()
+        self._open.clear()
+        self._asked.clear()
+        self._first = None
+
+    def _prolong(self, task_queue_id: int, cause: str, now: datetime) -> None:
+        key = (task_queue_id, cause)
+        before = self._open.get(key)
+        if before is None and len(self._open) + len(self._over) >= _MOST:
+            return
+        since = now
+        if before is not None:
+            if before.since <= now <= before.until:
+                since = before.since
+            elif len(self._open) + len(self._over) < _MOST:
+                self._over.append(before)
+        self._open[key] = Hindrance(
+            task_queue_id=task_queue_id, cause=cause, since=since, until=now + _COUNTS
+        )

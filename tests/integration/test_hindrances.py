@@ -1,0 +1,196 @@
+"""What kept jobs from pilots is noted by the matchers, written down, and told of the jobs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from sqlalchemy import Engine, event
+
+from agents import waits
+from matcher import gates
+from matcher.claiming import Look
+from matcher.matcher import Matcher
+from taskqueue import bans, database, hindrances, job_control, job_waits, jobs, log, retention
+from taskqueue.bans import Ban
+from taskqueue.hindrances import TURN, Hindrance
+from taskqueue.log import LogEntry
+from taskqueue.states import JobStatus
+from tests import stored, waiting
+from tests.waiting import LONG
+
+LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {Merge: 0}}}}}}"
+
+
+class Hand:
+    """Pilots that ask, and a clock."""
+
+    def __init__(self, engine: Engine, now: datetime, options: str = "") -> None:
+        self.engine, self.now = engine, now
+        self.config = waiting.grid(waiting.GRID + options)
+        self.matcher = self.another()
+
+    def another(self) -> Matcher:
+        return Matcher(self.engine, lambda: self.config, lambda: self.now, Random(1))
+
+    def put(self, owner: str = "alice", *, job_type: str = "User") -> int:
+        with database.writing(self.engine) as conn:
+            [job_id] = waiting.put(conn, self.now, owner=owner)
+            stored.force(conn, job_id, job_type=job_type)
+            to_status, minor = JobStatus.WAITING, "Pilot Agent Submission"
+            stored_at = LogEntry(
+                job_id=job_id,
+                at=self.now,
+                from_status=JobStatus.RECEIVED,
+                to_status=to_status,
+                minor_status=minor,
+                source="test",
+            )
+            log.append(conn, [stored_at])
+        return job_id
+
+    def asks(self, seconds: float, *, matcher: Matcher | None = None) -> None:
+        """A pilot asks every twenty seconds of so many."""
+        end = self.now + timedelta(seconds=seconds)
+        while self.now < end:
+            self.ask(matcher)
+            self.now += timedelta(seconds=20)
+
+    def ask(self, matcher: Matcher | None = None) -> Look:
+        [look] = (matcher or self.matcher).serve([waiting.request(**waiting.at(LONG))])
+        assert isinstance(look, Look)
+        return look
+
+    def waited(self, job_id: int) -> dict[str, float]:
+        with database.reading(self.engine) as conn:
+            found = job_waits.running_total(
+                conn, jobs.get(conn, job_id), log.of_job(conn, job_id), now=self.now
+            )
+        return {cause: seconds for cause, seconds in found.items() if seconds}
+
+    def written(self, job_id: int) -> list[Hindrance]:
+        with database.reading(self.engine) as conn:
+            task_queue = waiting.task_queue_of(conn, job_id)
+            found = hindrances.of_task_queues(conn, [task_queue], since=self.now - timedelta(days=1))
+        return sorted(found.get(task_queue, ()), key=lambda each: each.since)
+
+
+@contextmanager
+def _statements(engine: Engine) -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def note(_conn: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement.split()[0])
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(engine, "before_cursor_execute", note)
+
+
+def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.asks(60)
+    hand.matcher.write_down()
+    hand.asks(60)
+    hand.matcher.write_down()
+    assert hand.waited(job_id) == {"limits": 120}
+    assert len(hand.written(job_id)) == 1  # the second time of writing prolonged the first
+    hand.now += timedelta(seconds=100)
+    assert hand.waited(job_id) == {"limits": 130, "a pilot": 90}
+    with database.writing(engine) as conn:
+        job_control.kill(conn, job_id, source="test", now=hand.now)
+    memory = waits.Memory()
+    waits.cycle(engine, now=hand.now, holder="test", memory=memory)
+    with database.reading(engine) as conn:
+        assert job_waits.of_job(conn, job_id) == {}  # a matcher may still have to write what it saw
+    waits.cycle(engine, now=hand.now + timedelta(minutes=2), holder="test", memory=memory)
+    with database.reading(engine) as conn:
+        assert job_waits.of_job(conn, job_id) == {"limits": 130, "a pilot": 90, "optimizers": 0}
+
+
+def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now)
+    job_id = hand.put()
+    with database.writing(engine) as conn:
+        bans.ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+    hand.asks(60)
+    hand.matcher.write_down()
+    assert hand.waited(job_id) == {"banned": 60}
+
+
+def test_a_job_that_waits_while_others_are_handed_out_waits_for_its_turn(
+    engine: Engine, now: datetime
+) -> None:
+    hand = Hand(engine, now, LIMITS)
+    kept_out = hand.put("bob", job_type="Merge")
+    ids = [hand.put() for _ in range(4)]
+    hand.asks(60)
+    hand.matcher.write_down()
+    assert hand.waited(ids[-1]) == {TURN: 60}
+    assert hand.waited(kept_out) == {"limits": 60}
+
+
+def test_nothing_is_written_within_a_minute_nor_by_any_poll(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.matcher.refresh()
+    with _statements(engine) as statements:
+        for _ in range(5):
+            assert hand.ask().refused == gates.LIMITS
+            hand.matcher.write_down()
+            hand.now += timedelta(seconds=10)
+    assert not {"INSERT", "UPDATE", "DELETE"} & set(statements)
+    assert hand.written(job_id) == []
+    hand.matcher.write_down(at_end=True)
+    assert [each.cause for each in hand.written(job_id)] == ["limits"]
+
+
+def test_what_could_not_be_written_is_written_the_next_time(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.asks(60)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(hindrances, "write", fail)
+        with pytest.raises(RuntimeError):
+            hand.matcher.write_down()
+    assert hand.written(job_id) == []
+    hand.matcher.write_down()
+    assert hand.waited(job_id) == {"limits": 60}
+
+
+def test_what_several_matchers_saw_counts_once(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    other = hand.another()
+    for _ in range(2):
+        hand.asks(20)
+        hand.asks(40, matcher=other)
+        hand.matcher.write_down()
+        other.write_down()
+    hand.matcher.write_down(at_end=True)
+    other.write_down(at_end=True)
+    assert hand.waited(job_id) == {"limits": 120}
+    with database.writing(engine) as conn:
+        seen = hand.written(job_id)
+        hindrances.write(conn, seen)
+    assert len(hand.written(job_id)) == len(seen) == 2
+    assert hand.waited(job_id) == {"limits": 120}
+
+
+def test_what_kept_jobs_from_pilots_goes_when_it_is_old(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.asks(60)
+    hand.matcher.write_down()
+    with database.writing(engine) as conn:
+        assert retention.remove_hindrances(conn, before=hand.now, limit=10) == 0
+        assert retention.remove_hindrances(conn, before=hand.now + timedelta(days=1), limit=10) == 1
+    assert hand.waited(job_id) == {"a pilot": 60}

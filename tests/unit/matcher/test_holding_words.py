@@ -1,0 +1,19 @@
+import pytest
+
+from matcher import holding
+
+
+@pytest.mark.parametrize(
+    ("shut", "eligible", "said"),
+    [
+        (1, 1, "the only eligible queue takes no job like it now"),
+        (1, 3, "1 of the 3 eligible queues takes no job like it now"),
+        (3, 3, "all 3 eligible queues take no job like it now"),
+    ],
+)
+def test_closed_queues_are_told_as_people_count(shut: int, eligible: int, said: str):
+    assert holding._shut(shut, eligible) == said
+
+
+def test_one_pilot_is_no_pilots():
+    assert [holding._pilots_told(number) for number in range(3)] == ["no pilots", "1 pilot", "2 pilots"]
