@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from requirements.syntax import Call, Chain, Literal, Node, Unary
 
-#: The largest integer of the library.
-_MOST = 2**63 - 1
+#: The integers of the library.
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _SHIFTS = frozenset({"<<", ">>", ">>>"})
 _TO_INTEGER = frozenset({"int", "floor", "ceiling", "round"})
 _EXACT = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
@@ -16,7 +16,7 @@ def faults(part: Node) -> Iterator[tuple[Node, str]]:
     match part:
         case Call(name=name, arguments=(argument,)) if name.lower() in _TO_INTEGER:
             value = _number(_of_text(argument))
-            if value is not None and not abs(value) <= _MOST:
+            if value is not None and not _LEAST <= value <= _MOST:
                 yield part, f"{name} of {value:g} is out of range, integers reach to {_MOST}"
         case Chain():
             yield from _of_chain(part)
@@ -27,7 +27,7 @@ def _of_chain(chain: Chain) -> Iterator[tuple[Node, str]]:
         bits = _number(operand)
         if operator in _SHIFTS and isinstance(bits, int) and not 0 <= bits <= 63:
             yield operand, f"a shift by {bits:g} is out of range, allowed are 0 to 63"
-    if any(not abs(total) <= _MOST for total in _totals(chain)):
+    if any(not _LEAST <= total <= _MOST for total in _totals(chain)):
         yield chain, f"the result is out of range, integers reach to {_MOST}; write one number as 1.0 or 1e3"
 
 
