@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from requirements import functions, regexps
+from requirements import functions, overflow, regexps
 from requirements.errors import InvalidInput
 from requirements.height import check_height
 from requirements.source import Source
@@ -58,6 +58,9 @@ def check(node: Node, source: Source) -> None:
         if (fault := _fault(part))
         for problem in source.fault(part.start, *fault).problems
     ]
+    for part in parts_of(node):
+        for where, message in overflow.faults(part):
+            problems += source.fault(where.start, message).problems
     if problems:
         raise InvalidInput(problems)
     if len([part for part in parts_of(node) if regexps.is_regexp(part)]) > MAX_PATTERNS:

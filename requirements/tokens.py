@@ -1,11 +1,13 @@
-"""The literal scan: ClassAd text into tokens, refusing what `classad2` would silently read as something else.
+r"""The literal scan: ClassAd text into tokens, refusing what `classad2` silently reads as something else.
 
-The library reads `99999999999999999999` as 0, some hexadecimal and octal numbers as others, and
-`1e400` as infinite. Here each of these is an error that names its place.
+The library reads `99999999999999999999` as 0, some hexadecimal and octal numbers as others, `1e400` as
+infinite, `1e-400` as 0, `"\x41"` as x41 and `"\777"` as ?7. Here each of these is an error that names its
+place.
 """
 
 import math
 import re
+import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
@@ -49,6 +51,9 @@ _TOKEN = re.compile(
 )
 _INTEGER = re.compile(r"0|[1-9][0-9]*")
 _REAL = re.compile(r"(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
+#: Escapes that the library reads as every language does; the rest it takes for the sign behind the backslash.
+_ESCAPE = re.compile(r"""\\(?:[abfnrtv\\"']|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7]))""")
+_BACKSLASH = re.compile(r"\\(?:[0-7]{1,3}|[xX][0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 _UNFINISHED = {
     '"': 'the text is not ended by "',
     "'": "the name is not ended by '",
@@ -116,10 +121,17 @@ def _number(source: Source, start: int, word: str) -> int | float:
             raise source.fault(start, f"{_cut(word)} is out of range, integers reach to {MAX_INTEGER}")
         return int(word)
     if _REAL.fullmatch(word):
-        if not math.isfinite(float(word)):
-            raise source.fault(start, f"{_cut(word)} is out of range")
-        return float(word)
+        return _real(source, start, word)
     raise source.fault(start, f"{_cut(word)} {_no_number(word)}")
+
+
+def _real(source: Source, start: int, word: str) -> float:
+    value = float(word)
+    is_zero = not re.search("[1-9]", re.split("[eE]", word)[0])
+    if math.isfinite(value) and bool(value) is not is_zero:
+        return value
+    reach = f"from {math.ulp(0.0):.2g} to {sys.float_info.max:.2g}"
+    raise source.fault(start, f"{_cut(word)} is out of range, numbers with a point or exponent reach {reach}")
 
 
 def _no_number(word: str) -> str:
@@ -139,6 +151,7 @@ def _cut(word: str) -> str:
 def _unquoted(source: Source, start: int, word: str) -> str:
     if "\\" not in word:
         return word[1:-1]
+    _check_escapes(source, start, word)
     try:
         text = classad2.unquote(word)
     except ValueError as error:  # an octal escape of NUL, or of bytes that are not UTF-8
@@ -148,8 +161,31 @@ def _unquoted(source: Source, start: int, word: str) -> str:
     return text
 
 
+def _check_escapes(source: Source, start: int, word: str) -> None:
+    position = word.find("\\")
+    while position >= 0:
+        if (known := _ESCAPE.match(word, position)) is None:
+            raise source.fault(start + position, _no_escape(word, position))
+        position = word.find("\\", known.end())
+
+
+def _no_escape(word: str, position: int) -> str:
+    found = _BACKSLASH.match(word, position)
+    shown = found[0] if found else word[position:]
+    sign = shown[1:]
+    if sign[0] in "xX" and len(sign) > 1:
+        return f"{shown} is no escape; write the character itself"
+    if len(sign) == 3:
+        return f"{shown} is beyond \\377, the last byte; write the character itself"
+    allowed = r"\n, \t, \", \101 and the like"
+    shown = shown if sign.isprintable() else f"a backslash before {sign!r}"
+    return f"{shown} is no escape; write \\\\ for a backslash, or leave it out; escapes are {allowed}"
+
+
 def _quoted_name(source: Source, start: int, word: str) -> str:
-    name = _unquoted(source, start, '"' + word[1:-1].replace('"', r"\"") + '"')
+    _check_escapes(source, start, word)
+    inside = re.sub(r'\\.|"', lambda sign: r"\"" if sign[0] == '"' else sign[0], word[1:-1], flags=re.DOTALL)
+    name = _unquoted(source, start, f'"{inside}"')
     if not name.strip():
         raise source.fault(start, "a name is empty")
     return name

@@ -174,7 +174,7 @@ def test_a_stored_expression_comes_back_in_its_own_spelling() -> None:
     [
         'TARGET.a>1&&( OTHER.B == "x" )',
         'A > 1 /* why */ && other.b == "x" // that',
-        "((other.'a' > 1) && TARGET.b == \"\\x\")",
+        "((other.'a' > 1) && TARGET.b == \"\\170\")",
         'other.a > 1 && other.b == "" "x"',
         '"x" == other.b && !(other.a <= 1) && (1 < other.a)',
     ],

@@ -1,5 +1,11 @@
-from itertools import pairwise
+import ast
+import math
+import sys
+import warnings
+from fractions import Fraction
+from itertools import pairwise, product
 
+import classad2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +62,7 @@ def test_numbers_are_read(text: str, value: float) -> None:
         ("99999999999999999999", "is out of range"),
         ("9" * 5000, "is out of range"),
         ("1e400", "is out of range"),
+        ("1e-400", "is out of range, numbers with a point or exponent reach from 4.9e-324 to 1.8e+308"),
         ("1.", "is not a number"),
         ("1.e3", "is not a number"),
         ("1e", "is not a number"),
@@ -83,6 +90,7 @@ def test_literals_inside_texts_names_and_comments_are_nobodys_business() -> None
         (r'"\101\303\251"', "Aé"),
         ('"line\nline"', "line\nline"),
         ("'a \"b\" \\'c\\''", "a \"b\" 'c'"),
+        (r"""'a"b\"c\\'""", 'a"b"c\\'),
         ('"%s %n %(x)s"', "%s %n %(x)s"),
     ],
 )
@@ -100,6 +108,14 @@ def test_texts_are_unquoted(text: str, value: str) -> None:
         (r'"\000"', "has an escape that is no character"),
         (r'"\377"', "has an escape that is no character"),
         (r'"\355\240\200"', "has an escape that is no character"),
+        (r'"\777"', r"\777 is beyond \377"),
+        (r'"\400"', r"\400 is beyond \377"),
+        (r'"\x41"', r"\x41 is no escape; write the character itself"),
+        (r'"a\qb"', r"\q is no escape; write \\ for a backslash"),
+        (r'"el\.9"', r"\. is no escape"),
+        (r'"\8"', r"\8 is no escape"),
+        ('"a\\\nb"', r"a backslash before '\n' is no escape"),
+        (r"'a\qb'", r"\q is no escape"),
         ("''", "a name is empty"),
         ("é", "'é' has no meaning here"),
         ("$", "'$' has no meaning here"),
@@ -122,6 +138,63 @@ def test_an_error_in_a_very_long_line_shows_the_place_only() -> None:
     assert problem.excerpt is not None
     assert len(problem.excerpt) < 110
     assert "010" in problem.excerpt
+
+
+def _as_written(text: str) -> object:
+    """What Python, whose escapes of bytes are those of C, makes of a text; None: it refuses it, too."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return ast.literal_eval(f"b{text}").decode()
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _by_the_library(text: str) -> object:
+    try:
+        return classad2.ExprTree(text).eval()
+    except (classad2.ClassAdException, ValueError):
+        return None
+
+
+def _by_us(text: str) -> object:
+    try:
+        read = words(text)
+    except InvalidInput:
+        return None
+    return read[0] if len(read) == 1 else None
+
+
+@pytest.mark.parametrize("tail", ["", "b", "1", '\\"'])
+def test_escapes_are_taken_exactly_where_the_library_reads_them_as_written(tail: str) -> None:
+    signs = [chr(number) for number in range(1, 128) if chr(number) not in '"\\\r\n']
+    octals = ["".join(digits) for size in (2, 3, 4) for digits in product("0123456789", repeat=size)]
+    hexadecimals = [f"x{number:02x}" for number in range(256)]
+    for escape in (*signs, *octals, *hexadecimals, "u0041", "N{BULLET}", "303\\251", "377\\377"):
+        text = f'"a\\{escape}{tail}"'
+        read = _by_the_library(text)
+        assert _by_us(text) == (read if read == _as_written(text) else None), text
+
+
+def test_numbers_are_taken_only_where_the_library_reads_the_same() -> None:
+    for size in range(1, 5):
+        for signs in product("0179.eE+xbFK_", repeat=size):
+            text = "".join(signs)
+            ours = _by_us(text)
+            if isinstance(ours, int | float):
+                assert (type(ours), ours) == (type(_by_the_library(text)), _by_the_library(text)), text
+                assert ours == Fraction(text) or ours == pytest.approx(float(Fraction(text)), rel=1e-15), text
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_reals_of_every_size_are_read_as_the_library_does_or_refused(sign: str) -> None:
+    for exponent in range(-420, 420):
+        text = f"9.87654321e{exponent}"
+        ours, exact = _by_us(text), Fraction(text)
+        assert (ours is None) == (not math.ulp(0.0) <= exact <= Fraction(sys.float_info.max)), text
+        if isinstance(ours, float):
+            assert _by_the_library(sign + text) == float(sign + text)
+            assert abs(Fraction(ours) - exact) <= Fraction(math.ulp(ours)) / 2
 
 
 @given(st.text())

@@ -149,7 +149,7 @@ def test_nested_terms_that_would_be_too_many_in_a_row_stay_nested() -> None:
         "(" * 110 + "a > 1" + " ? b > 1 : c > 2)" * 110,
         "a > 1 ? b > 1 : " * 50 + "c > 1",
         "!" * 115 + "a",
-        "*".join(["99999"] * 390) + " == x",
+        "*".join(["99999.0"] * 390) + " == x",
         " && ".join("(" + " || ".join(f"x{i}y{j} > {j}" for j in range(60)) + ")" for i in range(20)),
         f'(x == "{"a" * 19_000}" ? y > 1 : z > 1) ? b > 1 : c > 1',
     ],
