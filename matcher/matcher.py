@@ -205,7 +205,8 @@ class Matcher:
             return Look(claimed=given)
         try:
             if request.caller.queue is None:
-                places.require_one(request.presented)
+                vos = request.presented.resource.vos or request.caller.vos
+                places.require_one(conn, request.presented, self._config(), vos, self._clock())
             served, resource = self._place(conn, request.presented, request.caller, age)
         except PilotageError as error:
             return error

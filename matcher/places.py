@@ -3,8 +3,9 @@
 So no stale, guessed or invented list of pools takes a job that the place is not eligible for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -19,6 +20,7 @@ from matcher.served import Reader, Served
 from requirements.errors import InvalidRequest, InvalidResource
 from requirements.problem import Problem
 from requirements.values import fold
+from taskqueue import bans, scopes
 from taskqueue.claims import Place
 
 #: Places that are remembered; beyond that we start anew.
@@ -149,15 +151,29 @@ def queues(config: Configuration, place: Place) -> Sequence[QueueAddress]:
     return [each for each in config.addresses if each.site == place.site and place.ce in ("", each.ce)]
 
 
-def require_one(presented: Presented) -> None:
-    """Refuse a pilot that says it is at several places: jobs come to one.
+def require_one(
+    conn: Connection, presented: Presented, config: Configuration, vos: Collection[str], now: datetime
+) -> None:
+    """Refuse a pilot that says it is at several places: what holds at one of them would be passed by.
+
+    At sites that are not known, limited or banned nothing holds; of these it may name several, as in DIRAC.
 
     Raises:
         InvalidResource: It names several sites, CEs or queues.
     """
-    if presented.several:
-        message = "names several, a pilot that asks for jobs is at one"
-        raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
+    if not presented.several:
+        return
+    named = presented.resource.sites or frozenset()
+    limited = (
+        scopes.site_of(scope)
+        for scope, rules in limits.rules(config).items()
+        if any(rule.is_about(vo) for rule in rules for vo in vos)
+    )
+    banned = (ban.site for ban in bans.current(conn, now=now))
+    if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
+        return
+    message = "names several, a pilot that asks for jobs is at one"
+    raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
 
 
 def not_exact(place: Place, scope: str) -> InvalidResource:

@@ -80,8 +80,10 @@ class Grid:
         return sorted(match["job_id"] for match in self.request(said, count)["matches"])
 
     def given_and_returned(self, said: Mapping[str, Any]) -> list[int]:
-        """The jobs that a pilot there is given if it takes all; it gives them back."""
-        matches = self.request(said, 1000)["matches"]
+        """The jobs that pilots there are given, of whom each takes what fits, in all; they give them back."""
+        matches: list[dict[str, Any]] = []
+        while more := self.request(said, 1000)["matches"]:
+            matches += more
         for match in matches:
             answer = self.client.post(f"/api/v1/leases/{match['lease']}/release", json={"reason": "a test"})
             assert answer.status_code == 200, answer.text

@@ -111,6 +111,13 @@ def test_a_pilot_is_not_at_several_places(service: Service, name: str) -> None:
     assert problem(service.pilot(), **said).startswith(f"{name} names several")
 
 
+def test_of_sites_where_nothing_holds_a_pilot_may_name_several(service: Service) -> None:
+    submit(service, 1)
+    nowhere = ["LCG.X.org", "LCG.Y.org"]
+    assert problem(service.pilot(), Site=[*nowhere, "lcg.c.org"]).startswith("Site names several")
+    assert given(service.pilot(), Site=nowhere) == 1
+
+
 @pytest.mark.parametrize("role", ["pilot", "gateway"])
 def test_who_may_be_in_a_throttled_ce_has_to_say_so(service: Service, role: str) -> None:
     submit(service, 6)
