@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine
 
 from cs_config import validate
@@ -19,6 +20,10 @@ from tests.redis_server import RedisServer
 from tests.slurm import Slurm
 
 ROOT = Path(__file__).parent.parent
+
+# How long an example takes is the machine's business.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

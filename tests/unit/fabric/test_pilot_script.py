@@ -125,8 +125,11 @@ sys.exit(9)
 """
     file = tmp_path / "script"
     file.write_text(pilot_script.text(script(), spy(waiting)), encoding="ascii")
+    # A shell cannot trap what was ignored when it began, as HUP is under nohup.
     process = subprocess.Popen(
-        ["sh", file], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+        ["env", "--default-signal", "sh", file],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
