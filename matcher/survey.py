@@ -5,10 +5,9 @@ thousands of queues: the evaluator is asked once for each, and the answer is rem
 configuration stays.
 """
 
-import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
@@ -21,31 +20,19 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import parts, queue_views
 from matcher.bitmaps import bits
+from matcher.columns import Column, Columns, mask_of
 from matcher.parts import Application, Condition, Demand, Part, Requirement
 from matcher.queue_views import QueueView
 from requirements import evaluation, evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
 from requirements.evaluator import Reason
-from requirements.values import Value, exact, fold, lookup, shown
+from requirements.values import Value, fold, shown
 
-#: A queue that stands for all that are alike, and those.
-_Column = list[tuple[int, int]]
 #: For the queues that are alike, why they fail.
 _Reasons = Sequence[tuple[Sequence[Reason], int]]
-#: What capacities look at: who has more refuses nothing that others take.
-_CAPACITIES = frozenset(kind.looks for kind in parts.CAPACITIES)
-#: Names that a queue has without having been given them.
-_GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
 #: Answers that are remembered; beyond that we start anew.
 _REMEMBERED = 20_000
-
-
-#: What follows from where a queue is.
-_PLACES: Mapping[tuple[str, ...], Callable[[QueueView], Hashable]] = {
-    ("sites",): lambda queue: queue.address.site,
-    ("grid_ces",): lambda queue: queue.address.ce,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +62,7 @@ class Survey:
         self.admitted = admitted  #: those that let the VO in
         self.declarations = declarations
         self.segments = segments  #: of CPU time
-        self._columns: dict[object, _Column] = {}
+        self._columns = Columns(queues)
         self._failures: dict[object, tuple[Failure, ...]] = {}
         self._fulfilling: dict[object, int] = {}
         self._last_reasons: tuple[object, _Reasons] = (None, ())
@@ -121,8 +108,8 @@ class Survey:
         offer = self.queues[queue]
         return evaluator.eligible(part.asked, offer.values, self.declarations, offer.nodes)
 
-    def _looked_at(self, part: Requirement) -> _Column:
-        return self._by_values(evaluator.parameters(part.asked, self.declarations))
+    def _looked_at(self, part: Requirement) -> Column:
+        return self._columns.by_values(evaluator.parameters(part.asked, self.declarations))
 
     def failures_of(self, part: Part) -> tuple[Failure, ...]:
         """The queues that fail a part; several answers for an expression of several operands."""
@@ -165,7 +152,7 @@ class Survey:
     def silent(self, field: str, queues: int) -> bool:
         """Whether none of some queues says anything about this field of `Resource`."""
         unsaid = 0
-        for queue, mask in self._by_resource((field,)):
+        for queue, mask in self._columns.by_resource((field,)):
             if getattr(self.queues[queue].offered, field) is None:
                 unsaid |= mask
         return not queues & ~unsaid
@@ -178,11 +165,9 @@ class Survey:
     def distinct(self, name: str, queues: int) -> dict[Value, int]:
         """The values of a parameter among some queues, as first spelled, with those that have it."""
         found: dict[Value, int] = {}
-        for queue, mask in self._by_values((name,)):
-            value = self._value(self.queues[queue], fold(name))
-            for each in (value, *(self.queues[queue].nodes.options(name) or ())):
-                if mask & queues and each is not None:
-                    found[each] = found.get(each, 0) | mask & queues
+        for value, mask in self._columns.distinct(name):
+            if mask & queues:
+                found[value] = found.get(value, 0) | mask & queues
         return found
 
     @cached_property
@@ -200,7 +185,7 @@ class Survey:
         """What the queues that fail have instead (None: nothing of that name), and which of them."""
         part = failure.part
         if isinstance(part, Condition):
-            for queue, mask in self._by_resource(part.kind.looks):
+            for queue, mask in self._columns.by_resource(part.kind.looks):
                 if mask & failure.queues:
                     yield queue_views.shows(part.kind, self.queues[queue]), mask
             return
@@ -227,7 +212,7 @@ class Survey:
         return has
 
     def _condition(self, part: Condition) -> tuple[Failure, ...]:
-        column = self._by_resource(part.kind.looks)
+        column = self._columns.by_resource(part.kind.looks)
         queues = 0
         for _, mask in self._refusing(part, column):
             queues |= mask
@@ -236,7 +221,7 @@ class Survey:
         wanted = part.kind.wanted(part.isolated)
         return (Failure(part=part, requirement=part.kind.requirement, wanted=wanted, queues=queues),)
 
-    def _refusing(self, part: Condition, column: _Column) -> _Column:
+    def _refusing(self, part: Condition, column: Column) -> Column:
         """The part of a column that refuses; in one of capacities that is its beginning."""
         if part.kind not in parts.CAPACITIES:
             return [each for each in column if parts.refused(part, self.queues[each[0]].resource)]
@@ -266,8 +251,7 @@ class Survey:
 
     def _misses(self, part: Application) -> Iterator[tuple[Miss, int]]:
         """What queues ask of the job in vain, with the queues that ask it alike."""
-        column = self._column("admission", lambda queue: queue.admission and queue.admission.key)
-        for queue, mask in column:
+        for queue, mask in self._columns.by_admission():
             admission = self.queues[queue].admission
             for miss in () if admission is None else admission.misses(part.job):
                 yield miss, mask
@@ -291,7 +275,7 @@ class Survey:
         found = 0
         for part in parts.parts(demand):
             if isinstance(part, Requirement):
-                for queue, mask in self._by_values(evaluator.parameters(part.asked, self.declarations)):
+                for queue, mask in self._looked_at(part):
                     if self.residue(part.asked, queue) is not None:
                         found |= mask
         return found
@@ -301,75 +285,10 @@ class Survey:
         offer = self.queues[queue]
         return evaluator.standing(asked, offer.values, self.declarations, offer.nodes).residue
 
-    def _by_resource(self, looks: tuple[str, ...]) -> _Column:
-        return self._column(
-            ("resource", looks),
-            _PLACES.get(looks) or (lambda queue: tuple(getattr(queue.offered, name) for name in looks)),
-            ordered=looks in _CAPACITIES,
-        )
-
-    def _by_values(self, names: tuple[str, ...]) -> _Column:
-        # What no queue has tells none from another.
-        folded = tuple(sorted(self._known.intersection(map(fold, names))))
-        return self._column(
-            ("values", folded),
-            lambda queue: tuple(self._said(queue, name) for name in folded),
-        )
-
-    def _said(self, queue: QueueView, name: str) -> Hashable:
-        """What a queue says of a name: for all its nodes alike, or what each may have."""
-        if queue.nodes and name in queue.nodes:
-            options = queue.nodes.options(name)
-            return "nodes", None if options is None else tuple(map(exact, options))
-        return exact(self._value(queue, name))
-
-    def _value(self, queue: QueueView, name: str) -> Value | None:
-        """What a queue has of a folded name, for all its nodes; None: nothing, or it depends on the node."""
-        if name in _GLUE:
-            return lookup(queue.values, name)
-        if queue.nodes and name in queue.nodes:
-            return None
-        spelled = (queue.plain.get(each) for each in self._spellings.get(name, ()))
-        return next((value for value in spelled if value is not None), None)
-
-    @cached_property
-    def _spellings(self) -> Mapping[str, list[str]]:
-        """How the queues write each name."""
-        names = set[str]().union(*(queue.plain for queue in self.queues))
-        found: defaultdict[str, list[str]] = defaultdict(list)
-        for name in sorted(names):
-            found[fold(name)].append(name)
-        return found
-
-    @cached_property
-    def _known(self) -> frozenset[str]:
-        """Every name, folded, that some queue has."""
-        of_nodes = (name for queue in self.queues for name in queue.nodes.names)
-        return _GLUE | self._spellings.keys() | {fold(name) for name in of_nodes}
-
     @cached_property
     def _have_nodes(self) -> bool:
         """Whether any of the queues has node attributes."""
         return any(queue.nodes for queue in self.queues)
-
-    def _column(self, key: object, of: Callable[[QueueView], Hashable], *, ordered: bool = False) -> _Column:
-        """For each distinct answer of `of` the first queue that gives it, and all that do.
-
-        Ordered: by the answers, which are numbers; none at all is as much as there can be.
-        """
-        if key not in self._columns:
-            masks: dict[Hashable, int] = {}
-            firsts: dict[Hashable, int] = {}
-            members: defaultdict[Hashable, list[int]] = defaultdict(list)
-            for number, queue in enumerate(self.queues):
-                answer = of(queue)
-                firsts.setdefault(answer, number)
-                members[answer].append(number)
-            for answer, numbers in members.items():
-                masks[answer] = mask_of(numbers)
-            answers = sorted(masks, key=_capacity) if ordered else list(masks)
-            self._columns[key] = [(firsts[answer], masks[answer]) for answer in answers]
-        return self._columns[key]
 
 
 def of_vo(config: Configuration, vo: str) -> Survey:
@@ -394,21 +313,6 @@ def of_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress])
     )
 
 
-def mask_of(numbers: Sequence[int]) -> int:
-    """The set of these positions; they need not be in order."""
-    if not numbers:
-        return 0
-    mask = bytearray((max(numbers) >> 3) + 1)
-    for number in numbers:
-        mask[number >> 3] |= 1 << (number & 7)
-    return int.from_bytes(mask, "little")
-
-
 def _saying(all_said: Iterable[str], name: str, said: str) -> Iterator[str]:
     """What a queue says of the names in an expression, with `said` for one of them that is absent."""
     return (f"{name} {said}" if each == f"{name} {evaluation.ABSENT}" else each for each in all_said)
-
-
-def _capacity(answer: Hashable) -> float:
-    [number] = cast(tuple[float | None], answer)
-    return math.inf if number is None else number
