@@ -7,7 +7,8 @@ queues; each column is made once and kept.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import cast
 
 from cs_config import glue
@@ -47,7 +48,7 @@ class Columns:
     def by_values(self, names: Iterable[str]) -> Column:
         """By the parameters of these names."""
         # What no queue has tells none from another.
-        folded = tuple(sorted(self._known.intersection(map(fold, names))))
+        folded = tuple(sorted(self.present.intersection(map(fold, names))))
         return self._column(
             ("values", folded),
             lambda queue: tuple(self._said(queue, name) for name in folded),
@@ -65,6 +66,19 @@ class Columns:
             for each in (value, *(queue.nodes.options(name) or ())):
                 if each is not None:
                     yield each, mask
+
+    def with_nodes(self, names: Iterable[str]) -> int:
+        """The queues whose nodes differ in one of these names."""
+        return reduce(or_, (self._of_nodes.get(fold(name), 0) for name in names), 0)
+
+    @cached_property
+    def _of_nodes(self) -> Mapping[str, int]:
+        """The folded names of node attributes, with the queues that have them."""
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for number, queue in enumerate(self._queues):
+            for name in queue.nodes.names:
+                found[fold(name)].append(number)
+        return {name: mask_of(numbers) for name, numbers in found.items()}
 
     def _said(self, queue: QueueView, name: str) -> Hashable:
         """What a queue says of a name: for all its nodes alike, or what each may have."""
@@ -92,10 +106,9 @@ class Columns:
         return found
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def present(self) -> frozenset[str]:
         """Every name, folded, that some queue has."""
-        of_nodes = (name for queue in self._queues for name in queue.nodes.names)
-        return _GLUE | self._spellings.keys() | {fold(name) for name in of_nodes}
+        return _GLUE.union(self._spellings, self._of_nodes)
 
     def _column(self, key: object, of: Callable[[QueueView], Hashable], *, ordered: bool = False) -> Column:
         """For each distinct answer of `of` the first queue that gives it, and all that do.

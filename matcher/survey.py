@@ -6,43 +6,28 @@ configuration stays.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from typing import cast
 
 from cs_config import glue
 from cs_config.address import QueueAddress
-from cs_config.admission import Miss
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import parts, queue_views
 from matcher.bitmaps import bits
 from matcher.columns import Column, Columns, mask_of
-from matcher.parts import Application, Condition, Demand, Part, Requirement
+from matcher.failures import Failure, Failures
+from matcher.parts import Demand, Part, Requirement
 from matcher.queue_views import QueueView
-from requirements import evaluation, evaluator
+from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
-from requirements.evaluator import Reason
-from requirements.values import Value, fold, shown
+from requirements.values import Value, fold
 
-#: For the queues that are alike, why they fail.
-_Reasons = Sequence[tuple[Sequence[Reason], int]]
 #: Answers that are remembered; beyond that we start anew.
 _REMEMBERED = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Queues that fail one part of a demand."""
-
-    part: Part
-    requirement: str
-    wanted: str  #: what is asked, for a person
-    queues: int
 
 
 class Survey:
@@ -63,9 +48,8 @@ class Survey:
         self.declarations = declarations
         self.segments = segments  #: of CPU time
         self._columns = Columns(queues)
-        self._failures: dict[object, tuple[Failure, ...]] = {}
+        self.failed = Failures(queues, self._columns, declarations)
         self._fulfilling: dict[object, int] = {}
-        self._last_reasons: tuple[object, _Reasons] = (None, ())
 
     @property
     def candidates(self) -> int:
@@ -83,7 +67,7 @@ class Survey:
 
     def failures_among(self, asked: Iterable[Part]) -> list[Failure]:
         """Those of these parts that some queue fails."""
-        return [failure for part in asked for failure in self.failures_of(part)]
+        return [failure for part in asked for failure in self.failed.of(part)]
 
     def eligible(self, demand: Demand) -> int:
         """The candidates that fail nothing."""
@@ -93,9 +77,9 @@ class Survey:
         return found
 
     def _fulfilled(self, part: Part) -> int:
-        """The queues that do not fail a part; of requirements no reason is asked for."""
-        if not isinstance(part, Requirement):
-            return self.everything & ~reduce(or_, (each.queues for each in self.failures_of(part)), 0)
+        """The queues that do not fail a part; of requirements no reason is asked for, if none was before."""
+        if not isinstance(part, Requirement) or part in self.failed:
+            return self.everything & ~reduce(or_, (each.queues for each in self.failed.of(part)), 0)
         found = self._fulfilling.get(part.key)
         if found is None:
             if len(self._fulfilling) >= _REMEMBERED:
@@ -109,22 +93,10 @@ class Survey:
         return evaluator.eligible(part.asked, offer.values, self.declarations, offer.nodes)
 
     def _looked_at(self, part: Requirement) -> Column:
-        return self._columns.by_values(evaluator.parameters(part.asked, self.declarations))
+        return self._columns.by_values(self._names(part))
 
-    def failures_of(self, part: Part) -> tuple[Failure, ...]:
-        """The queues that fail a part; several answers for an expression of several operands."""
-        found = self._failures.get(part.key)
-        if found is None:
-            if len(self._failures) >= _REMEMBERED:
-                self._failures.clear()
-            found = self._failures_of(part)
-            self._failures[part.key] = found
-        return found
-
-    def _failures_of(self, part: Part) -> tuple[Failure, ...]:
-        if isinstance(part, Condition):
-            return self._condition(part)
-        return self._application(part) if isinstance(part, Application) else self._requirement(part)
+    def _names(self, part: Requirement) -> tuple[str, ...]:
+        return evaluator.parameters(part.asked, self.declarations)
 
     def first(self, queues: int) -> QueueView:
         """The first of a set that is not empty."""
@@ -181,100 +153,11 @@ class Survey:
         glue_names = [each.name for each in glue.TABLE if fold(each.parameter) in spelled]
         return (*spelled.values(), *dict.fromkeys(glue_names))
 
-    def seen(self, failure: Failure) -> Iterator[tuple[str | None, int]]:
-        """What the queues that fail have instead (None: nothing of that name), and which of them."""
-        part = failure.part
-        if isinstance(part, Condition):
-            for queue, mask in self._columns.by_resource(part.kind.looks):
-                if mask & failure.queues:
-                    yield queue_views.shows(part.kind, self.queues[queue]), mask
-            return
-        if isinstance(part, Application):
-            misses = self._misses(part)
-            told = (failure.requirement, failure.wanted)
-            yield from ((miss.has or None, mask) for miss, mask in misses if (miss.name, miss.wanted) == told)
-            return
-        yield from self._seen_by_values(part, failure)
-
-    def _seen_by_values(self, part: Requirement, failure: Failure) -> Iterator[tuple[str | None, int]]:
-        for reasons, mask in self._reasons(part):
-            if mask & failure.queues:
-                yield from ((reason.has, mask) for reason in reasons if reason.wanted == failure.wanted)
-
-    def told(self, failure: Failure, queue: QueueView, has: str | None) -> str | None:
-        """What a queue that fails has instead, for a person: what has expired is not just absent."""
-        if not queue.expired or not isinstance(failure.part, Requirement):
-            return has
-        for name in evaluator.parameters(failure.part.asked, self.declarations):
-            if (value := queue.expired.get(fold(name))) is not None:
-                said = f"expired, it was {shown(value)}"
-                has = said if has is None else "; ".join(_saying(has.split("; "), name, said))
-        return has
-
-    def _condition(self, part: Condition) -> tuple[Failure, ...]:
-        column = self._columns.by_resource(part.kind.looks)
-        queues = 0
-        for _, mask in self._refusing(part, column):
-            queues |= mask
-        if not queues:
-            return ()
-        wanted = part.kind.wanted(part.isolated)
-        return (Failure(part=part, requirement=part.kind.requirement, wanted=wanted, queues=queues),)
-
-    def _refusing(self, part: Condition, column: Column) -> Column:
-        """The part of a column that refuses; in one of capacities that is its beginning."""
-        if part.kind not in parts.CAPACITIES:
-            return [each for each in column if parts.refused(part, self.queues[each[0]].resource)]
-        enough = bisect_left(
-            column, 1, key=lambda each: int(not parts.refused(part, self.queues[each[0]].resource))
-        )
-        return column[:enough]
-
-    def _requirement(self, part: Requirement) -> tuple[Failure, ...]:
-        found: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for reasons, mask in self._reasons(part):
-            for reason in reasons:
-                found[reason.requirement, reason.wanted] |= mask
-        return tuple(
-            Failure(part=part, requirement=requirement, wanted=wanted, queues=queues)
-            for (requirement, wanted), queues in found.items()
-        )
-
-    def _application(self, part: Application) -> tuple[Failure, ...]:
-        found: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for miss, mask in self._misses(part):
-            found[miss.name, miss.wanted] |= mask
-        return tuple(
-            Failure(part=part, requirement=name, wanted=wanted, queues=queues)
-            for (name, wanted), queues in found.items()
-        )
-
-    def _misses(self, part: Application) -> Iterator[tuple[Miss, int]]:
-        """What queues ask of the job in vain, with the queues that ask it alike."""
-        for queue, mask in self._columns.by_admission():
-            admission = self.queues[queue].admission
-            for miss in () if admission is None else admission.misses(part.job):
-                yield miss, mask
-
-    def _reasons(self, part: Requirement) -> _Reasons:
-        """Asked for again with every failure of a part: those of the last part are kept, no more."""
-        key, found = self._last_reasons
-        if key != part.key:
-            found = [(self._failing(part, queue), mask) for queue, mask in self._looked_at(part)]
-            self._last_reasons = (part.key, found)
-        return found
-
-    def _failing(self, part: Requirement, queue: int) -> Sequence[Reason]:
-        offer = self.queues[queue]
-        return evaluator.failing(part.asked, offer.values, self.declarations, offer.nodes)
-
     def undecided(self, demand: Demand) -> int:
         """The queues that some of the demand is left to the nodes of, among those that fail nothing."""
-        if not self._have_nodes:
-            return 0
         found = 0
         for part in parts.parts(demand):
-            if isinstance(part, Requirement):
+            if isinstance(part, Requirement) and self._columns.with_nodes(self._names(part)):
                 for queue, mask in self._looked_at(part):
                     if self.residue(part.asked, queue) is not None:
                         found |= mask
@@ -284,11 +167,6 @@ class Survey:
         """What the nodes of a queue decide of requirements; None: nothing."""
         offer = self.queues[queue]
         return evaluator.standing(asked, offer.values, self.declarations, offer.nodes).residue
-
-    @cached_property
-    def _have_nodes(self) -> bool:
-        """Whether any of the queues has node attributes."""
-        return any(queue.nodes for queue in self.queues)
 
 
 def of_vo(config: Configuration, vo: str) -> Survey:
@@ -311,8 +189,3 @@ def of_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress])
         declarations=options.job_description.declarations,
         segments=options.job_scheduling.cpu_segments,
     )
-
-
-def _saying(all_said: Iterable[str], name: str, said: str) -> Iterator[str]:
-    """What a queue says of the names in an expression, with `said` for one of them that is absent."""
-    return (f"{name} {said}" if each == f"{name} {evaluation.ABSENT}" else each for each in all_said)
