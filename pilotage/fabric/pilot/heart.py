@@ -6,9 +6,9 @@ import logging
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Callable
+from typing import Callable, Protocol
 
-from pilotage.fabric.pilot.service import News, Service
+from pilotage.fabric.pilot.service import News
 from pilotage.fabric.pilot.transport import Away, Refused
 
 log = logging.getLogger(__name__)
@@ -17,11 +17,19 @@ KILL = "kill"
 _SHORTEST, _LONGEST = 1.0, 300.0  # seconds, whatever the service asks for
 
 
+class Listener(Protocol):
+    """Who wants to hear of an attempt: the service, as a rule."""
+
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+        """Take the news of a payload that runs; what is wanted of it."""
+        ...
+
+
 class Heart:
     """Beats in a thread of its own: a service that hangs must not keep us from watching the payload."""
 
     def __init__(
-        self, service: Service, lease: str, *, every: float, news: Callable[[], Mapping[str, object]]
+        self, service: Listener, lease: str, *, every: float, news: Callable[[], Mapping[str, object]]
     ) -> None:
         """Make it; used with `with`, it beats until the end of the block.
 
