@@ -86,6 +86,12 @@ class Commanded(ABC):
         """The references of the listed jobs that bear one of the stamps."""
         return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
 
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps that begin so, of our own jobs that are listed and have not ended."""
+        return frozenset(
+            row.stamp for row in self._listing() if row.stamp.startswith(prefix) and self._lives(row)
+        )
+
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
         listed = self._listed([handle.stamp for handle in handles])
