@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from examples.servers.slurm import Slurm
 from taskqueue import database
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.running_service import Service, running
-from tests.slurm import Slurm
 
 pytestmark = pytest.mark.debian("slurm")
 
