@@ -6,7 +6,7 @@ accounting file. Its end is announced by a signal (`-notify`), which its wrapper
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
@@ -83,7 +83,9 @@ class GridEngine:
     def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
         """How jobs stand: by the listing, else by what they left, else by the accounting file."""
         asked = {handle.stamp: handle for handle in handles}
-        listed = {stamp: _the_one(rows, asked[stamp]) for stamp, rows in self._listed(asked).items()}
+        listed = {
+            stamp: _the_one(rows, asked[stamp]) for stamp, rows in self._listed(asked.__contains__).items()
+        }
         marks = self.areas.marks(stamp for stamp in asked if stamp not in listed)
         lost = {stamp for stamp in asked if stamp not in listed and not marks[stamp].ended}
         accounted = self._accounted(lost) if lost else {}
@@ -94,11 +96,16 @@ class GridEngine:
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the jobs that bear one of the stamps."""
-        return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
+        listed = self._listed(stamps.__contains__)
+        return {stamp: tuple(row.reference for row in rows) for stamp, rows in listed.items()}
+
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of our jobs that are listed: those that ended are not."""
+        return frozenset(self._listed(lambda stamp: stamp.startswith(prefix)))
 
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
-        listed = self._listed([handle.stamp for handle in handles])
+        listed = self._listed([handle.stamp for handle in handles].__contains__)
         if listed:
             self.areas.mark_killed(listed)
             references = [row.reference for rows in listed.values() for row in rows]
@@ -131,12 +138,12 @@ class GridEngine:
     def _shell(self) -> Shell:
         return self.areas.shell
 
-    def _listed(self, stamps: Collection[str]) -> Mapping[str, list[_Row]]:
-        """The jobs with one of the stamps, each once however often it is listed."""
+    def _listed(self, is_wanted: Callable[[str], bool]) -> Mapping[str, list[_Row]]:
+        """The jobs whose stamps are wanted, each once however often it is listed."""
         found: dict[str, dict[str, _Row]] = {}
         for job in self._jobs():
             stamp = _text(job, "JB_name").removeprefix(_PREFIX)
-            if stamp in stamps:
+            if is_wanted(stamp):
                 letters, reference = _text(job, "state"), _text(job, "JB_job_number")
                 row = _Row(reference=reference, state=_state(letters), message=letters)
                 found.setdefault(stamp, {})[reference] = row

@@ -7,7 +7,7 @@ limit. Accounting is asked where there is any; it lags behind the listing.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilotage.fabric.batch.batch_system import (
@@ -102,6 +102,13 @@ class Slurm:
         """The references of the jobs that bear one of the stamps."""
         return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
 
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of our jobs that have not ended."""
+        found = _rows(self._run(_LISTING), lambda stamp: stamp.startswith(prefix))
+        return frozenset(
+            stamp for stamp, rows in found.items() if any(row.state not in ENDED for row in rows)
+        )
+
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
         listed = self._listed([handle.stamp for handle in handles])
@@ -145,7 +152,7 @@ class Slurm:
         return self.areas.shell
 
     def _listed(self, stamps: Collection[str]) -> Mapping[str, list[_Row]]:
-        return _rows(self._run(_LISTING), stamps)
+        return _rows(self._run(_LISTING), stamps.__contains__)
 
     def _accounted(self, stamps: Collection[str]) -> Mapping[str, list[_Row]]:
         """What accounting knows; nothing where there is none."""
@@ -155,7 +162,7 @@ class Slurm:
                 *(f"--name={','.join(sorted(stamps))}", "--format=JobID,JobName,State,Reason"),
             ]
         )
-        return _rows(done.stdout, stamps) if done.status == 0 else {}
+        return _rows(done.stdout, stamps.__contains__) if done.status == 0 else {}
 
     def _run(self, command: Sequence[str], *, unless: str | None = None) -> str:
         done = self._shell.run(command)
@@ -177,15 +184,15 @@ def _asked(resources: Resources) -> list[str]:
     return asked
 
 
-def _rows(listing: str, stamps: Collection[str]) -> dict[str, list[_Row]]:
-    """The jobs with one of the stamps, each once however often it is listed."""
+def _rows(listing: str, is_wanted: Callable[[str], bool]) -> dict[str, list[_Row]]:
+    """The jobs whose stamps are wanted, each once however often it is listed."""
     found: dict[str, dict[str, _Row]] = {}
     for line in listing.splitlines():
         parts = line.split("|", _FIELDS - 1)
         if len(parts) < _FIELDS:
             raise BatchSystemAway(f"the listing breaks off at {line[:80]!r}")
         reference, stamp, state, reason = (part.strip() for part in parts)
-        if stamp in stamps:
+        if is_wanted(stamp):
             word = state.split()[0] if state else ""
             row = _Row(
                 reference=reference,
