@@ -12,12 +12,12 @@ from sqlalchemy import Engine
 
 from cs_config import validate
 from cs_config.configuration import Configuration
+from examples.servers.slurm import Slurm
 from taskqueue import database
 from tests import debian
 from tests.grid_engine import GridEngine
 from tests.postgres import TEMPLATE, Postgres
 from tests.redis_server import RedisServer
-from tests.slurm import Slurm
 
 ROOT = Path(__file__).parent.parent
 

@@ -93,6 +93,18 @@ def found_by_stamp(bench: Bench) -> None:
     _require(report.state is State.MISSING, f"a job that never was is {report}")
 
 
+def listed_by_prefix(bench: Bench) -> None:
+    """Our jobs that have not ended are listed by what their stamps begin with; no others are."""
+    other = bench.submit(_SLEEPS)
+    done = bench.submit("#!/bin/sh\n:\n")
+    bench.until(done, State.DONE)
+    handle = bench.submit(_SLEEPS)
+    found = bench.system.stamps(handle.stamp[:-1])
+    _require(handle.stamp in found, f"{handle.stamp} is not among {sorted(found)}")
+    _require(other.stamp not in found, f"{other.stamp} does not begin with {handle.stamp[:-1]}")
+    _require(done.stamp not in bench.system.stamps(done.stamp), "a job that ended is listed as if it had not")
+
+
 def wrong_reference(bench: Bench) -> None:
     """Numbers are given out again: a job is known by its stamp, not by a reference that another one has."""
     other = bench.submit(_SLEEPS)
@@ -214,6 +226,7 @@ CHECKS: Mapping[str, Callable[[Bench], None]] = {
         kill_unknown,
         kill_by_stamp,
         found_by_stamp,
+        listed_by_prefix,
         wrong_reference,
         many_in_one_query,
         refusal,

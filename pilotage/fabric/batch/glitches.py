@@ -91,6 +91,10 @@ class Glitchy:
         """The references of the jobs that bear one of the stamps."""
         return self._asked(lambda: self.system.find(stamps))
 
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of jobs that have not ended."""
+        return self._asked(lambda: self.system.stamps(prefix))
+
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
         self._asked(lambda: self.system.kill(handles))

@@ -59,6 +59,10 @@ class Idealized:
         """The references of the jobs that bear one of the stamps."""
         return self._again(lambda: self.system.find(stamps))
 
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of our jobs that have not ended."""
+        return self._again(lambda: self.system.stamps(prefix))
+
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
         self._again(lambda: self.system.kill(handles))

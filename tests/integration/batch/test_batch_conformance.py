@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.slurm import Slurm as Cluster
 from pilotage.fabric.batch.bench import Bench
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.glitches import GlitchyShell
@@ -13,7 +14,6 @@ from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.grid_engine import GridEngine as Cell
-from tests.slurm import Slurm as Cluster
 
 
 def _local_host(directory: Path, _: pytest.FixtureRequest) -> Bench:

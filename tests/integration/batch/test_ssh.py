@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.slurm import Slurm as Cluster
 from pilotage.fabric.batch.bench import Bench
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.errors import BatchSystemAway
@@ -15,7 +16,6 @@ from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
-from tests.slurm import Slurm as Cluster
 from tests.ssh_server import SshServer
 
 pytestmark = pytest.mark.debian("ssh")

@@ -1,4 +1,4 @@
-"""A private Slurm for the tests: Debian's programs, three nodes on this host, nothing of the machine's own.
+"""A private Slurm: Debian's programs, three nodes on this host, nothing of the machine's own.
 
 It wants root: its daemons run jobs for others. They listen on 127.0.0.1 only.
 """
@@ -13,16 +13,22 @@ from pathlib import Path
 
 import psutil
 
-from tests.debian import PATH
+from examples.servers.debian import PATH, Suite
 
+SUITE = Suite(
+    about="the batch system Slurm",
+    programs=("slurmctld", "slurmd", "munged", "sbatch"),
+    packages=("slurm-wlm", "munge"),
+    needs_root=True,
+)
 #: Features, cores and MB of each node.
 NODES = {
-    "n1": ("intel,el8", 4, 8000),
-    "n2": ("amd,el9", 4, 16000),
-    "n3": ("amd,el9,avx512", 8, 32000),
+    "n1": ("intel,el8,si00_400", 4, 8000),
+    "n2": ("amd,el9,si00_900", 4, 16000),
+    "n3": ("amd,el9,avx512,si00_1200", 8, 32000),
 }
 _CONFIGURATION = """\
-ClusterName=tests
+ClusterName=pilotage
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
@@ -71,6 +77,7 @@ class Slurm:
         self.environment = {"SLURM_CONF": str(directory / "slurm.conf")}
 
     def start(self) -> None:
+        """Bring it up; it takes a few seconds."""
         for name in ("state", *(f"spool.{node}" for node in NODES)):
             (self.directory / name).mkdir()
         self._start_munge()
@@ -81,6 +88,7 @@ class Slurm:
         self.wait_until_up()
 
     def start_controller(self) -> None:
+        """Start the daemon that decides, anew."""
         self._run("slurmctld")
 
     def kill_controller(self) -> None:
@@ -91,9 +99,11 @@ class Slurm:
         _wait(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
     def wait_until_up(self) -> None:
+        """Return as soon as all nodes take jobs."""
         _wait(self._is_up)
 
     def stop(self) -> None:
+        """End all daemons and what they run."""
         for file in self.directory.glob("*.pid"):
             try:
                 process = psutil.Process(int(file.read_text()))
@@ -103,6 +113,11 @@ class Slurm:
                 each.kill()
 
     def ask(self, *command: str) -> str:
+        """What one of Slurm's commands answers.
+
+        Raises:
+            RuntimeError: It failed; with what it said.
+        """
         return self._run(*command).stdout
 
     def _start_munge(self) -> None:
@@ -154,5 +169,6 @@ def _free_port() -> int:
 def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "in time"
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing came of it in {seconds:g} s")
         time.sleep(0.05)
