@@ -19,8 +19,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="pilotage pilot",
         allow_abbrev=False,
-        description="Takes jobs that fit this batch queue, as many at a time as its slot has room for, and runs "
-        "them here.",
+        description="Takes jobs that fit this batch queue, as many at a time as its slot has room "
+        "for, and runs them here.",
         epilog="Exit status: 0 ended as it should, 1 refused by the service, 2 wrong usage, "
         "3 the service stayed away, 4 trouble with this host, 5 another process has used the secret: that "
         "one is the pilot, this one has touched nothing.",
