@@ -30,7 +30,7 @@ then
 fi
 area=$(mktemp -d "${{TMPDIR:-/tmp}}/{name}-XXXXXXXX") || exit {host}
 trap 'rm -rf "$area"' EXIT
-trap 'exit {host}' TERM INT HUP
+trap 'exit {host}' TERM INT HUP USR1 USR2
 "$python" -I - "$area" <<'END_OF_FILES' || exit {host}
 import base64, io, sys, zipfile
 zipfile.ZipFile(io.BytesIO(base64.b64decode('''
@@ -39,7 +39,8 @@ zipfile.ZipFile(io.BytesIO(base64.b64decode('''
 END_OF_FILES
 {fetch}"$python" -E -s "$area/{program}" {words} &
 program=$!
-trap 'kill -TERM "$program" 2>/dev/null' TERM INT HUP
+trap 'kill -TERM "$program" 2>/dev/null' TERM INT HUP USR2
+trap 'kill -USR1 "$program" 2>/dev/null' USR1
 wait "$program"
 status=$?
 while kill -0 "$program" 2>/dev/null

@@ -20,10 +20,12 @@ from pilotage.fabric.pilot.ending import HOST
 from pilotage.fabric.pilot.execution import Execution
 from pilotage.fabric.pilot.heart import Heart
 from pilotage.fabric.pilot.host import HostTrouble
+from pilotage.fabric.pilot.memory import Memory
 from pilotage.fabric.pilot.payload import NotStarted
 from pilotage.fabric.pilot.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.service import Match
 from pilotage.fabric.pilot.settings import Care, Place
+from pilotage.fabric.pilot.share import Share
 from pilotage.fabric.pilot.transport import Away, TooLarge
 from pilotage.fabric.pilot.watching import Watched
 from pilotage.fabric.pilot.work_area import WorkArea
@@ -109,11 +111,12 @@ class LocalJob:
         order = self._order
         for name, content in order.files.items():
             (area.home / Path(name).name).write_bytes(content)
+        slot = Share(processors=order.processors, ram_mb=order.memory)
         preparer = Preparer(
             service=Packed(self._archive),
             care=Care(work_dir=area.top, sandbox_limit=order.sandbox_limit),
             place=Place(*order.place),
-            processors=order.processors,
+            whole=slot,
             environment=self._environment,
         )
         job = Match(
@@ -122,22 +125,21 @@ class LocalJob:
             lease="",
             lease_seconds=0.0,
             description=order.description,
-            processors=order.processors,
-            ram_mb=order.memory,
         )
-        ready = preparer.prepare(job, area)
+        ready = preparer.prepare(job, area, slot)
         return replace(ready, environment=_with_command(ready.environment, area))
 
     def _executed(self, ready: Prepared, area: WorkArea) -> End:
         order = self._order
         allowed = limits.for_job(ready.description, seconds_left=order.wall_time, max_ram=order.memory)
-        with Execution(ready, area, allowed) as execution:
+        with Execution(ready, area, allowed, Memory(order.memory).account(order.memory)) as execution:
 
             def news() -> dict[str, object]:
                 self._phases = progress.read(tail.of_path(area.progress), self._phases)
                 return marks.news(execution.news, self._phases)
 
-            with Heart(self._marks, "", every=order.beat, news=news) as heart:
+            heart = Heart(self._marks, "", every=order.beat, news=news)
+            with heart.beating():
                 watched = execution.until_end(heart, self._stop, grace=order.grace)
             packed = delivery.pack(ready.description, area, limit=order.output_limit)
             self._persistently(lambda: self._marks.heartbeat("", news()))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pilotage.fabric.pilot import work_area
+from pilotage.fabric.pilot.orders import Orders
 from pilotage.fabric.runner import order
 from pilotage.fabric.runner.local_job import LocalJob
 
@@ -26,13 +25,12 @@ def main(archive: Path, words: Sequence[str], environment: Mapping[str, str]) ->
         The exit status of the payload, 4 if the site is to blame.
     """
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+    orders = Orders()
+    orders.listen()
     file = Path(words[0])
     wanted = order.read(file)
     area = work_area.make(file.parent, job_id=wanted.job_id, epoch=wanted.number)
     try:
-        return LocalJob(wanted, archive, environment, stop).run(area)
+        return LocalJob(wanted, archive, environment, orders.stop).run(area)
     finally:
         area.remove()
