@@ -6,6 +6,7 @@ import argparse
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 
 from pilotage.fabric.pilot import facts
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
@@ -18,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="pilotage pilot",
         allow_abbrev=False,
-        description="Takes jobs that fit this batch queue, one after the other, and runs them here.",
+        description="Takes jobs that fit this batch queue, as many at a time as its slot has room "
+        "for, and runs them here.",
         epilog="Exit status: 0 ended as it should, 1 refused by the service, 2 wrong usage, "
         "3 the service stayed away, 4 trouble with this host, 5 another process has used the secret: that "
         "one is the pilot, this one has touched nothing.",
@@ -65,12 +67,14 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
             platform=said.platform,
             tags=tuple(said.tag),
             required_tags=tuple(said.required_tag),
-            facts=facts.read(said.facts) if said.facts else {},
+            facts=facts.read(_named(said.facts, environment)) if said.facts else {},
         ),
         ends=Ends(
             max_jobs=said.max_jobs,
             max_empty=said.max_empty,
             max_idle=said.max_idle,
+            whole_every=said.whole_every,
+            drain_file=said.drain_file,
             patience=said.patience,
         ),
         care=Care(
@@ -136,9 +140,9 @@ def _add_slot(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--required-tag", action="append", default=[], metavar="TAG", help="may be repeated")
     group.add_argument(
         "--facts",
-        type=Path,
         metavar="FILE",
-        help="JSON object with more facts about this node, such as a benchmark; over what the pilot measures",
+        help="JSON object with more facts about this node, such as a benchmark; over what the pilot "
+        "measures; variables such as $SLURMD_NODENAME in its name are replaced",
     )
 
 
@@ -152,6 +156,21 @@ def _add_ends(group: argparse._ArgumentGroup) -> None:
         help="after so many answers in a row without a job; 0: never (default %(default)s)",
     )
     group.add_argument("--max-idle", type=_seconds, metavar="S", help="after so many seconds without a job")
+    group.add_argument(
+        "--whole-every",
+        type=_seconds_or_never,
+        default=_ENDS.whole_every,
+        metavar="S",
+        help="small jobs that follow each other keep large ones out: after so many seconds all that run are "
+        "waited for, and the slot is offered whole; 0: never (default %(default)g)",
+    )
+    group.add_argument(
+        "--drain-file",
+        type=Path,
+        metavar="FILE",
+        help="while this file is there: take no more work, end when what runs has finished; as with the "
+        "signal USR1. TERM and USR2 end it at once, its jobs are handed back",
+    )
     group.add_argument(
         "--patience",
         type=_seconds,
@@ -196,6 +215,11 @@ def _add_care(group: argparse._ArgumentGroup) -> None:
         )
 
 
+def _named(file: str, environment: Mapping[str, str]) -> Path:
+    """A file whose name may contain variables: nodes that see one directory have a file each."""
+    return Path(Template(file).safe_substitute(environment))
+
+
 def _pools(said: str | None) -> tuple[str, ...]:
     """Pool ids separated by commas, blanks or lines, given directly or in a file."""
     if said is None:
@@ -222,6 +246,10 @@ def _counting(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is less than 0")
     return number
+
+
+def _seconds_or_never(text: str) -> float:
+    return 0.0 if float(text) == 0 else _seconds(text)
 
 
 def _seconds(text: str) -> float:
