@@ -5,8 +5,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from pilotage.fabric.gateway.configuration import Told
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.summary import Summary
 from pilotage.fabric.manager.errors import StateUnusable
+from pilotage.fabric.pilot.pulse import Pulse
 from pilotage.fabric.pilot.transport import Away
 
 log = logging.getLogger(__name__)
@@ -67,32 +67,21 @@ def _run(made: Gateway, told: Told, *, as_json: bool) -> None:
     stop = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())
-    with ExitStack() as stack:
-        stack.enter_context(_again_and_again("work", made.work, told.work_every, stop))
-        stack.enter_context(_again_and_again("delivery", made.deliver, told.work_every, stop))
+    every = told.work_every
+    with _thread("work", made.work, every), _thread("delivery", made.deliver, every):
         while not stop.is_set():
             _careful("talk", lambda: _tell(made.talk(datetime.now(UTC)), as_json=as_json))
             stop.wait(min(told.every, made.leases.heartbeat_seconds or told.every))
 
 
-@contextmanager
-def _again_and_again(
-    name: str, step: Callable[[], object], every: float, stop: threading.Event
-) -> Iterator[None]:
-    """Do a step in a thread of its own, until `stop` is set and the last one has ended."""
+def _thread(name: str, step: Callable[[], object], every: float) -> Pulse:
+    """Does a step in a thread of its own, again and again."""
 
-    def run() -> None:
-        while not stop.is_set():
-            _careful(name, step)
-            stop.wait(every)
+    def turn() -> float:
+        _careful(name, step)
+        return every
 
-    thread = threading.Thread(target=run, name=name)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return Pulse(turn, name=name)
 
 
 def _careful(name: str, step: Callable[[], object]) -> None:

@@ -66,7 +66,7 @@ def opened(told: Told, file: Path) -> Iterator[Gateway]:
         )
         manager = Manager(station=station, habits=told.habits(), book=book)
         life = renewal.life_left(credentials.claims(token), time.time())
-        stack.enter_context(Renewal(service, life=life))
+        stack.enter_context(Renewal(service, life=life).going_on())
         yield _gateway(told, service, manager, permits, tuple(sorted(known)))
 
 
