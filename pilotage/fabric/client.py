@@ -266,11 +266,7 @@ class Client:
 
     def advertise(self, scope: str, said: Mapping[str, object]) -> Json:
         """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
-        names = [quote(name, safe="") for name in scope.split("/")]
-        path = "".join(
-            f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False)
-        )
-        return self._call("POST", f"{path}/advertisement", json=dict(said))
+        return self._call("POST", f"{scope_path(scope)}/advertisement", json=dict(said))
 
     def config(self) -> Json:
         """The configuration in force, as far as it may be seen."""
@@ -307,6 +303,12 @@ class Client:
             raise ServiceAway(f"{self.url} does not answer in time") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
+
+
+def scope_path(scope: str) -> str:
+    """The path of a site, `Site/CE` or `Site/CE/Queue` that advertises."""
+    names = [quote(name, safe="") for name in scope.split("/")]
+    return "".join(f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False))
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:
