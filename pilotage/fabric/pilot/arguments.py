@@ -49,7 +49,8 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
         raise ValueError("--secret-file and --stamp need each other")
     return Settings(
         url=url,
-        authorities=said.ca,
+        authorities=said.authorities,
+        proxy=said.proxy,
         place=Place(said.site, said.ce, said.queue),
         wishes=Wishes(
             vo=said.vo,
@@ -105,7 +106,18 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         "it is removed once it was read",
     )
     group.add_argument("--stamp", metavar="ID", help="the pilot that the secret was made for")
-    group.add_argument("--ca", type=Path, metavar="PATH", help="CA certificates: a file or a directory")
+    group.add_argument(
+        "--authorities",
+        "--ca",
+        type=Path,
+        metavar="PATH",
+        help="CA certificates that the service is believed by: a file or a directory; else the system's",
+    )
+    group.add_argument(
+        "--proxy",
+        metavar="URL",
+        help="HTTP proxy on the way there, or none; else HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    )
 
 
 def _add_place(group: argparse._ArgumentGroup) -> None:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import ssl
 import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Callable, TypeVar
 
-from pilotage.fabric.pilot import arguments, credentials, facts, kernel, offer, renewal, retrying
+from pilotage.fabric.pilot import (
+    arguments,
+    authorities,
+    credentials,
+    facts,
+    kernel,
+    offer,
+    proxy,
+    renewal,
+    retrying,
+)
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
 from pilotage.fabric.pilot.credentials import Credential
@@ -48,7 +57,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     _log_to_stderr(verbose=said.verbose)
     try:
         settings = arguments.settings(said, environment)
-        transport = Transport(settings.url, "", context=_tls(settings))
+        transport = _transport(settings, environment)
         # Last: a secret whose file was removed is lost if we cannot even start.
         credential = _credential(said, environment)
         transport.speak_with(credential.text)
@@ -174,13 +183,10 @@ def _shown(offered: Offer) -> dict[str, object]:
     return {**said, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
 
 
-def _tls(settings: Settings) -> ssl.SSLContext:
-    authorities = settings.authorities
-    if authorities is None:
-        return ssl.create_default_context()
-    if authorities.is_dir():
-        return ssl.create_default_context(capath=str(authorities))
-    return ssl.create_default_context(cafile=str(authorities))
+def _transport(settings: Settings, environment: Mapping[str, str]) -> Transport:
+    tls = authorities.context(settings.authorities)
+    on_the_way = proxy.choose(settings.url, settings.proxy, environment)
+    return Transport(settings.url, "", context=tls, proxy=on_the_way)
 
 
 def _log_to_stderr(*, verbose: bool) -> None:

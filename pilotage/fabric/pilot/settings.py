@@ -84,3 +84,4 @@ class Settings:
     wishes: Wishes = Wishes()
     ends: Ends = Ends()
     authorities: Path | None = None  #: file or directory of CA certificates; None: the system's
+    proxy: str | None = None  #: address, or `none`; None: as the environment says
