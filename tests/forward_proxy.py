@@ -1,4 +1,4 @@
-"""An HTTP proxy as sites have it, written with the standard library: tunnels for TLS, forwards what is plain."""
+"""An HTTP proxy as sites have it, of the standard library: tunnels for TLS, forwards what is plain."""
 
 import http.client
 import select

@@ -15,12 +15,12 @@ from pilotage.fabric.pilot import (
     arguments,
     authorities,
     credentials,
-    facts,
     kernel,
     offer,
     proxy,
     renewal,
     retrying,
+    survey,
 )
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
@@ -84,6 +84,7 @@ class Pilot:
         environment: Mapping[str, str],
         credential: Credential,
     ) -> None:
+        self._began = time.monotonic()
         self.orders = Orders(settings.ends.drain_file)  #: by which others end it
         self.jobs: list[dict[str, object]] = []  #: what became of each job
         self._settings = settings
@@ -91,12 +92,14 @@ class Pilot:
         self._environment = environment
         self._credential = credential
         self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
+        self._slot = settings.slot
         self._life: float | None = None  #: seconds that the token is good, if it can be renewed
 
     def run(self) -> Ending:
         """Work until there is a reason to end; the reason."""
         try:
             self._introduce()
+            self._slot = survey.of_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
         except Refused as error:
             ending = _refused(error)
@@ -129,7 +132,7 @@ class Pilot:
         parameters = self._service.queue_parameters(place, wishes.vo)
         pools = wishes.pools or self._service.submit_pools(place)
         wishes = Wishes(**{**vars(wishes), "pools": pools})
-        return offer.make(place, self._settings.slot, wishes, parameters, facts.measured())
+        return offer.make(place, self._slot, wishes, parameters)
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
@@ -146,7 +149,7 @@ class Pilot:
             self._service, preparer, settings.care, offered, Memory(offered.max_ram), self.orders.stop
         )
         renewing = Renewal(self._service, life=self._life)
-        agent = Agent(around, Room(whole), settings.ends, self.orders, renewing.refusal)
+        agent = Agent(around, Room(whole), settings.ends, self.orders, renewing.refusal, began=self._began)
         try:
             with renewing.going_on():
                 return agent.run()

@@ -6,7 +6,6 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
-from urllib.request import proxy_bypass_environment
 
 #: Said instead of an address: whatever the environment says, there is none.
 NONE = "none"
@@ -38,9 +37,15 @@ def choose(url: str, said: str | None, environment: Mapping[str, str]) -> Proxy 
     parts = urlsplit(url)
     named = {name.lower(): value for name, value in sorted(environment.items()) if value}
     address = named.get(f"{parts.scheme}_proxy")
-    if not address or proxy_bypass_environment(parts.netloc, {"no": named.get("no_proxy", "")}):
+    if not address or _is_near(parts.hostname or "", named.get("no_proxy", "")):
         return None
     return _read(address)
+
+
+def _is_near(host: str, exceptions: str) -> bool:
+    """Whether a host, or a domain that it is in, is one of those that are reached without a proxy."""
+    names = [name.strip().lower().lstrip(".") for name in exceptions.split(",")]
+    return any(name == "*" or host == name or host.endswith(f".{name}") for name in names if name)
 
 
 def _read(address: str) -> Proxy:
