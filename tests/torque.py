@@ -22,7 +22,8 @@ SUITE = Suite(
 
 
 def environment(slurm: Slurm, directory: Path) -> dict[str, str]:
-    """For the commands, which are laid out in a directory."""
+    """For the commands, which are laid out in a new directory."""
+    directory.mkdir()
     sbatch = shutil.which("sbatch", path=PATH)
     assert sbatch is not None
     (directory / "sbatch").symlink_to(sbatch)  # qsub looks for it beside itself

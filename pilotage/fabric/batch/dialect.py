@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from requirements import regexps
+from requirements.errors import InvalidInput
 
 #: A word that stands for several: the references of the jobs that are to be ended.
 REFERENCES: Final = "{references}"
@@ -65,6 +66,12 @@ Command = Annotated[Words, Field(min_length=1)]
 def groups(pattern: str) -> frozenset[str]:
     """The names of a pattern's groups."""
     return frozenset(regexps.compiled(pattern, "m").groupindex)
+
+
+class InvalidDialect(InvalidInput):
+    """The dialect of a batch system does not say what it should."""
+
+    code = "config_error"
 
 
 class _Data(BaseModel):
@@ -198,6 +205,10 @@ class Dialect(_Data):
     kill: Kill
     capacity: tuple[Amounts, ...] = ()
     away: Pattern | None = None  #: words with which a server that is away is told from one that refuses
+
+
+#: What settings of a dialect may be within.
+PARTS: tuple[type[BaseModel], ...] = (Dialect, Submit, Joined, Listing, Amounts, Kill, Excuse)
 
 
 def changed(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests import torque
 from tests.grid_engine import GridEngine as Cell
+from tests.stand_ins import commands
 
 
 def _local_host(directory: Path, _: pytest.FixtureRequest) -> Bench:
@@ -32,12 +33,20 @@ def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
 
 def _pbs(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cluster: Cluster = request.getfixturevalue("slurm")
-    commands = directory.parent / "bin"
-    commands.mkdir()
-    shell = GlitchyShell(shell=LocalShell(environment=torque.environment(cluster, commands)))
+    environment = torque.environment(cluster, directory.parent / "bin")
+    shell = GlitchyShell(shell=LocalShell(environment=environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
     system = Command(areas=areas, dialect=shipped_dialects.dialect("pbs"))
     return Bench(system=system, queue="short", shell=shell)
+
+
+def _lsf(directory: Path, _: pytest.FixtureRequest) -> Bench:
+    names = ("bsub", "bjobs", "bkill", "bqueues", "bhosts")
+    environment = commands.environment("lsf.py", names, directory.parent / "lsf")
+    shell = GlitchyShell(shell=LocalShell(environment=environment))
+    areas = WorkAreas(directory=str(directory), shell=shell)
+    system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
+    return Bench(system=system, queue="normal", shell=shell)
 
 
 def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
@@ -50,6 +59,7 @@ def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
 @pytest.fixture(
     params=[
         _local_host,
+        _lsf,
         pytest.param(_slurm, marks=pytest.mark.debian("slurm")),
         pytest.param(_pbs, marks=pytest.mark.debian("torque")),
         pytest.param(_grid_engine, marks=pytest.mark.debian("gridengine")),
