@@ -37,7 +37,7 @@ def test_cores_memory_and_time_arrive_together_with_flags(system: Command, slurm
     reference = system.submit(job(resources=asked, flags=("-l", "proc=avx512")))
 
     shown = slurm.ask("scontrol", "show", "job", reference)
-    assert "NumNodes=1 NumCPUs=3" in shown
+    assert "NumCPUs=3 NumTasks=3" in shown
     assert "MinMemoryNode=2500M" in shown
     assert "TimeLimit=01:01:00" in shown  # rounded up to minutes
     assert "Features=avx512" in shown
