@@ -23,7 +23,7 @@ class Completed:
     @property
     def said(self) -> str:
         """What it complained of, for a person: one line of at most 500 characters, and its status."""
-        text = (self.stderr or self.stdout).strip().replace("\n", "; ")
+        text = "; ".join(line for line in f"{self.stderr}\n{self.stdout}".splitlines() if line.strip())
         return f"{text[:500]} (exit status {self.status})"
 
 
