@@ -11,7 +11,6 @@ from typing import Protocol
 
 from pilotage.fabric.batch.errors import BatchSystemAway
 
-
 #: Characters that are shown of a complaint.
 _SAID = 500
 
