@@ -262,6 +262,9 @@ attempts = Table(
     Column("processors", Integer),
     Column("ram_mb", BigInteger),
     Column("gpus", Integer),
+    # What a job manager says beside; null: it said nothing of it.
+    Column("phases", Text),  # JSON list of objects: progress.Phase
+    Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # A job is in one pair of hands at a time, whatever the code above does.

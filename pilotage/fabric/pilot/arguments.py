@@ -6,6 +6,7 @@ import argparse
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 
 from pilotage.fabric.pilot import facts
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
@@ -65,7 +66,7 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
             platform=said.platform,
             tags=tuple(said.tag),
             required_tags=tuple(said.required_tag),
-            facts=facts.read(said.facts) if said.facts else {},
+            facts=facts.read(_named(said.facts, environment)) if said.facts else {},
         ),
         ends=Ends(
             max_jobs=said.max_jobs,
@@ -136,9 +137,9 @@ def _add_slot(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--required-tag", action="append", default=[], metavar="TAG", help="may be repeated")
     group.add_argument(
         "--facts",
-        type=Path,
         metavar="FILE",
-        help="JSON object with more facts about this node, such as a benchmark; over what the pilot measures",
+        help="JSON object with more facts about this node, such as a benchmark; over what the pilot "
+        "measures; variables such as $SLURMD_NODENAME in its name are replaced",
     )
 
 
@@ -194,6 +195,11 @@ def _add_care(group: argparse._ArgumentGroup) -> None:
         group.add_argument(
             flag, type=_positive, default=size, metavar="N", help=f"{text} (default %(default)d)"
         )
+
+
+def _named(file: str, environment: Mapping[str, str]) -> Path:
+    """A file whose name may contain variables: nodes that see one directory have a file each."""
+    return Path(Template(file).safe_substitute(environment))
 
 
 def _pools(said: str | None) -> tuple[str, ...]:

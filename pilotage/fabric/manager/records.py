@@ -1,0 +1,82 @@
+"""What the book of a job manager says of a grid job and of each of its local jobs."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pilotage.fabric.batch.batch_system import Handle
+from pilotage.fabric.manager.grid_job import LocalState, Phase, Taken
+from pilotage.fabric.pilot.report import Report
+from pilotage.fabric.runner.progress import Progress
+
+
+class Key(NamedTuple):
+    """An attempt at a grid job."""
+
+    job_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A grid job as the book has it."""
+
+    taken: Taken
+    number: int | None = None  #: of local jobs; None: not decided
+    packed: bool = False  #: its archive lies in the shared directory
+    cancelled: bool = False  #: its end is wanted
+    gathering: bool = False  #: it may gather
+    output: str | None = None  #: path of the one tar
+    outcome: Report | None = None
+    forgotten: bool = False  #: the service has acknowledged its end
+    problem: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Which attempt it is."""
+        return Key(self.taken.job_id, self.taken.epoch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalJob:
+    """A local job as the book has it."""
+
+    key: Key
+    number: int  #: from 1
+    stamp: str  #: of this try
+    tries: int = 1  #: which try it is
+    state: LocalState = LocalState.UNSUBMITTED
+    reference: str | None = None
+    exit_code: int | None = None
+    message: str = ""  #: why it failed
+    size: int | None = None  #: units that it does
+    progress: tuple[Progress, ...] = ()
+    tail: str = ""  #: end of what its payload wrote
+
+    @property
+    def handle(self) -> Handle:
+        """For the batch system."""
+        return Handle(stamp=self.stamp, reference=self.reference)
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether this try surely reached the batch system, or never will."""
+        return self.state not in (LocalState.UNSUBMITTED, LocalState.INTENDED)
+
+
+def phase(entry: Entry, unsubmitted: int, again: int) -> Phase:
+    """What is to be done for a grid job.
+
+    Args:
+        entry: Of the grid job.
+        unsubmitted: Its local jobs that were never submitted for sure.
+        again: Its local jobs that were, and are to be submitted again.
+    """
+    if entry.outcome is not None:
+        return Phase.ENDED
+    if entry.gathering:
+        return Phase.GATHERING
+    if entry.cancelled:
+        return Phase.CANCELLING
+    if entry.number is None or unsubmitted:
+        return Phase.SUBMITTING
+    return Phase.UPDATING if again else Phase.POLLING
