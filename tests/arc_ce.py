@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -72,6 +73,15 @@ slurm_use_sacct=no
 slurm_wakeupperiod=1"""
 
 
+#: A runtime environment, run by the job (stage 1) with its options after the stage.
+_ENVIRONMENT = """\
+if [ "$1" = 1 ]; then
+    shift
+    export TEST_OPTIONS="$*"
+fi
+"""
+
+
 class ArcCe:
     """One CE whose files lie in `directory`; `environment` is that of the batch system's commands."""
 
@@ -94,14 +104,22 @@ class ArcCe:
         self._lay_out(lrms, queues)
 
     @classmethod
-    def before_slurm(cls, directory: Path, environment: Mapping[str, str]) -> "ArcCe":
+    def before_slurm(cls, directory: Path, environment: Mapping[str, str]) -> Self:
         """A CE whose jobs run in a Slurm with the partitions `short` and `long`."""
         return cls(directory, lrms=_SLURM, queues=("short", "long"), environment=environment)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self._issuer.start()
-        self._launch("arc-arex-start")
-        self.start_door()
+        try:
+            self._launch("arc-arex-start")
+            self.start_door()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start_door(self) -> None:
         """Start the part that answers requests."""
@@ -142,13 +160,20 @@ class ArcCe:
             queues="\n".join(f"[queue:{queue}]\ncomment={queue}" for queue in queues),
         )
         (self.directory / "arc.conf").write_text(configuration)
+        enabled = self.directory / "control" / "rte" / "enabled" / "APPS"
+        enabled.mkdir(parents=True)
+        (enabled / "TEST").write_text(_ENVIRONMENT)
         # Without these the start script makes larger ones, which takes minutes.
         self._run(
             *("openssl", "genpkey", "-genparam", "-algorithm", "DH", "-pkeyopt", "group:ffdhe2048"),
             *("-out", str(self.directory / "control" / "dhparam.pem")),
         )
         # A state is told as the last look at the batch system was, by default a minute ago.
-        self._copy("arc-arex-start", "<arex:gmconfig>", "<arex:InfoproviderWakeupPeriod>2</arex:InfoproviderWakeupPeriod>")
+        self._copy(
+            "arc-arex-start",
+            "<arex:gmconfig>",
+            "<arex:InfoproviderWakeupPeriod>4</arex:InfoproviderWakeupPeriod>",
+        )
         self._copy("arc-arex-ws-start", "<tcp:Port>", "<tcp:Interface>127.0.0.1</tcp:Interface>")
 
     def _trust(self, directory: Path) -> None:

@@ -15,7 +15,7 @@ from pilotage.fabric.batch.batch_system import (
     Resources,
     State,
 )
-from pilotage.fabric.batch.glitches import Glitch, Glitchy, GlitchyShell
+from pilotage.fabric.batch.glitches import Faults, Glitch, Glitchy
 
 _POLL = 0.2  # seconds
 
@@ -30,8 +30,9 @@ class Bench:
 
     system: BatchSystem
     queue: str
-    shell: GlitchyShell | None = None  #: the one that the system works through; None: it runs no commands
+    faults: Faults | None = None  #: in what the system works through; None: they are made at the seam
     resources: Resources = field(default_factory=Resources)
+    gentle: bool = True  #: a kill leaves a job the time to end by itself
     many: int = 1000  #: jobs of one query
     patience: float = 120.0  #: seconds until a small job has ended
     _open: list[Handle] = field(default_factory=list)
@@ -69,7 +70,7 @@ class Bench:
     @contextmanager
     def disturbed(self, glitch: Glitch) -> Iterator[BatchSystem]:
         """The batch system while something goes wrong: with its commands, or at the seam if it has none."""
-        faults = self.shell or Glitchy(system=self.system)
+        faults = self.faults or Glitchy(system=self.system)
         faults.glitch = glitch
         try:
             yield faults if isinstance(faults, Glitchy) else self.system
