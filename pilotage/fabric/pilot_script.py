@@ -29,7 +29,7 @@ then
 fi
 area=$(mktemp -d "${{TMPDIR:-/tmp}}/pilot-XXXXXXXX") || exit {host}
 trap 'rm -rf "$area"' EXIT
-trap 'exit {host}' TERM INT HUP
+trap 'exit {host}' TERM INT HUP USR1 USR2
 "$python" -I - "$area" <<'END_OF_FILES' || exit {host}
 import base64, io, sys, zipfile
 zipfile.ZipFile(io.BytesIO(base64.b64decode('''
@@ -38,7 +38,8 @@ zipfile.ZipFile(io.BytesIO(base64.b64decode('''
 END_OF_FILES
 "$python" -E -s "$area/pilot.pyz" {words} &
 pilot=$!
-trap 'kill -TERM "$pilot" 2>/dev/null' TERM INT HUP
+trap 'kill -TERM "$pilot" 2>/dev/null' TERM INT HUP USR2
+trap 'kill -USR1 "$pilot" 2>/dev/null' USR1
 wait "$pilot"
 status=$?
 while kill -0 "$pilot" 2>/dev/null

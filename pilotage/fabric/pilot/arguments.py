@@ -19,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="pilotage pilot",
         allow_abbrev=False,
-        description="Takes jobs that fit this batch queue, one after the other, and runs them here.",
+        description="Takes jobs that fit this batch queue, as many at a time as its slot has room "
+        "for, and runs them here.",
         epilog="Exit status: 0 ended as it should, 1 refused by the service, 2 wrong usage, "
         "3 the service stayed away, 4 trouble with this host, 5 another process has used the secret: that "
         "one is the pilot, this one has touched nothing.",
@@ -72,6 +73,8 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
             max_jobs=said.max_jobs,
             max_empty=said.max_empty,
             max_idle=said.max_idle,
+            whole_every=said.whole_every,
+            drain_file=said.drain_file,
             patience=said.patience,
         ),
         care=Care(
@@ -154,6 +157,21 @@ def _add_ends(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--max-idle", type=_seconds, metavar="S", help="after so many seconds without a job")
     group.add_argument(
+        "--whole-every",
+        type=_seconds_or_never,
+        default=_ENDS.whole_every,
+        metavar="S",
+        help="small jobs that follow each other keep large ones out: after so many seconds all that run are "
+        "waited for, and the slot is offered whole; 0: never (default %(default)g)",
+    )
+    group.add_argument(
+        "--drain-file",
+        type=Path,
+        metavar="FILE",
+        help="while this file is there: take no more work, end when what runs has finished; as with the "
+        "signal USR1. TERM and USR2 end it at once, its jobs are handed back",
+    )
+    group.add_argument(
         "--patience",
         type=_seconds,
         default=_ENDS.patience,
@@ -228,6 +246,10 @@ def _counting(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is less than 0")
     return number
+
+
+def _seconds_or_never(text: str) -> float:
+    return 0.0 if float(text) == 0 else _seconds(text)
 
 
 def _seconds(text: str) -> float:

@@ -11,6 +11,7 @@ from types import TracebackType
 from pilotage.fabric.pilot import standard_files, tail
 from pilotage.fabric.pilot.heart import Heart
 from pilotage.fabric.pilot.limits import Limits
+from pilotage.fabric.pilot.memory import Account
 from pilotage.fabric.pilot.payload import Payload
 from pilotage.fabric.pilot.preparation import Prepared
 from pilotage.fabric.pilot.watching import Watch, Watched
@@ -23,7 +24,7 @@ _LONGEST = 500
 class Execution:
     """Runs from the moment it is made; used with `with`, its files are closed at the end."""
 
-    def __init__(self, ready: Prepared, area: WorkArea, limits: Limits) -> None:
+    def __init__(self, ready: Prepared, area: WorkArea, limits: Limits, memory: Account) -> None:
         """Start it.
 
         Raises:
@@ -46,7 +47,7 @@ class Execution:
         except BaseException:
             self._files.close()
             raise
-        self._watch = Watch(self._payload, limits)
+        self._watch = Watch(self._payload, limits, memory)
 
     def __enter__(self) -> Execution:  # noqa: PYI034 - Self is of Python 3.11
         return self

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import signal
 import ssl
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,11 +17,14 @@ from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
 from pilotage.fabric.pilot.credentials import Credential
 from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, TWIN, USAGE, Ending
+from pilotage.fabric.pilot.memory import Memory
 from pilotage.fabric.pilot.offer import Offer
+from pilotage.fabric.pilot.orders import Orders
 from pilotage.fabric.pilot.preparation import Preparer
 from pilotage.fabric.pilot.renewal import Renewal
 from pilotage.fabric.pilot.service import Service
 from pilotage.fabric.pilot.settings import Settings, Wishes
+from pilotage.fabric.pilot.share import Room
 from pilotage.fabric.pilot.transport import Away, Refused, Transport
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     kernel.wipe_variable(credentials.VARIABLE)
     kernel.adopt_orphans()
     pilot = Pilot(settings, Service(transport), environment, credential)
-    _end_by_signal(pilot.stop)
+    pilot.orders.listen()
     ending = pilot.run()
     _say(ending, pilot, said)
     return ending.exit_status
@@ -74,7 +75,7 @@ class Pilot:
         environment: Mapping[str, str],
         credential: Credential,
     ) -> None:
-        self.stop = threading.Event()  #: set to end it
+        self.orders = Orders(settings.ends.drain_file)  #: by which others end it
         self.jobs: list[dict[str, object]] = []  #: what became of each job
         self._settings = settings
         self._service = service
@@ -91,7 +92,7 @@ class Pilot:
         except Refused as error:
             ending = _refused(error)
         except Away as error:
-            told = self.stop.is_set()
+            told = self.orders.stop.is_set()
             ending = Ending(
                 FINE if told else AWAY, f"{'told to end' if told else 'the service stays away'}: {error}"
             )
@@ -112,7 +113,7 @@ class Pilot:
         self._claims, self._life = credentials.claims(token.text), token.life
 
     def _patiently(self, request: Callable[[], T]) -> T:
-        return retrying.patiently(request, patience=self._settings.ends.patience, stop=self.stop)
+        return retrying.patiently(request, patience=self._settings.ends.patience, stop=self.orders.stop)
 
     def _offer(self) -> Offer:
         place, wishes = self._settings.place, self._settings.wishes
@@ -124,18 +125,21 @@ class Pilot:
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
         log.info("at %s, offering %s", settings.place, json.dumps(_shown(offered)))
+        whole = offered.whole(self._environment)
         preparer = Preparer(
             service=self._service,
             care=settings.care,
             place=settings.place,
-            processors=offered.processors,
+            whole=whole,
             environment=self._environment,
         )
-        around = Surroundings(self._service, preparer, settings.care, offered, self.stop)
+        around = Surroundings(
+            self._service, preparer, settings.care, offered, Memory(offered.max_ram), self.orders.stop
+        )
         renewing = Renewal(self._service, life=self._life)
-        agent = Agent(around, settings.ends, renewing.refusal)
+        agent = Agent(around, Room(whole), settings.ends, self.orders, renewing.refusal)
         try:
-            with renewing:
+            with renewing.going_on():
                 return agent.run()
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
@@ -162,24 +166,6 @@ def _refused(error: Refused) -> Ending:
     if error.code == _TWIN:
         return Ending(TWIN, f"another process is this pilot: {error}")
     return Ending(REFUSED, f"the service refuses us: {error}")
-
-
-def _end_by_signal(stop: threading.Event) -> None:
-    """Set `stop` at the first signal that asks us to end.
-
-    A thread waits for them, since a handler would run in the middle of anything: an event that is just
-    being waited for cannot be set from there.
-    """
-    asked = {signal.SIGTERM, signal.SIGINT}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
-        asked.add(signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, asked)
-
-    def wait() -> None:
-        signal.sigwait(asked)
-        stop.set()
-
-    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def _shown(offered: Offer) -> dict[str, object]:

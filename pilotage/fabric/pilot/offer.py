@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotage.fabric.pilot import facts
+from pilotage.fabric.pilot.environment import DEVICES
 from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from pilotage.fabric.pilot.share import WHOLE_NODE, Share
 
 #: What is offered where nobody says how long the slot lasts: three days.
 _CPU_TIME = 259_200
@@ -24,20 +26,50 @@ class Offer:
     lifetime: int | None  #: seconds, None: no end in sight
     max_ram: int | None  #: MB
     processors: int
+    gpus: int  #: 0: none, or nobody knows
+    whole_node: bool | None  #: whether a job may have the node for itself; None: nobody says
+    tags: tuple[object, ...]
     rest: Mapping[str, object]  #: further names of the request, as they are
+    cpu_power: float = 1.0  #: normalised seconds in a second of this host
 
-    def at(self, elapsed: float) -> dict[str, object]:
-        """The request for work, so many seconds after the start of the pilot."""
+    def at(self, elapsed: float, free: Share | None = None) -> dict[str, object]:
+        """The request for work.
+
+        Args:
+            elapsed: Seconds since the start of the pilot.
+            free: What is left of the slot; None: all of it.
+        """
         said: dict[str, object] = {
             "Site": self.place.site,
             "GridCE": self.place.ce,
             "Queue": self.place.queue,
             "CPUTime": self._cpu_time_left(elapsed),
-            "NumberOfProcessors": self.processors,
+            **self._room(free),
         }
-        if self.max_ram is not None:
-            said["MaxRAM"] = self.max_ram
-        return {**said, **self.rest}
+        return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
+
+    def whole(self, environment: Mapping[str, str]) -> Share:
+        """The slot; its GPUs have the names that our own environment gives them."""
+        named = [name for name in environment.get(DEVICES, "").split(",") if name]
+        known = named if len(named) >= self.gpus else [str(number) for number in range(self.gpus)]
+        return Share(self.processors, self.max_ram, tuple(known[: self.gpus]))
+
+    def _room(self, free: Share | None) -> dict[str, object]:
+        """What jobs would share; a whole node is offered only as long as it is one."""
+        if free is None or free.processors == self.processors:
+            return {
+                "NumberOfProcessors": self.processors,
+                "MaxRAM": self.max_ram,
+                "GPUs": self.gpus or None,
+                "WholeNode": self.whole_node,
+                "Tag": list(self.tags),
+            }
+        return {
+            "NumberOfProcessors": free.processors,
+            "MaxRAM": free.ram_mb,
+            "GPUs": len(free.gpus) or None,
+            "Tag": [tag for tag in self.tags if str(tag).lower() != WHOLE_NODE],
+        }
 
     def seconds_left(self, elapsed: float) -> float | None:
         """Seconds until the slot ends; None: it does not."""
@@ -76,10 +108,7 @@ def make(
     max_ram = slot.max_ram or _number(known, "maxram") or facts.memory()
     rest: dict[str, object] = {
         "Platform": slot.platform or known.get("platform"),
-        "GPUs": slot.gpus or _number(known, "gpus"),
-        "Tag": [*slot.tags, *_list(known.get("tag"))],
         "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
-        "WholeNode": known.get("wholenode") if isinstance(known.get("wholenode"), bool) else None,
         "VO": wishes.vo,
         "SubmitPool": list(wishes.pools),
         "OwnerGroup": list(wishes.owner_groups),
@@ -93,6 +122,9 @@ def make(
         lifetime=lifetime,
         max_ram=max_ram,
         processors=slot.processors or _number(known, "numberofprocessors") or 1,
+        gpus=slot.gpus or _number(known, "gpus") or 0,
+        whole_node=known.get("wholenode") if isinstance(known.get("wholenode"), bool) else None,
+        tags=(*slot.tags, *_list(known.get("tag"))),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
     )
 

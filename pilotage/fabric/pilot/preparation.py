@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pilotage.fabric.pilot import description, environment, executable, report, unpacking
 from pilotage.fabric.pilot.description import Description, UnfitDescription
-from pilotage.fabric.pilot.environment import Share
 from pilotage.fabric.pilot.report import Report
 from pilotage.fabric.pilot.service import Match, Service
 from pilotage.fabric.pilot.settings import Care, Place
+from pilotage.fabric.pilot.share import Share
 from pilotage.fabric.pilot.transport import TooLarge
 from pilotage.fabric.pilot.work_area import WorkArea
 
@@ -39,11 +39,16 @@ class Preparer:
     service: Service
     care: Care
     place: Place
-    processors: int
+    whole: Share  #: the slot
     environment: Mapping[str, str]  #: the pilot's own
 
-    def prepare(self, match: Match, area: WorkArea) -> Prepared:
+    def prepare(self, match: Match, area: WorkArea, share: Share) -> Prepared:
         """Fill the work area of a job.
+
+        Args:
+            match: The job.
+            area: Its own.
+            share: What it may use of the slot.
 
         Raises:
             CannotRun: The job is to blame.
@@ -53,7 +58,7 @@ class Preparer:
         try:
             asked = description.read(match.description)
             self._unpack_sandbox(match, asked, area)
-            variables = self._environment(match, asked, area)
+            variables = self._environment(match, asked, area, share)
             program = executable.find(asked.executable, home=area.home, environment=variables)
         except UnfitDescription as error:
             raise CannotRun(report.failed(report.UNFIT, str(error))) from None
@@ -74,18 +79,13 @@ class Preparer:
         if not found and asked.input_files:
             raise CannotRun(report.failed(report.NO_SANDBOX, "the service has it no more"))
 
-    def _environment(self, match: Match, asked: Description, area: WorkArea) -> dict[str, str]:
+    def _environment(self, match: Match, asked: Description, area: WorkArea, share: Share) -> dict[str, str]:
         return environment.for_payload(
             self.environment,
             job_id=match.job_id,
             place=self.place,
-            processors=self.processors,
-            share=Share(
-                processors=match.processors or min(asked.processors or 1, self.processors),
-                ram_mb=match.ram_mb,
-                gpus=match.gpus,
-                whole_node=asked.whole_node,
-            ),
+            whole=self.whole,
+            share=share,
             home=area.home,
             scratch=area.scratch,
             progress=area.progress,
