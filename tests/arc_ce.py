@@ -172,7 +172,7 @@ class ArcCe:
         self._copy(
             "arc-arex-start",
             "<arex:gmconfig>",
-            "<arex:InfoproviderWakeupPeriod>4</arex:InfoproviderWakeupPeriod>",
+            "<arex:InfoproviderWakeupPeriod>5</arex:InfoproviderWakeupPeriod>",
         )
         self._copy("arc-arex-ws-start", "<tcp:Port>", "<tcp:Interface>127.0.0.1</tcp:Interface>")
 

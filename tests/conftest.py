@@ -150,7 +150,7 @@ def grid_engine(short_directory: Path) -> Iterator[GridEngine]:
         cell.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def arc_ce(short_directory: Path) -> Iterator[ArcCe]:
     """A real ARC CE that runs jobs as processes of this host; for tests that clean up behind them."""
     directory = short_directory / "arc"
@@ -159,7 +159,7 @@ def arc_ce(short_directory: Path) -> Iterator[ArcCe]:
         yield ce
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def arc_before_slurm(short_directory: Path, slurm: Slurm) -> Iterator[ArcCe]:
     """A real ARC CE before a real Slurm."""
     directory = short_directory / "arc-slurm"

@@ -17,8 +17,6 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.glitches import Faults, Glitch, Glitchy
 
-_POLL = 0.2  # seconds
-
 
 class Violated(Exception):
     """A batch system does not do what it must."""
@@ -32,6 +30,7 @@ class Bench:
     queue: str
     faults: Faults | None = None  #: in what the system works through; None: they are made at the seam
     resources: Resources = field(default_factory=Resources)
+    poll: float = 0.2  #: seconds between two looks at a job
     gentle: bool = True  #: a kill leaves a job the time to end by itself
     many: int = 1000  #: jobs of one query
     patience: float = 120.0  #: seconds until a small job has ended
@@ -64,7 +63,7 @@ class Bench:
                 raise Violated(f"after {self.patience:.0f} s a job is {report}, expected {', '.join(states)}")
             if report.state in ENDED:
                 raise Violated(f"a job ended as {report}, expected {', '.join(states)}")
-            time.sleep(_POLL)
+            time.sleep(self.poll)
         return report
 
     @contextmanager
@@ -86,5 +85,5 @@ class Bench:
             states = {report.state for report in self.system.status(handles).values()}
             if states <= ENDED | {State.MISSING}:
                 break
-            time.sleep(_POLL)
+            time.sleep(self.poll)
         self.system.forget(handles)

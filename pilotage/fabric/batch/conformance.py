@@ -15,7 +15,6 @@ from pilotage.fabric.batch.glitches import Glitch
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 
 _SLEEPS = "#!/bin/sh\nexec sleep 600\n"
-_POLL = 0.2  # seconds
 
 
 def _require(holds: object, message: str) -> None:
@@ -56,7 +55,7 @@ def kill_running(bench: Bench) -> None:
     bench.until(handle, State.RUNNING)
     deadline = time.monotonic() + bench.patience
     while bench.system.output(handle).stdout != b"up\n" and time.monotonic() < deadline:
-        time.sleep(_POLL)
+        time.sleep(bench.poll)
     bench.system.kill([handle])
     bench.until(handle, State.KILLED)
     output = bench.system.output(handle).stdout

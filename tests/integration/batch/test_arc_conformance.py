@@ -22,7 +22,9 @@ def checked(name: str, queue: str, ce: ArcCe) -> None:
     credentials = Credentials(authorities=ce.authorities, certificate=ce.certificate, key=ce.key)
     with (
         closing(ArcRest(ce.url, credentials, connect=faults.connect)) as rest,
-        closing(Bench(system=Arc(rest=rest), queue=queue, faults=faults, gentle=False)) as bench,
+        closing(
+            Bench(system=Arc(rest=rest), queue=queue, faults=faults, gentle=False, poll=2, patience=180)
+        ) as bench,
     ):
         CHECKS[name](bench)
 
