@@ -19,6 +19,15 @@ SUITES = {
         packages=("gridengine-master", "gridengine-exec", "gridengine-client", "iproute2", "util-linux"),
         needs_root=True,
     ),
+    "arc": Suite(
+        about="the computing element ARC CE",
+        programs=("arched", "/usr/share/arc/arc-arex-start", "openssl", "unshare", "mount"),
+        packages=(
+            *("nordugrid-arc-arex", "nordugrid-arc-plugins-needed"),
+            *("openssl", "util-linux", "mount"),
+        ),
+        needs_root=True,
+    ),
     "ssh": Suite(
         about="head nodes behind SSH",
         programs=("sshd", "ssh-keygen"),

@@ -71,7 +71,7 @@ def batch_check(
     bench = Bench(
         system=_system(kind, directory.absolute(), shell, dialect),
         queue=queue,
-        shell=None if kind is Kind.LOCAL else shell,
+        faults=None if kind is Kind.LOCAL else shell,
         resources=Resources(memory=memory, wall_time=wall_time),
         patience=patience,
     )

@@ -28,7 +28,7 @@ def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cluster: Cluster = request.getfixturevalue("slurm")
     shell = GlitchyShell(shell=LocalShell(environment=cluster.environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
-    return Bench(system=Slurm(areas=areas), queue="short", shell=shell)
+    return Bench(system=Slurm(areas=areas), queue="short", faults=shell)
 
 
 def _pbs(directory: Path, request: pytest.FixtureRequest) -> Bench:
@@ -53,7 +53,7 @@ def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cell: Cell = request.getfixturevalue("grid_engine")
     shell = GlitchyShell(shell=cell.shell)
     areas = WorkAreas(directory=f"{cell.shell.home}/{directory.parent.name}", shell=shell)
-    return Bench(system=GridEngine(areas=areas), queue="short", shell=shell)
+    return Bench(system=GridEngine(areas=areas), queue="short", faults=shell)
 
 
 @pytest.fixture(
