@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "site": "pilotage.cli.site",
     "config": "pilotage.cli.config",
     "pilot": "pilotage.cli.pilot",
+    "pilots": "pilotage.cli.pilots",
     "serve": "pilotage.cli.serve",
     "worker": "pilotage.cli.worker",
     "agent": "pilotage.cli.agent",

@@ -29,21 +29,24 @@ CREATE TABLE IF NOT EXISTS grid_jobs (
     forgotten INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', PRIMARY KEY (job_id, epoch));
 CREATE TABLE IF NOT EXISTS local_jobs (
     job_id INTEGER, epoch INTEGER, number INTEGER, stamp TEXT NOT NULL UNIQUE, tries INTEGER NOT NULL,
-    state TEXT NOT NULL, reference TEXT, exit_code INTEGER, message TEXT NOT NULL, size INTEGER,
-    progress TEXT NOT NULL, tail TEXT NOT NULL, PRIMARY KEY (job_id, epoch, number));
+    was_submitted INTEGER NOT NULL, state TEXT NOT NULL, reference TEXT, exit_code INTEGER,
+    message TEXT NOT NULL, size INTEGER, progress TEXT NOT NULL, tail TEXT NOT NULL,
+    PRIMARY KEY (job_id, epoch, number));
 CREATE TABLE IF NOT EXISTS log (  -- of a grid job, comes back with its output
     job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
 _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
 #: What only the one who advances grid jobs changes; `cancelled` and `forgotten` are set by others meanwhile.
-_UPDATE = """UPDATE grid_jobs SET number=?, packed=?, gathering=?, output=?, outcome=?, problem=?
+_UPDATE = """UPDATE grid_jobs SET number=?, packed=?, gathering=?, output=?, outcome=?
     WHERE job_id=? AND epoch=?"""
 _CANCEL = "UPDATE grid_jobs SET cancelled=1 WHERE job_id=? AND epoch=? AND NOT cancelled AND outcome IS NULL"
-_FORGET = "UPDATE grid_jobs SET forgotten=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
+_TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
+#: One that has not ended is ended first.
+_FORGET = "UPDATE grid_jobs SET forgotten=1, cancelled=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
 _ENTRIES = "SELECT * FROM grid_jobs ORDER BY job_id, epoch"
 _LOCAL_JOBS = "SELECT * FROM local_jobs WHERE job_id=? AND epoch=? ORDER BY number"
-_PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LOG = "INSERT INTO log VALUES (?, ?, ?, ?)"
 _LOGGED = "SELECT at, text FROM log WHERE job_id=? AND epoch=? ORDER BY rowid LIMIT 200000"
 _REMOVE = (
@@ -99,6 +102,11 @@ class Book:
         """Note that the service knows how a grid job ended."""
         with self._writing() as database:
             database.execute(_FORGET, key)
+
+    def note_problem(self, key: Key, problem: str) -> None:
+        """Note what holds a grid job up; nothing if it is empty."""
+        with self._writing() as database:
+            database.execute(_TROUBLE, (problem[:_LONGEST], *key))
 
     def remove(self, key: Key) -> None:
         """Remove all that is known of a grid job."""
@@ -177,7 +185,7 @@ class Book:
 
 def _columns(entry: Entry) -> tuple[object, ...]:
     outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
-    return (entry.number, entry.packed, entry.gathering, entry.output, outcome, entry.problem)
+    return (entry.number, entry.packed, entry.gathering, entry.output, outcome)
 
 
 def _entry(row: sqlite3.Row) -> Entry:
@@ -198,7 +206,7 @@ def _entry(row: sqlite3.Row) -> Entry:
 def _row(job: LocalJob) -> tuple[object, ...]:
     phases = json.dumps([[each.name, each.done, each.of] for each in job.progress])
     facts = (job.reference, job.exit_code, job.message[:_LONGEST], job.size, phases, job.tail)
-    return (*job.key, job.number, job.stamp, job.tries, job.state.value, *facts)
+    return (*job.key, job.number, job.stamp, job.tries, job.was_submitted, job.state.value, *facts)
 
 
 def _local_job(row: sqlite3.Row) -> LocalJob:
@@ -207,6 +215,7 @@ def _local_job(row: sqlite3.Row) -> LocalJob:
         number=row["number"],
         stamp=row["stamp"],
         tries=row["tries"],
+        was_submitted=bool(row["was_submitted"]),
         state=LocalState(row["state"]),
         reference=row["reference"],
         exit_code=row["exit_code"],
