@@ -5,7 +5,6 @@ So no stale, guessed or invented list of pools takes a job that the place is not
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -20,7 +19,7 @@ from matcher.served import Reader, Served
 from requirements.errors import InvalidRequest, InvalidResource
 from requirements.problem import Problem
 from requirements.values import fold
-from taskqueue import bans, scopes
+from taskqueue import scopes
 from taskqueue.claims import Place
 
 #: Places that are remembered; beyond that we start anew.
@@ -152,7 +151,7 @@ def queues(config: Configuration, place: Place) -> Sequence[QueueAddress]:
 
 
 def require_one(
-    conn: Connection, presented: Presented, config: Configuration, vos: Collection[str], now: datetime
+    presented: Presented, config: Configuration, vos: Collection[str], banned: Collection[str]
 ) -> None:
     """Refuse a pilot that says it is at several places: what holds at one of them would be passed by.
 
@@ -169,7 +168,6 @@ def require_one(
         for scope, rules in limits.rules(config).items()
         if any(rule.is_about(vo) for rule in rules for vo in vos)
     )
-    banned = (ban.site for ban in bans.current(conn, now=now))
     if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
         return
     message = "names several, a pilot that asks for jobs is at one"

@@ -43,6 +43,11 @@ class Resource:
     sharing_groups: frozenset[str] = frozenset()  #: whose members take each other's jobs
 
     @property
+    def named_vos(self) -> frozenset[str]:
+        """The VOs that it says it may run jobs of; none where it says nothing."""
+        return self.vos or frozenset()
+
+    @property
     def banned(self) -> Mapping[str, frozenset[str]]:
         """Values that its jobs must not name, by kind."""
         return {

@@ -79,6 +79,8 @@ class Attempt:
     progress: str
     output_tail: str
     output: str | None  #: blob of the output archive
+    phases: str | None  #: JSON list of `progress.Phase`; None: nothing was said
+    local_jobs: str | None  #: JSON object: numbers of local jobs by their state
 
 
 def get(conn: Connection, lease: str) -> Attempt:

@@ -27,6 +27,13 @@ class PilotNotFound(NotFound):
     noun = "pilot"
 
 
+class PilotOutputNotFound(NotFound):
+    """Nothing that this pilot wrote was stored."""
+
+    code = "pilot_output_not_found"
+    noun = "output of the pilot"
+
+
 class BlobNotFound(NotFound):
     """No archive with this digest."""
 

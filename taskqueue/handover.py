@@ -14,9 +14,10 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, case, func, update
 
 from cs_config.tables import UtcTime
-from taskqueue import attempts, job_control, jobs, log, task_queues, transitions
+from taskqueue import attempts, job_control, jobs, log, progress, task_queues, transitions
 from taskqueue.attempts import Attempt
 from taskqueue.errors import IllegalTransition, StaleLease
+from taskqueue.progress import Progress
 from taskqueue.states import JobStatus
 from taskqueue.tables import attempts as table
 
@@ -42,6 +43,8 @@ TOUCH = (
         lease_expires_at=case((_BEGUN, bindparam("expires", type_=UtcTime)), else_=table.c.lease_expires_at),
         progress=func.coalesce(bindparam("new_progress"), table.c.progress),
         output_tail=func.coalesce(bindparam("new_tail"), table.c.output_tail),
+        phases=func.coalesce(bindparam("new_phases"), table.c.phases),
+        local_jobs=func.coalesce(bindparam("new_local_jobs"), table.c.local_jobs),
     )
 )
 
@@ -74,8 +77,7 @@ def heartbeat(
     conn: Connection,
     lease: str,
     *,
-    progress: str | None,
-    output_tail: str | None,
+    said: Progress = progress.NOTHING,
     lease_time: timedelta,
     now: datetime,
 ) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def heartbeat(
         StaleLease: It is closed.
     """
     attempt = attempts.lock_open(conn, lease)
-    _touch(conn, attempt, now, lease_time, progress=progress, output_tail=output_tail)
+    _touch(conn, attempt, now, lease_time, said=said)
     _revive(conn, attempt, now)
     return {"commands": _commands(attempt)}
 
@@ -229,16 +231,14 @@ def _touch(
     lease_time: timedelta,
     *,
     started: datetime | None = None,
-    progress: str | None = None,
-    output_tail: str | None = None,
+    said: Progress = progress.NOTHING,
 ) -> None:
     values = {
         "the_lease": attempt.lease,
         "now": now,
         "started": started,
         "expires": now + lease_time,
-        "new_progress": progress,
-        "new_tail": output_tail,
+        **said.values(),
     }
     conn.execute(TOUCH, values)
 

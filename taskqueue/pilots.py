@@ -1,15 +1,17 @@
 """Pilots: pullers in batch slots, by our own stamp."""
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, false, func, or_, select, update
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.states import PILOT_STEPS, PilotStatus
+from taskqueue.tables import pilot_outputs
 from taskqueue.tables import pilots as table
 from taskqueue.upserts import Twins, Upsert
 
@@ -44,7 +46,11 @@ def _see(insert: Upsert) -> Insert:
 REGISTER = Twins(table, _register)
 SEE = Twins(table, _see)
 
-GET = select(table).where(table.c.stamp == bindparam("stamp"))
+_has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
+ALL = select(table, _has_output.label("has_output"))
+GET = ALL.where(table.c.stamp == bindparam("stamp"))
+
+STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(bindparam("stamps", expanding=True)))
 
 IS_AT = select(table.c.stamp).where(
     table.c.stamp == bindparam("stamp"),
@@ -61,6 +67,7 @@ SET_STATUS = (
     .values(
         status=bindparam("wanted"),
         status_reason=bindparam("reason"),
+        empty_reason=func.coalesce(bindparam("why_empty"), table.c.empty_reason),
         reference=func.coalesce(bindparam("new_reference"), table.c.reference),
         updated_at=bindparam("now"),
     )
@@ -88,6 +95,15 @@ class Pilot:
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None  #: last request of the pilot itself
+    landings: tuple[str, ...] = ()  #: `Site/CE/Queue` where it may land; none: it was sent to its queue
+    empty_reason: str = ""  #: why it got no job, in a word, as it said itself
+    has_output: bool = False  #: the end of what it wrote was stored
+
+    def may_be_at(self, sites: Collection[str]) -> bool:
+        """Whether it is at one of the sites, or may land there."""
+        if self.site:
+            return self.site in sites
+        return any(landing.partition("/")[0] in sites for landing in self.landings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +116,41 @@ class PilotFilter:
     submitted_by: str | None = None
     since: datetime | None = None  #: changed then or later
 
+    def clauses(self) -> list[ColumnElement[bool]]:
+        """It as conditions on the table of pilots."""
+        sets = {table.c.vo: self.vos, table.c.status: self.statuses}
+        found: list[ColumnElement[bool]] = [
+            column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
+        ]
+        if self.sites is not None:
+            found.append(_may_be_at(self.sites))
+        if self.submitted_by is not None:
+            found.append(table.c.submitted_by == self.submitted_by)
+        if self.since is not None:
+            found.append(table.c.updated_at >= self.since)
+        return found
+
 
 def register(
-    conn: Connection, *, stamp: str, vo: str, queue: QueueAddress, submitted_by: str, now: datetime
+    conn: Connection,
+    *,
+    stamp: str,
+    vo: str,
+    queue: QueueAddress | None,
+    landings: Collection[QueueAddress] = (),
+    submitted_by: str,
+    now: datetime,
 ) -> bool:
     """Store the intent to submit a pilot; whether it is new.
+
+    Args:
+        conn: In a writing transaction.
+        stamp: Our name of it.
+        vo: Whose it is.
+        queue: Where it is sent; None: a broker picks one of the landings.
+        landings: Where it may land; nowhere else will it be given anything.
+        submitted_by: Token subject of its director.
+        now: The time.
 
     Raises:
         IdempotencyConflict: The stamp is taken by another pilot.
@@ -112,6 +158,7 @@ def register(
     row = {
         **_row(stamp=stamp, vo=vo, status=PilotStatus.SUBMITTED, queue=queue, now=now),
         "submitted_by": submitted_by,
+        "landings": json.dumps(sorted(map(str, landings))) if landings else None,
     }
     if conn.execute(REGISTER.of(conn), row).first() is not None:
         return True
@@ -146,9 +193,10 @@ def set_status(
     *,
     reason: str = "",
     reference: str | None = None,
+    empty_reason: str | None = None,
     now: datetime,
 ) -> None:
-    """Store what the batch system says of a pilot, and its reference when that is known.
+    """Store what became of a pilot, its reference when that is known, and why it got no job if it says so.
 
     Raises:
         IllegalTransition: It has ended otherwise.
@@ -161,6 +209,7 @@ def set_status(
         "from_states": sources,
         "reason": reason,
         "new_reference": reference,
+        "why_empty": empty_reason,
         "now": now,
     }
     if not conn.execute(SET_STATUS, values).rowcount:
@@ -181,21 +230,31 @@ def give(conn: Connection, jobs: Mapping[str, int]) -> None:
 
 def find(conn: Connection, which: PilotFilter, *, limit: int, after: str = "") -> list[Pilot]:
     """A page of pilots, by stamp."""
-    statement = select(table).where(table.c.stamp > after)
-    sets = {table.c.vo: which.vos, table.c.site: which.sites, table.c.status: which.statuses}
-    for column, allowed in sets.items():
-        if allowed is not None:
-            statement = statement.where(column.in_(sorted(allowed)))
-    if which.submitted_by is not None:
-        statement = statement.where(table.c.submitted_by == which.submitted_by)
-    if which.since is not None:
-        statement = statement.where(table.c.updated_at >= which.since)
+    statement = ALL.where(table.c.stamp > after, *which.clauses())
     rows = conn.execute(statement.order_by(table.c.stamp).limit(limit)).mappings()
     return [_pilot(dict(row)) for row in rows]
 
 
+def statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:
+    """The status of those of the pilots that are there."""
+    rows = conn.execute(STATUSES, {"stamps": sorted(stamps)})
+    return {row.stamp: PilotStatus(row.status) for row in rows}
+
+
+def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
+    """At one of the sites, or still on its way, perhaps there: the landings are a list in JSON."""
+    on_its_way = [
+        table.c.landings.contains(json.dumps(f"{site}/")[:-1], autoescape=True) for site in sorted(sites)
+    ]
+    return or_(table.c.site.in_(sorted(sites)), (table.c.site == "") & or_(false(), *on_its_way))
+
+
 def _pilot(row: Mapping[str, object]) -> Pilot:
-    values: dict[str, object] = {**row, "status": PilotStatus(str(row["status"]))}
+    values: dict[str, object] = {
+        **row,
+        "status": PilotStatus(str(row["status"])),
+        "landings": tuple(json.loads(str(row["landings"] or "[]"))),
+    }
     return Pilot(**values)  # type: ignore[arg-type]  # columns and fields are the same
 
 

@@ -262,6 +262,9 @@ attempts = Table(
     Column("processors", Integer),
     Column("ram_mb", BigInteger),
     Column("gpus", Integer),
+    # What a job manager says beside; null: it said nothing of it.
+    Column("phases", Text),  # JSON list of objects: progress.Phase
+    Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # A job is in one pair of hands at a time, whatever the code above does.
@@ -389,8 +392,20 @@ pilots = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     Column("last_seen_at", UtcTime),  # last request of the pilot itself
+    Column("landings", Text),  # JSON list of Site/CE/Queue: where one may land whose queue a broker picks
+    Column("empty_reason", String(40), nullable=False, server_default=""),  # why it got no job, in a word
     Index("ix_pilots_status_updated_at", "status", "updated_at"),
     Index("ix_pilots_vo_site", "vo", "site"),
+)
+
+#: The ends of what failed pilots wrote.
+pilot_outputs = Table(
+    "pilot_outputs",
+    metadata,
+    Column("stamp", Text, ForeignKey("pilots.stamp", ondelete="CASCADE"), primary_key=True),
+    Column("stdout", Text, nullable=False),
+    Column("stderr", Text, nullable=False),
+    Column("stored_at", UtcTime, nullable=False),
 )
 
 #: One-use secrets of registered pilots, each exchanged for a token at the pilot's first contact.

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from examples.servers.debian import PATH
 from pilotage.fabric.batch.shell import Completed, LocalShell
-from tests.debian import PATH
 
 USER = "pilotage-jobs"
 _HOST = "gehost"

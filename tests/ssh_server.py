@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from examples.servers.debian import PATH
 from pilotage.fabric.batch.ssh_shell import Host
-from tests.debian import PATH
 
 _CONFIGURATION = """\
 ListenAddress 127.0.0.1

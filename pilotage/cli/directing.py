@@ -6,13 +6,12 @@ from pathlib import Path
 
 import yaml
 
+from pilotage.cli import batch_systems
 from pilotage.fabric import pilot_script
 from pilotage.fabric.batch.batch_system import BatchSystem
-from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.idealizer import Idealized
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.shell import LocalShell, Shell
-from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import Host, SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.client import Client
@@ -22,6 +21,7 @@ from pilotage.fabric.director.cycle import SiteDirector
 from pilotage.fabric.director.outlets import Intent, Sites
 from pilotage.fabric.pilot import bundle
 from pilotage.fabric.pilot_script import PilotScript
+from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.values import fold
 
@@ -32,16 +32,24 @@ def read(file: Path) -> Told:
     Raises:
         InvalidDirector: It cannot be read as what it should be; with every problem.
     """
+    return configuration.read(parsed(file, InvalidDirector), str(file))
+
+
+def parsed(file: Path, invalid: type[InvalidInput]) -> object:
+    """What a file of YAML holds.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: it is none.
+    """
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise InvalidDirector([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
+        raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else None
         what = getattr(error, "problem", None) or "is not YAML"
-        raise InvalidDirector([Problem(path="settings", message=what, file=str(file), line=line)]) from None
-    return configuration.read(content, str(file))
+        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
 
 
 @contextmanager
@@ -49,11 +57,11 @@ def opened(told: Told) -> Iterator[SiteDirector]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
-            fold(vo): stack.enter_context(Client(told.url, _token(each.token_file)))
+            fold(vo): stack.enter_context(Client(told.url, token(each.token_file)))
             for vo, each in told.vos.items()
         }
         systems = {
-            name: Idealized(system=_system(each, stack), evidence=told.evidence())
+            name: Idealized(system=system(each, stack), evidence=told.evidence())
             for name, each in told.systems.items()
         }
         sites = Sites(
@@ -65,22 +73,29 @@ def opened(told: Told) -> Iterator[SiteDirector]:
         yield SiteDirector(sites=sites, clients=clients)
 
 
-def _token(file: Path) -> str:
+def token(file: Path) -> str:
+    """The token in a file.
+
+    Raises:
+        InvalidDirector: There is none.
+    """
     text = file.read_text(encoding="utf-8").strip()
     if not text or not text.isascii() or len(text.split()) != 1:
         raise InvalidDirector([Problem(path=str(file), message="holds no token")])
     return text
 
 
-def _system(told: System, stack: ExitStack) -> BatchSystem:
+def system(told: System, stack: ExitStack) -> BatchSystem:
+    """The batch system that a file describes; its connections end with the stack."""
     directory = str(told.directory)
     if told.kind is Kind.LOCAL:
         return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)
-    areas = WorkAreas(directory=directory, shell=_shell(told, stack))
-    return (Slurm if told.kind is Kind.SLURM else GridEngine)(areas=areas, flags=told.flags)
+    areas = WorkAreas(directory=directory, shell=shell(told, stack))
+    return batch_systems.commanded(told.kind, areas, flags=told.flags, dialect=told.dialect)
 
 
-def _shell(told: System, stack: ExitStack) -> Shell:
+def shell(told: System, stack: ExitStack) -> Shell:
+    """Where the commands of a batch system are; its connection ends with the stack."""
     if told.ssh is None:
         return LocalShell(environment=told.environment)
     host = Host(
@@ -91,9 +106,9 @@ def _shell(told: System, stack: ExitStack) -> Shell:
         port=told.ssh.port,
         environment=told.environment,
     )
-    shell = SshShell(host)
-    stack.callback(shell.close)
-    return shell
+    remote = SshShell(host)
+    stack.callback(remote.close)
+    return remote
 
 
 def _script(told: Told) -> Callable[[Intent], str]:

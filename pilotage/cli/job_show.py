@@ -16,6 +16,9 @@ from pilotage.fabric.client import Client
 
 Job = Mapping[str, Any]
 
+#: Characters of a bar that shows how far a phase is.
+_BAR = 24
+
 
 def list_jobs(
     ids: options.JobIds = None,
@@ -173,8 +176,24 @@ def _job_table(jobs: Sequence[Job]) -> RenderableType:
 def _details(job: Job) -> RenderableType:
     inner = {"attempt", "description", "job_id", "waited"}
     facts = {name: value for name, value in job.items() if name not in inner}
-    attempt = [output.facts(job["attempt"], title="Latest attempt")] if job.get("attempt") else []
+    attempt = _attempt(job["attempt"]) if job.get("attempt") else []
     waited = ((cause, f"{seconds:.0f} s") for cause, seconds in job.get("waited", {}).items())
     waiting = output.table(("Waited for", "#"), waited)
     description = output.table(("Description", ""), (job.get("description") or {}).items())
     return Group(output.facts(facts, title=f"Job {job['job_id']}"), *attempt, waiting, description)
+
+
+def _attempt(attempt: Job) -> list[RenderableType]:
+    """The latest attempt, and of a grid job how far it is."""
+    facts = {name: value for name, value in attempt.items() if name != "phases"}
+    phases = attempt.get("phases") or []
+    if not phases:
+        return [output.facts(facts, title="Latest attempt")]
+    bars = output.table(("Phase", "", ""), ((each["name"], *_bar(each)) for each in phases))
+    return [output.facts(facts, title="Latest attempt"), bars]
+
+
+def _bar(phase: Job) -> tuple[str, str]:
+    done, of = phase["done"], phase["of"]
+    full = _BAR * done // of if of else 0
+    return "█" * full + "░" * (_BAR - full), f"{done:,} of {of:,} {phase.get('unit', '')}".strip()

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pilotage.cli import job_ids, job_show, options, output
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import REFUSED, Refused, WrongUsage
+from pilotage.cli.waiting_bars import WaitingBars
 from pilotage.fabric.client import Client
 from taskqueue.states import FINAL, JobStatus
 
@@ -68,17 +68,15 @@ def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) ->
     deadline = None if timeout is None else time.monotonic() + timeout
     statuses: dict[int, str] = {}
     open_ids = list(ids)
-    columns = (TextColumn("Waiting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = output.progress_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("jobs", total=len(ids))
+    with WaitingBars(len(ids), client.job) as bars:
         while open_ids:
             seen = {job["job_id"]: job["status"] for job in job_show.by_id(client, open_ids)}
             if unknown := [job_id for job_id in open_ids if job_id not in seen]:
                 raise Refused(f"no job {job_ids.shown(unknown)}")
             statuses.update(seen)
             open_ids = [job_id for job_id in open_ids if seen[job_id] not in FINAL]
-            bar.update(task, completed=len(ids) - len(open_ids))
+            running = [job_id for job_id in open_ids if seen[job_id] == JobStatus.RUNNING]
+            bars.show(ended=len(ids) - len(open_ids), total=len(ids), running=running)
             if deadline is not None and time.monotonic() >= deadline:
                 break
             if open_ids:

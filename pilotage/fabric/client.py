@@ -185,25 +185,53 @@ class Client:
         """One page of pilots under `pilots`."""
         return self._page("/pilots", filters, limit=limit, after=after)
 
+    def pilot(self, stamp: str) -> Json:
+        """One pilot."""
+        return self._call("GET", f"/pilots/{quote(stamp, safe='')}")
+
+    def pilot_output(self, stamp: str) -> Json:
+        """The ends of what a failed pilot wrote: `stdout`, `stderr`."""
+        return self._call("GET", f"/pilots/{quote(stamp, safe='')}/output")
+
+    def keep_pilot_output(self, stamp: str, *, stdout: str, stderr: str) -> Json:
+        """Store the ends of what a pilot wrote."""
+        body = {"stdout": stdout, "stderr": stderr}
+        return self._call("POST", f"/pilots/{quote(stamp, safe='')}/output", json=body)
+
+    def pilot_summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
+        """Numbers of pilots by some of their fields, with how they fared."""
+        answer = self._call("GET", "/pilots/summary", params={"by": ",".join(by), **filters})
+        rows: list[Json] = answer["summary"]
+        return rows
+
+    def pilot_standings(self, stamps: Sequence[str]) -> Mapping[str, str]:
+        """By stamp whether there is such a pilot of anybody: `active`, `ended` or `unknown`."""
+        answer = self._call("POST", "/pilots/standings", json={"stamps": list(stamps)})
+        standings: Mapping[str, str] = answer["standings"]
+        return standings
+
     def register_pilot(
         self,
         *,
         stamp: str,
-        queue: str,
+        queue: str | None = None,
+        landings: Sequence[str] = (),
         vo: str | None = None,
         secret: bool = False,
         secret_lifetime: float | None = None,
     ) -> Json:
-        """Store the intent to submit a pilot to a queue; the same again changes nothing else.
+        """Store the intent to submit a pilot to a queue, or through a broker; again changes nothing else.
 
         Args:
             stamp: Our name of it, unique for ever.
             queue: Where it goes, `Site/CE/Queue`.
+            landings: Instead: the queues among which a broker picks.
             vo: Whose it is; needed where the token does not say.
             secret: Ask for a one-use secret for its script, under `secret`; one given before is void.
             secret_lifetime: Seconds within which it has to be used; None: as long as may be.
         """
-        body: Json = {"stamp": stamp, "queue": queue, "vo": vo, "secret": secret}
+        body: Json = {"stamp": stamp, "vo": vo, "secret": secret}
+        body |= {"landings": list(landings)} if landings else {"queue": queue}
         if secret_lifetime is not None:
             body["secret_lifetime"] = secret_lifetime
         return self._call("POST", "/pilots", json=body)
@@ -238,11 +266,7 @@ class Client:
 
     def advertise(self, scope: str, said: Mapping[str, object]) -> Json:
         """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
-        names = [quote(name, safe="") for name in scope.split("/")]
-        path = "".join(
-            f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False)
-        )
-        return self._call("POST", f"{path}/advertisement", json=dict(said))
+        return self._call("POST", f"{scope_path(scope)}/advertisement", json=dict(said))
 
     def config(self) -> Json:
         """The configuration in force, as far as it may be seen."""
@@ -279,6 +303,12 @@ class Client:
             raise ServiceAway(f"{self.url} does not answer in time") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
+
+
+def scope_path(scope: str) -> str:
+    """The path of a site, `Site/CE` or `Site/CE/Queue` that advertises."""
+    names = [quote(name, safe="") for name in scope.split("/")]
+    return "".join(f"/{kind}/{name}" for kind, name in zip(("sites", "ces", "queues"), names, strict=False))
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

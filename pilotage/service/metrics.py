@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from optimizers.batch import BatchResult
+from pilotage.service.pilot_gauges import PilotGauges
+from taskqueue.pilot_summary import Fared
 
 
 class Metrics:
@@ -57,6 +59,7 @@ class Metrics:
             ["agent"],
             registry=self.registry,
         )
+        self._pilots = PilotGauges(self.registry)
         self._reading = threading.Lock()
 
     def served(self, *, method: str, route: str, status: int, seconds: float) -> None:
@@ -86,6 +89,7 @@ class Metrics:
         *,
         jobs: Iterable[tuple[str, str, int]],
         unmatchable: Mapping[str, int],
+        pilots: Mapping[tuple[str, ...], Fared],
         cycles: Mapping[str, float],
     ) -> bytes:
         """Everything in Prometheus' text format.
@@ -93,11 +97,13 @@ class Metrics:
         Args:
             jobs: VO, status, number.
             unmatchable: By VO the number of pools without an eligible queue.
+            pilots: How they fared, counted by `pilot_gauges.BY`.
             cycles: By agent the time of its last cycle, in seconds since 1970.
         """
         with self._reading:
             for gauge in (self._jobs, self._unmatchable, self._cycles):
                 gauge.clear()
+            self._pilots.show(pilots)
             for vo, status, count in jobs:
                 self._jobs.labels(vo, status).set(count)
             for vo, count in unmatchable.items():

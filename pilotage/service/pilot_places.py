@@ -47,6 +47,8 @@ class PilotPlaces:
         stamp, vo = caller.stamp or "", caller.vo or ""
         with database.writing(self._engine) as conn:
             bound = pilot_binding.bind(conn, stamp=stamp, vo=vo, queue=caller.queue or queue, now=now)
+        if bound is None:
+            raise NotAllowed(f"the pilot {stamp} was not sent to {queue}")
         with self._lock:
             self._seen[stamp] = _Seen(bound, now)
             self._seen.move_to_end(stamp)

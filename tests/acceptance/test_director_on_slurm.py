@@ -1,23 +1,18 @@
 """`pilotage director` as a process of its own on a real Slurm, killed again and again."""
 
-import json
 import platform
 import random
-import secrets
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from examples.servers.slurm import Slurm
 from taskqueue import database
-from tests.acceptance.processes import PILOTAGE, Supervised
-from tests.running_service import Service, running
-from tests.slurm import Slurm
+from tests.director_field import Field
+from tests.running_service import running
 
 pytestmark = pytest.mark.debian("slurm")
 
@@ -49,92 +44,13 @@ HERE = platform.machine()  # pilots measure it
 VOS = ("cms", "dune")
 
 
-class Field:
-    """A service, a Slurm, and the file of a director between them."""
-
-    def __init__(self, service: Service, slurm: Slurm, directory: Path) -> None:
-        self.service = service
-        self.slurm = slurm
-        self.directory = directory
-        self.name = f"test-{secrets.token_hex(4)}"  # the Slurm remembers the jobs of other tests
-        self.file = directory / "director.yaml"
-        self.file.write_text(yaml.safe_dump(self._told()))
-
-    def _told(self) -> dict[str, Any]:
-        for vo in VOS:
-            token = self.service.token("director", vo=vo, user="dora")
-            (self.directory / f"{vo}.token").write_text(token)
-        return {
-            "url": self.service.url,
-            "name": self.name,
-            "every": 0.3,
-            "pause": 1,
-            "longest_pause": 2,
-            "gone": {"listings": 2, "seconds": 2},
-            "vos": {vo: {"token_file": str(self.directory / f"{vo}.token")} for vo in VOS},
-            "systems": {
-                "farm": {
-                    "kind": "slurm",
-                    "directory": str(self.directory / "jobs"),
-                    "environment": dict(self.slurm.environment),
-                }
-            },
-            "queues": [
-                {"queue": f"LCG.A.org/slurm/{name}", "system": "farm", "wall_time": 600, "memory": 300}
-                for name in ("short", "long")
-            ],
-            "pilot": ["--max-empty=1"],
-        }
-
-    def submit(self, vo: str, number: int, **more: object) -> list[int]:
-        job = {"Executable": "/bin/true", "CPUTime": 100, **more}
-        answer = self.service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job] * number})
-        assert answer.status_code == 201, answer.text
-        ids: list[int] = answer.json()["job_ids"]
-        return ids
-
-    def open_jobs(self) -> Counter[str]:
-        rows = self.service.operator().get("/api/v1/jobs/summary", params={"by": "status"}).json()["summary"]
-        return Counter({row["status"]: row["count"] for row in rows if row["status"] != "Done"})
-
-    def pilots(self) -> list[dict[str, Any]]:
-        answer = self.service.operator().get("/api/v1/pilots", params={"limit": 1000}).json()
-        found: list[dict[str, Any]] = answer["pilots"]
-        return found
-
-    def batch_jobs(self) -> list[tuple[str, str, str]]:
-        """Number, stamp and partition of all jobs of ours that Slurm remembers, ended ones too."""
-        listed = self.slurm.ask("squeue", "--noheader", "--me", "--states=all", "--format=%i|%j|%P")
-        rows = (line.split("|") for line in listed.splitlines())
-        return [
-            (number, name, partition) for number, name, partition in rows if name.startswith(f"{self.name}.")
-        ]
-
-    def director(self) -> Supervised:
-        words = ["director", "--config", str(self.file), "--home", str(self.directory)]
-        return Supervised("director", words, env={}, log=self.directory / "director.log")
-
-    def once(self) -> dict[str, Any]:
-        command = [str(PILOTAGE), "director", "--once", "--json"]
-        command += ["--config", str(self.file), "--home", str(self.directory)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
-
-    def wait_until_done(self, director: Supervised) -> None:
-        deadline = time.monotonic() + 60
-        while jobs := self.open_jobs():
-            assert time.monotonic() < deadline, (jobs, director.log.read_text()[-3000:])
-            director.keep_alive()
-            time.sleep(0.3)
-
-
 @pytest.fixture
 def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
     engine = database.connect(sqlite_url)
     with running(engine, tmp_path, CONFIG.replace("HERE", HERE)) as service:
-        yield Field(service, slurm, tmp_path)
+        field = Field(service, slurm, tmp_path, vos=VOS)
+        field.tell({f"LCG.A.org/slurm/{name}": name for name in ("short", "long")})
+        yield field
         slurm.ask("scancel", "--me")
     engine.dispose()
 

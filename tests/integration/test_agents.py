@@ -110,7 +110,7 @@ def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
         later = now + 32 * MINUTE
-        handover.heartbeat(conn, lease, progress=None, output_tail=None, lease_time=MINUTE, now=later)
+        handover.heartbeat(conn, lease, lease_time=MINUTE, now=later)
     assert job(engine, job_id).status is JobStatus.RUNNING
     assert not look(engine, now + 61 * MINUTE)
 

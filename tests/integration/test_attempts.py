@@ -1,5 +1,6 @@
 """The hand-over: what pilots report counts while their attempt is open, once, and never after."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from taskqueue.claims import Claimed
 from taskqueue.errors import IllegalTransition, LeaseNotFound, StaleLease
 from taskqueue.handover import Finish
 from taskqueue.jobs import Job
+from taskqueue.progress import Phase, Progress
 from taskqueue.states import JobStatus
 from taskqueue.tables import jobs as jobs_table
 from tests import stored, waiting
@@ -48,10 +50,10 @@ class Hand:
         self.start(lease)
         return lease
 
-    def heartbeat(self, lease: str, now: datetime | None = None, **said: str | None) -> dict[str, Any]:
-        told = {"progress": None, "output_tail": None, **said}
+    def heartbeat(self, lease: str, now: datetime | None = None, **said: Any) -> dict[str, Any]:
+        told = Progress(**said)
         with database.writing(self.engine) as conn:
-            return handover.heartbeat(conn, lease, lease_time=LEASE, now=now or self.now, **told)
+            return handover.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
 
     def finish(self, lease: str, report: Finish = DONE) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
@@ -130,12 +132,24 @@ def test_start_makes_the_job_running(hand: Hand) -> None:
 def test_a_heartbeat_brings_progress_and_the_tail_and_prolongs_the_lease(hand: Hand) -> None:
     lease = hand.running()
     later = hand.now + MINUTE
-    assert hand.heartbeat(lease, later, progress="50 %", output_tail="event 7") == {"commands": []}
+    assert hand.heartbeat(lease, later, text="50 %", output_tail="event 7") == {"commands": []}
     attempt = hand.attempt
     assert (attempt.progress, attempt.output_tail, attempt.heartbeat_at) == ("50 %", "event 7", later)
     assert attempt.lease_expires_at == later + LEASE
     hand.heartbeat(lease, later + MINUTE)
     assert (hand.attempt.progress, hand.attempt.output_tail) == ("50 %", "event 7")
+
+
+def test_phases_and_local_jobs_stay_until_others_are_told_and_when_it_is_over(hand: Hand) -> None:
+    lease = hand.running()
+    assert (hand.attempt.phases, hand.attempt.local_jobs) == (None, None)
+    phase = Phase(name="generated", done=117, of=250, unit="events")
+    hand.heartbeat(lease, phases=[phase], local_jobs={"running": 3})
+    hand.heartbeat(lease, text="goes on")
+    hand.finish(lease)
+    told = json.loads(hand.attempt.phases or "")
+    assert told == [{"name": "generated", "done": 117, "of": 250, "unit": "events"}]
+    assert json.loads(hand.attempt.local_jobs or "") == {"running": 3}
 
 
 @pytest.mark.parametrize(("report", "status"), [(DONE, S.DONE), (FAILED, S.FAILED)])
@@ -273,7 +287,7 @@ def _finish(hand: Hand) -> str:
 
 _OTHER_REPORTS: dict[str, Callable[[Hand, str], object]] = {
     "start": lambda hand, lease: hand.start(lease),
-    "heartbeat": lambda hand, lease: hand.heartbeat(lease, progress="99 %", output_tail="zombie"),
+    "heartbeat": lambda hand, lease: hand.heartbeat(lease, text="99 %", output_tail="zombie"),
     "finish": lambda hand, lease: hand.finish(lease, Finish(status="Failed", exit_code=9)),
     "release": lambda hand, lease: hand.release(lease, reason="another one"),
 }

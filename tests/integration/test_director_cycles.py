@@ -72,6 +72,9 @@ class Mortal:
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         return self.system.find(stamps)
 
+    def stamps(self, prefix: str) -> frozenset[str]:
+        return self.system.stamps(prefix)
+
     def kill(self, handles: Sequence[Handle]) -> None:
         self.system.kill(handles)
 

@@ -12,6 +12,7 @@ from matcher.claiming import Look
 from matcher.errors import NotServed, UnknownQueue
 from matcher.matcher import Matcher
 from matcher.requests import Caller, MatchRequest
+from matcher.view import Memory
 from requirements.errors import InvalidResource, PilotageError
 from taskqueue import attempts, database, handover, job_control, pilots, task_queues
 from taskqueue.classes import RequirementClass
@@ -267,7 +268,7 @@ def test_a_mapping_that_changed_unseen_wastes_a_try_and_gives_no_wrong_job(
     _one(matcher, request(CPUTime=1, **at(waiting.LONG)))  # remembers the pools of the queue
     with database.writing(engine) as conn:
         waiting.remap(conn, now, POOL, config=waiting.grid())
-    monkeypatch.setattr(matcher, "_follow", lambda _conn: 0)
+    monkeypatch.setattr(Memory, "follow", lambda _memory, _conn: 0)
     assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
 
 

@@ -244,9 +244,7 @@ class Throttled(RuleBasedStateMachine):
     def _hear(self, lease: str) -> None:
         try:
             with database.writing(self.engine) as conn:
-                answer = handover.heartbeat(
-                    conn, lease, progress=None, output_tail=None, lease_time=LEASE, now=self.now
-                )
+                answer = handover.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
         except StaleLease:
             del self.gateway.phases[lease]
         else:

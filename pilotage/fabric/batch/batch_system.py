@@ -105,6 +105,14 @@ class BatchSystem(Protocol):
         """The references of the listed jobs that bear one of the stamps; more than one is a double."""
         ...
 
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps that begin so, of our own jobs that are listed and have not ended.
+
+        By it jobs are found that nobody asks for any more. What is not in the answer may be there all the
+        same: a listing may break off.
+        """
+        ...
+
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are; those that are not there any more are no error."""
         ...

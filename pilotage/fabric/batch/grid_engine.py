@@ -6,14 +6,15 @@ accounting file. Its end is announced by a signal (`-notify`), which its wrapper
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Output, Report, Resources, State
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
-from pilotage.fabric.batch.work_area import Marks, WorkAreas
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
+from pilotage.fabric.batch.commanded import Commanded
+from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.listing import Row
+from pilotage.fabric.batch.shell import Completed
 
 #: Names of jobs must not begin with a digit; stamps may.
 _PREFIX = "p."
@@ -36,81 +37,58 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    reference: str
-    state: State
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridEngine:
+class GridEngine(Commanded):
     """One cell as one user of it."""
 
-    areas: WorkAreas
     words: Words = Words()
-    flags: tuple[str, ...] = ()  #: arguments of every submission
 
-    def submit(self, job: BatchJob) -> str:
-        """Put a job into its queue; `-w e`: what no queue could ever run is refused."""
+    def _submission(self, job: BatchJob) -> list[str]:
+        """`-w e`: what no queue could ever run is refused."""
         script = self.areas.prepare(job)
-        command = [
-            *(
-                "qsub",
-                "-terse",
-                "-N",
-                _PREFIX + job.stamp,
-                "-q",
-                job.queue,
-                "-wd",
-                self.areas.path(job.stamp),
-            ),
-            *("-o", "/dev/null", "-e", "/dev/null", "-r", "n", "-notify", "-S", "/bin/sh", "-w", "e"),
+        return [
+            *("qsub", "-terse", "-N", _PREFIX + job.stamp, "-q", job.queue),
+            *("-wd", self.areas.path(job.stamp), "-o", "/dev/null", "-e", "/dev/null"),
+            *("-r", "n", "-notify", "-S", "/bin/sh", "-w", "e"),
             *_asked(job.resources, self.words),
             *self.flags,
             *job.flags,
             script,
         ]
-        try:
-            done = self._shell.run(command)
-        except NoAnswer as error:
-            raise SubmissionUncertain(f"{job.stamp}: {error}") from error
-        if done.status == 0 and (reference := done.stdout.strip()).isdecimal():
-            return reference
-        if done.status == 0 or _is_away(done):
-            raise SubmissionUncertain(f"{job.stamp}: qsub: {done.said}")
-        raise SubmissionRefused(f"{job.stamp}: qsub: {done.said}")
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
-        """How jobs stand: by the listing, else by what they left, else by the accounting file."""
-        asked = {handle.stamp: handle for handle in handles}
-        listed = {stamp: _the_one(rows, asked[stamp]) for stamp, rows in self._listed(asked).items()}
-        marks = self.areas.marks(stamp for stamp in asked if stamp not in listed)
-        lost = {stamp for stamp in asked if stamp not in listed and not marks[stamp].ended}
-        accounted = self._accounted(lost) if lost else {}
-        return {
-            stamp: _report(listed.get(stamp) or accounted.get(stamp), marks.get(stamp), handle)
-            for stamp, handle in asked.items()
-        }
+    def _reference(self, said: str) -> str | None:
+        return reference if (reference := said.strip()).isdecimal() else None
 
-    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """The references of the jobs that bear one of the stamps."""
-        return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
+    def _is_away(self, done: Completed) -> bool:
+        return any(words in done.stderr for words in _AWAY)
 
-    def kill(self, handles: Sequence[Handle]) -> None:
-        """End jobs wherever they are."""
-        listed = self._listed([handle.stamp for handle in handles])
-        if listed:
-            self.areas.mark_killed(listed)
-            references = [row.reference for rows in listed.values() for row in rows]
-            self._run(["qdel", *references], unless="does not exist")
+    def _listing(self) -> Iterator[Row]:
+        for job in self._jobs():
+            yield Row(
+                stamp=_text(job, "JB_name").removeprefix(_PREFIX),
+                reference=_text(job, "JB_job_number"),
+                state=_state(letters := _text(job, "state")),
+                message=letters,
+            )
 
-    def output(self, handle: Handle) -> Output:
-        """What the job wrote so far."""
-        return self.areas.output(handle.stamp)
+    def _lives(self, row: Row) -> bool:  # noqa: ARG002 - whichever
+        """What is listed has not left: also a job in error stays until it is deleted."""
+        return True
 
-    def forget(self, handles: Sequence[Handle]) -> None:
-        """Remove the work areas of jobs that ended."""
-        self.areas.remove(handle.stamp for handle in handles)
+    def _accounted(self, stamps: Collection[str]) -> Iterator[Row]:
+        """What the accounting file says of the last days."""
+        done = self._shell.run(["qacct", "-d", _DAYS, "-j"])
+        for said in map(_record, _ACCOUNTED.split(done.stdout if done.status == 0 else "")):
+            if (stamp := said["jobname"].removeprefix(_PREFIX)) in stamps:
+                ended_well = said["exit_status"] == said["failed"] == "0"
+                yield Row(
+                    stamp=stamp,
+                    reference=said["jobnumber"],
+                    state=State.DONE if ended_well else State.FAILED,
+                    message=f"exit_status {said['exit_status']}, failed {said['failed']}",
+                )
+
+    def _end(self, references: Sequence[str]) -> None:
+        self._run(["qdel", *references], unless="does not exist")
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the cluster queues have."""
@@ -127,45 +105,10 @@ class GridEngine:
             for queue in _tree(self._run(["qstat", "-g", "c", "-xml"])).iter("cluster_queue_summary")
         }
 
-    @property
-    def _shell(self) -> Shell:
-        return self.areas.shell
-
-    def _listed(self, stamps: Collection[str]) -> Mapping[str, list[_Row]]:
-        """The jobs with one of the stamps, each once however often it is listed."""
-        found: dict[str, dict[str, _Row]] = {}
-        for job in self._jobs():
-            stamp = _text(job, "JB_name").removeprefix(_PREFIX)
-            if stamp in stamps:
-                letters, reference = _text(job, "state"), _text(job, "JB_job_number")
-                row = _Row(reference=reference, state=_state(letters), message=letters)
-                found.setdefault(stamp, {})[reference] = row
-        return {stamp: list(rows.values()) for stamp, rows in found.items()}
-
     def _jobs(self, user: str | None = None) -> list[Xml.Element]:
         """Everybody's jobs, or our own."""
         whose = ["-u", user] if user else []
         return list(_tree(self._run(["qstat", *whose, "-r", "-xml"])).iter("job_list"))
-
-    def _accounted(self, stamps: Collection[str]) -> Mapping[str, _Row]:
-        """What the accounting file says of the last days."""
-        done = self._shell.run(["qacct", "-d", _DAYS, "-j"])
-        records = _ACCOUNTED.split(done.stdout if done.status == 0 else "")
-        found = {}
-        for said in map(_record, records):
-            stamp = said["jobname"].removeprefix(_PREFIX)
-            if stamp in stamps:
-                ended_well = said["exit_status"] == said["failed"] == "0"
-                message = f"exit_status {said['exit_status']}, failed {said['failed']}"
-                state = State.DONE if ended_well else State.FAILED
-                found[stamp] = _Row(reference=said["jobnumber"], state=state, message=message)
-        return found
-
-    def _run(self, command: Sequence[str], *, unless: str | None = None) -> str:
-        done = self._shell.run(command)
-        if done.status != 0 and (unless is None or unless not in done.stdout + done.stderr):
-            raise BatchSystemAway(f"{command[0]}: {done.said}")
-        return done.stdout
 
 
 def _asked(resources: Resources, words: Words) -> list[str]:
@@ -208,21 +151,3 @@ def _state(letters: str) -> State:
     if "E" in letters:
         return State.FAILED
     return State.WAITING if "q" in letters else State.RUNNING
-
-
-def _the_one(rows: Sequence[_Row], handle: Handle) -> _Row:
-    """Of several jobs of one stamp the one that is meant."""
-    return min(rows, key=lambda row: row.reference != handle.reference)
-
-
-def _report(row: _Row | None, marks: Marks | None, handle: Handle) -> Report:
-    reference = row.reference if row else handle.reference
-    if marks is not None and marks.ended:
-        return Report(state=marks.state, reference=reference, exit_code=marks.exit_code)
-    if row is not None:
-        return Report(state=row.state, reference=reference, message=row.message)
-    return Report(state=State.MISSING, reference=reference)
-
-
-def _is_away(done: Completed) -> bool:
-    return any(words in done.stderr for words in _AWAY)

@@ -45,6 +45,7 @@ class Idealized:
 
     def submit(self, job: BatchJob) -> str:
         """Put a job into its queue, once: who repeats it has to `find` its stamp first."""
+        self._missed.pop(job.stamp, None)  # what was missed before says nothing of this one
         return self.system.submit(job)
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
@@ -58,6 +59,10 @@ class Idealized:
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the jobs that bear one of the stamps."""
         return self._again(lambda: self.system.find(stamps))
+
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of our jobs that have not ended."""
+        return self._again(lambda: self.system.stamps(prefix))
 
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""

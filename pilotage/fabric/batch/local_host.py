@@ -112,6 +112,12 @@ class LocalHost:
         with self._locked() as entries:
             return {each.stamp: (str(each.number),) for each in entries if each.stamp in stamps}
 
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of the jobs that have not ended."""
+        with self._locked() as entries:
+            seen = self._look([each for each in entries if each.stamp.startswith(prefix)])
+        return frozenset(each.entry.stamp for each in seen if each.waits or each.alive)
+
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs with all their processes."""
         stamps = {handle.stamp for handle in handles}

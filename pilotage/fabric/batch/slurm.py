@@ -7,22 +7,15 @@ limit. Accounting is asked where there is any; it lags behind the listing.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from pilotage.fabric.batch.batch_system import (
-    ENDED,
-    BatchJob,
-    Capacity,
-    Handle,
-    Output,
-    Report,
-    Resources,
-    State,
-)
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
-from pilotage.fabric.batch.work_area import Marks, WorkAreas
+from pilotage.fabric.batch import slurm_options
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
+from pilotage.fabric.batch.commanded import Commanded
+from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.listing import Row
+from pilotage.fabric.batch.shell import Completed
 
 #: Source: Slurm, squeue(1), job state codes. What is not named here is on its way.
 _STATES = {
@@ -51,72 +44,41 @@ _LISTING = ("squeue", "--noheader", "--me", "--states=all", "--array", "--format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    reference: str
-    state: State
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slurm:
+class Slurm(Commanded):
     """One Slurm cluster as one user of it."""
 
-    areas: WorkAreas
-    flags: tuple[str, ...] = field(default=())  #: arguments of every submission
-
-    def submit(self, job: BatchJob) -> str:
-        """Put a job into its partition."""
+    def _submission(self, job: BatchJob) -> list[str]:
         script = self.areas.prepare(job)
-        command = [
+        return [
             *("sbatch", "--parsable", "--no-requeue", f"--job-name={job.stamp}"),
             *(f"--partition={job.queue}", f"--chdir={self.areas.path(job.stamp)}"),
             *("--output=/dev/null", "--open-mode=append", "--export=NONE"),
-            *_asked(job.resources),
-            *self.flags,
-            *job.flags,
+            *slurm_options.once((*_asked(job.resources), *self.flags, *job.flags)),
             script,
         ]
-        try:
-            done = self._shell.run(command)
-        except NoAnswer as error:
-            raise SubmissionUncertain(f"{job.stamp}: {error}") from error
-        if done.status == 0 and (reference := done.stdout.strip().partition(";")[0]).isdecimal():
-            return reference
-        if done.status == 0 or _is_away(done):
-            # The controller may have taken it before the line broke.
-            raise SubmissionUncertain(f"{job.stamp}: sbatch: {done.said}")
-        raise SubmissionRefused(f"{job.stamp}: sbatch: {done.said}")
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
-        """How jobs stand: by the listing, else by accounting, else by what the job itself left."""
-        asked = {handle.stamp: handle for handle in handles}
-        listed = {stamp: _the_one(rows, asked[stamp]) for stamp, rows in self._listed(asked).items()}
-        over = [stamp for stamp in asked if stamp not in listed or listed[stamp].state in ENDED]
-        marks = self.areas.marks(over)
-        lost = [stamp for stamp in over if stamp not in listed and not marks[stamp].ended]
-        accounted = self._accounted(lost) if lost else {}
-        found = {**listed, **{stamp: _the_one(rows, asked[stamp]) for stamp, rows in accounted.items()}}
-        return {stamp: _report(found.get(stamp), marks.get(stamp, Marks()), asked[stamp]) for stamp in asked}
+    def _reference(self, said: str) -> str | None:
+        reference = said.strip().partition(";")[0]
+        return reference if reference.isdecimal() else None
 
-    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """The references of the jobs that bear one of the stamps."""
-        return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
+    def _is_away(self, done: Completed) -> bool:
+        return any(words in done.stderr for words in _AWAY)
 
-    def kill(self, handles: Sequence[Handle]) -> None:
-        """End jobs wherever they are."""
-        listed = self._listed([handle.stamp for handle in handles])
-        alive = [row.reference for rows in listed.values() for row in rows if row.state not in ENDED]
-        if alive:
-            self.areas.mark_killed(listed)
-            self._run(["scancel", *alive], unless="Invalid job id")
+    def _listing(self) -> Iterator[Row]:
+        return _rows(self._run(_LISTING))
 
-    def output(self, handle: Handle) -> Output:
-        """What the job wrote so far."""
-        return self.areas.output(handle.stamp)
+    def _accounted(self, stamps: Collection[str]) -> Iterable[Row]:
+        """What accounting knows; nothing where there is none."""
+        done = self._shell.run(
+            [
+                *("sacct", "--noheader", "--allocations", "--parsable2", "--starttime=now-7days"),
+                *(f"--name={','.join(sorted(stamps))}", "--format=JobID,JobName,State,Reason"),
+            ]
+        )
+        return _rows(done.stdout) if done.status == 0 else ()
 
-    def forget(self, handles: Sequence[Handle]) -> None:
-        """Remove the work areas of jobs that ended."""
-        self.areas.remove(handle.stamp for handle in handles)
+    def _end(self, references: Sequence[str]) -> None:
+        self._run(["scancel", *references], unless="Invalid job id")
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the partitions have."""
@@ -140,29 +102,6 @@ class Slurm:
             )
         return found
 
-    @property
-    def _shell(self) -> Shell:
-        return self.areas.shell
-
-    def _listed(self, stamps: Collection[str]) -> Mapping[str, list[_Row]]:
-        return _rows(self._run(_LISTING), stamps)
-
-    def _accounted(self, stamps: Collection[str]) -> Mapping[str, list[_Row]]:
-        """What accounting knows; nothing where there is none."""
-        done = self._shell.run(
-            [
-                *("sacct", "--noheader", "--allocations", "--parsable2", "--starttime=now-7days"),
-                *(f"--name={','.join(sorted(stamps))}", "--format=JobID,JobName,State,Reason"),
-            ]
-        )
-        return _rows(done.stdout, stamps) if done.status == 0 else {}
-
-    def _run(self, command: Sequence[str], *, unless: str | None = None) -> str:
-        done = self._shell.run(command)
-        if done.status != 0 and (unless is None or unless not in done.stderr):
-            raise BatchSystemAway(f"{command[0]}: {done.said}")
-        return done.stdout
-
 
 def _asked(resources: Resources) -> list[str]:
     asked = [f"--cpus-per-task={resources.cores}", "--ntasks=1"]
@@ -177,47 +116,16 @@ def _asked(resources: Resources) -> list[str]:
     return asked
 
 
-def _rows(listing: str, stamps: Collection[str]) -> dict[str, list[_Row]]:
-    """The jobs with one of the stamps, each once however often it is listed."""
-    found: dict[str, dict[str, _Row]] = {}
+def _rows(listing: str) -> Iterator[Row]:
     for line in listing.splitlines():
         parts = line.split("|", _FIELDS - 1)
         if len(parts) < _FIELDS:
             raise BatchSystemAway(f"the listing breaks off at {line[:80]!r}")
         reference, stamp, state, reason = (part.strip() for part in parts)
-        if stamp in stamps:
-            word = state.split()[0] if state else ""
-            row = _Row(
-                reference=reference,
-                state=_STATES.get(word, State.RUNNING),
-                message=word if reason in ("None", "") else f"{word}: {reason}",
-            )
-            found.setdefault(stamp, {})[reference] = row
-    return {stamp: list(rows.values()) for stamp, rows in found.items()}
-
-
-def _the_one(rows: Iterable[_Row], handle: Handle) -> _Row:
-    """Of several jobs of one stamp the one that is meant, else one that lives: it must not be forgotten."""
-    return min(rows, key=lambda row: (row.state in ENDED, row.reference != handle.reference))
-
-
-def _report(row: _Row | None, marks: Marks, handle: Handle) -> Report:
-    if row is not None and row.state not in ENDED:
-        return Report(state=row.state, reference=row.reference, message=row.message)
-    reference = row.reference if row else handle.reference
-    if marks.ended:
-        # The script came to its end; whatever the batch system says of it came after.
-        killed = row is not None and row.state is State.KILLED
-        return Report(
-            state=State.KILLED if killed else marks.state,
+        word = state.split()[0] if state else ""
+        yield Row(
+            stamp=stamp,
             reference=reference,
-            exit_code=marks.exit_code,
-            message=row.message if row else "forgotten by the batch system, known by what it left",
+            state=_STATES.get(word, State.RUNNING),
+            message=word if reason in ("None", "") else f"{word}: {reason}",
         )
-    if row is not None:
-        return Report(state=row.state, reference=reference, message=row.message)
-    return Report(state=State.MISSING, reference=reference)
-
-
-def _is_away(done: Completed) -> bool:
-    return any(words in done.stderr for words in _AWAY)

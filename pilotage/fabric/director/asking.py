@@ -39,9 +39,10 @@ class Asking:
         open_ones = [outlet for outlet in known if told[outlet.queue]["usable"]]
         parameters = {queue: _values(said) for queue, said in told.items()}
         groups = {outlet.queue: self._posts(outlet, answer["flags"][outlet.queue]) for outlet in open_ones}
-        offers = {each.queue: _offer(each, self._vo, parameters[each.queue]) for each in open_ones}
+        wishes = Wishes(vo=self._vo)
+        offers = {each.queue: offered(each, wishes, parameters[each.queue]) for each in open_ones}
         requests = {
-            each.queue: _request(offers[each.queue], each, parameters[each.queue]) for each in open_ones
+            each.queue: request(offers[each.queue], each, parameters[each.queue]) for each in open_ones
         }
         return Wanted(
             work=tuple(self._work(requests, groups)),
@@ -86,7 +87,7 @@ def _post_for(pool: str | None, posts: Mapping[Post, tuple[str, ...]]) -> Post:
     return min(posts, key=lambda post: post.flags)
 
 
-def _offer(outlet: Outlet, vo: str, parameters: Mapping[str, object]) -> offer.Offer:
+def offered(outlet: Outlet, wishes: Wishes, parameters: Mapping[str, object]) -> offer.Offer:
     """What a pilot in this outlet will offer, by the pilot's own rules."""
     site, ce, queue = outlet.queue.split("/")
     asked = outlet.resources
@@ -96,11 +97,11 @@ def _offer(outlet: Outlet, vo: str, parameters: Mapping[str, object]) -> offer.O
         processors=asked.cores if asked.cores > 1 else None,
         gpus=asked.gpus or None,
     )
-    return offer.make(Place(site, ce, queue), slot, Wishes(vo=vo), dict(parameters))
+    return offer.make(Place(site, ce, queue), slot, wishes, dict(parameters))
 
 
-def _request(made: offer.Offer, outlet: Outlet, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The request of a pilot that has no node yet: what it would measure there nobody knows."""
+def request(made: offer.Offer, outlet: Outlet, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The request of one that has no node yet: what would be measured there nobody knows."""
     said = made.at(0)
     said.pop("NodeFacts", None)
     if outlet.resources.memory is None and _number(parameters, "maxram") is None:

@@ -1,14 +1,16 @@
 """What a director is told: a file with the service, the VOs, the batch systems and the queues."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pilotage.fabric.batch import dialect, shipped_dialects
 from pilotage.fabric.batch.batch_system import Resources
+from pilotage.fabric.batch.dialect import Dialect, changed
 from pilotage.fabric.batch.idealizer import Evidence
 from pilotage.fabric.director.experience import Pause
 from pilotage.fabric.director.outlets import Habits, Outlet
@@ -38,7 +40,14 @@ class Kind(StrEnum):
 
     SLURM = "slurm"
     GRID_ENGINE = "gridengine"
+    PBS = "pbs"
+    LSF = "lsf"
+    COMMAND = "command"
     LOCAL = "local"
+
+
+#: Those that are told in a dialect.
+SPOKEN = frozenset({Kind.PBS, Kind.LSF, Kind.COMMAND})
 
 
 class HeadNode(_Told):
@@ -61,6 +70,19 @@ class System(_Told):
     ssh: HeadNode | None = None  #: none: the commands are on this host
     cores: int | None = Field(default=None, ge=1)  #: of this host that may be used, for `local`
     memory: int | None = Field(default=None, ge=1)  #: MB of this host, for `local`
+    #: Of `command`: all of it; of `pbs` and `lsf`: what differs from the shipped one.
+    dialect: Dialect | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _speaks_the_shipped_dialect(cls, said: object) -> object:
+        """Put the changes of a site into the dialect that is shipped for its kind."""
+        if not isinstance(said, dict) or said.get("kind") not in shipped_dialects.NAMES:
+            return said
+        changes = said.get("dialect", {})
+        if not isinstance(changes, dict):
+            return said
+        return {**said, "dialect": changed(shipped_dialects.content(said["kind"]), changes)}
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -73,6 +95,12 @@ class System(_Told):
             raise ValueError("a local system has no ssh, flags or environment")
         if not is_local and (self.cores or self.memory):
             raise ValueError(f"cores and memory are for local systems; give those of a {self.kind} queue")
+        if (self.dialect is not None) is not (self.kind in SPOKEN):
+            raise ValueError(
+                "a command system needs a dialect"
+                if self.kind is Kind.COMMAND
+                else f"a {self.kind} system has no dialect: it is for {', '.join(sorted(SPOKEN))}"
+            )
         return self
 
 
@@ -156,31 +184,61 @@ class Told(_Told):
         return Evidence(listings=self.gone.listings, seconds=self.gone.seconds)
 
 
+_Model = TypeVar("_Model", bound=BaseModel)
+#: What settings of a file may be within.
+PARTS: tuple[type[BaseModel], ...] = (System, Queue, HeadNode, Proof, *dialect.PARTS)
+
+
 def read(content: object, file: str) -> Told:
     """What a file says, already parsed.
 
     Raises:
         InvalidDirector: with every problem.
     """
-    if not isinstance(content, Mapping):
-        raise InvalidDirector([Problem(path=file, message=f"holds no settings by name, but {content!r:.60}")])
-    try:
-        told = Told.model_validate(content)
-    except ValidationError as error:
-        problems = [
-            _problem(tuple(each["loc"]), each["type"], each["msg"], each["input"], file)
-            for each in error.errors()
-        ]
-        raise InvalidDirector(problems) from None
-    if problems := list(_contradictions(told, file)):
+    told = checked(Told, content, file, InvalidDirector)
+    if problems := contradictions(told.systems, told.queues, file):
         raise InvalidDirector(problems)
     return told
 
 
-def _problem(where: tuple[int | str, ...], kind: str, message: str, seen: object, file: str) -> Problem:
+def checked(
+    model: type[_Model],
+    content: object,
+    file: str,
+    invalid: type[InvalidInput],
+    parts: Sequence[type[BaseModel]] = PARTS,
+) -> _Model:
+    """What a file says, read as the settings that `model` knows.
+
+    Args:
+        model: All of it.
+        content: Already parsed.
+        file: Its name.
+        invalid: What is raised.
+        parts: Models within `model`.
+
+    Raises:
+        InvalidInput: Of the class `invalid`, with every problem.
+    """
+    if not isinstance(content, Mapping):
+        raise invalid([Problem(path=file, message=f"holds no settings by name, but {content!r:.60}")])
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        known: list[type[BaseModel]] = [model, *parts]
+        names = sorted({name for each in known for name in each.model_fields})
+        problems = [
+            _problem(tuple(each["loc"]), each["type"], each["msg"], each["input"], file, names)
+            for each in error.errors()
+        ]
+        raise invalid(problems) from None
+
+
+def _problem(
+    where: tuple[int | str, ...], kind: str, message: str, seen: object, file: str, names: Sequence[str]
+) -> Problem:
     path = "/".join(map(str, where)) or "settings"
     if kind == "extra_forbidden":
-        names = sorted({name for model in (Told, System, Queue, HeadNode) for name in model.model_fields})
         return Problem(
             path=path, message="unknown setting", suggestion=did_you_mean(str(where[-1]), names), file=file
         )
@@ -189,19 +247,19 @@ def _problem(where: tuple[int | str, ...], kind: str, message: str, seen: object
     return Problem(path=path, message=f"{what}{shown}", file=file)
 
 
-def _contradictions(told: Told, file: str) -> list[Problem]:
+def contradictions(systems: Mapping[str, System], queues: Sequence[Queue], file: str) -> list[Problem]:
     """What is right by itself, and not together."""
     wrong = [
         Problem(
             path=f"queues/{number}/system",
-            message=f"there is no system {each.system}, only {', '.join(sorted(told.systems))}",
-            suggestion=did_you_mean(each.system, sorted(told.systems)),
+            message=f"there is no system {each.system}, only {', '.join(sorted(systems))}",
+            suggestion=did_you_mean(each.system, sorted(systems)),
             file=file,
         )
-        for number, each in enumerate(told.queues)
-        if each.system not in told.systems
+        for number, each in enumerate(queues)
+        if each.system not in systems
     ]
-    names = [each.queue for each in told.queues]
+    names = [each.queue for each in queues]
     wrong += [
         Problem(path=f"queues/{number}/queue", message=f"{name} is named before", file=file)
         for number, name in enumerate(names)

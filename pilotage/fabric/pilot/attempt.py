@@ -15,12 +15,14 @@ from pilotage.fabric.pilot.execution import Execution
 from pilotage.fabric.pilot.heart import KILL, Heart
 from pilotage.fabric.pilot.host import HostTrouble
 from pilotage.fabric.pilot.limits import Excess
+from pilotage.fabric.pilot.memory import Memory
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import NotStarted
 from pilotage.fabric.pilot.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.report import Report
 from pilotage.fabric.pilot.service import Match, News, Service
 from pilotage.fabric.pilot.settings import Care
+from pilotage.fabric.pilot.share import Share
 from pilotage.fabric.pilot.transport import Away, Refused
 from pilotage.fabric.pilot.watching import Watched
 from pilotage.fabric.pilot.work_area import WorkArea
@@ -60,21 +62,25 @@ class Surroundings:
     preparer: Preparer
     care: Care
     offer: Offer
+    memory: Memory
     stop: threading.Event  #: set when the pilot has to end
 
 
-def run(match: Match, around: Surroundings, *, seconds_left: float | None) -> Outcome:
+def run(
+    match: Match, around: Surroundings, *, share: Share, seconds_left: Callable[[], float | None]
+) -> Outcome:
     """Run a job to its end and report it.
 
     Args:
         match: The job, matched to us.
         around: What all attempts share.
-        seconds_left: Until the slot ends; None: it does not.
+        share: What it may use of the slot.
+        seconds_left: Tells the time until the slot ends; None: it does not.
 
     Raises:
         HostTrouble: This host cannot run it; it was given back.
     """
-    attempt = _Attempt(match, around, seconds_left)
+    attempt = _Attempt(match, around, share, seconds_left)
     try:
         return attempt.run()
     except Refused as error:
@@ -87,8 +93,11 @@ def run(match: Match, around: Surroundings, *, seconds_left: float | None) -> Ou
 
 
 class _Attempt:
-    def __init__(self, match: Match, around: Surroundings, seconds_left: float | None) -> None:
+    def __init__(
+        self, match: Match, around: Surroundings, share: Share, seconds_left: Callable[[], float | None]
+    ) -> None:
         self._match = match
+        self._share = share
         self._around = around
         self._care = around.care
         self._service = around.service
@@ -118,6 +127,8 @@ class _Attempt:
             ready = self._prepare(area)
             if self._around.stop.is_set():
                 return self.try_to_release(_TOLD_TO_END)
+            if too_late := self._too_late(ready):
+                return self.try_to_release(too_late)
             news = self._start()
         except Away:
             if self._around.stop.is_set():
@@ -134,10 +145,19 @@ class _Attempt:
         prepare = self._around.preparer.prepare
         try:
             return self._patiently(
-                lambda: prepare(self._match, area), max(self._match.lease_seconds, _LEAST_PATIENCE)
+                lambda: prepare(self._match, area, self._share),
+                max(self._match.lease_seconds, _LEAST_PATIENCE),
             )
         except CannotRun as error:
             return error.report
+
+    def _too_late(self, ready: Prepared | Report) -> str:
+        """Why another pilot should run it: ours may have waited for an answer for hours; empty: it fits."""
+        if isinstance(ready, Report):
+            return ""
+        left, power = self._seconds_left(), self._around.offer.cpu_power
+        missing = limits.seconds_missing(ready.description, seconds_left=left, cpu_power=power)
+        return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
     def _start(self) -> News:
         facts = {"host": socket.gethostname(), "pilot": os.getpid()}
@@ -148,17 +168,18 @@ class _Attempt:
 
     def _execute(self, ready: Prepared, area: WorkArea, news: News) -> Outcome:
         allowed = limits.for_job(
-            ready.description, seconds_left=self._seconds_left, max_ram=self._around.offer.max_ram
+            ready.description, seconds_left=self._seconds_left(), max_ram=self._around.offer.max_ram
         )
         try:
-            execution = Execution(ready, area, allowed)
+            execution = Execution(ready, area, allowed, self._around.memory.account(self._share.ram_mb))
         except UnfitDescription as error:
             return self._finish(report.failed(report.UNFIT, str(error)))
         except NotStarted as error:
             return self._finish(report.failed(report.NOT_FOUND, str(error)))
         # The heart beats on while the output is sent, which may take long when the service is away.
-        with execution, self._heart(execution) as heart:
-            heart.obey(news)
+        heart = self._heart(execution)
+        heart.obey(news)
+        with execution, heart.beating():
             watched = execution.until_end(heart, self._around.stop, grace=self._care.grace)
             return self._settle(watched, ready, area)
 
@@ -173,11 +194,11 @@ class _Attempt:
             return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
         if watched.why is None and report.asks_again(watched.end):
             return self._reschedule(watched, ready, area)
-        return self._finish(self._deliver(_judge(watched), ready, area))
+        return self._finish(self._deliver(judge(watched), ready, area))
 
     def _reschedule(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
         """Give the job back as it asks; what it wrote is kept in case it was the last time."""
-        self._deliver(_judge(watched), ready, area)
+        self._deliver(judge(watched), ready, area)
         reason = f"exit status {report.RESCHEDULE}: the payload asks to be rescheduled"
         self._persistently(lambda: self._service.release(self._match.lease, reason))
         return self.outcome(RELEASED, reason)
@@ -222,7 +243,8 @@ class _Attempt:
         return self._insistently(request)
 
 
-def _judge(watched: Watched) -> Report:
+def judge(watched: Watched) -> Report:
+    """What is to be told of a payload: the cause that we know, else what it says by its exit status."""
     if isinstance(watched.why, Excess):
         return report.failed(watched.why.minor_status, watched.why.detail, watched.end)
     if watched.why == watching.KILL_WANTED:

@@ -28,8 +28,7 @@ class Description:
     output_sandbox: tuple[str, ...]  #: names, patterns and directories below the work directory
     wall_time: int | None  #: seconds; None: no limit of its own
     max_ram: int | None  #: MB; None: no limit of its own
-    processors: int | None
-    whole_node: bool
+    cpu_time: int | None  #: normalised seconds that it says it needs
 
 
 def read(body: Mapping[str, Any]) -> Description:
@@ -52,8 +51,7 @@ def read(body: Mapping[str, Any]) -> Description:
         output_sandbox=_texts(said.get("outputsandbox")),
         wall_time=_number(said.get("maxwallclocktime")),
         max_ram=_number(said.get("maxram")),
-        processors=_number(said.get("numberofprocessors")),
-        whole_node=said.get("wholenode") is True,
+        cpu_time=_number(said.get("cputime")),
     )
 
 

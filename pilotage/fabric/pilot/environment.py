@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage.fabric.pilot.settings import Place
+from pilotage.fabric.pilot.share import Share
 
 #: What payloads may see of ours: the system's, nothing that could be a secret.
 _PASSED_ON = ("PATH", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH")
@@ -18,16 +18,8 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 PROGRESS = "PILOTAGE_PROGRESS_FILE"
 #: MB of memory and the number of GPUs that are kept for a payload.
 RAM, GPUS = "PILOTAGE_JOB_RAM", "PILOTAGE_JOB_GPUS"
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one job may use of the slot."""
-
-    processors: int
-    ram_mb: int | None = None  #: None: nothing was said of it
-    gpus: int | None = None
-    whole_node: bool = False
+#: Names of GPUs: those of the slot in our environment, those of a payload in its own.
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def for_payload(
@@ -35,7 +27,7 @@ def for_payload(
     *,
     job_id: int,
     place: Place,
-    processors: int,
+    whole: Share,
     share: Share,
     home: Path,
     scratch: Path,
@@ -49,7 +41,7 @@ def for_payload(
         own: The pilot's environment.
         job_id: Of the job.
         place: The batch queue we run in.
-        processors: Of the slot.
+        whole: The slot.
         share: Of it, what the job may use.
         home: The job's work directory.
         scratch: Its directory for temporary files.
@@ -73,15 +65,22 @@ def for_payload(
         "DIRACSITE": place.site,
         "DIRAC_CE": place.ce,
         "DIRAC_QUEUE": place.queue,
-        "DIRAC_PROCESSORS": str(processors),
+        "DIRAC_PROCESSORS": str(whole.processors),
         "DIRAC_JOB_PROCESSORS": str(share.processors),
         "DIRAC_WHOLENODE": str(share.whole_node),
-        **_where_known({RAM: share.ram_mb, GPUS: share.gpus}),
+        GPUS: str(len(share.gpus)),
+        **_memory(share),
+        **_devices(whole, share),
         PROGRESS: str(progress),
     }
     settable = {name: value for name, value in stated.items() if name not in ours}
     return {"PATH": _PATH, **kept, **ours, **settable}
 
 
-def _where_known(numbers: Mapping[str, int | None]) -> dict[str, str]:
-    return {name: str(number) for name, number in numbers.items() if number is not None}
+def _memory(share: Share) -> dict[str, str]:
+    return {} if share.ram_mb is None else {RAM: str(share.ram_mb)}
+
+
+def _devices(whole: Share, share: Share) -> dict[str, str]:
+    """Which GPUs it sees: its own, also if that is none; where nobody counts them nothing is said."""
+    return {DEVICES: ",".join(share.gpus)} if whole.gpus else {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Callable
+from typing import Callable, Protocol
 
-from pilotage.fabric.pilot.service import News, Service
+from pilotage.fabric.pilot.pulse import Pulse
+from pilotage.fabric.pilot.service import News
 from pilotage.fabric.pilot.transport import Away, Refused
 
 log = logging.getLogger(__name__)
@@ -17,13 +17,24 @@ KILL = "kill"
 _SHORTEST, _LONGEST = 1.0, 300.0  # seconds, whatever the service asks for
 
 
+class Listener(Protocol):
+    """Who wants to hear of an attempt: the service, as a rule."""
+
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+        """Take the news of a payload that runs; what is wanted of it."""
+        ...
+
+
 class Heart:
-    """Beats in a thread of its own: a service that hangs must not keep us from watching the payload."""
+    """What is told and heard; it beats in a thread of its own, `beating`.
+
+    A service that hangs must not keep us from watching the payload.
+    """
 
     def __init__(
-        self, service: Service, lease: str, *, every: float, news: Callable[[], Mapping[str, object]]
+        self, service: Listener, lease: str, *, every: float, news: Callable[[], Mapping[str, object]]
     ) -> None:
-        """Make it; used with `with`, it beats until the end of the block.
+        """Make it.
 
         Args:
             service: Where to.
@@ -38,18 +49,15 @@ class Heart:
         self._every = every
         self._news = news
         self._away = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
-    def __enter__(self) -> Heart:  # noqa: PYI034 - Self is of Python 3.11
-        self._thread.start()
-        return self
+    def beating(self) -> Pulse:
+        """Beats until the end of a `with` block."""
+        return Pulse(self.turn, name="heartbeat", first=self._every)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def turn(self) -> float | None:
+        """Beat once; seconds until the next beat, None: nobody wants to hear of it any more."""
+        self._beat()
+        return None if self.stale.is_set() else self._every
 
     def obey(self, news: News) -> None:
         """Do what an answer of the service says."""
@@ -57,10 +65,6 @@ class Heart:
             self.killed.set()
         if news.heartbeat_seconds is not None:
             self._every = min(max(news.heartbeat_seconds, _SHORTEST), _LONGEST)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every) and not self.stale.is_set():
-            self._beat()
 
     def _beat(self) -> None:
         try:

@@ -52,6 +52,19 @@ class Limits:
         return Excess(OUT_OF_MEMORY, f"allowed {self.memory // _MB} MB, used {used // _MB} MB")
 
 
+def seconds_missing(description: Description, *, seconds_left: float | None, cpu_power: float) -> float:
+    """Seconds by which the slot is too short for what a job says it needs; 0: it can finish.
+
+    Args:
+        description: Of the job.
+        seconds_left: Until the slot ends; None: it does not.
+        cpu_power: Normalised seconds in a second of this host.
+    """
+    if seconds_left is None or description.cpu_time is None:
+        return 0.0
+    return max(0.0, description.cpu_time / cpu_power - seconds_left)
+
+
 def for_job(description: Description, *, seconds_left: float | None, max_ram: int | None) -> Limits:
     """The limits of a job: its own and those of the slot, whichever are smaller.
 

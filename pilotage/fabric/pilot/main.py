@@ -5,25 +5,35 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import signal
-import ssl
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Callable, TypeVar
 
-from pilotage.fabric.pilot import arguments, credentials, facts, kernel, offer, renewal, retrying
+from pilotage.fabric.pilot import (
+    arguments,
+    authorities,
+    credentials,
+    kernel,
+    offer,
+    proxy,
+    renewal,
+    retrying,
+    survey,
+)
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
 from pilotage.fabric.pilot.credentials import Credential
 from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, TWIN, USAGE, Ending
+from pilotage.fabric.pilot.memory import Memory
 from pilotage.fabric.pilot.offer import Offer
+from pilotage.fabric.pilot.orders import Orders
 from pilotage.fabric.pilot.preparation import Preparer
 from pilotage.fabric.pilot.renewal import Renewal
 from pilotage.fabric.pilot.service import Service
 from pilotage.fabric.pilot.settings import Settings, Wishes
+from pilotage.fabric.pilot.share import Room
 from pilotage.fabric.pilot.transport import Away, Refused, Transport
 
 log = logging.getLogger(__name__)
@@ -47,7 +57,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     _log_to_stderr(verbose=said.verbose)
     try:
         settings = arguments.settings(said, environment)
-        transport = Transport(settings.url, "", context=_tls(settings))
+        transport = _transport(settings, environment)
         # Last: a secret whose file was removed is lost if we cannot even start.
         credential = _credential(said, environment)
         transport.speak_with(credential.text)
@@ -58,7 +68,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     kernel.wipe_variable(credentials.VARIABLE)
     kernel.adopt_orphans()
     pilot = Pilot(settings, Service(transport), environment, credential)
-    _end_by_signal(pilot.stop)
+    pilot.orders.listen()
     ending = pilot.run()
     _say(ending, pilot, said)
     return ending.exit_status
@@ -74,24 +84,27 @@ class Pilot:
         environment: Mapping[str, str],
         credential: Credential,
     ) -> None:
-        self.stop = threading.Event()  #: set to end it
+        self._began = time.monotonic()
+        self.orders = Orders(settings.ends.drain_file)  #: by which others end it
         self.jobs: list[dict[str, object]] = []  #: what became of each job
         self._settings = settings
         self._service = service
         self._environment = environment
         self._credential = credential
         self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
+        self._slot = settings.slot
         self._life: float | None = None  #: seconds that the token is good, if it can be renewed
 
     def run(self) -> Ending:
         """Work until there is a reason to end; the reason."""
         try:
             self._introduce()
+            self._slot = survey.of_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
         except Refused as error:
             ending = _refused(error)
         except Away as error:
-            told = self.stop.is_set()
+            told = self.orders.stop.is_set()
             ending = Ending(
                 FINE if told else AWAY, f"{'told to end' if told else 'the service stays away'}: {error}"
             )
@@ -112,30 +125,33 @@ class Pilot:
         self._claims, self._life = credentials.claims(token.text), token.life
 
     def _patiently(self, request: Callable[[], T]) -> T:
-        return retrying.patiently(request, patience=self._settings.ends.patience, stop=self.stop)
+        return retrying.patiently(request, patience=self._settings.ends.patience, stop=self.orders.stop)
 
     def _offer(self) -> Offer:
         place, wishes = self._settings.place, self._settings.wishes
         parameters = self._service.queue_parameters(place, wishes.vo)
         pools = wishes.pools or self._service.submit_pools(place)
         wishes = Wishes(**{**vars(wishes), "pools": pools})
-        return offer.make(place, self._settings.slot, wishes, parameters, facts.measured())
+        return offer.make(place, self._slot, wishes, parameters)
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
         log.info("at %s, offering %s", settings.place, json.dumps(_shown(offered)))
+        whole = offered.whole(self._environment)
         preparer = Preparer(
             service=self._service,
             care=settings.care,
             place=settings.place,
-            processors=offered.processors,
+            whole=whole,
             environment=self._environment,
         )
-        around = Surroundings(self._service, preparer, settings.care, offered, self.stop)
+        around = Surroundings(
+            self._service, preparer, settings.care, offered, Memory(offered.max_ram), self.orders.stop
+        )
         renewing = Renewal(self._service, life=self._life)
-        agent = Agent(around, settings.ends, renewing.refusal)
+        agent = Agent(around, Room(whole), settings.ends, self.orders, renewing.refusal, began=self._began)
         try:
-            with renewing:
+            with renewing.going_on():
                 return agent.run()
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
@@ -164,37 +180,16 @@ def _refused(error: Refused) -> Ending:
     return Ending(REFUSED, f"the service refuses us: {error}")
 
 
-def _end_by_signal(stop: threading.Event) -> None:
-    """Set `stop` at the first signal that asks us to end.
-
-    A thread waits for them, since a handler would run in the middle of anything: an event that is just
-    being waited for cannot be set from there.
-    """
-    asked = {signal.SIGTERM, signal.SIGINT}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
-        asked.add(signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, asked)
-
-    def wait() -> None:
-        signal.sigwait(asked)
-        stop.set()
-
-    threading.Thread(target=wait, name="signals", daemon=True).start()
-
-
 def _shown(offered: Offer) -> dict[str, object]:
     said = offered.at(0)
     pools = said.pop("SubmitPool", ())
     return {**said, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
 
 
-def _tls(settings: Settings) -> ssl.SSLContext:
-    authorities = settings.authorities
-    if authorities is None:
-        return ssl.create_default_context()
-    if authorities.is_dir():
-        return ssl.create_default_context(capath=str(authorities))
-    return ssl.create_default_context(cafile=str(authorities))
+def _transport(settings: Settings, environment: Mapping[str, str]) -> Transport:
+    tls = authorities.context(settings.authorities)
+    on_the_way = proxy.choose(settings.url, settings.proxy, environment)
+    return Transport(settings.url, "", context=tls, proxy=on_the_way)
 
 
 def _log_to_stderr(*, verbose: bool) -> None:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotage.fabric.pilot import facts
+from pilotage.fabric.pilot.environment import DEVICES
 from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from pilotage.fabric.pilot.share import WHOLE_NODE, Share
 
 #: What is offered where nobody says how long the slot lasts: three days.
 _CPU_TIME = 259_200
 #: The time left is told in steps: what all pilots say alike the matcher remembers.
 STEP = 300
+#: Normalised seconds in a second; beyond that it is no power.
+MOST_POWER = 1e6
 
 
 @dataclass(frozen=True)
@@ -20,24 +24,54 @@ class Offer:
     """A slot as it is offered."""
 
     place: Place
-    cpu_time: int  #: seconds
+    cpu_time: int  #: seconds of this host, not normalised
     lifetime: int | None  #: seconds, None: no end in sight
     max_ram: int | None  #: MB
     processors: int
+    gpus: int  #: 0: none, or nobody knows
+    whole_node: bool | None  #: whether a job may have the node for itself; None: nobody says
+    tags: tuple[object, ...]
     rest: Mapping[str, object]  #: further names of the request, as they are
+    cpu_power: float = 1.0  #: normalised seconds in a second of this host
 
-    def at(self, elapsed: float) -> dict[str, object]:
-        """The request for work, so many seconds after the start of the pilot."""
+    def at(self, elapsed: float, free: Share | None = None) -> dict[str, object]:
+        """The request for work.
+
+        Args:
+            elapsed: Seconds since the start of the pilot.
+            free: What is left of the slot; None: all of it.
+        """
         said: dict[str, object] = {
             "Site": self.place.site,
             "GridCE": self.place.ce,
             "Queue": self.place.queue,
             "CPUTime": self._cpu_time_left(elapsed),
-            "NumberOfProcessors": self.processors,
+            **self._room(free),
         }
-        if self.max_ram is not None:
-            said["MaxRAM"] = self.max_ram
-        return {**said, **self.rest}
+        return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
+
+    def whole(self, environment: Mapping[str, str]) -> Share:
+        """The slot; its GPUs have the names that our own environment gives them."""
+        named = [name for name in environment.get(DEVICES, "").split(",") if name]
+        known = named if len(named) >= self.gpus else [str(number) for number in range(self.gpus)]
+        return Share(self.processors, self.max_ram, tuple(known[: self.gpus]))
+
+    def _room(self, free: Share | None) -> dict[str, object]:
+        """What jobs would share; a whole node is offered only as long as it is one."""
+        if free is None or free.processors == self.processors:
+            return {
+                "NumberOfProcessors": self.processors,
+                "MaxRAM": self.max_ram,
+                "GPUs": self.gpus or None,
+                "WholeNode": self.whole_node,
+                "Tag": list(self.tags),
+            }
+        return {
+            "NumberOfProcessors": free.processors,
+            "MaxRAM": free.ram_mb,
+            "GPUs": len(free.gpus) or None,
+            "Tag": [tag for tag in self.tags if str(tag).lower() != WHOLE_NODE],
+        }
 
     def seconds_left(self, elapsed: float) -> float | None:
         """Seconds until the slot ends; None: it does not."""
@@ -48,10 +82,14 @@ class Offer:
         return self.lifetime is not None and seconds_left < min(STEP, self.lifetime / 4)
 
     def _cpu_time_left(self, elapsed: float) -> int:
+        """Normalised seconds."""
         if self.lifetime is None:
-            return self.cpu_time
+            return self._normalised(self.cpu_time)
         left = self.lifetime if elapsed < STEP else int(self.lifetime - elapsed) // STEP * STEP
-        return max(0, min(self.cpu_time, left))
+        return self._normalised(max(0, min(self.cpu_time, left)))
+
+    def _normalised(self, seconds: int) -> int:
+        return int(seconds * self.cpu_power)
 
 
 def make(
@@ -76,16 +114,13 @@ def make(
     max_ram = slot.max_ram or _number(known, "maxram") or facts.memory()
     rest: dict[str, object] = {
         "Platform": slot.platform or known.get("platform"),
-        "GPUs": slot.gpus or _number(known, "gpus"),
-        "Tag": [*slot.tags, *_list(known.get("tag"))],
         "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
-        "WholeNode": known.get("wholenode") if isinstance(known.get("wholenode"), bool) else None,
         "VO": wishes.vo,
         "SubmitPool": list(wishes.pools),
         "OwnerGroup": list(wishes.owner_groups),
         "JobType": list(wishes.job_types),
         "PilotReference": wishes.reference,
-        "NodeFacts": facts.told({"MaxRAM": max_ram, **(measured or {}), **slot.facts}, known),
+        "NodeFacts": facts.told(facts.merged({"MaxRAM": max_ram}, measured or {}, slot.facts), known),
     }
     return Offer(
         place=place,
@@ -93,6 +128,10 @@ def make(
         lifetime=lifetime,
         max_ram=max_ram,
         processors=slot.processors or _number(known, "numberofprocessors") or 1,
+        gpus=slot.gpus or _number(known, "gpus") or 0,
+        whole_node=slot.whole_node or _flag(known, "wholenode"),
+        cpu_power=slot.cpu_power or _power(known),
+        tags=(*slot.tags, *_list(known.get("tag"))),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
     )
 
@@ -106,6 +145,22 @@ def _number(known: Mapping[str, Any], name: str) -> int | None:
     except (ValueError, OverflowError):
         return None
     return number if number > 0 else None
+
+
+def _flag(known: Mapping[str, Any], name: str) -> bool | None:
+    value = known.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _power(known: Mapping[str, Any]) -> float:
+    """Of the queue's processors, 1 where nobody says.
+
+    Source: DIRAC's CPUNormalizationFactor.
+    """
+    value = known.get("cpunormalizationfactor")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 1.0
+    return float(value) if 0 < value < MOST_POWER else 1.0
 
 
 def _list(value: object) -> list[object]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import BinaryIO, Protocol
 
 from pilotage.fabric.pilot import description, environment, executable, report, unpacking
 from pilotage.fabric.pilot.description import Description, UnfitDescription
-from pilotage.fabric.pilot.environment import Share
 from pilotage.fabric.pilot.report import Report
-from pilotage.fabric.pilot.service import Match, Service
+from pilotage.fabric.pilot.service import Match
 from pilotage.fabric.pilot.settings import Care, Place
+from pilotage.fabric.pilot.share import Share
 from pilotage.fabric.pilot.transport import TooLarge
 from pilotage.fabric.pilot.work_area import WorkArea
 
@@ -32,18 +33,37 @@ class Prepared:
     environment: Mapping[str, str]
 
 
+class Sandboxes(Protocol):
+    """Where input sandboxes come from: the service, as a rule."""
+
+    def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
+        """Write the input sandbox of an attempt to a file; False if its job has none.
+
+        Raises:
+            Away: The service does not answer; asked again later.
+            Refused: It does not give it.
+            TooLarge: It has more than `limit` bytes.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Preparer:
     """Prepares the jobs of one pilot."""
 
-    service: Service
+    service: Sandboxes
     care: Care
     place: Place
-    processors: int
+    whole: Share  #: the slot
     environment: Mapping[str, str]  #: the pilot's own
 
-    def prepare(self, match: Match, area: WorkArea) -> Prepared:
+    def prepare(self, match: Match, area: WorkArea, share: Share) -> Prepared:
         """Fill the work area of a job.
+
+        Args:
+            match: The job.
+            area: Its own.
+            share: What it may use of the slot.
 
         Raises:
             CannotRun: The job is to blame.
@@ -53,7 +73,7 @@ class Preparer:
         try:
             asked = description.read(match.description)
             self._unpack_sandbox(match, asked, area)
-            variables = self._environment(match, asked, area)
+            variables = self._environment(match, asked, area, share)
             program = executable.find(asked.executable, home=area.home, environment=variables)
         except UnfitDescription as error:
             raise CannotRun(report.failed(report.UNFIT, str(error))) from None
@@ -74,18 +94,13 @@ class Preparer:
         if not found and asked.input_files:
             raise CannotRun(report.failed(report.NO_SANDBOX, "the service has it no more"))
 
-    def _environment(self, match: Match, asked: Description, area: WorkArea) -> dict[str, str]:
+    def _environment(self, match: Match, asked: Description, area: WorkArea, share: Share) -> dict[str, str]:
         return environment.for_payload(
             self.environment,
             job_id=match.job_id,
             place=self.place,
-            processors=self.processors,
-            share=Share(
-                processors=match.processors or min(asked.processors or 1, self.processors),
-                ram_mb=match.ram_mb,
-                gpus=match.gpus,
-                whole_node=asked.whole_node,
-            ),
+            whole=self.whole,
+            share=share,
             home=area.home,
             scratch=area.scratch,
             progress=area.progress,

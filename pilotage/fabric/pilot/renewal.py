@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Callable
 
+from pilotage.fabric.pilot.pulse import Pulse
 from pilotage.fabric.pilot.service import Service
 from pilotage.fabric.pilot.transport import Away, Refused
 
@@ -38,7 +37,7 @@ def life_left(claims: Mapping[str, object], now: float) -> float | None:
 
 
 class Renewal:
-    """Renews the token in a thread of its own; used with `with`."""
+    """When the token is renewed; it happens in a thread of its own, `going_on`."""
 
     def __init__(
         self, service: Service, *, life: float | None, clock: Callable[[], float] = time.monotonic
@@ -54,18 +53,10 @@ class Renewal:
         self._clock = clock
         self._refusal = ""
         self._due = None if life is None else clock() + life * _PART
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="token", daemon=True)
 
-    def __enter__(self) -> Renewal:  # noqa: PYI034 - Self is of Python 3.11
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def going_on(self) -> Pulse:
+        """Renews until the end of a `with` block."""
+        return Pulse(self.turn, name="token")
 
     def refusal(self) -> str:
         """Why the token is not renewed any more; empty as long as it is."""
@@ -78,10 +69,6 @@ class Renewal:
         if self._clock() >= self._due:
             self._renew()
         return min(max(self._due - self._clock(), 0.0), _LONGEST)
-
-    def _run(self) -> None:
-        while (pause := self.turn()) is not None and not self._stop.wait(pause):
-            pass
 
     def _renew(self) -> None:
         try:

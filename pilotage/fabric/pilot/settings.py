@@ -32,6 +32,10 @@ class Slot:
     tags: tuple[str, ...] = ()
     required_tags: tuple[str, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict)  #: about this node, beside what we measure
+    probes: Path | None = None  #: directory of executables that say more facts and tags
+    cpu_power: float | None = None  #: normalised seconds in a second of one processor
+    measures_cpu: bool = False  #: find out the power instead
+    whole_node: bool = False  #: all that the node has is ours
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,10 @@ class Ends:
     max_jobs: int | None = None  #: after so many jobs
     max_empty: int = 10  #: after so many requests in a row that found nothing; 0: never
     max_idle: float | None = None  #: after so many seconds without a job
+    whole_every: float = (
+        12 * 3600.0
+    )  #: seconds after which the slot is emptied for a job that needs all; 0: never
+    drain_file: Path | None = None  #: while it is there, no new work is taken
     patience: float = 1800.0  #: seconds that the service may be away while we have no job
 
 
@@ -80,3 +88,4 @@ class Settings:
     wishes: Wishes = Wishes()
     ends: Ends = Ends()
     authorities: Path | None = None  #: file or directory of CA certificates; None: the system's
+    proxy: str | None = None  #: address, or `none`; None: as the environment says

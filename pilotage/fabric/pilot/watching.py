@@ -9,6 +9,7 @@ from typing import Callable
 
 from pilotage.fabric.pilot.heart import Heart
 from pilotage.fabric.pilot.limits import Excess, Limits
+from pilotage.fabric.pilot.memory import Account
 from pilotage.fabric.pilot.payload import End, Payload
 from pilotage.fabric.pilot.processes import Usage
 
@@ -33,11 +34,17 @@ class Watch:
     """Looks after one payload."""
 
     def __init__(
-        self, payload: Payload, limits: Limits, *, clock: Callable[[], float] = time.monotonic
+        self,
+        payload: Payload,
+        limits: Limits,
+        memory: Account,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.usage = Usage(processes=0, cpu_seconds=0.0, resident=0)  #: as measured last
         self._payload = payload
         self._limits = limits
+        self._memory = memory
         self._clock = clock
         self._began = clock()
         self._measure_at = self._began
@@ -56,9 +63,12 @@ class Watch:
             grace: Seconds between TERM and KILL.
         """
         why: str | Excess | None = None
-        while (end := self._payload.wait(_TICK)) is None:
-            if why is None and (why := self._why_end(heart, stop)) is not None:
-                self._payload.end(grace)
+        try:
+            while (end := self._payload.wait(_TICK)) is None:
+                if why is None and (why := self._why_end(heart, stop)) is not None:
+                    self._payload.end(grace)
+        finally:
+            self._memory.close()
         return Watched(end, why)
 
     def _why_end(self, heart: Heart, stop: threading.Event) -> str | Excess | None:
@@ -75,4 +85,7 @@ class Watch:
             return None
         self._measure_at = self._clock() + _MEASURE
         self.usage = self._payload.usage()
-        return self._limits.passed_by_memory(self.usage.resident, self._payload.proportional_memory)
+        resident, proportional = self.usage.resident, self._payload.proportional_memory
+        return self._limits.passed_by_memory(resident, proportional) or self._memory.passed(
+            resident, proportional
+        )

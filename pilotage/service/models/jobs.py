@@ -1,10 +1,12 @@
 """Jobs on the wire."""
 
+import json
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from pilotage.service.models.leases import Phase
 from taskqueue.jobs import Job
 from taskqueue.states import JobStatus
 
@@ -72,6 +74,16 @@ class AttemptAnswer(BaseModel):
     exit_code: int | None
     progress: str
     output_tail: str
+    phases: list[Phase] = Field(description="Of a grid job, in their order.")
+    local_jobs: dict[str, int] = Field(description="Numbers of a grid job's local jobs by state.")
+
+    @field_validator("phases", "local_jobs", mode="before")
+    @classmethod
+    def _stored(cls, value: object, info: ValidationInfo) -> object:
+        """As it is stored, JSON or nothing."""
+        if value is None:
+            return [] if info.field_name == "phases" else {}
+        return json.loads(value) if isinstance(value, str) else value
 
 
 class JobDetails(JobAnswer):

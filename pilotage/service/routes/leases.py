@@ -51,8 +51,7 @@ def heartbeat(
         answer = handover.heartbeat(
             conn,
             lease,
-            progress=said.progress,
-            output_tail=said.tail,
+            said=said.told(),
             lease_time=lease_scope.length(parts, attempt.vo),
             now=parts.clock(),
         )

@@ -1,12 +1,19 @@
 """Metrics for Prometheus."""
 
+from datetime import timedelta
+
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from pilotage.service import pilot_gauges
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, PartsOf
 from pilotage.service.callers import Role
-from taskqueue import database, measurements
+from taskqueue import database, measurements, pilot_summary
+from taskqueue.pilots import PilotFilter
+
+#: Pilots that ended longer ago say little of what their queues are worth now.
+_RECENT = timedelta(hours=6)
 
 router = APIRouter(tags=["health"], route_class=ApiRoute)
 
@@ -19,9 +26,13 @@ def metrics(parts: PartsOf) -> Response:
         jobs = measurements.jobs_by_status(conn)
         unmatchable = measurements.pools_without_queues(conn)
         cycles = measurements.last_cycles(conn)
+        pilots = pilot_summary.count(
+            conn, pilot_gauges.BY, PilotFilter(), ended_since=parts.clock() - _RECENT
+        )
     text = parts.metrics.render(
         jobs=jobs,
         unmatchable=unmatchable,
+        pilots=pilots,
         cycles={agent: at.timestamp() for agent, at in cycles.items()},
     )
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -55,5 +55,6 @@ def _redeemed(parts: Parts, stamp: str, secret: str, *, request_id: str, now: da
 
 
 def _grant(pilot: Pilot) -> Grant:
-    queue = f"{pilot.site}/{pilot.ce}/{pilot.queue}"
+    # One whose queue a broker picks says at its next request where it has landed.
+    queue = f"{pilot.site}/{pilot.ce}/{pilot.queue}" if pilot.site else None
     return grant(role=Role.PILOT, vo=pilot.vo, queue=queue, stamp=pilot.stamp)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.slurm import Slurm as Cluster
 from pilotage.fabric.batch.bench import Bench
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.errors import BatchSystemAway
@@ -15,7 +16,6 @@ from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
-from tests.slurm import Slurm as Cluster
 from tests.ssh_server import SshServer
 
 pytestmark = pytest.mark.debian("ssh")
@@ -130,5 +130,5 @@ def test_slurm_behind_a_head_node_does_what_it_must(
     with closing(SshShell(server.host(environment=slurm.environment))) as ssh:
         shell = GlitchyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
-        with closing(Bench(system=Slurm(areas=areas), queue="short", shell=shell)) as bench:
+        with closing(Bench(system=Slurm(areas=areas), queue="short", faults=shell)) as bench:
             CHECKS[check](bench)

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -68,6 +69,48 @@ def test_a_pilot_takes_a_job_runs_it_and_finishes(service: Service):
     assert shown["attempt"]["exit_code"] == 0
     assert "lease" not in shown["attempt"]
     assert shown["site"] == "LCG.A.org"
+
+
+def test_a_grid_job_shows_its_phases_and_local_jobs_and_keeps_them(service: Service):
+    [job_id] = submit(service)
+    manager = service.as_role("gateway", vo="cms", site="LCG.A.org")
+    lease = f"/api/v1/leases/{take(manager)['lease']}"
+    manager.post(f"{lease}/start")
+    phases = [
+        {"name": "generated", "done": 117, "of": 250, "unit": "events"},
+        {"name": "merged", "done": 0, "of": 2},
+    ]
+    said = {"phases": phases, "local_jobs": {"running": 3, "done": 1}}
+    assert manager.post(f"{lease}/heartbeat", json=said).status_code == 200
+    manager.post(f"{lease}/heartbeat")
+    manager.post(f"{lease}/finish", json={"status": "Done"})
+    attempt = service.user().get(f"/api/v1/jobs/{job_id}").json()["attempt"]
+    assert attempt["phases"] == [phases[0], {**phases[1], "unit": ""}]
+    assert attempt["local_jobs"] == {"running": 3, "done": 1}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"phases": [{"name": "generated", "done": 251, "of": 250}]},
+        {"phases": [{"name": "", "done": 1, "of": 2}]},
+        {"phases": [{"name": "x", "done": -1, "of": 2}]},
+        {"phases": [{"name": "x\u001b[2J", "done": 1, "of": 2}]},
+        {"phases": [{"name": "x", "done": 1, "of": 2}] * 51},
+        {"phases": [{"name": "x", "done": 1, "of": 2**53 + 1}]},
+        {"local_jobs": {"running": -1}},
+        {"local_jobs": {"Running there": 1}},
+        {"local_jobs": {f"state_{chr(97 + n)}": 1 for n in range(21)}},
+    ],
+)
+def test_progress_that_makes_no_sense_is_refused_and_changes_nothing(service: Service, said: dict[str, Any]):
+    [job_id] = submit(service)
+    pilot = service.pilot(QUEUE)
+    lease = f"/api/v1/leases/{take(pilot)['lease']}"
+    pilot.post(f"{lease}/start")
+    assert pilot.post(f"{lease}/heartbeat", json=said).status_code == 400
+    attempt = service.user().get(f"/api/v1/jobs/{job_id}").json()["attempt"]
+    assert (attempt["phases"], attempt["local_jobs"]) == ([], {})
 
 
 def test_a_heartbeat_that_says_nothing_keeps_what_was_said(service: Service):

@@ -66,3 +66,17 @@ def test_numbers_that_make_no_sense_are_wrong_usage(words: tuple[str, ...]) -> N
 def test_the_token_is_no_argument() -> None:
     with pytest.raises(SystemExit):
         read("--token", "secret")
+
+
+def test_the_file_of_facts_is_named_by_the_node(tmp_path: Path) -> None:
+    (tmp_path / "n2.json").write_text('{"OS": "el9"}')
+    environment = {"PILOTAGE_URL": "http://service", "SLURMD_NODENAME": "n2"}
+
+    found = read("--facts", f"{tmp_path}/$SLURMD_NODENAME.json", environment=environment)
+
+    assert found.slot.facts == {"OS": "el9"}
+
+
+def test_a_variable_that_nobody_set_is_told_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\$SLURMD_NODENAME\.json"):
+        read("--facts", f"{tmp_path}/$SLURMD_NODENAME.json")

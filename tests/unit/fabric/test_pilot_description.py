@@ -58,9 +58,9 @@ def test_keywords_are_found_without_regard_to_case() -> None:
 
 
 def test_limits_are_read_where_they_say_something() -> None:
-    found = read(MaxWallClockTime=60, MaxRAM=0, NumberOfProcessors=4)
+    found = read(MaxWallClockTime=60, MaxRAM=0, CPUTime=4)
 
-    assert (found.wall_time, found.max_ram, found.processors) == (60, None, 4)
+    assert (found.wall_time, found.max_ram, found.cpu_time) == (60, None, 4)
 
 
 def test_archives_and_logical_files_are_no_files_of_the_sandbox() -> None:

@@ -2,8 +2,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pilotage.fabric.pilot import environment
-from pilotage.fabric.pilot.environment import Share
 from pilotage.fabric.pilot.settings import Place
+from pilotage.fabric.pilot.share import Share
 
 
 def made(
@@ -11,12 +11,13 @@ def made(
     stated: Mapping[str, str] | None = None,
     passed_on: tuple[str, ...] = (),
     share: Share = Share(processors=4),  # noqa: B008 - a value
+    gpus: tuple[str, ...] = (),
 ) -> dict[str, str]:
     return environment.for_payload(
         own or {},
         job_id=17,
         place=Place("LCG.CERN.ch", "ce01", "long"),
-        processors=8,
+        whole=Share(processors=8, gpus=gpus),
         share=share,
         home=Path("/work/dir"),
         scratch=Path("/work/tmp"),
@@ -39,10 +40,17 @@ def test_a_payload_learns_what_dirac_tells_it() -> None:
 
 
 def test_a_payload_learns_what_is_kept_for_it() -> None:
-    found = made(share=Share(processors=8, ram_mb=16000, gpus=2, whole_node=True))
+    found = made(share=Share(processors=8, ram_mb=16000, gpus=("0", "3"), whole_node=True))
     assert (found["PILOTAGE_JOB_RAM"], found["PILOTAGE_JOB_GPUS"]) == ("16000", "2")
     assert found["DIRAC_WHOLENODE"] == "True"
-    assert not {"PILOTAGE_JOB_RAM", "PILOTAGE_JOB_GPUS"} & made().keys(), "where nobody says so"
+    assert "PILOTAGE_JOB_RAM" not in made(), "where nobody knows"
+
+
+def test_a_payload_sees_its_own_gpus_only() -> None:
+    slot = ("2", "3", "GPU-5f")
+    assert made(gpus=slot, share=Share(1, gpus=("3", "GPU-5f")))["CUDA_VISIBLE_DEVICES"] == "3,GPU-5f"
+    assert made(gpus=slot, share=Share(1))["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in made(share=Share(1)), "where nobody counts them"
 
 
 def test_nothing_of_ours_reaches_it_but_what_is_the_systems() -> None:

@@ -114,14 +114,16 @@ def test_a_python_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert done.returncode == 7, done.stderr
 
 
-@pytest.mark.parametrize("signal", ["TERM", "HUP"])
-def test_a_signal_reaches_the_pilot_whose_status_is_the_scripts(tmp_path: Path, signal: str) -> None:
+@pytest.mark.parametrize(("signal", "status"), [("TERM", 9), ("HUP", 9), ("USR2", 9), ("USR1", 8)])
+def test_a_signal_reaches_the_pilot_whose_status_is_the_scripts(
+    tmp_path: Path, signal: str, status: int
+) -> None:
     waiting = """
 import os, signal, sys
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+signals = {signal.SIGTERM: 9, signal.SIGUSR1: 8}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 print("ready", flush=True)
-signal.sigwait({signal.SIGTERM})
-sys.exit(9)
+sys.exit(signals[signal.sigwait(signals)])
 """
     file = tmp_path / "script"
     file.write_text(pilot_script.text(script(), spy(waiting)), encoding="ascii")
@@ -135,6 +137,6 @@ sys.exit(9)
     assert process.stdout.readline() == b"ready\n"
     subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
 
-    assert process.wait(20) == 9
+    assert process.wait(20) == status
     process.stdout.close()
     assert not list(tmp_path.glob("pilot-*"))

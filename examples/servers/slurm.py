@@ -1,4 +1,4 @@
-"""A private Slurm for the tests: Debian's programs, three nodes on this host, nothing of the machine's own.
+"""A private Slurm: Debian's programs, three nodes on this host, nothing of the machine's own.
 
 It wants root: its daemons run jobs for others. They listen on 127.0.0.1 only.
 """
@@ -9,20 +9,27 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from tests.debian import PATH
+from examples.servers.debian import PATH, Suite
 
+SUITE = Suite(
+    about="the batch system Slurm",
+    programs=("slurmctld", "slurmd", "munged", "sbatch"),
+    packages=("slurm-wlm", "munge"),
+    needs_root=True,
+)
 #: Features, cores and MB of each node.
 NODES = {
-    "n1": ("intel,el8", 4, 8000),
-    "n2": ("amd,el9", 4, 16000),
-    "n3": ("amd,el9,avx512", 8, 32000),
+    "n1": ("intel,el8,si00_400", 4, 8000),
+    "n2": ("amd,el9,si00_900", 4, 16000),
+    "n3": ("amd,el9,avx512,si00_1200", 8, 32000),
 }
 _CONFIGURATION = """\
-ClusterName=tests
+ClusterName=pilotage
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
@@ -71,6 +78,7 @@ class Slurm:
         self.environment = {"SLURM_CONF": str(directory / "slurm.conf")}
 
     def start(self) -> None:
+        """Bring it up; it takes a few seconds."""
         for name in ("state", *(f"spool.{node}" for node in NODES)):
             (self.directory / name).mkdir()
         self._start_munge()
@@ -81,6 +89,7 @@ class Slurm:
         self.wait_until_up()
 
     def start_controller(self) -> None:
+        """Start the daemon that decides, anew."""
         self._run("slurmctld")
 
     def kill_controller(self) -> None:
@@ -91,18 +100,41 @@ class Slurm:
         _wait(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
     def wait_until_up(self) -> None:
+        """Return as soon as all nodes take jobs."""
         _wait(self._is_up)
 
     def stop(self) -> None:
+        """End all daemons and what they run."""
+        for find in (self._daemons, self._job_processes):  # without daemons nothing new comes
+            for process in find():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def _daemons(self) -> list[psutil.Process]:
+        """The daemons with what they have started and not let go."""
+        found = []
         for file in self.directory.glob("*.pid"):
-            try:
+            with suppress(ValueError, psutil.NoSuchProcess):
                 process = psutil.Process(int(file.read_text()))
-            except (ValueError, psutil.NoSuchProcess):
-                continue
-            for each in [process, *process.children(recursive=True)]:
-                each.kill()
+                found += [process, *process.children(recursive=True)]
+        return found
+
+    def _job_processes(self) -> list[psutil.Process]:
+        """What runs in jobs of this cluster, with the processes of Slurm that watch it: nobody's children."""
+        found = []
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get("SLURM_CONF") == self.environment["SLURM_CONF"]:
+                with suppress(psutil.NoSuchProcess):
+                    found += [process, *process.children(recursive=True)]
+                    found += [each for each in process.parents() if each.name() == "slurmstepd"]
+        return found
 
     def ask(self, *command: str) -> str:
+        """What one of Slurm's commands answers.
+
+        Raises:
+            RuntimeError: It failed; with what it said.
+        """
         return self._run(*command).stdout
 
     def _start_munge(self) -> None:
@@ -154,5 +186,6 @@ def _free_port() -> int:
 def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "in time"
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing came of it in {seconds:g} s")
         time.sleep(0.05)

@@ -1,0 +1,81 @@
+"""Servers that come as packages of Debian: what each needs, whether it is here, and how to get it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Servers are not in everybody's path.
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """Programs that belong together, and the packages that they come in."""
+
+    about: str
+    programs: tuple[str, ...]
+    packages: tuple[str, ...]
+    aside: tuple[str, ...] = ()  #: packages that conflict with others: unpacked, not installed
+    needs_root: bool = False  #: its server runs jobs of others
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be used here and by us."""
+        return not self.missing and self.may_be_run
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The programs that are not on this host, and the packages that are not unpacked."""
+        programs = (program for program in self.programs if not shutil.which(program, path=PATH))
+        return (*programs, *(package for package in self.aside if not aside(package).is_dir()))
+
+    @property
+    def may_be_run(self) -> bool:
+        """Whether we are who has to be for it."""
+        return not self.needs_root or os.geteuid() == 0
+
+
+def aside(package: str) -> Path:
+    """Where the files of a package lie that is unpacked and not installed."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "pilotage" / "debian" / package
+
+
+def install(suites: Iterable[Suite]) -> None:
+    """Install the packages of suites, unpack what would drive out others; without any it does nothing.
+
+    Raises:
+        SystemExit: This is no Debian, or we are not root.
+    """
+    wanted = tuple(suites)
+    packages = sorted({package for suite in wanted for package in suite.packages})
+    if not packages:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        sys.exit(
+            f"installing takes root on Debian: apt-get install --no-install-recommends {' '.join(packages)}"
+        )
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run([*apt, "update"], env=quiet, check=True)
+    command = [*apt, "install", "--yes", "--no-install-recommends", *packages]
+    subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
+    for package in sorted({package for suite in wanted for package in suite.aside}):
+        _unpack(package, apt)
+
+
+def _unpack(package: str, apt: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        # As root apt fetches as a user of its own, who has to be let in.
+        Path(directory).chmod(0o777)
+        subprocess.run([*apt, "download", package], cwd=directory, check=True)
+        [archive] = Path(directory).glob("*.deb")
+        unpacked = Path(directory, "unpacked")
+        subprocess.run(["dpkg", "-x", archive, unpacked], check=True)
+        shutil.rmtree(aside(package), ignore_errors=True)
+        shutil.copytree(unpacked, aside(package), symlinks=True)

@@ -1,0 +1,171 @@
+"""What one look sees: one configuration, one time, one transaction, and what the process remembers."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from matcher import gates, places
+from matcher.doorkeeper import Doorkeeper, Doorkeepers
+from matcher.errors import NotServed, UnknownQueue
+from matcher.gates import Gate
+from matcher.pilot_groups import PilotGroups
+from matcher.places import Places
+from matcher.requests import Caller
+from matcher.resource import Presented, Resource
+from matcher.served import Served
+from matcher.waiting import Waiting
+from requirements.values import fold
+from taskqueue import task_queues
+from taskqueue.claims import Place
+from taskqueue.task_queues import TaskQueue
+
+#: Property of groups whose members take each other's jobs.
+_JOB_SHARING = "JobSharing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a process remembers of the database: where to look, never what holds."""
+
+    waiting: Waiting = field(default_factory=Waiting)
+    places: Places = field(default_factory=Places)
+    doorkeepers: Doorkeepers = field(default_factory=Doorkeepers)
+    groups: PilotGroups = field(default_factory=PilotGroups)
+    #: It is read and changed by one thread at a time; no claim is made under it.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def follow(self, conn: Connection) -> int:
+        """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
+        with self.lock:
+            self.places.forget(self.waiting.follow(conn))
+            return self.places.age
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A look at what waits, for one batch of questions; all of them get answers of one moment."""
+
+    conn: Connection
+    memory: Memory
+    age: int  #: of what the transaction reads, as the memory counts it
+    config: Configuration  #: without what has expired by now
+    now: datetime
+    #: The sites that are; read once for all, since the commonest answer must be cheap there, too.
+    banned: frozenset[str]
+
+    def place(self, presented: Presented, caller: Caller) -> tuple[Served | None, Resource]:
+        """Where the pilot is, and its resource as far as the caller may offer it there.
+
+        None: the queue serves none of the VOs now.
+
+        Raises:
+            UnknownQueue, InvalidResource: The place is wrong.
+            NotServed: It states what its token does not stand for.
+        """
+        presented = places.spelled(presented, self.config)
+        address = _address(presented, caller, self.config)
+        resource = _allowed(presented.resource, caller, self.config)
+        if address is None:
+            resource = replace(resource, vos=places.usable_by(resource.named_vos, presented, self.config))
+            return self._served_without_queue(presented, resource), resource
+        usable = frozenset(vo for vo in resource.named_vos if self.config.usable(address, vo))
+        if not usable:
+            return None, resource
+        here = replace(
+            resource,
+            vos=usable,
+            sites=frozenset({fold(address.site)}),
+            grid_ces=frozenset({fold(address.ce)}),
+        )
+        facts = presented.node_facts
+        with self.memory.lock:
+            known = self.memory.places
+            return known.served(self.conn, self.config, address, usable, facts, age=self.age), here
+
+    def _served_without_queue(self, presented: Presented, resource: Resource) -> Served | None:
+        if not resource.vos:
+            return None
+        with self.memory.lock:
+            known = self.memory.places
+            return known.served_without_queue(self.conn, self.config, presented, resource.vos, age=self.age)
+
+    def require_one_place(self, presented: Presented, caller: Caller) -> None:
+        """Refuse a pilot that says it is at several places where that matters.
+
+        Raises:
+            InvalidResource: It names several sites, CEs or queues.
+        """
+        if caller.queue is None:
+            vos = presented.resource.vos or caller.vos
+            places.require_one(presented, self.config, vos, self.banned)
+
+    def candidates(self, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
+        """The task queues with jobs that fit a resource, with one of the pools or none."""
+        with self.memory.lock:
+            return self.memory.waiting.candidates(resource, pools)
+
+    def wanted(self, presented: Presented, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
+        """Those with jobs that fit; if it wants one job only, the one which that is in."""
+        candidates = self.candidates(pools, resource)
+        if presented.job_id is None:
+            return candidates
+        its = task_queues.holding(self.conn, presented.job_id)
+        return [each for each in candidates if each.task_queue_id == its]
+
+    def admitted(
+        self, place: Place, resource: Resource, candidates: Sequence[TaskQueue]
+    ) -> tuple[Sequence[TaskQueue], Doorkeeper | None]:
+        """Those with jobs that the queues there may admit, and who has to be asked about each of them."""
+        keeper = self.memory.doorkeepers.at(self.config, place, resource.named_vos)
+        if keeper is None:
+            return candidates, None
+        admitted = keeper.open_to(self.conn, candidates)
+        return admitted, keeper if any(map(keeper.asks_job, admitted)) else None
+
+    def gate(self, place: Place, keeper: Doorkeeper | None = None) -> Gate | None:
+        """What holds at a place now, seen without locks; None: nothing does."""
+        return gates.look(self.conn, self.config, [place], self.now, banned=self.banned).at(place, keeper)
+
+
+def _address(presented: Presented, caller: Caller, config: Configuration) -> QueueAddress | None:
+    """The queue that the pilot is in; None: it states none, and does not have to.
+
+    Raises:
+        NotServed: It states another one than its token is bound to.
+        UnknownQueue: The configuration has no such queue.
+        InvalidResource: It states a queue without its site or CE.
+    """
+    stated = places.stated_queue(presented, config)
+    if caller.queue is None:
+        return stated
+    if not config.knows(caller.queue):
+        raise UnknownQueue(str(caller.queue), config.suggest(str(caller.queue)))
+    if stated not in (None, caller.queue):
+        raise NotServed(f"this token speaks for {caller.queue}, not for {stated}")
+    return caller.queue
+
+
+def _allowed(resource: Resource, caller: Caller, config: Configuration) -> Resource:
+    """The resource without what its token does not stand for.
+
+    Raises:
+        NotServed: It states none but VOs of others.
+    """
+    vos = caller.vos if resource.vos is None else caller.vos & resource.vos
+    if not vos and resource.vos:
+        raise NotServed(f"this token does not speak for the VO {', '.join(sorted(resource.vos))}")
+    return replace(resource, vos=vos, sharing_groups=_sharing_groups(config, resource))
+
+
+def _sharing_groups(config: Configuration, resource: Resource) -> frozenset[str]:
+    """Those of the stated groups whose members take each other's jobs; asked for only where owners matter."""
+    if resource.owners is None or resource.owner_groups is None:
+        return frozenset()
+    return frozenset(
+        fold(name) for name, group in config.registry.groups.items() if _JOB_SHARING in group.properties
+    )

@@ -1,0 +1,93 @@
+"""Saying how many grid jobs are here, and in which of the five states of their manager.
+
+The watermark is fetched, then is counted, then advertised: what the service had recorded as begun by then
+is in the counts, or has left. Those that it may not have recorded yet are listed. Source: SAM-Grid.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pilotage.fabric.gateway.configuration import line
+from pilotage.fabric.gateway.permits import Permits, is_gathering
+from pilotage.fabric.gateway.service import GatewayService, Throttle
+from pilotage.fabric.gateway.summary import Summary
+from pilotage.fabric.manager.grid_job import GridJob, LocalState, Phase
+from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.pilot.transport import Refused
+
+#: Under which jobs that submit and jobs that gather are limited together.
+_TOGETHER = frozenset({"level1", "level2"})
+_LIMIT = "MaxSubmittingAndOutputGatheringJobs"
+#: Grid jobs of which no local job has begun to run.
+_PENDING = frozenset({LocalState.UNSUBMITTED, LocalState.INTENDED, LocalState.WAITING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advertising:
+    """The gateway's voice."""
+
+    service: GatewayService
+    manager: Manager
+    permits: Permits
+    scopes: Sequence[str]  #: sites, CEs and queues whose jobs are all here
+
+    def advertise(self, sites: Iterable[str], summary: Summary) -> None:
+        """Tell of every scope, and hear what limits hold at our sites.
+
+        Raises:
+            Away: The service does not answer.
+            StateUnusable: Nobody can count.
+        """
+        throttles: list[Throttle] = []
+        for site in sorted(sites):
+            try:
+                self._of_site(site, summary)
+                throttles += self.service.throttles(site)
+            except Refused as error:
+                summary.problems.append(f"{site} is not advertised: {error}")
+        self.permits.limit(_limits(throttles))
+
+    def _of_site(self, site: str, summary: Summary) -> None:
+        scopes = [scope for scope in self.scopes if scope.partition("/")[0] == site]
+        if not scopes:
+            return
+        watermark = self.service.watermark(site)
+        grid_jobs = self.manager.grid_jobs()
+        for scope in scopes:
+            there = [each for each in grid_jobs if scope in line(each.taken.queue)]
+            self.service.advertise(scope, {**counts(there), "as_of": watermark, **_seen(there)})
+            summary.advertised += 1
+
+
+def counts(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
+    """How many there are by state, as throttles name them."""
+    by_phase = [each.phase for each in grid_jobs]
+    return {
+        "CurrentJobs": len(grid_jobs),
+        "CurrentSubmittingJobs": by_phase.count(Phase.SUBMITTING),
+        "CurrentPollingJobs": by_phase.count(Phase.POLLING),
+        "CurrentUpdatingJobs": by_phase.count(Phase.UPDATING),
+        "CurrentCancellingJobs": by_phase.count(Phase.CANCELLING),
+        "CurrentGatheringOutputJobs": sum(is_gathering(each) for each in grid_jobs),
+        "CurrentPendingJobs": sum(_is_pending(each) for each in grid_jobs),
+    }
+
+
+def _is_pending(grid_job: GridJob) -> bool:
+    """Whether none of its local jobs has come to run."""
+    waits = grid_job.phase in (Phase.SUBMITTING, Phase.POLLING)
+    return waits and {state for state, number in grid_job.local.items() if number} <= _PENDING
+
+
+def _seen(grid_jobs: Iterable[GridJob]) -> Mapping[str, object]:
+    seen = [{"job_id": each.taken.job_id, "epoch": each.taken.epoch} for each in grid_jobs]
+    return {"attempts_seen": seen}
+
+
+def _limits(throttles: Iterable[Throttle]) -> Mapping[str, int]:
+    """How many jobs may be submitting or gathering, where that is limited."""
+    return {
+        each.scope: int(each.limits[_LIMIT])
+        for each in throttles
+        if each.policy in _TOGETHER and _LIMIT in each.limits
+    }

@@ -1,0 +1,148 @@
+"""What a gateway is told: a file with the service, the batch systems, the queues and the job types."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.director import configuration
+from pilotage.fabric.director.configuration import Proof, Seconds, System
+from pilotage.fabric.director.posts import NAME
+from pilotage.fabric.manager.handlers import SiteLimits
+from pilotage.fabric.manager.station import Habits, Retries
+from requirements.errors import InvalidInput
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+
+_NAME = r"[A-Za-z0-9._:@+-]+"
+Scope = Annotated[str, Field(pattern=f"^{_NAME}(/{_NAME}){{0,2}}$")]
+_URL = re.compile(r"^https?://[^\s]+$")
+
+
+class InvalidGateway(InvalidInput):
+    """The file of a gateway does not say what it should."""
+
+    code = "config_error"
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Queue(configuration.Queue):
+    """A queue of the resource tree whose grid jobs come here, and the batch queue of their local jobs."""
+
+    max_grid_jobs: int = Field(default=10, ge=1, le=10_000)  #: at a time
+
+
+class JobType(_Told):
+    """What this site says of grid jobs of one type."""
+
+    max_cpu_per_job: float | None = Field(default=None, gt=0)  #: seconds that a local job should take at most
+    cpu_per_event: float | None = Field(default=None, gt=0)  #: seconds, where the user does not say
+    max_local_jobs: int = Field(default=10_000, ge=1)  #: of one grid job
+
+    def limits(self) -> SiteLimits:
+        """As a handler sees it."""
+        return SiteLimits(
+            max_cpu_per_job=self.max_cpu_per_job,
+            cpu_per_event=self.cpu_per_event,
+            max_local_jobs=self.max_local_jobs,
+        )
+
+
+class Again(_Told):
+    """Which local jobs are tried again."""
+
+    tries: int = Field(default=3, ge=1, le=100)  #: of a local job, the first one included
+    exit_codes: bool = False  #: also after an exit status of the payload
+
+
+class Told(_Told):
+    """All of it."""
+
+    url: str = Field(pattern=_URL.pattern)
+    name: str = Field(pattern=f"^{NAME.pattern}$")
+    token_file: Path  #: of a gateway's token, readable by its owner only
+    vos: tuple[str, ...] = Field(min_length=1)
+    directory: Path  #: of its own, on a local disk
+    systems: dict[str, System] = Field(min_length=1)
+    queues: tuple[Queue, ...] = Field(min_length=1)
+    job_types: dict[str, JobType] = Field(default_factory=dict)  #: beside these, all with a handler
+    advertise: tuple[Scope, ...] | None = None  #: none: the queues, their CEs and sites
+    every: Seconds = 20  #: between two talks with the service; it may want to hear more often
+    work_every: Seconds = 5  #: between two rounds of work on the grid jobs
+    at_once: int = Field(default=50, ge=1)
+    retries: Again = Again()
+    gone: Proof = Proof()
+    beat: Seconds = 10  #: between two news of a local job
+    sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
+    output_limit: int = Field(default=4 << 30, ge=1)  #: bytes of a grid job, before compression
+    local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes of a local job
+    authorities: Path | None = None  #: file or directory of CA certificates; none: the system's
+
+    @model_validator(mode="after")
+    def _directories_are_absolute(self) -> Self:
+        if not self.directory.is_absolute():
+            raise ValueError(f"directory: {self.directory} is not absolute")
+        return self
+
+    def habits(self) -> Habits:
+        """How the job manager is to go about it."""
+        return Habits(
+            name=self.name,
+            directory=self.directory,
+            at_once=self.at_once,
+            retries=Retries(tries=self.retries.tries, exit_codes=self.retries.exit_codes),
+            beat=self.beat,
+            sandbox_limit=self.sandbox_limit,
+            local_output_limit=self.local_output_limit,
+            output_limit=self.output_limit,
+        )
+
+    def evidence(self) -> Evidence:
+        """When a local job is believed to be gone."""
+        return Evidence(listings=self.gone.listings, seconds=self.gone.seconds)
+
+    def scopes(self) -> tuple[str, ...]:
+        """What is advertised: sites before their CEs, and these before their queues."""
+        if self.advertise is not None:
+            return tuple(sorted(set(self.advertise)))
+        return tuple(sorted({scope for each in self.queues for scope in line(each.queue)}))
+
+
+def line(queue: str) -> tuple[str, ...]:
+    """The site, the CE and the queue of `Site/CE/Queue`, each with all that is above it."""
+    site, ce, _ = queue.split("/")
+    return (site, f"{site}/{ce}", queue)
+
+
+def read(content: object, file: str) -> Told:
+    """What a file says, already parsed.
+
+    Raises:
+        InvalidGateway: with every problem.
+    """
+    parts: tuple[type[BaseModel], ...] = (Queue, JobType, Again, *configuration.PARTS)
+    told = configuration.checked(Told, content, file, InvalidGateway, parts)
+    problems = [*configuration.contradictions(told.systems, told.queues, file), *_not_ours(told, file)]
+    if problems:
+        raise InvalidGateway(problems)
+    return told
+
+
+def _not_ours(told: Told, file: str) -> list[Problem]:
+    """Scopes that none of the queues is in."""
+    ours = sorted({scope for each in told.queues for scope in line(each.queue)})
+    return [
+        Problem(
+            path=f"advertise/{number}",
+            message=f"{scope}: none of the queues is there",
+            suggestion=did_you_mean(scope, ours),
+            file=file,
+        )
+        for number, scope in enumerate(told.advertise or ())
+        if scope not in ours
+    ]

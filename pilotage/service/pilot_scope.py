@@ -1,0 +1,94 @@
+"""Which pilots a caller may see, send and speak of: those of its VOs, at its sites."""
+
+from cs_config.address import QueueAddress
+from pilotage.service.callers import Caller, Role
+from requirements.errors import InvalidRequest, NotAllowed
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+from requirements.values import fold
+from taskqueue.errors import PilotNotFound
+from taskqueue.pilots import Pilot, PilotFilter
+from taskqueue.states import PilotStatus
+
+
+def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> PilotFilter:
+    """The filter for what was asked, narrowed to what is the caller's.
+
+    Raises:
+        InvalidRequest: A word is no status of a pilot.
+    """
+    return PilotFilter(
+        vos=_narrowed(vo, frozenset() if caller.is_operator else caller.vos, fold_case=True),
+        sites=_narrowed(site, caller.sites),
+        statuses=_statuses(status),
+    )
+
+
+def vo_of(caller: Caller, named: str | None) -> str:
+    """The VO that pilots are sent for.
+
+    Raises:
+        InvalidRequest: It is not named, and the token has several.
+        NotAllowed: It is not the caller's.
+    """
+    vo = caller.vo if named is None else fold(named)
+    if vo is None:
+        raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
+    if not caller.may_read(vo):
+        raise NotAllowed(f"the token is not for pilots of {vo}")
+    return vo
+
+
+def require_site(caller: Caller, queue: QueueAddress) -> None:
+    """Refuse to send pilots to a site that is not the caller's.
+
+    Raises:
+        NotAllowed: It is not.
+    """
+    if caller.sites and queue.site not in caller.sites:
+        raise NotAllowed(f"the token is not for pilots at {queue.site}")
+
+
+def require(caller: Caller, pilot: Pilot) -> None:
+    """Refuse pilots of others as if there were none.
+
+    Raises:
+        PilotNotFound: It is not the caller's.
+    """
+    if caller.role is Role.PILOT and caller.stamp != pilot.stamp:
+        raise PilotNotFound(pilot.stamp)
+    is_there = not caller.sites or pilot.may_be_at(caller.sites)
+    # Whoever looks after a site sees all that comes there; who has a VO its own.
+    if not is_there or (caller.vos and not caller.may_read(pilot.vo)):
+        raise PilotNotFound(pilot.stamp)
+
+
+def _narrowed(named: str | None, own: frozenset[str], *, fold_case: bool = False) -> frozenset[str] | None:
+    """What was asked for and is one's own; None: everything. Nothing of one's own means no limit."""
+    if named is None:
+        return own or None
+    asked = frozenset(fold(name) if fold_case else name for name in _words(named))
+    return asked & own if own else asked
+
+
+def _statuses(named: str | None) -> frozenset[PilotStatus] | None:
+    if named is None:
+        return None
+    words = _words(named)
+    wrong = [word for word in words if word not in list(PilotStatus)]
+    if wrong:
+        raise InvalidRequest(
+            [
+                Problem(
+                    path="status",
+                    message=f"{word!r:.80} is no status of a pilot",
+                    suggestion=did_you_mean(word, list(PilotStatus)),
+                )
+                for word in wrong
+            ]
+        )
+    return frozenset(PilotStatus(word) for word in words)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

@@ -1,0 +1,107 @@
+"""A service, a real Slurm, and directors that are processes of their own between them."""
+
+import json
+import secrets
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from examples.servers.slurm import Slurm
+from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.running_service import Service
+
+
+class Field:
+    """A service, a Slurm, and the file of a director between them."""
+
+    def __init__(
+        self, service: Service, slurm: Slurm, directory: Path, *, vos: Sequence[str] = ("cms",)
+    ) -> None:
+        self.service = service
+        self.slurm = slurm
+        self.directory = directory
+        self.name = f"test-{secrets.token_hex(4)}"  # the Slurm remembers the jobs of other tests
+        self.vos = vos
+        self.file = directory / "director.yaml"
+
+    def tell(self, queues: Mapping[str, str], *pilot: str, **resources: int) -> None:
+        """Write the director's file.
+
+        Args:
+            queues: The partition of each queue of the tree.
+            pilot: Arguments of its pilots.
+            resources: What is asked of each queue, over one core, 300 MB, 600 s.
+        """
+        asked = {"system": "farm", "wall_time": 600, "memory": 300, **resources}
+        told = self._told([{"queue": name, "batch_queue": each, **asked} for name, each in queues.items()])
+        self.file.write_text(yaml.safe_dump({**told, "pilot": ["--max-empty=1", *pilot]}))
+
+    def _told(self, queues: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+        for vo in self.vos:
+            token = self.service.token("director", vo=vo, user="dora")
+            (self.directory / f"{vo}.token").write_text(token)
+        return {
+            "url": self.service.url,
+            "name": self.name,
+            "every": 0.3,
+            "pause": 1,
+            "longest_pause": 2,
+            "gone": {"listings": 2, "seconds": 2},
+            "vos": {vo: {"token_file": str(self.directory / f"{vo}.token")} for vo in self.vos},
+            "systems": {
+                "farm": {
+                    "kind": "slurm",
+                    "directory": str(self.directory / "jobs"),
+                    "environment": dict(self.slurm.environment),
+                }
+            },
+            "queues": queues,
+        }
+
+    def submit(self, vo: str, number: int, **more: object) -> list[int]:
+        job = {"Executable": "/bin/true", "CPUTime": 100, **more}
+        answer = self.service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job] * number})
+        assert answer.status_code == 201, answer.text
+        ids: list[int] = answer.json()["job_ids"]
+        return ids
+
+    def open_jobs(self) -> Counter[str]:
+        rows = self.service.operator().get("/api/v1/jobs/summary", params={"by": "status"}).json()["summary"]
+        return Counter({row["status"]: row["count"] for row in rows if row["status"] != "Done"})
+
+    def pilots(self) -> list[dict[str, Any]]:
+        answer = self.service.operator().get("/api/v1/pilots", params={"limit": 1000}).json()
+        found: list[dict[str, Any]] = answer["pilots"]
+        return found
+
+    def batch_jobs(self) -> list[tuple[str, str, str]]:
+        """Number, stamp and partition of all batch jobs of ours that Slurm remembers, ended ones too."""
+        listed = self.slurm.ask("squeue", "--noheader", "--me", "--states=all", "--format=%i|%j|%P")
+        rows = (line.split("|") for line in listed.splitlines())
+        return [
+            (number, name, partition) for number, name, partition in rows if name.startswith(f"{self.name}.")
+        ]
+
+    def director(self) -> Supervised:
+        words = ["director", "--config", str(self.file), "--home", str(self.directory)]
+        return Supervised("director", words, env={}, log=self.directory / "director.log")
+
+    def once(self) -> dict[str, Any]:
+        command = [str(PILOTAGE), "director", "--once", "--json"]
+        command += ["--config", str(self.file), "--home", str(self.directory)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def wait_until_done(self, director: Supervised) -> None:
+        deadline = time.monotonic() + 60
+        while jobs := self.open_jobs():
+            assert time.monotonic() < deadline, (jobs, director.log.read_text()[-3000:])
+            director.keep_alive()
+            time.sleep(0.3)

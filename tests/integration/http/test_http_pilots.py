@@ -1,0 +1,157 @@
+"""Pilots over HTTP: where they may land, what they wrote, how they fared."""
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.service.parts import utc_now
+from tests.running_service import Service
+
+LONG, SHORT, OTHER = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short", "LCG.B.org/ce2/all"
+
+
+def place(queue: str) -> dict[str, object]:
+    site, ce, name = queue.split("/")
+    return {"Site": site, "GridCE": ce, "Queue": name, "CPUTime": 100_000}
+
+
+def send(service: Service, stamp: str, *landings: str, **wishes: str) -> str:
+    """Register a pilot whose queue a broker picks; its token."""
+    director = service.as_role("director", **{"vo": "cms", **wishes})
+    body = {"stamp": stamp, "landings": landings, "secret": True}
+    answer = director.post("/api/v1/pilots", json=body)
+    assert answer.status_code == 201, answer.text
+    exchanged = service.client(answer.json()["secret"]).post(
+        f"/api/v1/pilots/{stamp}/token", json={"request_id": "12345678-1234-5678-1234-567812345678"}
+    )
+    assert exchanged.status_code == 200, exchanged.text
+    token: str = exchanged.json()["token"]
+    return token
+
+
+def test_a_pilot_of_a_broker_belongs_to_the_first_queue_that_it_states(service: Service):
+    pilot = service.client(send(service, "a.b.c.1", LONG, SHORT))
+    operator = service.operator()
+    assert operator.get("/api/v1/pilots/a.b.c.1").json()["site"] == ""
+    asked = pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [SHORT]})
+    assert asked.status_code == 200, asked.text
+    told = operator.get("/api/v1/pilots/a.b.c.1").json()
+    assert (told["queue"], told["landings"]) == ("short", [LONG, SHORT])
+    assert pilot.post("/api/v1/matcher/requestJob", json=place(SHORT)).status_code == 200
+    assert pilot.post("/api/v1/matcher/requestJob", json=place(LONG)).status_code == 403
+
+
+@pytest.mark.parametrize("is_asked_first", [False, True])
+def test_a_pilot_gets_nothing_where_its_broker_was_not_allowed_to_send_it(
+    service: Service, *, is_asked_first: bool
+):
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]})
+    pilot = service.client(send(service, "a.b.c.2", LONG, SHORT))
+    if is_asked_first:
+        refused = pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [OTHER]})
+    else:
+        refused = pilot.post("/api/v1/matcher/requestJob", json=place(OTHER))
+    assert refused.status_code == 403
+    assert "was not sent to LCG.B.org/ce2/all" in refused.text
+    assert pilot.post("/api/v1/matcher/requestJob", json=place(LONG)).json()["matches"]
+
+
+def test_a_director_sends_to_its_sites_only_and_sees_what_is_on_its_way_there(service: Service):
+    body = {"stamp": "s", "landings": [LONG, OTHER]}
+    director = service.as_role("director", vo="cms", site="LCG.A.org")
+    assert director.post("/api/v1/pilots", json=body).status_code == 403
+    send(service, "a.b.c.3", LONG, site="LCG.A.org")
+    send(service, "a.b.c.4", OTHER)
+    seen = director.get("/api/v1/pilots").json()["pilots"]
+    assert [pilot["stamp"] for pilot in seen] == ["a.b.c.3"]
+    assert director.get("/api/v1/pilots/a.b.c.4").status_code == 404
+    assert director.get("/api/v1/pilots", params={"site": "LCG_A.org"}).json()["pilots"] == []
+
+
+@pytest.mark.parametrize(
+    "places",
+    [{}, {"queue": LONG, "landings": [SHORT]}, {"landings": []}, {"landings": ["LCG.A.org/ce1/lung"]}],
+)
+def test_a_pilot_without_a_place_that_is_known_is_not_stored(service: Service, places: dict[str, object]):
+    answer = service.as_role("director", vo="cms").post("/api/v1/pilots", json={"stamp": "s", **places})
+    assert answer.status_code in (400, 404)
+    assert service.operator().get("/api/v1/pilots").json()["pilots"] == []
+
+
+def test_what_a_failed_pilot_wrote_is_shown_to_those_that_may_see_it(service: Service):
+    send(service, "a.b.c.5", LONG)
+    director = service.as_role("director", vo="cms")
+    path = "/api/v1/pilots/a.b.c.5/output"
+    assert director.get(path).json()["error"]["code"] == "pilot_output_not_found"
+    assert director.post(path, json={"stderr": "no such library"}).status_code == 200
+    assert service.as_role("site_admin", site="LCG.A.org").get(path).json()["stderr"] == "no such library"
+    assert service.as_role("site_admin", site="LCG.B.org").get(path).status_code == 404
+    assert service.as_role("director", vo="dune").get(path).status_code == 404
+    assert service.as_role("director", vo="dune").post(path, json={}).status_code == 404
+    assert director.get("/api/v1/pilots/a.b.c.5").json()["has_output"] is True
+
+
+def test_a_director_learns_which_stamps_are_nobodys(service: Service):
+    send(service, "a.b.c.6", LONG)
+    director = service.as_role("director", vo="cms")
+    director.post("/api/v1/pilots", json={"stamp": "a.b.c.7", "queue": LONG})
+    director.post("/api/v1/pilots/a.b.c.7/status", json={"status": "Aborted"})
+    question = {"stamps": ["a.b.c.6", "a.b.c.7", "a.b.c.8"]}
+    said = service.as_role("director", vo="dune").post("/api/v1/pilots/standings", json=question).json()
+    assert said["standings"] == {"a.b.c.6": "active", "a.b.c.7": "ended", "a.b.c.8": "unknown"}
+
+
+def test_pilots_are_counted_by_queue_with_why_they_were_empty_and_what_their_queue_is_worth(service: Service):
+    director = service.as_role("director", vo="cms")
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]})
+    for number, (status, reason) in enumerate(
+        [
+            ("Done", "no_task_queue"),
+            ("Done", "limits"),
+            ("Done", "limits"),
+            ("Aborted", None),
+            ("Waiting", None),
+        ]
+    ):
+        stamp = f"north.any.{number}"
+        director.post("/api/v1/pilots", json={"stamp": stamp, "queue": LONG})
+        news = {"status": status, "empty_reason": reason}
+        assert director.post(f"/api/v1/pilots/{stamp}/status", json=news).status_code == 200
+    served = service.client(send(service, "north.any.7", LONG, SHORT))
+    assert served.post("/api/v1/matcher/requestJob", json=place(LONG)).json()["matches"]
+
+    by_queue = director.get("/api/v1/pilots/summary", params={"by": "queue"}).json()["summary"]
+    by_reason = director.get("/api/v1/pilots/summary", params={"by": "empty_reason"}).json()["summary"]
+
+    [row] = by_queue
+    expected = {"count": 6, "jobs": 1, "active": 2, "with_jobs": 1, "empty": 3, "broken": 1}
+    assert row == {**expected, "queue": LONG, "quality": 0.2}
+    assert {row["empty_reason"]: row["empty"] for row in by_reason} == {
+        "": 0,
+        "limits": 2,
+        "no_task_queue": 1,
+    }
+    text = service.as_role("monitor").get("/metrics").text
+    assert f'pilotage_pilots{{queue="{LONG}",status="Done",vo="cms"}} 3.0' in text
+    assert f'pilotage_empty_pilots{{queue="{LONG}",reason="limits",vo="cms"}} 2.0' in text
+    assert f'pilotage_queue_quality{{queue="{LONG}",vo="cms"}} 0.2' in text
+
+
+def test_a_summary_leaves_out_what_ended_before_and_other_peoples_pilots(service: Service):
+    director = service.as_role("director", vo="cms")
+    for stamp in ("ended", "lives"):
+        director.post("/api/v1/pilots", json={"stamp": stamp, "queue": LONG})
+    director.post("/api/v1/pilots/ended/status", json={"status": "Failed"})
+
+    def count(role: str = "director", *, vo: str = "cms", hours: int = -1) -> int:
+        since = (utc_now() + timedelta(hours=hours)).isoformat()
+        answer = service.as_role(role, vo=vo).get("/api/v1/pilots/summary", params={"since": since})
+        return sum(row["count"] for row in answer.json()["summary"])
+
+    assert (count(), count(hours=1), count(vo="dune")) == (2, 1, 0)
+
+
+def test_a_wrong_name_in_a_summary_is_refused_with_what_was_meant(service: Service):
+    answer = service.operator().get("/api/v1/pilots/summary", params={"by": "queu"})
+    assert answer.status_code == 400
+    assert "did you mean queue" in answer.text

@@ -1,0 +1,153 @@
+"""Several payloads at once on one slot, and that they do not disturb each other."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lease_server import LeaseServer, Refusal
+from tests.pilot_process import PilotProcess, files_of, run
+
+
+@pytest.fixture
+def server() -> Iterator[LeaseServer]:
+    with LeaseServer() as made:
+        yield made
+
+
+def shell(script: str, **more: object) -> dict[str, object]:
+    return {"Executable": "/bin/sh", "Arguments": ["-c", script], **more}
+
+
+def meeting(place: Path, number: int, of: int) -> dict[str, object]:
+    """Ends only when so many of its kind run at the same time."""
+    await_all = f"while [ $(ls {place} | wc -l) -lt {of} ]; do sleep 0.05; done"
+    return shell(f"touch {place}/{number}; {await_all}; pwd; env")
+
+
+def variables(output: bytes | None) -> dict[str, str]:
+    lines = files_of(output)["std.out"].splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def test_payloads_run_beside_each_other_each_with_its_own(server: LeaseServer, tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    jobs = [server.add(meeting(tmp_path / "place", number, 3)) for number in range(3)]
+
+    words = ("--processors", "3", "--max-ram", "3000", "--gpus", "2")
+    ended = run(server.url, tmp_path / "work", *words, environment={"CUDA_VISIBLE_DEVICES": "4,7"})
+
+    assert {job.status for job in jobs} == {"Done"}
+    assert len(ended["jobs"]) == 3
+    first, *_ = server.bodies("requestJob")
+    assert (first["count"], first["NumberOfProcessors"], first["GPUs"]) == (3, 3, 2)
+    seen = [variables(job.output) for job in jobs]
+    assert len({each["PWD"] for each in seen}) == len({each["TMPDIR"] for each in seen}) == 3
+    assert {each["PILOTAGE_JOB_RAM"] for each in seen} == {"1000"}
+    assert {each["DIRAC_JOB_PROCESSORS"] for each in seen} == {"1"}
+    assert {each["CUDA_VISIBLE_DEVICES"] for each in seen} == {""}, "none of them asked for one"
+
+
+def test_the_end_of_one_payload_makes_room_for_the_next(server: LeaseServer, tmp_path: Path) -> None:
+    long = server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
+    short = [server.add(shell("true")) for _ in range(3)]
+    last = server.add(shell(f"touch {tmp_path}/go"))
+
+    run(server.url, tmp_path / "work", "--processors", "2", "--max-ram", "2000")
+
+    assert {job.status for job in (long, *short, last)} == {"Done"}
+    asked = [(each["NumberOfProcessors"], each["MaxRAM"]) for each in server.bodies("requestJob")]
+    assert asked[0] == (2, 2000)
+    assert (1, 1000) in asked
+
+
+def test_a_node_is_offered_whole_only_while_it_is(server: LeaseServer, tmp_path: Path) -> None:
+    server.parameters |= {"WholeNode": True, "NumberOfProcessors": 2, "Tag": ["WholeNode", "fast"]}
+    server.retry_after = 0
+    server.add(shell("sleep 1"))
+
+    run(server.url, tmp_path)
+
+    offered = {each["NumberOfProcessors"]: each for each in server.bodies("requestJob")}
+    assert offered[2]["WholeNode"] is True
+    assert "WholeNode" not in offered[1]
+    assert (offered[2]["Tag"], offered[1]["Tag"]) == (["WholeNode", "fast"], ["fast"])
+
+
+def test_who_has_the_whole_node_is_alone(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add(shell("env", WholeNode=True))
+    other = server.add(shell("true"))
+    server.refuse("/finish", Refusal(503, "unavailable", retry_after=1))
+    words = ("--processors", "4", "--max-ram", "4000", "--max-jobs", "1")
+
+    with PilotProcess(server.url, tmp_path, *words) as pilot:
+        server.wait_for(lambda: job.output is not None)
+        server.refuse("/finish", None)
+        pilot.end()
+
+    assert other.status == "Waiting"
+    seen = variables(job.output)
+    assert (seen["DIRAC_WHOLENODE"], seen["DIRAC_JOB_PROCESSORS"]) == ("True", "4")
+    assert seen["PILOTAGE_JOB_RAM"] == "4000"
+
+
+def test_one_that_crashes_is_killed_or_takes_too_much_leaves_the_others_alone(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    greedy = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(60)"
+    modest = server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo fine"))
+    killed = server.add(shell("echo begun; while :; do sleep 0.1; done"))
+    crashes = server.add(shell("kill -SEGV $$"))
+    takes = server.add({"Executable": "python3", "Arguments": ["-c", greedy]})
+
+    with PilotProcess(server.url, tmp_path / "work", "--processors", "4", "--max-ram", "120") as pilot:
+        server.wait_for(lambda: crashes.status == takes.status == "Failed")
+        server.wait_for(lambda: killed.attempts and killed.attempt.heartbeats)
+        server.kill(killed)
+        server.wait_for(lambda: killed.attempt.report is not None)
+        assert modest.status == "Running"
+        (tmp_path / "go").touch()
+        pilot.end()
+
+    assert takes.minor_status == "Job has exceeded its memory limit"
+    assert crashes.application_status == "ended by signal 11 (SIGSEGV)"
+    assert (modest.status, files_of(modest.output)["std.out"]) == ("Done", "fine\n")
+
+
+def test_large_jobs_are_not_kept_out_for_ever(server: LeaseServer, tmp_path: Path) -> None:
+    server.retry_after = 0
+    server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
+    words = ("--processors", "2", "--whole-every", "0.001", "--verbose")
+
+    with PilotProcess(server.url, tmp_path / "work", *words) as pilot:
+        server.wait_for(lambda: server.bodies("/heartbeat"))
+        waiting = server.add(shell("true"))
+        asked = len(server.bodies("requestJob"))
+        server.wait_for(lambda: len(server.bodies("/heartbeat")) >= 5)
+        assert len(server.bodies("requestJob")) == asked
+        (tmp_path / "go").touch()
+        pilot.end()
+
+    assert waiting.status == "Done"
+    assert {each["NumberOfProcessors"] for each in server.bodies("requestJob")} == {2}
+
+
+@pytest.mark.parametrize("how", ["signal", "file"])
+def test_a_pilot_that_drains_finishes_what_runs(server: LeaseServer, tmp_path: Path, how: str) -> None:
+    running = server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo finished"))
+    words = ("--processors", "2", "--drain-file", str(tmp_path / "drain"))
+    with PilotProcess(server.url, tmp_path / "work", *words) as pilot:
+        server.wait_for(lambda: running.status == "Running")
+        if how == "file":
+            (tmp_path / "drain").touch()
+        else:
+            pilot.process.send_signal(signal.SIGUSR1)
+        pilot.wait_until_it_says("no more jobs")
+        waiting = server.add(shell("true"))
+        (tmp_path / "go").touch()
+        ended = pilot.end()
+
+    assert (running.status, files_of(running.output)["std.out"]) == ("Done", "finished\n")
+    assert waiting.status == "Waiting"
+    assert (ended["returncode"], ended["reason"]) == (0, "told to take no more work")

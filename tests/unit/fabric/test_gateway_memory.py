@@ -1,0 +1,72 @@
+"""What a gateway keeps on its disk beside the manager's book: names of requests, and its token."""
+
+import base64
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.gateway.kept_token import KeptToken
+from pilotage.fabric.gateway.requests import Requests
+from pilotage.fabric.manager.errors import StateUnusable
+
+
+def test_a_request_keeps_its_name_over_a_restart_until_it_is_done(tmp_path: Path) -> None:
+    file = tmp_path / "requests.json"
+    name = Requests(file).name("cms A/b/c")
+    again = Requests(file)
+    assert again.name("cms A/b/c") == name
+    again.done("cms A/b/c")
+    assert Requests(file).names == {}
+    assert again.name("cms A/b/c") != name
+
+
+def test_different_questions_have_different_names(tmp_path: Path) -> None:
+    requests = Requests(tmp_path / "requests.json")
+    assert requests.name("cms A/b/c") != requests.name("dune A/b/c")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '"x"'])
+def test_names_that_cannot_be_read_are_not_replaced(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "requests.json"
+    file.write_text(content)
+    with pytest.raises(StateUnusable, match=r"requests\.json"):
+        Requests(file)
+    assert file.read_text() == content
+
+
+def test_a_name_that_cannot_be_written_down_is_not_used(tmp_path: Path) -> None:
+    requests = Requests(tmp_path / "no such directory" / "requests.json")
+    with pytest.raises(StateUnusable):
+        requests.name("cms A/b/c")
+    assert requests.names == {}
+
+
+def _token(**claims: object) -> str:
+    said = {"sub": "gateway", "role": "gateway", "vos": ["cms"], "sites": ["A"], **claims}
+    body = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
+    return f"e30.{body}.x"
+
+
+def test_a_renewed_token_serves_the_next_process_and_nobody_else(tmp_path: Path) -> None:
+    kept = KeptToken(file=tmp_path / "token")
+    given, renewed = _token(exp=1000), _token(exp=2000)
+    assert kept.later_of(given) == given
+    kept.write(renewed)
+    assert kept.later_of(given) == renewed
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "given", [_token(exp=3000), _token(exp=1000, vos=["dune"]), _token(exp=1000, sub="b")]
+)
+def test_a_later_token_or_one_for_somebody_else_replaces_what_was_kept(tmp_path: Path, given: str) -> None:
+    kept = KeptToken(file=tmp_path / "token")
+    kept.write(_token(exp=2000))
+    assert kept.later_of(given) == given
+
+
+def test_a_kept_token_that_cannot_be_read_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff")
+    assert KeptToken(file=tmp_path / "token").later_of(_token(exp=1)) == _token(exp=1)
