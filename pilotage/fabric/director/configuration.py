@@ -8,7 +8,9 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pilotage.fabric.batch import dialect, shipped_dialects
 from pilotage.fabric.batch.batch_system import Resources
+from pilotage.fabric.batch.dialect import Dialect, changed
 from pilotage.fabric.batch.idealizer import Evidence
 from pilotage.fabric.director.experience import Pause
 from pilotage.fabric.director.outlets import Habits, Outlet
@@ -38,7 +40,14 @@ class Kind(StrEnum):
 
     SLURM = "slurm"
     GRID_ENGINE = "gridengine"
+    PBS = "pbs"
+    LSF = "lsf"
+    COMMAND = "command"
     LOCAL = "local"
+
+
+#: Those that are told in a dialect.
+SPOKEN = frozenset({Kind.PBS, Kind.LSF, Kind.COMMAND})
 
 
 class HeadNode(_Told):
@@ -61,6 +70,19 @@ class System(_Told):
     ssh: HeadNode | None = None  #: none: the commands are on this host
     cores: int | None = Field(default=None, ge=1)  #: of this host that may be used, for `local`
     memory: int | None = Field(default=None, ge=1)  #: MB of this host, for `local`
+    #: Of `command`: all of it; of `pbs` and `lsf`: what differs from the shipped one.
+    dialect: Dialect | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _speaks_the_shipped_dialect(cls, said: object) -> object:
+        """Put the changes of a site into the dialect that is shipped for its kind."""
+        if not isinstance(said, dict) or said.get("kind") not in shipped_dialects.NAMES:
+            return said
+        changes = said.get("dialect", {})
+        if not isinstance(changes, dict):
+            return said
+        return {**said, "dialect": changed(shipped_dialects.content(said["kind"]), changes)}
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -73,6 +95,12 @@ class System(_Told):
             raise ValueError("a local system has no ssh, flags or environment")
         if not is_local and (self.cores or self.memory):
             raise ValueError(f"cores and memory are for local systems; give those of a {self.kind} queue")
+        if (self.dialect is not None) is not (self.kind in SPOKEN):
+            raise ValueError(
+                "a command system needs a dialect"
+                if self.kind is Kind.COMMAND
+                else f"a {self.kind} system has no dialect: it is for {', '.join(sorted(SPOKEN))}"
+            )
         return self
 
 
@@ -158,7 +186,7 @@ class Told(_Told):
 
 _Model = TypeVar("_Model", bound=BaseModel)
 #: What settings of a file may be within.
-PARTS: tuple[type[BaseModel], ...] = (System, Queue, HeadNode, Proof)
+PARTS: tuple[type[BaseModel], ...] = (System, Queue, HeadNode, Proof, *dialect.PARTS)
 
 
 def read(content: object, file: str) -> Told:
