@@ -19,6 +19,7 @@ class Kind(StrEnum):
 
     SLURM = "slurm"
     GRID_ENGINE = "gridengine"
+    HTCONDOR = "htcondor"
     PBS = "pbs"
     LSF = "lsf"
     COMMAND = "command"
@@ -33,6 +34,7 @@ _COMMANDS = frozenset({"environment", "flags", "ssh"})
 _NEEDED: Mapping[Kind, tuple[str, ...]] = {
     Kind.SLURM: ("directory",),
     Kind.GRID_ENGINE: ("directory",),
+    Kind.HTCONDOR: ("directory",),
     **dict.fromkeys(SPOKEN, ("directory", "dialect")),
     Kind.ARC: ("ce",),
     Kind.LOCAL: ("directory", "cores", "memory"),

@@ -94,7 +94,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ({"systems": {"ce": {"kind": "arc", "directory": "/a"}}}, "systems of the kind arc need ce"),
         (
             {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
-            "systems of the kind local have no ssh: it is for command, gridengine, lsf, pbs, slurm",
+            "systems of the kind local have no ssh: it is for command, gridengine, htcondor, lsf, pbs, slurm",
         ),
         ({"every": 0}, "every: Input should be greater than 0, not 0"),
     ],
