@@ -18,7 +18,7 @@ from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.client import Client
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector, Kind, System, Told
-from pilotage.fabric.director.cycle import SiteDirector
+from pilotage.fabric.director.cycle import Director
 from pilotage.fabric.director.outlets import Intent, Sites
 from pilotage.fabric.pilot import bundle
 from pilotage.fabric.pilot_script import PilotScript
@@ -54,7 +54,7 @@ def parsed(file: Path, invalid: type[InvalidInput]) -> object:
 
 
 @contextmanager
-def opened(told: Told) -> Iterator[SiteDirector]:
+def opened(told: Told) -> Iterator[Director]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
@@ -71,7 +71,7 @@ def opened(told: Told) -> Iterator[SiteDirector]:
             habits=told.habits(),
             script=_script(told),
         )
-        yield SiteDirector(sites=sites, clients=clients)
+        yield Director(sites=sites, clients=clients)
 
 
 def token(file: Path) -> str:

@@ -18,7 +18,7 @@ from pilotage.fabric.batch.glitches import Glitch, Glitchy
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.client import Client
-from pilotage.fabric.director.cycle import SiteDirector
+from pilotage.fabric.director.cycle import Director
 from pilotage.fabric.director.outlets import Habits, Intent, Outlet, Sites
 from pilotage.fabric.director.summary import Summary
 from pilotage.service.parts import utc_now
@@ -107,7 +107,7 @@ class Ground:
         vos: Sequence[str] = ("cms",),
         resources: Resources = Resources(),  # noqa: B008 - frozen
         **habits: object,
-    ) -> SiteDirector:
+    ) -> Director:
         clients = {
             vo: Client(self.service.url, self.service.token("director", vo=vo, user="dora")) for vo in vos
         }
@@ -128,7 +128,7 @@ class Ground:
             habits=replace(Habits(name="north"), **habits),  # type: ignore[arg-type]
             script=self._script,
         )
-        return SiteDirector(sites=sites, clients=clients, chance=random.Random(1))
+        return Director(sites=sites, clients=clients, chance=random.Random(1))
 
     def _script(self, intent: Intent) -> str:
         assert intent.secret
@@ -139,7 +139,7 @@ class Ground:
         answer = self.service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job] * number})
         assert answer.status_code == 201, answer.text
 
-    def cycle(self, director: SiteDirector) -> Summary:
+    def cycle(self, director: Director) -> Summary:
         self.ticks += 60
         return director.cycle(self.now)
 
