@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -104,13 +105,29 @@ class Slurm:
 
     def stop(self) -> None:
         """End all daemons and what they run."""
+        for find in (self._daemons, self._job_processes):  # without daemons nothing new comes
+            for process in find():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def _daemons(self) -> list[psutil.Process]:
+        """The daemons with what they have started and not let go."""
+        found = []
         for file in self.directory.glob("*.pid"):
-            try:
+            with suppress(ValueError, psutil.NoSuchProcess):
                 process = psutil.Process(int(file.read_text()))
-            except (ValueError, psutil.NoSuchProcess):
-                continue
-            for each in [process, *process.children(recursive=True)]:
-                each.kill()
+                found += [process, *process.children(recursive=True)]
+        return found
+
+    def _job_processes(self) -> list[psutil.Process]:
+        """What runs in jobs of this cluster, with the processes of Slurm that watch it: nobody's children."""
+        found = []
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get("SLURM_CONF") == self.environment["SLURM_CONF"]:
+                with suppress(psutil.NoSuchProcess):
+                    found += [process, *process.children(recursive=True)]
+                    found += [each for each in process.parents() if each.name() == "slurmstepd"]
+        return found
 
     def ask(self, *command: str) -> str:
         """What one of Slurm's commands answers.

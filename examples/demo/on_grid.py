@@ -1,15 +1,11 @@
-"""The whole system on a real grid's resource tree: `./dev demo`.
+"""The whole system on a real grid's resource tree.
 
 Starts `pilotage up` in a temporary home directory, submits a few hundred jobs of several VOs, lets real
 pilots for real queue names run them side by side, and shows what happened. Leaves nothing behind.
 Exits 0 only if every job that can run is Done.
 """
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pilotage.cli import client_env
-from pilotage.fabric.client import Client
+from examples.demo.installation import Installation, console, ended
 
-GRID = Path(__file__).parent / "osg" / "resources.yaml"
-JOBS = Path(__file__).parent / "osg" / "jobs"
-PILOTAGE = Path(sys.executable).with_name("pilotage")
+GRID = Path(__file__).parents[1] / "osg" / "resources.yaml"
+JOBS = Path(__file__).parents[1] / "osg" / "jobs"
 
 #: VO and queue of each pilot.
 PILOTS = (
@@ -49,8 +42,6 @@ QUEUES_SHOWN = 2
 #: Seconds that the jobs may take together.
 PATIENCE = 120
 
-console = Console(highlight=False, width=max(Console().width, 100))
-
 
 def main() -> int:
     """Run the demonstration; the exit status."""
@@ -58,7 +49,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pilotage-demo-") as name, ExitStack() as processes:
         demo = Demo(Path(name))
         demo.say("The service, its optimizers and agents, on the Open Science Grid's 980 queues")
-        processes.enter_context(demo.service())
+        processes.enter_context(demo.service(demo.grid))
         demo.say("Jobs of four VOs")
         impossible, new_release, rfc, analysis, others = demo.submit_all()
         demo.say(f"{len(PILOTS)} pilots, each in a batch slot of another queue")
@@ -78,59 +69,13 @@ def main() -> int:
     return 0 if everything else 1
 
 
-class Demo:
-    """One installation in a temporary directory, and what is done with it."""
+class Demo(Installation):
+    """The installation, and what is done with it."""
 
     def __init__(self, directory: Path) -> None:
-        self.home = directory / "home"
-        self.directory = directory
+        super().__init__(directory)
         self.grid = directory / "resources.yaml"
         self.grid.write_text(GRID.read_text(encoding="utf-8"), encoding="utf-8")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
-        self.environment = {**kept, "PILOTAGE_HOME": str(self.home)}
-
-    def say(self, text: str) -> None:
-        """A heading."""
-        console.print()
-        console.rule(f"[bold]{text}", align="left")
-
-    def run(self, *arguments: str | Path, quiet: bool = False) -> Any:
-        """What a command of `pilotage` answers, as parsed JSON; it is shown as a user would type it."""
-        if not quiet:
-            shown = " ".join(_short(argument) for argument in arguments)
-            console.print(f"[dim]$[/] pilotage {shown}", soft_wrap=True)
-        command = [str(PILOTAGE), *map(str, arguments), "--json"]
-        result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        if result.returncode not in (0, 1) or not result.stdout:
-            raise SystemExit(f"{' '.join(command)}: {result.stderr}")
-        return json.loads(result.stdout)
-
-    def show(self, *arguments: str) -> None:
-        """A command with what it prints."""
-        console.print(f"[dim]$[/] pilotage {' '.join(arguments)}")
-        environment = {**self.environment, "COLUMNS": str(console.width)}
-        command = [str(PILOTAGE), *arguments]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        console.print(result.stdout.rstrip() + result.stderr, markup=False, soft_wrap=True)
-
-    @contextmanager
-    def service(self) -> Iterator[None]:
-        """`pilotage up`, until the end of the block."""
-        arguments = ["up", "--resources", str(self.grid), "--port", "0"]
-        console.print(f"[dim]$[/] pilotage up --resources {_short(GRID)}", soft_wrap=True)
-        with (self.directory / "up.log").open("wb") as log:
-            process = subprocess.Popen(
-                [PILOTAGE, *arguments], env=self.environment, stdout=log, stderr=log, start_new_session=True
-            )
-        with _ended(process, signal.SIGINT):
-            self._wait_until_ready(process)
-            yield
-
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        while not (self.home / "client.env").exists():
-            if process.poll() is not None:
-                raise SystemExit((self.directory / "up.log").read_text())
-            time.sleep(0.05)
 
     def submit_all(self) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
         """Ids of the jobs, kind by kind."""
@@ -162,22 +107,11 @@ class Demo:
         site, ce, name = queue.split("/")
         directory = self.directory / f"slot{number}"
         directory.mkdir()
-        environment = {**self.environment, **client_env.read(self.home), "PILOTAGE_TOKEN": token}
-        with (directory / "pilot.log").open("wb") as log:
-            process = subprocess.Popen(
-                [PILOTAGE, "pilot", "--site", site, "--ce", ce, "--queue", name],
-                cwd=directory,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        with _ended(process, signal.SIGTERM):
+        environment = {**self.reached(), "PILOTAGE_TOKEN": token}
+        words = ("pilot", "--site", site, "--ce", ce, "--queue", name)
+        log = directory / "pilot.log"
+        with ended(self.start(*words, log=log, directory=directory, **environment), signal.SIGTERM):
             yield
-
-    def _client(self) -> Client:
-        reached = client_env.read(self.home)
-        return Client(reached["PILOTAGE_URL"], reached["PILOTAGE_TOKEN"])
 
     def install_new_release(self, ids: Sequence[int]) -> None:
         """Add a software tag at one site; the job that waits for it becomes runnable by itself."""
@@ -194,7 +128,7 @@ class Demo:
         console.print()
         columns = (TextColumn("Jobs done"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         deadline = time.monotonic() + PATIENCE
-        with Progress(*columns, console=console) as bar, self._client() as client:
+        with Progress(*columns, console=console) as bar, self.client() as client:
             task = bar.add_task("jobs", total=len(ids))
             while time.monotonic() < deadline:
                 rows = client.summary(by=["status"], filters={"status": "Done,Failed,Killed"})
@@ -257,29 +191,3 @@ def _requirements(pool: dict[str, Any]) -> str:
 
 def _words(value: object) -> str:
     return " | ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-@contextmanager
-def _ended(process: subprocess.Popen[bytes], how: signal.Signals) -> Iterator[None]:
-    """Ask the process to end when the block does; one that will not is killed with all its children."""
-    try:
-        yield
-    finally:
-        process.send_signal(how)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _short(argument: str | Path) -> str:
-    """A path from where the user stands, if it lies below."""
-    path = Path(argument)
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):
-        return str(path.relative_to(Path.cwd()))
-    return str(argument)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,34 @@
+"""`./dev demo`: on a real grid's resource tree, or with `--slurm` on a real batch system."""
+
+import argparse
+import signal
+import sys
+
+from examples.demo import on_grid, on_slurm
+from examples.demo.installation import console
+
+
+def main() -> int:
+    """Run the demonstration that was asked for; the exit status."""
+    parser = argparse.ArgumentParser(prog="./dev demo", description="Show the whole system.")
+    parser.add_argument("--slurm", action="store_true", help="on a real Slurm; takes root on Debian")
+    parser.add_argument("--install", action="store_true", help="with --slurm: install Debian's packages")
+    parser.add_argument("--copies", type=int, metavar="N", help="with --slurm: of each kind of job")
+    said = parser.parse_args()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _end)
+    if said.slurm:
+        return on_slurm.main(copies=said.copies or on_slurm.COPIES, install=said.install)
+    return on_grid.main()
+
+
+def _end(number: int, _: object) -> None:
+    """End by way of all that cleans up, which nothing interrupts again."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    console.print("\nEnding; everything is cleaned up.")
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
