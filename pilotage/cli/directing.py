@@ -67,6 +67,7 @@ def opened(told: Told) -> Iterator[Director]:
         }
         sites = Sites(
             outlets={each.queue: each.outlet() for each in told.queues},
+            brokers={name: each.broker(name) for name, each in told.brokers.items()},
             systems=systems,
             habits=told.habits(),
             script=_script(told),
@@ -118,14 +119,12 @@ def _script(told: Told) -> Callable[[Intent], str]:
     authorities = None if told.authorities is None else told.authorities.read_text(encoding="ascii")
 
     def script(intent: Intent) -> str:
-        site, ce, queue = intent.outlet.queue.split("/")
         wanted = PilotScript(
             url=told.pilot_url or told.url,
             stamp=intent.stamp,
             secret=intent.secret,
-            site=site,
-            ce=ce,
-            queue=queue,
+            queue=intent.outlet.queue,
+            landings=intent.landings,
             pools=intent.pools,
             authorities=authorities,
             words=(*_slot(intent), *told.pilot),

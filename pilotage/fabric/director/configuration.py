@@ -6,21 +6,22 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from pilotage.fabric.batch.batch_system import Resources
-from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch.evidence import Evidence
 from pilotage.fabric.director.experience import Pause
 from pilotage.fabric.director.outlets import Habits, Outlet
 from pilotage.fabric.director.posts import NAME
+from pilotage.fabric.director.slots import Address, Flags, Slot
+from pilotage.fabric.director.slots import Settings as _Told
+from pilotage.fabric.director.told_brokers import BrokerName, ToldBroker
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
+from requirements.values import fold
 
 _URL = r"^https?://[^\s]+$"
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
-Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+){2}$")]
 
 
 class InvalidDirector(InvalidInput):
@@ -29,16 +30,16 @@ class InvalidDirector(InvalidInput):
     code = "config_error"
 
 
-class _Told(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class Kind(StrEnum):
     """The batch systems that are known."""
 
     SLURM = "slurm"
     GRID_ENGINE = "gridengine"
     LOCAL = "local"
+
+
+#: Those that a job can be given to for one of several queues, separated by commas.
+_TAKE_LISTS = frozenset({Kind.SLURM, Kind.GRID_ENGINE})
 
 
 class HeadNode(_Told):
@@ -76,18 +77,12 @@ class System(_Told):
         return self
 
 
-class Queue(_Told):
+class Queue(Slot):
     """A queue of the resource tree, and the batch queue behind it."""
 
     queue: Address  #: `Site/CE/Queue`
     system: str
     batch_queue: str | None = Field(default=None, min_length=1)  #: none: the last part of `queue`
-    cores: int = Field(default=1, ge=1)
-    memory: int | None = Field(default=None, ge=1)  #: MB of a slot
-    wall_time: int | None = Field(default=None, ge=60)  #: seconds of a slot
-    gpus: int = Field(default=0, ge=0)
-    whole_node: bool = False
-    flags: Flags = ()
 
     def outlet(self) -> Outlet:
         """As the director uses it."""
@@ -95,13 +90,7 @@ class Queue(_Told):
             queue=self.queue,
             system=self.system,
             batch_queue=self.batch_queue or self.queue.rpartition("/")[2],
-            resources=Resources(
-                cores=self.cores,
-                memory=self.memory,
-                wall_time=self.wall_time,
-                gpus=self.gpus,
-                whole_node=self.whole_node,
-            ),
+            resources=self.resources,
             flags=self.flags,
         )
 
@@ -113,10 +102,14 @@ class Vo(_Told):
 
 
 class Proof(_Told):
-    """What it takes to believe that a batch job is gone."""
+    """What it takes to believe something of a batch job."""
 
     listings: int = Field(default=3, ge=2)
     seconds: Seconds = 300
+
+    def evidence(self) -> Evidence:
+        """As it is looked for."""
+        return Evidence(listings=self.listings, seconds=self.seconds)
 
 
 class Told(_Told):
@@ -126,7 +119,8 @@ class Told(_Told):
     name: str = Field(pattern=f"^{NAME.pattern}$")
     vos: dict[str, Vo] = Field(min_length=1)
     systems: dict[str, System] = Field(min_length=1)
-    queues: tuple[Queue, ...] = Field(min_length=1)
+    queues: tuple[Queue, ...] = ()  #: that pilots are sent straight to
+    brokers: dict[BrokerName, ToldBroker] = Field(default_factory=dict)  #: that pick the queue
     every: Seconds = 60
     at_once: int = Field(default=100, ge=1)
     soon: Seconds = 900
@@ -134,9 +128,16 @@ class Told(_Told):
     longest_pause: Seconds = 3600
     keep_output: Seconds = 6 * 3600
     gone: Proof = Proof()
+    orphans: Proof = Proof(listings=5, seconds=1800)  #: that a batch job of ours is nobody's pilot
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
+
+    @model_validator(mode="after")
+    def _sends_pilots_somewhere(self) -> Self:
+        if not self.queues and not self.brokers:
+            raise ValueError("queues, brokers: one of them has to say where pilots are sent")
+        return self
 
     def habits(self) -> Habits:
         """How the director is to go about it."""
@@ -149,16 +150,17 @@ class Told(_Told):
             ),
             soon=timedelta(seconds=self.soon),
             keep_output=timedelta(seconds=self.keep_output),
+            orphans=self.orphans.evidence(),
         )
 
     def evidence(self) -> Evidence:
         """When a batch job is believed to be gone."""
-        return Evidence(listings=self.gone.listings, seconds=self.gone.seconds)
+        return self.gone.evidence()
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
 #: What settings of a file may be within.
-PARTS: tuple[type[BaseModel], ...] = (System, Queue, HeadNode, Proof)
+PARTS: tuple[type[BaseModel], ...] = (System, Queue, ToldBroker, HeadNode, Proof)
 
 
 def read(content: object, file: str) -> Told:
@@ -168,7 +170,7 @@ def read(content: object, file: str) -> Told:
         InvalidDirector: with every problem.
     """
     told = checked(Told, content, file, InvalidDirector)
-    if problems := contradictions(told.systems, told.queues, file):
+    if problems := contradictions(told.systems, told.queues, file) + _of_brokers(told, file):
         raise InvalidDirector(problems)
     return told
 
@@ -237,4 +239,21 @@ def contradictions(systems: Mapping[str, System], queues: Sequence[Queue], file:
         for number, name in enumerate(names)
         if name in names[:number]
     ]
+    return wrong
+
+
+def _of_brokers(told: Told, file: str) -> list[Problem]:
+    wrong = []
+    for name, broker in sorted(told.brokers.items()):
+        system = told.systems.get(broker.system)
+        if system is None:
+            message = f"there is no system {broker.system}, only {', '.join(sorted(told.systems))}"
+            wrong.append(Problem(path=f"brokers/{name}/system", message=message, file=file))
+        elif broker.entry is None and system.kind not in _TAKE_LISTS:
+            message = f"{broker.system} takes no list of queues; say which one takes all pilots"
+            wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
+        wrong += [
+            Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
+            for vo in sorted({fold(vo) for vo in broker.vos} - {fold(vo) for vo in told.vos})
+        ]
     return wrong

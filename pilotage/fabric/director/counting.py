@@ -43,12 +43,16 @@ def of_posts(
     return {post: tuple(of_post) for post, of_post in found.items()}
 
 
-def of_queues(pilots: Iterable[Pilot]) -> Mapping[str, Sequence[Pilot]]:
-    """The pilots of each queue; one that is on its way counts where fewest are of all that it may land in."""
+def of_queues(pilots: Iterable[Pilot], limits: Mapping[str, Limits]) -> Mapping[str, Sequence[Pilot]]:
+    """The pilots of each queue; one on its way counts where most room is left of all that it may land in."""
     found: dict[str, list[Pilot]] = defaultdict(list)
+
+    def left(queue: str) -> int:
+        of_queue = limits.get(queue, Limits())
+        return min(of_queue.total, of_queue.waiting) - len(found[queue])
+
     for pilot in sorted(pilots, key=lambda each: not each.queue):
-        queue = pilot.queue or min(pilot.queues, key=lambda name: len(found[name]))
-        found[queue].append(pilot)
+        found[pilot.queue or max(pilot.queues, key=left)].append(pilot)
     return found
 
 

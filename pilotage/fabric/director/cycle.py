@@ -101,10 +101,11 @@ class Director:
         return _Decided(new=demand.decide(situation, self.chance), pools=pools)
 
     def _rooms(
-        self, pilots: Iterable[Pilot], wanted: Iterable[Wanted], summary: Summary
+        self, pilots: Iterable[Pilot], wanted: Sequence[Wanted], summary: Summary
     ) -> Mapping[str, Room]:
         """What our queues take; where VOs see other limits of one queue the smaller ones hold."""
-        of_queue = counting.of_queues(pilots)
+        told = {queue: limits for each in wanted for queue, limits in each.limits.items()}
+        of_queue = counting.of_queues(pilots, told)
         rooms: dict[str, Room] = {}
         usable = self._usable(summary)
         for each in wanted:

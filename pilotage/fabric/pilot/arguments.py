@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from pilotage.fabric.pilot import facts
+from pilotage.fabric.pilot import facts, landing
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
 
 _ENDS = Ends()
@@ -50,7 +50,7 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
     return Settings(
         url=url,
         authorities=said.ca,
-        place=Place(said.site, said.ce, said.queue),
+        place=_place(said, environment),
         wishes=Wishes(
             vo=said.vo,
             pools=_pools(said.pools),
@@ -110,7 +110,13 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
 
 def _add_place(group: argparse._ArgumentGroup) -> None:
     for name in ("site", "ce", "queue"):
-        group.add_argument(f"--{name}", required=True, metavar=name.upper())
+        group.add_argument(f"--{name}", metavar=name.upper())
+    group.add_argument(
+        "--landings",
+        metavar="FILE",
+        help="where a broker picked the queue: JSON object with Site/CE/Queue by batch queue; "
+        "PILOTAGE_PLACE, or a file /etc/pilotage/place on the node, may say it as well",
+    )
     group.add_argument("--reference", metavar="ID", help="the CE's id of this pilot")
 
 
@@ -218,6 +224,16 @@ def _add_care(group: argparse._ArgumentGroup) -> None:
 def _named(file: str, environment: Mapping[str, str]) -> Path:
     """A file whose name may contain variables: nodes that see one directory have a file each."""
     return Path(Template(file).safe_substitute(environment))
+
+
+def _place(said: argparse.Namespace, environment: Mapping[str, str]) -> Place:
+    """The queue that is stated, or where we have landed."""
+    stated = (said.site, said.ce, said.queue)
+    if all(stated):
+        return Place(*stated)
+    if any(stated):
+        raise ValueError("--site, --ce and --queue need each other")
+    return landing.find({} if said.landings is None else landing.read(said.landings), environment)
 
 
 def _pools(said: str | None) -> tuple[str, ...]:
