@@ -60,6 +60,12 @@ class JobDescription:
     max_ram_mb: int = 0  #: 0: not stated
     min_ram_per_core_mb: int = 0
     gpus: int = 0
+    local_jobs: int | None = None  #: of a grid job
+    events: int | None = None
+    events_per_job: int | None = None  #: local job, that is
+    first_event: int | None = None
+    seed: int | None = None
+    cpu_per_event: float | None = None  #: seconds
     requirements: Requirements | None = None
     rank: Expression | None = None  #: orders the queues that are eligible; None: they are alike
     extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration knows

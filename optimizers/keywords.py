@@ -81,6 +81,13 @@ KEYWORDS = (
     _number("MaxRAM", "max_ram_mb", 0),
     _number("MinRAMPerCore", "min_ram_per_core_mb", 0, None, "RAMPerCore"),
     _number("GPUs", "gpus", 0, 1024, "GPU", "NumberOfGPUs"),
+    # What a grid job is made of; its job manager reads them.
+    _number("LocalJobs", "local_jobs", 1, 10**12),
+    _number("Events", "events", 1, 10**12),
+    _number("EventsPerJob", "events_per_job", 1, 10**12),
+    _number("FirstEvent", "first_event", 0, 10**12),
+    _number("Seed", "seed", 0, 2**31 - 1),
+    Keyword(name="CPUPerEvent", attribute="cpu_per_event", read=readers.number, minimum=0, maximum=10**12),
 )
 
 #: Read by `parametric` before a description is one job's.

@@ -41,6 +41,11 @@ def fault(call: Call) -> str | None:
         return f"the pattern has {len(pattern)} characters, allowed are {MAX_PATTERN}"
     if not set(options.lower()) <= _OPTIONS:
         return f"the options are {options[:20]!r}, allowed are i, m and s"
+    return refusal(pattern, options)
+
+
+def refusal(pattern: str, options: str) -> str | None:
+    """Why RE2 does not accept a pattern; None if it does."""
     try:
         compiled(pattern, options)
     except re2.error as error:

@@ -15,6 +15,7 @@ from cs_config.configuration import Configuration
 from examples.servers.slurm import Slurm
 from taskqueue import database
 from tests import debian
+from tests.arc_ce import ArcCe
 from tests.grid_engine import GridEngine
 from tests.postgres import TEMPLATE, Postgres
 from tests.redis_server import RedisServer
@@ -147,3 +148,21 @@ def grid_engine(short_directory: Path) -> Iterator[GridEngine]:
         yield cell
     finally:
         cell.stop()
+
+
+@pytest.fixture(scope="module")
+def arc_ce(short_directory: Path) -> Iterator[ArcCe]:
+    """A real ARC CE that runs jobs as processes of this host; for tests that clean up behind them."""
+    directory = short_directory / "arc"
+    directory.mkdir()
+    with ArcCe(directory) as ce:
+        yield ce
+
+
+@pytest.fixture(scope="module")
+def arc_before_slurm(short_directory: Path, slurm: Slurm) -> Iterator[ArcCe]:
+    """A real ARC CE before a real Slurm."""
+    directory = short_directory / "arc-slurm"
+    directory.mkdir()
+    with ArcCe.before_slurm(directory, slurm.environment) as ce:
+        yield ce

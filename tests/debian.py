@@ -8,13 +8,24 @@ import sys
 
 from examples.servers import slurm
 from examples.servers.debian import Suite, install
+from tests import torque
 
 SUITES = {
     "slurm": slurm.SUITE,
+    "torque": torque.SUITE,
     "gridengine": Suite(
         about="the batch system Grid Engine",
         programs=("qsub", "nsenter", "ip", "setpriv"),
         packages=("gridengine-master", "gridengine-exec", "gridengine-client", "iproute2", "util-linux"),
+        needs_root=True,
+    ),
+    "arc": Suite(
+        about="the computing element ARC CE",
+        programs=("arched", "/usr/share/arc/arc-arex-start", "openssl", "unshare", "mount"),
+        packages=(
+            *("nordugrid-arc-arex", "nordugrid-arc-plugins-needed"),
+            *("openssl", "util-linux", "mount"),
+        ),
         needs_root=True,
     ),
     "ssh": Suite(
@@ -36,7 +47,7 @@ def main() -> None:
     if "--install" in sys.argv[1:]:
         install(missing().values())
     for name, suite in missing().items():
-        packages, root = " ".join(suite.packages), " (as root)" if suite.needs_root else ""
+        packages, root = " ".join((*suite.packages, *suite.aside)), " (as root)" if suite.needs_root else ""
         sys.stderr.write(f"left out: {name} ({suite.about}); ./dev test --install{root} adds {packages}\n")
 
 

@@ -4,8 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 #: Servers are not in everybody's path.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -18,6 +20,7 @@ class Suite:
     about: str
     programs: tuple[str, ...]
     packages: tuple[str, ...]
+    aside: tuple[str, ...] = ()  #: packages that conflict with others: unpacked, not installed
     needs_root: bool = False  #: its server runs jobs of others
 
     @property
@@ -27,8 +30,9 @@ class Suite:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The programs that are not on this host."""
-        return tuple(program for program in self.programs if not shutil.which(program, path=PATH))
+        """The programs that are not on this host, and the packages that are not unpacked."""
+        programs = (program for program in self.programs if not shutil.which(program, path=PATH))
+        return (*programs, *(package for package in self.aside if not aside(package).is_dir()))
 
     @property
     def may_be_run(self) -> bool:
@@ -36,13 +40,20 @@ class Suite:
         return not self.needs_root or os.geteuid() == 0
 
 
+def aside(package: str) -> Path:
+    """Where the files of a package lie that is unpacked and not installed."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "pilotage" / "debian" / package
+
+
 def install(suites: Iterable[Suite]) -> None:
-    """Install the packages of suites; without any it does nothing.
+    """Install the packages of suites, unpack what would drive out others; without any it does nothing.
 
     Raises:
         SystemExit: This is no Debian, or we are not root.
     """
-    packages = sorted({package for suite in suites for package in suite.packages})
+    wanted = tuple(suites)
+    packages = sorted({package for suite in wanted for package in suite.packages})
     if not packages:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -54,3 +65,17 @@ def install(suites: Iterable[Suite]) -> None:
     subprocess.run([*apt, "update"], env=quiet, check=True)
     command = [*apt, "install", "--yes", "--no-install-recommends", *packages]
     subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
+    for package in sorted({package for suite in wanted for package in suite.aside}):
+        _unpack(package, apt)
+
+
+def _unpack(package: str, apt: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        # As root apt fetches as a user of its own, who has to be let in.
+        Path(directory).chmod(0o777)
+        subprocess.run([*apt, "download", package], cwd=directory, check=True)
+        [archive] = Path(directory).glob("*.deb")
+        unpacked = Path(directory, "unpacked")
+        subprocess.run(["dpkg", "-x", archive, unpacked], check=True)
+        shutil.rmtree(aside(package), ignore_errors=True)
+        shutil.copytree(unpacked, aside(package), symlinks=True)

@@ -3,35 +3,28 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pilotage.cli import application, options, output
+from pilotage.cli import application, batch_systems, directing, options, output
 from pilotage.cli.failures import REFUSED, WrongUsage
+from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.batch_system import BatchSystem, Resources
 from pilotage.fabric.batch.bench import Bench, Violated
 from pilotage.fabric.batch.conformance import CHECKS
+from pilotage.fabric.batch.dialect import PARTS, Dialect, InvalidDialect, changed
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.glitches import GlitchyShell
-from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.director import configuration
+from pilotage.fabric.director.configuration import SPOKEN, Kind
 from requirements.suggestion import did_you_mean
-
-
-class Kind(StrEnum):
-    """The batch systems that are known."""
-
-    SLURM = "slurm"
-    GRID_ENGINE = "gridengine"
-    LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +58,10 @@ def batch_check(
     queue: Annotated[str, typer.Option(help="The queue that takes the jobs.")] = QUEUE,
     memory: Annotated[int | None, typer.Option(min=1, help="MB that each job asks for.")] = None,
     wall_time: Annotated[int | None, typer.Option(min=60, help="Seconds that each job asks for.")] = None,
+    dialect: Annotated[
+        Path | None,
+        typer.Option(help="For command: its commands and answers (YAML); for pbs and lsf: what differs."),
+    ] = None,
     patience: Annotated[float, typer.Option(help="Seconds until a small job has ended.")] = 120,
     only: Annotated[list[str] | None, typer.Option(help="This check only; may be repeated.")] = None,
     as_json: options.AsJson = False,
@@ -72,9 +69,9 @@ def batch_check(
     """Run every check that a batch system has to pass, with real jobs of one core, and remove them again."""
     shell = GlitchyShell(shell=LocalShell())
     bench = Bench(
-        system=_system(kind, directory.absolute(), shell),
+        system=_system(kind, directory.absolute(), shell, dialect),
         queue=queue,
-        shell=None if kind is Kind.LOCAL else shell,
+        faults=None if kind is Kind.LOCAL else shell,
         resources=Resources(memory=memory, wall_time=wall_time),
         patience=patience,
     )
@@ -88,11 +85,25 @@ def batch_check(
         raise typer.Exit(REFUSED)
 
 
-def _system(kind: Kind, directory: Path, shell: GlitchyShell) -> BatchSystem:
+def _system(kind: Kind, directory: Path, shell: GlitchyShell, dialect: Path | None) -> BatchSystem:
     if kind is Kind.LOCAL:
         return LocalHost(directory=str(directory), cores=4, memory=4000)
     areas = WorkAreas(directory=str(directory), shell=shell)
-    return Slurm(areas=areas) if kind is Kind.SLURM else GridEngine(areas=areas)
+    return batch_systems.commanded(kind, areas, dialect=_dialect(kind, dialect))
+
+
+def _dialect(kind: Kind, file: Path | None) -> Dialect | None:
+    """The shipped dialect with what the file changes, or the file's own."""
+    if kind not in SPOKEN:
+        if file is not None:
+            raise WrongUsage(f"--dialect: {kind} has none, it is for {', '.join(sorted(SPOKEN))}")
+        return None
+    if kind is Kind.COMMAND and file is None:
+        raise WrongUsage("command: give its --dialect")
+    content = {} if file is None else directing.parsed(file, InvalidDialect)
+    if kind in shipped_dialects.NAMES and isinstance(content, Mapping):
+        content = changed(shipped_dialects.content(kind), content)
+    return configuration.checked(Dialect, content, str(file), InvalidDialect, PARTS)
 
 
 def _chosen(only: list[str] | None) -> list[str]:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import yaml
 
+from pilotage.cli import batch_systems
 from pilotage.fabric import pilot_script
 from pilotage.fabric.batch.batch_system import BatchSystem
-from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.idealizer import Idealized
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.shell import LocalShell, Shell
-from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import Host, SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.client import Client
@@ -93,7 +92,7 @@ def system(told: System, stack: ExitStack) -> BatchSystem:
     if told.kind is Kind.LOCAL:
         return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)
     areas = WorkAreas(directory=directory, shell=shell(told, stack))
-    return (Slurm if told.kind is Kind.SLURM else GridEngine)(areas=areas, flags=told.flags)
+    return batch_systems.commanded(told.kind, areas, flags=told.flags, dialect=told.dialect)
 
 
 def shell(told: System, stack: ExitStack) -> Shell:

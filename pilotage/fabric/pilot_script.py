@@ -1,57 +1,11 @@
 """What a director gives to a batch system: one executable text that holds a whole pilot."""
 
-import base64
-import io
 import json
 import shlex
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: Versions of Python that are looked for by name, after the one that the host calls its own.
-_VERSIONS = range(9, 20)
-#: Where enterprise systems keep one that is not in anybody's way.
-_ELSEWHERE = ("/usr/bin/python3", "/usr/libexec/platform-python")
-
-# Signals go to the pilot, and its files are removed when it has ended: hence no `exec`.
-_TEXT = """\
-#!/bin/sh
-# A pilot. Its secret is good for one start: a second one ends at once and touches nothing.
-umask 077
-for python in {pythons}
-do
-  "$python" -c 'import sys, ssl, zlib; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1 && break
-  python=
-done
-if [ -z "$python" ]
-then
-  echo "pilot: no Python 3.9 or later on $(uname -n); looked for {pythons}" >&2
-  exit {host}
-fi
-area=$(mktemp -d "${{TMPDIR:-/tmp}}/pilot-XXXXXXXX") || exit {host}
-trap 'rm -rf "$area"' EXIT
-trap 'exit {host}' TERM INT HUP USR1 USR2
-"$python" -I - "$area" <<'END_OF_FILES' || exit {host}
-import base64, io, sys, zipfile
-zipfile.ZipFile(io.BytesIO(base64.b64decode('''
-{files}
-'''))).extractall(sys.argv[1])
-END_OF_FILES
-"$python" -E -s "$area/pilot.pyz" {words} &
-pilot=$!
-trap 'kill -TERM "$pilot" 2>/dev/null' TERM INT HUP USR2
-trap 'kill -USR1 "$pilot" 2>/dev/null' USR1
-wait "$pilot"
-status=$?
-while kill -0 "$pilot" 2>/dev/null
-do
-  wait "$pilot"
-  status=$?
-done
-exit "$status"
-"""
-#: What the pilot ends with where a host cannot run jobs.
-_HOST = 4
+from pilotage.fabric.node_script import NodeScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +29,13 @@ def text(script: PilotScript, zipapp: bytes) -> str:
         script: What the pilot is to know.
         zipapp: The pilot itself, `pilot.bundle.content()`.
     """
-    files = {**_files(script), "pilot.pyz": zipapp}
-    return _TEXT.format(
-        pythons=" ".join(_pythons()),
-        files=_packed(files),
-        words=" ".join(_words(script)),
-        host=_HOST,
-    )
+    return NodeScript(
+        name="pilot",
+        about="A pilot. Its secret is good for one start: a second one ends at once and touches nothing.",
+        program="pilot.pyz",
+        words=_words(script),
+        files={**_files(script), "pilot.pyz": zipapp},
+    ).text()
 
 
 def _files(script: PilotScript) -> Mapping[str, bytes]:
@@ -109,15 +63,3 @@ def _words(script: PilotScript) -> list[str]:
     if script.authorities is not None:
         words.append('--ca="$area/authorities.pem"')
     return words + [shlex.quote(word) for word in script.words]
-
-
-def _packed(files: Mapping[str, bytes]) -> str:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
-        for name, data in files.items():
-            members.writestr(name, data)
-    return base64.encodebytes(archive.getvalue()).decode("ascii").rstrip()
-
-
-def _pythons() -> list[str]:
-    return ["python3", *(f"python3.{minor}" for minor in reversed(_VERSIONS)), *_ELSEWHERE]

@@ -15,9 +15,7 @@ from pilotage.fabric.batch.batch_system import (
     Resources,
     State,
 )
-from pilotage.fabric.batch.glitches import Glitch, Glitchy, GlitchyShell
-
-_POLL = 0.2  # seconds
+from pilotage.fabric.batch.glitches import Faults, Glitch, Glitchy
 
 
 class Violated(Exception):
@@ -30,8 +28,10 @@ class Bench:
 
     system: BatchSystem
     queue: str
-    shell: GlitchyShell | None = None  #: the one that the system works through; None: it runs no commands
+    faults: Faults | None = None  #: in what the system works through; None: they are made at the seam
     resources: Resources = field(default_factory=Resources)
+    poll: float = 0.2  #: seconds between two looks at a job
+    gentle: bool = True  #: a kill leaves a job the time to end by itself
     many: int = 1000  #: jobs of one query
     patience: float = 120.0  #: seconds until a small job has ended
     _open: list[Handle] = field(default_factory=list)
@@ -63,13 +63,13 @@ class Bench:
                 raise Violated(f"after {self.patience:.0f} s a job is {report}, expected {', '.join(states)}")
             if report.state in ENDED:
                 raise Violated(f"a job ended as {report}, expected {', '.join(states)}")
-            time.sleep(_POLL)
+            time.sleep(self.poll)
         return report
 
     @contextmanager
     def disturbed(self, glitch: Glitch) -> Iterator[BatchSystem]:
         """The batch system while something goes wrong: with its commands, or at the seam if it has none."""
-        faults = self.shell or Glitchy(system=self.system)
+        faults = self.faults or Glitchy(system=self.system)
         faults.glitch = glitch
         try:
             yield faults if isinstance(faults, Glitchy) else self.system
@@ -85,5 +85,5 @@ class Bench:
             states = {report.state for report in self.system.status(handles).values()}
             if states <= ENDED | {State.MISSING}:
                 break
-            time.sleep(_POLL)
+            time.sleep(self.poll)
         self.system.forget(handles)

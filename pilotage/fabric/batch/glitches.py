@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pilotage.fabric.batch.batch_system import BatchJob, BatchSystem, Capacity, Handle, Output, Report, State
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionUncertain
@@ -20,6 +20,12 @@ class Glitch(StrEnum):
     PARTIAL = "partial"  #: half of a listing
     DOUBLED = "doubled"  #: every line of a listing twice
     FULL = "full"  #: nothing can be written
+
+
+class Faults(Protocol):
+    """What a batch system works through, and what goes wrong with it now."""
+
+    glitch: Glitch | None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,6 +11,9 @@ from typing import Protocol
 
 from pilotage.fabric.batch.errors import BatchSystemAway
 
+#: Characters that are shown of a complaint.
+_SAID = 500
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
@@ -22,9 +25,11 @@ class Completed:
 
     @property
     def said(self) -> str:
-        """What it complained of, for a person: one line of at most 500 characters, and its status."""
-        text = (self.stderr or self.stdout).strip().replace("\n", "; ")
-        return f"{text[:500]} (exit status {self.status})"
+        """What it complained of, for a person: one line without its middle if it is long, and its status."""
+        text = "; ".join(line for line in f"{self.stderr}\n{self.stdout}".splitlines() if line.strip())
+        if len(text) > _SAID:
+            text = f"{text[: _SAID // 3]} … {text[-2 * _SAID // 3 :]}"  # the reason tends to come last
+        return f"{text} (exit status {self.status})"
 
 
 class NoAnswer(BatchSystemAway):

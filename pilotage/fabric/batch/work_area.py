@@ -78,9 +78,8 @@ class WorkAreas:
     def prepare(self, job: BatchJob) -> str:
         """Lay out what a job needs; the path of the script that the batch system is to run."""
         self.shell.write(self.path(job.stamp, "job"), job.script.encode(), executable=True)
-        wrapper = _WRAPPER.format(area=shlex.quote(self.path(job.stamp)), twice=STARTED_TWICE)
         script = self.path(job.stamp, "wrapper")
-        self.shell.write(script, wrapper.encode(), executable=True)
+        self.shell.write(script, wrapper(self.path(job.stamp)).encode(), executable=True)
         return script
 
     def marks(self, stamps: Iterable[str]) -> Mapping[str, Marks]:
@@ -122,6 +121,11 @@ class WorkAreas:
         """Remove the directories of jobs."""
         for stamp in stamps:
             self.shell.remove(self.path(stamp))
+
+
+def wrapper(area: str) -> str:
+    """The script that runs the file `job` of a directory, once, and leaves its output and its marks there."""
+    return _WRAPPER.format(area=shlex.quote(area), twice=STARTED_TWICE)
 
 
 def _batches(stamps: Sequence[str]) -> Iterator[list[str]]:

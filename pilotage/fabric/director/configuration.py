@@ -8,7 +8,10 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from pilotage.fabric.batch import dialect, shipped_dialects
+from pilotage.fabric.batch.dialect import Dialect, changed
 from pilotage.fabric.batch.evidence import Evidence
+from pilotage.fabric.director import told_brokers
 from pilotage.fabric.director.experience import Pause
 from pilotage.fabric.director.outlets import Habits, Outlet
 from pilotage.fabric.director.posts import NAME
@@ -18,7 +21,6 @@ from pilotage.fabric.director.told_brokers import BrokerName, ToldBroker
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
-from requirements.values import fold
 
 _URL = r"^https?://[^\s]+$"
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
@@ -35,11 +37,16 @@ class Kind(StrEnum):
 
     SLURM = "slurm"
     GRID_ENGINE = "gridengine"
+    PBS = "pbs"
+    LSF = "lsf"
+    COMMAND = "command"
     LOCAL = "local"
 
 
 #: Those that a job can be given to for one of several queues, separated by commas.
 _TAKE_LISTS = frozenset({Kind.SLURM, Kind.GRID_ENGINE})
+#: Those that are told in a dialect.
+SPOKEN = frozenset({Kind.PBS, Kind.LSF, Kind.COMMAND})
 
 
 class HeadNode(_Told):
@@ -62,6 +69,19 @@ class System(_Told):
     ssh: HeadNode | None = None  #: none: the commands are on this host
     cores: int | None = Field(default=None, ge=1)  #: of this host that may be used, for `local`
     memory: int | None = Field(default=None, ge=1)  #: MB of this host, for `local`
+    #: Of `command`: all of it; of `pbs` and `lsf`: what differs from the shipped one.
+    dialect: Dialect | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _speaks_the_shipped_dialect(cls, said: object) -> object:
+        """Put the changes of a site into the dialect that is shipped for its kind."""
+        if not isinstance(said, dict) or said.get("kind") not in shipped_dialects.NAMES:
+            return said
+        changes = said.get("dialect", {})
+        if not isinstance(changes, dict):
+            return said
+        return {**said, "dialect": changed(shipped_dialects.content(said["kind"]), changes)}
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -74,6 +94,12 @@ class System(_Told):
             raise ValueError("a local system has no ssh, flags or environment")
         if not is_local and (self.cores or self.memory):
             raise ValueError(f"cores and memory are for local systems; give those of a {self.kind} queue")
+        if (self.dialect is not None) is not (self.kind in SPOKEN):
+            raise ValueError(
+                "a command system needs a dialect"
+                if self.kind is Kind.COMMAND
+                else f"a {self.kind} system has no dialect: it is for {', '.join(sorted(SPOKEN))}"
+            )
         return self
 
 
@@ -160,7 +186,7 @@ class Told(_Told):
 
 _Model = TypeVar("_Model", bound=BaseModel)
 #: What settings of a file may be within.
-PARTS: tuple[type[BaseModel], ...] = (System, Queue, ToldBroker, HeadNode, Proof)
+PARTS: tuple[type[BaseModel], ...] = (System, Queue, ToldBroker, HeadNode, Proof, *dialect.PARTS)
 
 
 def read(content: object, file: str) -> Told:
@@ -170,7 +196,9 @@ def read(content: object, file: str) -> Told:
         InvalidDirector: with every problem.
     """
     told = checked(Told, content, file, InvalidDirector)
-    if problems := contradictions(told.systems, told.queues, file) + _of_brokers(told, file):
+    takes_list = {name: system.kind in _TAKE_LISTS for name, system in told.systems.items()}
+    of_brokers = told_brokers.contradictions(told.brokers, takes_list=takes_list, vos=told.vos, file=file)
+    if problems := contradictions(told.systems, told.queues, file) + of_brokers:
         raise InvalidDirector(problems)
     return told
 
@@ -239,21 +267,4 @@ def contradictions(systems: Mapping[str, System], queues: Sequence[Queue], file:
         for number, name in enumerate(names)
         if name in names[:number]
     ]
-    return wrong
-
-
-def _of_brokers(told: Told, file: str) -> list[Problem]:
-    wrong = []
-    for name, broker in sorted(told.brokers.items()):
-        system = told.systems.get(broker.system)
-        if system is None:
-            message = f"there is no system {broker.system}, only {', '.join(sorted(told.systems))}"
-            wrong.append(Problem(path=f"brokers/{name}/system", message=message, file=file))
-        elif broker.entry is None and system.kind not in _TAKE_LISTS:
-            message = f"{broker.system} takes no list of queues; say which one takes all pilots"
-            wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
-        wrong += [
-            Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
-            for vo in sorted({fold(vo) for vo in broker.vos} - {fold(vo) for vo in told.vos})
-        ]
     return wrong

@@ -10,10 +10,11 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from pilotage.fabric.manager.errors import StateUnusable
 from pilotage.fabric.manager.grid_job import LocalState, Taken
@@ -29,21 +30,24 @@ CREATE TABLE IF NOT EXISTS grid_jobs (
     forgotten INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', PRIMARY KEY (job_id, epoch));
 CREATE TABLE IF NOT EXISTS local_jobs (
     job_id INTEGER, epoch INTEGER, number INTEGER, stamp TEXT NOT NULL UNIQUE, tries INTEGER NOT NULL,
-    state TEXT NOT NULL, reference TEXT, exit_code INTEGER, message TEXT NOT NULL, size INTEGER,
-    progress TEXT NOT NULL, tail TEXT NOT NULL, PRIMARY KEY (job_id, epoch, number));
+    was_submitted INTEGER NOT NULL, state TEXT NOT NULL, reference TEXT, exit_code INTEGER,
+    message TEXT NOT NULL, size INTEGER, progress TEXT NOT NULL, tail TEXT NOT NULL,
+    PRIMARY KEY (job_id, epoch, number));
 CREATE TABLE IF NOT EXISTS log (  -- of a grid job, comes back with its output
     job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
 _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
 #: What only the one who advances grid jobs changes; `cancelled` and `forgotten` are set by others meanwhile.
-_UPDATE = """UPDATE grid_jobs SET number=?, packed=?, gathering=?, output=?, outcome=?, problem=?
+_UPDATE = """UPDATE grid_jobs SET number=?, packed=?, gathering=?, output=?, outcome=?
     WHERE job_id=? AND epoch=?"""
 _CANCEL = "UPDATE grid_jobs SET cancelled=1 WHERE job_id=? AND epoch=? AND NOT cancelled AND outcome IS NULL"
-_FORGET = "UPDATE grid_jobs SET forgotten=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
+_TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
+#: One that has not ended is ended first.
+_FORGET = "UPDATE grid_jobs SET forgotten=1, cancelled=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
 _ENTRIES = "SELECT * FROM grid_jobs ORDER BY job_id, epoch"
 _LOCAL_JOBS = "SELECT * FROM local_jobs WHERE job_id=? AND epoch=? ORDER BY number"
-_PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LOG = "INSERT INTO log VALUES (?, ?, ?, ?)"
 _LOGGED = "SELECT at, text FROM log WHERE job_id=? AND epoch=? ORDER BY rowid LIMIT 200000"
 _REMOVE = (
@@ -66,21 +70,15 @@ class Book:
         """
         self._path = directory / "book.sqlite"
         self._turn = threading.RLock()
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = (directory / "lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateUnusable(f"{directory}: another manager has it open") from None
-        except OSError as error:
-            raise StateUnusable(f"{directory}: {error.strerror}") from error
-        self._connection = self._opened()
-        self.key = self._key()
+        with ExitStack() as opened:
+            opened.enter_context(_locked(directory))
+            self._connection = opened.enter_context(closing(_connected(self._path)))
+            self.key = self._key()
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Let another manager have it."""
-        self._connection.close()
-        self._lock.close()
+        self._opened.close()
 
     def take(self, taken: Taken, now: datetime) -> None:
         """Note a grid job; one that is noted stays as it is."""
@@ -99,6 +97,11 @@ class Book:
         """Note that the service knows how a grid job ended."""
         with self._writing() as database:
             database.execute(_FORGET, key)
+
+    def note_problem(self, key: Key, problem: str) -> None:
+        """Note what holds a grid job up; nothing if it is empty."""
+        with self._writing() as database:
+            database.execute(_TROUBLE, (problem[:_LONGEST], *key))
 
     def remove(self, key: Key) -> None:
         """Remove all that is known of a grid job."""
@@ -134,16 +137,6 @@ class Book:
         """What was done for a grid job, line by line."""
         return "".join(f"{row['at']} {row['text']}\n" for row in self._read(_LOGGED, key))
 
-    def _opened(self) -> sqlite3.Connection:
-        try:
-            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            connection.row_factory = sqlite3.Row
-            connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
-        except sqlite3.Error as error:
-            self._lock.close()
-            raise StateUnusable(f"{self._path}: {error}") from error
-        return connection
-
     def _key(self) -> str:
         with self._writing() as database:
             database.execute(
@@ -175,9 +168,39 @@ class Book:
         database.executemany(_LOG, [(*key, at, " ".join(line[:_LONGEST].split())) for line in lines])
 
 
+def _locked(directory: Path) -> TextIO:
+    """The directory's lock, held until it is closed."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (directory / "lock").open("w")
+    except OSError as error:
+        raise StateUnusable(f"{directory}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        why = "another manager has it open" if isinstance(error, BlockingIOError) else error.strerror
+        raise StateUnusable(f"{directory}: {why}") from None
+    return lock
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StateUnusable(f"{path}: {error}") from error
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StateUnusable(f"{path}: {error}") from error
+    return connection
+
+
 def _columns(entry: Entry) -> tuple[object, ...]:
     outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
-    return (entry.number, entry.packed, entry.gathering, entry.output, outcome, entry.problem)
+    return (entry.number, entry.packed, entry.gathering, entry.output, outcome)
 
 
 def _entry(row: sqlite3.Row) -> Entry:
@@ -198,7 +221,7 @@ def _entry(row: sqlite3.Row) -> Entry:
 def _row(job: LocalJob) -> tuple[object, ...]:
     phases = json.dumps([[each.name, each.done, each.of] for each in job.progress])
     facts = (job.reference, job.exit_code, job.message[:_LONGEST], job.size, phases, job.tail)
-    return (*job.key, job.number, job.stamp, job.tries, job.state.value, *facts)
+    return (*job.key, job.number, job.stamp, job.tries, job.was_submitted, job.state.value, *facts)
 
 
 def _local_job(row: sqlite3.Row) -> LocalJob:
@@ -207,6 +230,7 @@ def _local_job(row: sqlite3.Row) -> LocalJob:
         number=row["number"],
         stamp=row["stamp"],
         tries=row["tries"],
+        was_submitted=bool(row["was_submitted"]),
         state=LocalState(row["state"]),
         reference=row["reference"],
         exit_code=row["exit_code"],

@@ -4,25 +4,24 @@ Each call answers at once; the long work is done by `advance`, which one thread 
 that is known is in the book before it is acted upon: a manager that was killed is made anew and goes on.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
-from pilotage.fabric.manager import records
 from pilotage.fabric.manager.book import Book
-from pilotage.fabric.manager.grid_job import GridJob, LocalState, Phase, Taken
-from pilotage.fabric.manager.records import Entry, Key, LocalJob
+from pilotage.fabric.manager.grid_job import GridJob, Taken
+from pilotage.fabric.manager.polling import Polling
+from pilotage.fabric.manager.records import Key
+from pilotage.fabric.manager.round import Round
+from pilotage.fabric.manager.standing import standing
 from pilotage.fabric.manager.station import Habits, Station
-from pilotage.fabric.runner import progress
 
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Manager:
     """One per gateway process and directory."""
 
@@ -30,6 +29,13 @@ class Manager:
     habits: Habits
     book: Book
     clock: Callable[[], datetime] = _utc_now
+    _round: Round = field(init=False)
+
+    def __post_init__(self) -> None:
+        polling = Polling(habits=self.habits, book=self.book, clock=self.clock)
+        self._round = Round(
+            station=self.station, habits=self.habits, book=self.book, clock=self.clock, polling=polling
+        )
 
     def take(self, taken: Taken) -> None:
         """Record a grid job before anything is done for it; the same attempt again changes nothing.
@@ -61,9 +67,7 @@ class Manager:
         Raises:
             StateUnusable: The rest of the round has to wait.
         """
-        for entry in self.book.entries():
-            if entry.forgotten:
-                self.book.remove(entry.key)
+        self._round.go()
 
     def grid_jobs(self) -> Sequence[GridJob]:
         """All grid jobs as they stand, without those that were forgotten.
@@ -76,32 +80,3 @@ class Manager:
             for each in self.book.entries()
             if not each.forgotten
         ]
-
-
-def standing(entry: Entry, local_jobs: Sequence[LocalJob]) -> GridJob:
-    """A grid job as it stands by what the book has."""
-    return GridJob(
-        taken=entry.taken,
-        phase=_phase(entry, local_jobs),
-        local=Counter(each.state for each in local_jobs),
-        progress=progress.summed([each.progress for each in local_jobs], _missing(local_jobs)),
-        output=None if entry.output is None else Path(entry.output),
-        outcome=entry.outcome,
-        problem=entry.problem,
-        tail=next((each.tail for each in local_jobs if each.tail and each.state is LocalState.RUNNING), ""),
-    )
-
-
-def _phase(entry: Entry, local_jobs: Sequence[LocalJob]) -> Phase:
-    waiting = Counter(each.tries > 1 for each in local_jobs if not each.is_submitted)
-    return records.phase(entry, waiting[False], waiting[True])
-
-
-def _missing(local_jobs: Sequence[LocalJob]) -> Mapping[str, int]:
-    """By phase of the payload, the units of local jobs that have not said anything of it yet."""
-    names = {each.name for job in local_jobs for each in job.progress}
-    missing: Counter[str] = Counter()
-    for job in local_jobs:
-        for name in names - {each.name for each in job.progress}:
-            missing[name] += job.size or 0
-    return missing

@@ -1,6 +1,6 @@
 """What the book of a job manager says of a grid job and of each of its local jobs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pilotage.fabric.batch.batch_system import Handle
@@ -44,6 +44,7 @@ class LocalJob:
     number: int  #: from 1
     stamp: str  #: of this try
     tries: int = 1  #: which try it is
+    was_submitted: bool = False  #: some try of it reached the batch system
     state: LocalState = LocalState.UNSUBMITTED
     reference: str | None = None
     exit_code: int | None = None
@@ -58,9 +59,42 @@ class LocalJob:
         return Handle(stamp=self.stamp, reference=self.reference)
 
     @property
-    def is_submitted(self) -> bool:
-        """Whether this try surely reached the batch system, or never will."""
-        return self.state not in (LocalState.UNSUBMITTED, LocalState.INTENDED)
+    def is_to_submit(self) -> bool:
+        """Whether this try has not reached the batch system for sure."""
+        return self.state in (LocalState.UNSUBMITTED, LocalState.INTENDED)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the batch system may have it."""
+        return self.state in (LocalState.INTENDED, LocalState.WAITING, LocalState.RUNNING)
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        """Of all its tries, the last one first: an earlier one may not be as gone as it seemed."""
+        earlier = (Handle(stamp=self._stamp_of(tried)) for tried in range(1, self.tries))
+        return (self.handle, *earlier)
+
+    def again(self) -> "LocalJob":
+        """The next try."""
+        return replace(
+            self,
+            stamp=self._stamp_of(self.tries + 1),
+            tries=self.tries + 1,
+            state=LocalState.UNSUBMITTED,
+            reference=None,
+            exit_code=None,
+            progress=(),
+            tail="",
+        )
+
+    def _stamp_of(self, tried: int) -> str:
+        manager, *_, book = self.stamp.split(".")
+        return stamp(manager, self.key, self.number, tried, book)
+
+
+def stamp(manager: str, key: Key, number: int, tried: int, book: str) -> str:
+    """What a try of a local job is called in the batch system: nobody else ever has the same."""
+    return f"{manager}.{key.job_id}.{key.epoch}.{number}.{tried}.{book}"
 
 
 def phase(entry: Entry, unsubmitted: int, again: int) -> Phase:

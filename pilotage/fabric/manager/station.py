@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 from pilotage.fabric.batch.idealizer import Idealized
 from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director.outlets import Outlet
+from pilotage.fabric.manager.errors import UnfitJob
 from pilotage.fabric.manager.grid_job import GridJob, Taken
 from pilotage.fabric.manager.handlers import Handler, SiteLimits
+from pilotage.fabric.manager.records import Entry
+from pilotage.fabric.pilot.preparation import Sandboxes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +39,12 @@ class Habits:
     directory: Path  #: its own, on a local disk: what it knows, and outputs until they are told
     at_once: int = 50  #: submissions and outputs per grid job and round
     retries: Retries = Retries()
+    settle: float = 60.0  #: seconds within which a shared directory shows what a node wrote
     beat: float = 10.0  #: seconds between two news of a local job
     grace: float = 10.0  #: seconds that a payload has between TERM and KILL
     sandbox_limit: int = 256 << 20  #: bytes of an input sandbox
     local_output_limit: int = 256 << 20  #: bytes of the output of one local job
     output_limit: int = 4 << 30  #: bytes of the output of a grid job, before compression
-
-
-class Sandboxes(Protocol):
-    """Where input sandboxes come from; `pilot.service.Service` is one."""
-
-    def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
-        """Write the input sandbox of an attempt to a file; False if its job has none.
-
-        Raises:
-            Away: The service does not answer; asked again in the next round.
-            Refused: It does not give it.
-            TooLarge: It has more than `limit` bytes.
-        """
-        ...
 
 
 def _at_any_time(_wants: Taken, _busy: Sequence[GridJob]) -> bool:
@@ -69,7 +58,18 @@ class Station:
     farms: Mapping[str, Farm]  #: by name of the batch system
     outlets: Mapping[str, Outlet]  #: by queue, `Site/CE/Queue`
     handlers: Mapping[str, Handler]  #: by JobType
-    sandboxes: Sandboxes
+    sandboxes: Sandboxes  #: the service, such as `pilot.service.Service`
     limits: Mapping[str, SiteLimits] = field(default_factory=dict)  #: by JobType
     #: Whether a grid job may begin to gather while these are submitting or gathering.
     may_gather: Callable[[Taken, Sequence[GridJob]], bool] = _at_any_time
+
+    def farm_of(self, entry: Entry) -> Farm:
+        """The batch system that a grid job runs in.
+
+        Raises:
+            UnfitJob: The gateway does not serve its queue any more.
+        """
+        outlet = self.outlets.get(entry.taken.queue)
+        if outlet is None:
+            raise UnfitJob(f"{entry.taken.queue}: this gateway does not serve that queue")
+        return self.farms[outlet.system]

@@ -194,11 +194,11 @@ class _Attempt:
             return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
         if watched.why is None and report.asks_again(watched.end):
             return self._reschedule(watched, ready, area)
-        return self._finish(self._deliver(_judge(watched), ready, area))
+        return self._finish(self._deliver(judge(watched), ready, area))
 
     def _reschedule(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
         """Give the job back as it asks; what it wrote is kept in case it was the last time."""
-        self._deliver(_judge(watched), ready, area)
+        self._deliver(judge(watched), ready, area)
         reason = f"exit status {report.RESCHEDULE}: the payload asks to be rescheduled"
         self._persistently(lambda: self._service.release(self._match.lease, reason))
         return self.outcome(RELEASED, reason)
@@ -243,7 +243,8 @@ class _Attempt:
         return self._insistently(request)
 
 
-def _judge(watched: Watched) -> Report:
+def judge(watched: Watched) -> Report:
+    """What is to be told of a payload: the cause that we know, else what it says by its exit status."""
     if isinstance(watched.why, Excess):
         return report.failed(watched.why.minor_status, watched.why.detail, watched.end)
     if watched.why == watching.KILL_WANTED:

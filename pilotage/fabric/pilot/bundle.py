@@ -9,9 +9,10 @@ import shutil
 import sys
 import tempfile
 import zipapp
+from collections.abc import Sequence
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parent
+_FABRIC = Path(__file__).parents[1]
 #: The packages above ours, of which the pilot needs nothing but their being there.
 _PARENTS = ("pilotage", "pilotage/fabric")
 _START = """import os
@@ -23,24 +24,35 @@ sys.exit(main(sys.argv[1:], os.environ))
 """
 
 
-def build(target: Path, *, interpreter: str = "/usr/bin/env python3") -> Path:
+def build(
+    target: Path,
+    *,
+    interpreter: str = "/usr/bin/env python3",
+    packages: Sequence[str] = ("pilot",),
+    start: str = _START,
+) -> Path:
     """Write the file.
 
     Args:
         target: Where; what is there is replaced.
         interpreter: For its first line.
+        packages: Names of the packages of `pilotage.fabric` that are in it.
+        start: The program that is run.
 
     Returns:
         `target`.
     """
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        shutil.copytree(
-            _PACKAGE, root / "pilotage/fabric/pilot", ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
-        )
+        for package in packages:
+            shutil.copytree(
+                _FABRIC / package,
+                root / "pilotage/fabric" / package,
+                ignore=shutil.ignore_patterns("__pycache__", "*.pyc"),
+            )
         for parent in _PARENTS:
             (root / parent / "__init__.py").write_text("", encoding="utf-8")
-        (root / "__main__.py").write_text(_START, encoding="utf-8")
+        (root / "__main__.py").write_text(start, encoding="utf-8")
         zipapp.create_archive(root, target, interpreter=interpreter, compressed=True)
     return target
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import threading
-from pathlib import Path
 from types import TracebackType
 
 from pilotage.fabric.pilot import standard_files, tail
@@ -67,22 +64,12 @@ class Execution:
         usage, elapsed = self._watch.usage, self._watch.elapsed
         measured = f"{elapsed:.0f} s, CPU {usage.cpu_seconds:.0f} s, {usage.resident >> 20} MB"
         return {
-            "progress": tail.printable(_own_words(self._area.progress) or measured, _LONGEST),
+            "progress": tail.printable(
+                tail.last_line(tail.of_path(self._area.progress)) or measured, _LONGEST
+            ),
             "output_tail": self._files.tail(),
             "cpu_seconds": round(usage.cpu_seconds, 1),
             "wall_seconds": round(elapsed, 1),
             "memory_mb": usage.resident >> 20,
             "processes": usage.processes,
         }
-
-
-def _own_words(progress: Path) -> str:
-    """What the payload itself says of how far it is."""
-    try:
-        descriptor = os.open(progress, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    try:
-        return tail.last_line(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
-    finally:
-        os.close(descriptor)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Callable
+from typing import Callable, Protocol
 
 from pilotage.fabric.pilot.pulse import Pulse
-from pilotage.fabric.pilot.service import News, Service
+from pilotage.fabric.pilot.service import News
 from pilotage.fabric.pilot.transport import Away, Refused
 
 log = logging.getLogger(__name__)
 
 KILL = "kill"
 _SHORTEST, _LONGEST = 1.0, 300.0  # seconds, whatever the service asks for
+
+
+class Listener(Protocol):
+    """Who wants to hear of an attempt: the service, as a rule."""
+
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+        """Take the news of a payload that runs; what is wanted of it."""
+        ...
 
 
 class Heart:
@@ -24,7 +32,7 @@ class Heart:
     """
 
     def __init__(
-        self, service: Service, lease: str, *, every: float, news: Callable[[], Mapping[str, object]]
+        self, service: Listener, lease: str, *, every: float, news: Callable[[], Mapping[str, object]]
     ) -> None:
         """Make it.
 

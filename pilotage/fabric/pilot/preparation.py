@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import BinaryIO, Protocol
 
 from pilotage.fabric.pilot import description, environment, executable, report, unpacking
 from pilotage.fabric.pilot.description import Description, UnfitDescription
 from pilotage.fabric.pilot.report import Report
-from pilotage.fabric.pilot.service import Match, Service
+from pilotage.fabric.pilot.service import Match
 from pilotage.fabric.pilot.settings import Care, Place
 from pilotage.fabric.pilot.share import Share
 from pilotage.fabric.pilot.transport import TooLarge
@@ -32,11 +33,25 @@ class Prepared:
     environment: Mapping[str, str]
 
 
+class Sandboxes(Protocol):
+    """Where input sandboxes come from: the service, as a rule."""
+
+    def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
+        """Write the input sandbox of an attempt to a file; False if its job has none.
+
+        Raises:
+            Away: The service does not answer; asked again later.
+            Refused: It does not give it.
+            TooLarge: It has more than `limit` bytes.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Preparer:
     """Prepares the jobs of one pilot."""
 
-    service: Service
+    service: Sandboxes
     care: Care
     place: Place
     whole: Share  #: the slot

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from pathlib import Path
 
 _MOST_LINES = 20
 _MOST_BYTES = 4096
@@ -22,10 +24,21 @@ def of_files(descriptors: dict[str, int]) -> str:
     return "\n".join(f"==> {name} <==\n{text}" for name, text in filled.items())
 
 
-def last_line(descriptor: int) -> str:
+def of_path(path: Path) -> str:
+    """The last lines of a file that the payload may have replaced by anything; empty if it is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return _last_lines(descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
+    finally:
+        os.close(descriptor)
+
+
+def last_line(text: str) -> str:
     """The last line that is not empty."""
-    lines = _last_lines(descriptor).split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "").strip()
+    return next((line for line in reversed(text.split("\n")) if line.strip()), "").strip()
 
 
 def printable(text: str, most: int) -> str:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
+from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.bench import Bench
+from pilotage.fabric.batch.command import Command
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.glitches import GlitchyShell
 from pilotage.fabric.batch.grid_engine import GridEngine
@@ -13,7 +15,9 @@ from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
+from tests import torque
 from tests.grid_engine import GridEngine as Cell
+from tests.stand_ins import commands
 
 
 def _local_host(directory: Path, _: pytest.FixtureRequest) -> Bench:
@@ -24,20 +28,40 @@ def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cluster: Cluster = request.getfixturevalue("slurm")
     shell = GlitchyShell(shell=LocalShell(environment=cluster.environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
-    return Bench(system=Slurm(areas=areas), queue="short", shell=shell)
+    return Bench(system=Slurm(areas=areas), queue="short", faults=shell)
+
+
+def _pbs(directory: Path, request: pytest.FixtureRequest) -> Bench:
+    cluster: Cluster = request.getfixturevalue("slurm")
+    environment = torque.environment(cluster, directory.parent / "bin")
+    shell = GlitchyShell(shell=LocalShell(environment=environment))
+    areas = WorkAreas(directory=str(directory), shell=shell)
+    system = Command(areas=areas, dialect=shipped_dialects.dialect("pbs"))
+    return Bench(system=system, queue="short", shell=shell)
+
+
+def _lsf(directory: Path, _: pytest.FixtureRequest) -> Bench:
+    names = ("bsub", "bjobs", "bkill", "bqueues", "bhosts")
+    environment = commands.environment("lsf.py", names, directory.parent / "lsf")
+    shell = GlitchyShell(shell=LocalShell(environment=environment))
+    areas = WorkAreas(directory=str(directory), shell=shell)
+    system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
+    return Bench(system=system, queue="normal", shell=shell)
 
 
 def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cell: Cell = request.getfixturevalue("grid_engine")
     shell = GlitchyShell(shell=cell.shell)
     areas = WorkAreas(directory=f"{cell.shell.home}/{directory.parent.name}", shell=shell)
-    return Bench(system=GridEngine(areas=areas), queue="short", shell=shell)
+    return Bench(system=GridEngine(areas=areas), queue="short", faults=shell)
 
 
 @pytest.fixture(
     params=[
         _local_host,
+        _lsf,
         pytest.param(_slurm, marks=pytest.mark.debian("slurm")),
+        pytest.param(_pbs, marks=pytest.mark.debian("torque")),
         pytest.param(_grid_engine, marks=pytest.mark.debian("gridengine")),
     ]
 )

@@ -56,6 +56,15 @@ def test_a_flag_reaches_the_node_that_has_the_feature(system: Slurm) -> None:
     assert system.output(handle).stdout == b"n3\n"
 
 
+def test_flags_add_to_what_a_slot_has_and_never_take_from_it(system: Slurm, slurm: Cluster) -> None:
+    slot = Resources(memory=2500, wall_time=3600)
+    flags = ("--constraint=amd", "--mem=100M", "--time=90", "--constraint=avx512|intel")
+    shown = slurm.ask("scontrol", "show", "job", system.submit(job(resources=slot, flags=flags)))
+    assert "MinMemoryNode=2500M" in shown
+    assert "TimeLimit=01:30:00" in shown
+    assert "Features=amd&(avx512|intel) " in shown
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -130,5 +130,5 @@ def test_slurm_behind_a_head_node_does_what_it_must(
     with closing(SshShell(server.host(environment=slurm.environment))) as ssh:
         shell = GlitchyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
-        with closing(Bench(system=Slurm(areas=areas), queue="short", shell=shell)) as bench:
+        with closing(Bench(system=Slurm(areas=areas), queue="short", faults=shell)) as bench:
             CHECKS[check](bench)

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 
@@ -24,6 +25,20 @@ def said(**more: Any) -> dict[str, Any]:
     }
 
 
+def pbs() -> dict[str, Any]:
+    return dict(shipped_dialects.content("pbs"))
+
+
+def test_a_site_changes_what_differs_of_a_shipped_dialect() -> None:
+    farm = {"kind": "pbs", "directory": "/shared", "dialect": {"listing": {"command": ["qstat", "-f", "-w"]}}}
+
+    system = configuration.read(said(systems={"farm": farm}), "d.yaml").systems["farm"]
+
+    assert system.dialect is not None
+    assert system.dialect.listing.command == ("qstat", "-f", "-w")
+    assert system.dialect.listing.states["Q"] == "waiting"
+
+
 def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
     [queue] = configuration.read(said(), "d.yaml").queues
 
@@ -44,7 +59,16 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ({"queues": [{"queue": "A/b/c", "system": "farm"}] * 2}, "queues/1/queue: A/b/c is named before"),
         ({"systems": {"farm": {"kind": "slurm", "directory": "jobs"}}}, "directory: jobs is not absolute"),
         ({"systems": {"farm": {"kind": "local", "directory": "/a"}}}, "needs cores and memory"),
-        ({"systems": {"farm": {"kind": "pbs", "directory": "/a"}}}, "systems/farm/kind"),
+        ({"systems": {"farm": {"kind": "nqs", "directory": "/a"}}}, "systems/farm/kind"),
+        ({"systems": {"farm": {"kind": "command", "directory": "/a"}}}, "a command system needs a dialect"),
+        (
+            {"systems": {"farm": {"kind": "slurm", "directory": "/a", "dialect": pbs()}}},
+            "a slurm system has no dialect: it is for command, lsf, pbs",
+        ),
+        (
+            {"systems": {"farm": {"kind": "pbs", "directory": "/a", "dialect": {"listing": {"comand": []}}}}},
+            "systems/farm/dialect/listing/comand: unknown setting, did you mean command?",
+        ),
         ({"queues": []}, "queues, brokers: one of them has to say where pilots are sent"),
         ({"brokers": {"w.ms": broker()}}, "brokers/w.ms/[key]: String should match"),
         (

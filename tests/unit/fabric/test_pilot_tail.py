@@ -49,5 +49,13 @@ def test_what_is_no_text_is_told_as_well_as_it_goes(opened: Callable[[bytes], in
     assert tail.of_files({"std.out": opened(b"a\0\xff\n")}) == "a\ufffd\ufffd"
 
 
-def test_the_last_line_is_the_last_that_says_something(opened: Callable[[bytes], int]) -> None:
-    assert tail.last_line(opened(b"10 of 20\n 11 of 20 \n\n  \n")) == "11 of 20"
+def test_the_last_line_is_the_last_that_says_something() -> None:
+    assert tail.last_line("10 of 20\n 11 of 20 \n\n  \n") == "11 of 20"
+
+
+def test_what_a_payload_put_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "pipe")
+    assert [tail.of_path(tmp_path / name) for name in ("link", "pipe", ".", "none")] == ["", "", "", ""]
+    assert tail.of_path(tmp_path / "secret") == "secret"

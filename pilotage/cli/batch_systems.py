@@ -1,0 +1,22 @@
+"""From the kind of a batch system to the adapter that works it."""
+
+from collections.abc import Callable, Mapping
+
+from pilotage.fabric.batch.batch_system import BatchSystem
+from pilotage.fabric.batch.command import Command
+from pilotage.fabric.batch.dialect import Dialect
+from pilotage.fabric.batch.grid_engine import GridEngine
+from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.director.configuration import Kind
+
+_OWN: Mapping[Kind, Callable[..., BatchSystem]] = {Kind.SLURM: Slurm, Kind.GRID_ENGINE: GridEngine}
+
+
+def commanded(
+    kind: Kind, areas: WorkAreas, *, flags: tuple[str, ...] = (), dialect: Dialect | None = None
+) -> BatchSystem:
+    """A batch system that is worked by commands; one that is told in a dialect needs it."""
+    if dialect is not None:
+        return Command(areas=areas, flags=flags, dialect=dialect)
+    return _OWN[kind](areas=areas, flags=flags)

@@ -1,0 +1,203 @@
+"""ARC CE, by the REST interface of its A-REX.
+
+A job's name is its stamp. The listing says how jobs stand now; what A-REX learns from its batch system
+(whether a job waits there or runs) it repeats as of the last time it looked, on most CEs a minute ago. There
+is no shared directory: a job's files are handed in after its description, and until they are there it does
+not start. A submission that is cut off between leaves a job that A-REX itself gives up.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pilotage.fabric.batch.arc_capacity import capacity_of
+from pilotage.fabric.batch.arc_description import INPUTS, describe
+from pilotage.fabric.batch.arc_rest import ArcRest, Item
+from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Capacity, Handle, Output, Report, State
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.listing import Row, by_stamp, report, the_one
+from pilotage.fabric.batch.shell import NoAnswer
+from pilotage.fabric.batch.work_area import Marks, wrapper
+
+#: Source: NorduGrid, ARC CE REST interface 1.0, job states; those that are wiped are there no more.
+_STATES = {
+    "ACCEPTING": State.WAITING,
+    "ACCEPTED": State.WAITING,
+    "PREPARING": State.WAITING,
+    "PREPARED": State.WAITING,
+    "SUBMITTING": State.WAITING,
+    "QUEUING": State.WAITING,
+    "HELD": State.WAITING,
+    "RUNNING": State.RUNNING,
+    "EXITINGLRMS": State.RUNNING,
+    "OTHER": State.RUNNING,
+    "EXECUTED": State.RUNNING,
+    "FINISHING": State.RUNNING,
+    "KILLING": State.RUNNING,
+    "FINISHED": State.DONE,
+    "FAILED": State.FAILED,
+    "KILLED": State.KILLED,
+}
+#: Some releases call a job that was ended by its owner a failed one, and say so here.
+_CANCELLED = "canceled by external request"
+#: How a reason begins that is A-REX's own trouble; others are about the description.
+_TROUBLE = ("Failed", "No more jobs", "No non-draining")
+#: What is fetched of an output at most.
+_LAST = 10_000_000  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arc:
+    """One ARC CE as one user of it."""
+
+    rest: ArcRest
+    environments: tuple[str, ...] = ()  #: runtime environments of every job, each with its options
+    #: By reference, since neither ever changes: the stamps of jobs, and how those ended that are over.
+    _stamps: dict[str, str] = field(default_factory=dict)
+    _ends: dict[str, Row] = field(default_factory=dict)
+
+    def submit(self, job: BatchJob) -> str:
+        """Hand in a job, then its files; its reference."""
+        reference = self._create(job)
+        self._stamps[reference] = job.stamp
+        contents = dict(zip(INPUTS, (wrapper("."), job.script), strict=True))
+        try:
+            for name, content in contents.items():
+                self.rest.write(reference, name, content.encode())
+        except BatchSystemAway as error:
+            raise SubmissionUncertain(f"{job.stamp}: its files may be missing: {error}") from error
+        return reference
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+        """How jobs stand: by the listing; those that are with the batch system by its last word."""
+        asked = {handle.stamp: handle for handle in handles}
+        listed = self._listed(asked)
+        chosen = {stamp: the_one(listed.get(stamp, ()), handle) for stamp, handle in asked.items()}
+        rows = {row.reference: row for row in chosen.values() if row is not None}
+        rows.update(self._in_batch([row for row in rows.values() if row.state is State.RUNNING]))
+        rows.update({row.reference: self._ended(row) for row in rows.values() if row.state in ENDED})
+        return {stamp: _report(row and rows[row.reference], asked[stamp]) for stamp, row in chosen.items()}
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the listed jobs that bear one of the stamps."""
+        return {stamp: tuple(row.reference for row in rows) for stamp, rows in self._listed(stamps).items()}
+
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps that begin so, of our own jobs that are listed and have not ended."""
+        return frozenset(
+            row.stamp for row in self._rows() if row.stamp.startswith(prefix) and row.state not in ENDED
+        )
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs wherever they are."""
+        self._each("kill", [row for row in self._of(handles) if row.state not in ENDED])
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote so far."""
+        row = the_one(self._of([handle]), handle)
+        if row is None:
+            return Output(stdout=b"", stderr=b"")
+        stdout, stderr = (self.rest.read(row.reference, name, last=_LAST) for name in ("out", "err"))
+        return Output(stdout=stdout, stderr=stderr)
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove jobs that ended with their files; one that has not is left."""
+        self._each("clean", [row for row in self._of(handles) if row.state in ENDED])
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the CE says of its queues."""
+        return capacity_of(self.rest.information())
+
+    def _create(self, job: BatchJob) -> str:
+        description = describe(job, self.environments)
+        try:
+            item = self.rest.create(description)
+        except NoAnswer as error:
+            raise SubmissionUncertain(f"{job.stamp}: {error}") from error
+        if item.get("status-code") == "201" and item.get("id"):
+            return str(item["id"])
+        reason = str(item.get("reason") or item)
+        if reason.startswith(_TROUBLE):
+            raise BatchSystemAway(f"{job.stamp}: not taken now: {reason}")
+        raise SubmissionRefused(f"{job.stamp}: {reason}")
+
+    def _of(self, handles: Sequence[Handle]) -> list[Row]:
+        """The jobs with the stamps of handles: the references may be those of others."""
+        listed = self._listed([handle.stamp for handle in handles])
+        return [row for rows in listed.values() for row in rows]
+
+    def _listed(self, stamps: Collection[str]) -> Mapping[str, list[Row]]:
+        wanted = frozenset(stamps)
+        return by_stamp(row for row in self._rows() if row.stamp in wanted)
+
+    def _rows(self) -> list[Row]:
+        """Our jobs, in one question for all; of those never seen before the names are asked for, too."""
+        words = {str(item.get("id")): str(item.get("state")) for item in self.rest.jobs(_STATES)}
+        self._learn(words)
+        self._forget(words)
+        return [
+            Row(stamp=stamp, reference=each, state=_STATES.get(word, State.RUNNING), message=word)
+            for each, word in words.items()
+            if (stamp := self._stamps.get(each))
+        ]
+
+    def _learn(self, references: Collection[str]) -> None:
+        """The names of jobs that are new to us. Of the youngest A-REX has them in its notes only."""
+        new = [each for each in references if each not in self._stamps]
+        told = self.rest.each("info", new) if new else {}
+        for reference in new:
+            name = _name(told[reference]) or _setting(self.rest.note(reference, "local"), "jobname")
+            if name:
+                self._stamps[reference] = name
+
+    def _forget(self, listed: Collection[str]) -> None:
+        for known in (self._stamps, self._ends):
+            for each in [each for each in known if each not in listed]:
+                del known[each]
+
+    def _in_batch(self, rows: Sequence[Row]) -> Mapping[str, Row]:
+        """Jobs that A-REX handed on, as its batch system spoke of them last."""
+        told = self.rest.each("status", [row.reference for row in rows]) if rows else {}
+        words = {row.reference: str(told[row.reference].get("state")) for row in rows}
+        return {
+            row.reference: replace(row, state=State.WAITING, message=word)
+            for row in rows
+            if _STATES.get(word := words[row.reference]) is State.WAITING
+        }
+
+    def _ended(self, row: Row) -> Row:
+        """A job that is over, with the reason and the status of its script."""
+        if row.state is State.DONE:
+            return replace(row, exit_code=0)
+        if row.reference not in self._ends:
+            why = self.rest.note(row.reference, "failed").strip()
+            said = self.rest.read(row.reference, "exit", last=10).strip()
+            self._ends[row.reference] = replace(
+                row,
+                state=State.KILLED if _CANCELLED in why else row.state,
+                exit_code=int(said) if said.isdigit() else None,
+                message=why or row.message,
+            )
+        return self._ends[row.reference]
+
+    def _each(self, action: str, rows: Iterable[Row]) -> None:
+        references = [row.reference for row in rows]
+        told = self.rest.each(action, references) if references else {}
+        for reference, item in told.items():
+            if item.get("status-code") not in ("202", "404"):
+                raise BatchSystemAway(f"{reference}: {action}: {item.get('reason')}")
+
+
+def _report(row: Row | None, handle: Handle) -> Report:
+    return report(row, Marks(exit_code=row.exit_code if row else None), handle)
+
+
+def _name(item: Item) -> str | None:
+    document = item.get("info_document")
+    activity = document.get("ComputingActivity") if isinstance(document, dict) else None
+    name = activity.get("Name") if isinstance(activity, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _setting(note: str, name: str) -> str | None:
+    found = [line.partition("=")[2] for line in note.splitlines() if line.startswith(f"{name}=")]
+    return found[0] if found else None

@@ -1,0 +1,214 @@
+"""The REST interface of A-REX: few requests, each answered whole or not at all.
+
+Source: NorduGrid, ARC CE REST interface 1.0.
+"""
+
+import ssl
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.shell import NoAnswer
+
+#: What an object of an answer holds: A-REX knows texts only.
+Item = Mapping[str, Any]
+#: Makes connections; tests make bad ones.
+Connect = Callable[[ssl.SSLContext], httpx.BaseTransport]
+#: Jobs in one request: A-REX reads a megabyte of it at most.
+_AT_ONCE = 1000
+
+
+def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
+    """Connections over TLS; a proxy of the environment must not see the token."""
+    return httpx.HTTPTransport(verify=context, trust_env=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """By what the CE believes us, and we believe it. Files may be renewed at any time."""
+
+    authorities: Path | None = (
+        None  #: CA certificates of the CE: a file or a hashed directory; None: the host's
+    )
+    token_file: Path | None = None
+    certificate: Path | None = None  #: of the client; a proxy with what it follows from does, too
+    key: Path | None = None  #: of the certificate; None: it is in the same file
+
+    def context(self) -> ssl.SSLContext:
+        """What a connection needs, as the files are now."""
+        trusted = self.authorities
+        if trusted is None:
+            context = ssl.create_default_context()
+        elif trusted.is_dir():
+            context = ssl.create_default_context(capath=trusted)
+        else:
+            context = ssl.create_default_context(cafile=trusted)
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key)
+        return context
+
+    def headers(self) -> Mapping[str, str]:
+        """What each request bears."""
+        if self.token_file is None:
+            return {}
+        return {"Authorization": f"Bearer {self.token_file.read_text(encoding='ascii').strip()}"}
+
+    def age(self) -> tuple[int, ...]:
+        """Changes with the files. A-REX asks who we are once a connection, the token not excepted."""
+        files = (self.authorities, self.token_file, self.certificate, self.key)
+        return tuple(file.stat().st_mtime_ns for file in files if file is not None)
+
+
+class ArcRest:
+    """One CE as the bearer of a token or a certificate sees it."""
+
+    def __init__(
+        self, url: str, credentials: Credentials, *, patience: float = 30.0, connect: Connect = connect
+    ) -> None:
+        self.url = f"{url.rstrip('/')}/rest/1.0"
+        self._credentials = credentials
+        self._patience = patience
+        self._connect = connect
+        self._http: httpx.Client | None = None
+        self._age: tuple[int, ...] = ()
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def create(self, description: bytes) -> Item:
+        """Hand in a job (ADL); what A-REX says of it: a `status-code` of 201 with an `id`, else a `reason`.
+
+        Raises:
+            NoAnswer: It may have taken the job.
+            BatchSystemAway: It has not.
+        """
+        headers = {"Content-Type": "application/xml"}
+        response = self._send("POST", "/jobs", params={"action": "new"}, content=description, headers=headers)
+        if response.is_server_error:
+            raise NoAnswer(_said(response))
+        items = self._items(response)
+        if len(items) != 1:
+            raise NoAnswer(f"{self.url}: one job was handed in, the answer tells of {len(items)}")
+        return items[0]
+
+    def jobs(self, states: Collection[str]) -> Sequence[Item]:
+        """All our jobs (`id`, `state`) that are in one of the states, as A-REX itself knows them now."""
+        return self._items(self._send("GET", "/jobs", params={"state": ",".join(sorted(states))}))
+
+    def each(self, action: str, references: Sequence[str]) -> Mapping[str, Item]:
+        """Do something with each of many jobs, or ask for it; what A-REX answers, by job.
+
+        Args:
+            action: `status`, `info`, `kill` or `clean`.
+            references: A job that is not there is answered with a `status-code` of 404.
+
+        Raises:
+            BatchSystemAway: Also where it answers for some of them only.
+        """
+        found: dict[str, Item] = {}
+        for begin in range(0, len(references), _AT_ONCE):
+            asked = {"job": [{"id": each} for each in references[begin : begin + _AT_ONCE]]}
+            response = self._send("POST", "/jobs", params={"action": action}, json=asked)
+            found.update((str(item.get("id")), item) for item in self._items(response))
+        if unanswered := [each for each in references if each not in found]:
+            raise BatchSystemAway(
+                f"{self.url}: {action} of {len(references)} jobs is answered for all but {len(unanswered)},"
+                f" such as {unanswered[0]}"
+            )
+        return found
+
+    def write(self, reference: str, name: str, content: bytes) -> None:
+        """Hand in an input file of a job."""
+        response = self._send("PUT", f"/jobs/{reference}/session/{name}", content=content)
+        if not response.is_success:
+            raise BatchSystemAway(_said(response))
+
+    def read(self, reference: str, name: str, *, last: int) -> bytes:
+        """The last bytes of a file of a job; empty if there is none."""
+        path = f"/jobs/{reference}/session/{name}"
+        size = int(self._text("HEAD", path).headers.get("Content-Length", 0))
+        if size == 0:
+            return b""
+        return self._text("GET", path, headers={"Range": f"bytes={max(0, size - last)}-"}).content[-last:]
+
+    def note(self, reference: str, name: str) -> str:
+        """One of the notes that A-REX keeps of a job, such as `failed` or `local`; empty if there is none."""
+        return self._text("GET", f"/jobs/{reference}/diagnose/{name}").text
+
+    def information(self) -> Item:
+        """The CE with its queues. Source: GLUE 2."""
+        return self._object(self._send("GET", "/info", params={"schema": "glue2"}))
+
+    def _items(self, response: httpx.Response) -> list[Item]:
+        """The jobs of an answer. A-REX 6 says nothing for none, and one without a list."""
+        if response.is_success and not response.content:
+            return []
+        jobs = self._object(response).get("job", [])
+        items = jobs if isinstance(jobs, list) else [jobs]
+        if not all(isinstance(each, dict) for each in items):
+            raise BatchSystemAway(f"{self.url}: does not answer with jobs, but {jobs!r:.80}")
+        return items
+
+    def _object(self, response: httpx.Response) -> Item:
+        if not response.is_success:
+            raise BatchSystemAway(_said(response))
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise BatchSystemAway(f"{self.url}: the answer breaks off or is none: {error}") from error
+        if not isinstance(answer, dict):
+            raise BatchSystemAway(f"{self.url}: does not answer with an object, but {answer!r:.80}")
+        return answer
+
+    def _text(self, method: str, path: str, **sent: Any) -> httpx.Response:
+        response = self._send(method, path, **sent)
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            return httpx.Response(HTTPStatus.NOT_FOUND, content=b"")
+        if not response.is_success:
+            raise BatchSystemAway(_said(response))
+        return response
+
+    def _send(self, method: str, path: str, **sent: Any) -> httpx.Response:
+        with self._failures():
+            headers = {
+                "Accept": "application/json",
+                **self._credentials.headers(),
+                **sent.pop("headers", {}),
+            }
+            return self._client().request(method, self.url + path, headers=headers, **sent)
+
+    def _client(self) -> httpx.Client:
+        """Connections with the files as they are now."""
+        age = self._credentials.age()
+        if self._http is None or age != self._age:
+            self.close()
+            transport = self._connect(self._credentials.context())
+            self._http = httpx.Client(transport=transport, timeout=self._patience, trust_env=False)
+            self._age = age
+        return self._http
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise BatchSystemAway(f"{self.url} cannot be reached: {error}") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise NoAnswer(f"{self.url} gave no answer: {type(error).__name__} {error}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise BatchSystemAway(f"{self.url}: token, certificate or authorities: {error}") from error
+
+
+def _said(response: httpx.Response) -> str:
+    asked = response.request
+    why = (response.text.strip() or response.reason_phrase)[:300]
+    return f"{asked.method} {asked.url}: answered with {response.status_code}, {why}"

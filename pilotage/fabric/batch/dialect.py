@@ -1,0 +1,223 @@
+"""A batch system as data: the words of its commands, and how to read what they say.
+
+Templates are lists of words, each one whole, with names in braces; no shell ever sees them. Patterns are
+RE2's, `^` and `$` stand at lines; what is wanted of a text are its named groups.
+"""
+
+from collections.abc import Mapping
+from string import Formatter
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from requirements import regexps
+from requirements.errors import InvalidInput
+
+#: A word that stands for several: the references of the jobs that are to be ended.
+REFERENCES: Final = "{references}"
+#: What every word of a submission may name, and besides what those of one resource may.
+_OF_JOB = frozenset({"name", "stamp", "queue", "directory", "script", "quoted_script", "cores"})
+_OF_RESOURCE: Mapping[str, frozenset[str]] = {
+    "memory": frozenset({"memory", "memory_per_core"}),
+    "wall_time": frozenset({"wall_time", "wall_minutes"}),
+    "gpus": frozenset({"gpus"}),
+}
+_OF_AMOUNTS: Final = frozenset({"queue", "cores", "used", "full", "down", "running", "waiting", "closed"})
+
+
+def _pattern(text: str) -> str:
+    if (why := regexps.refusal(text, "m")) is not None:
+        raise ValueError(why)
+    return text
+
+
+def _name(text: str) -> str:
+    if _named(text) != ["stamp"]:
+        raise ValueError("a job's name has to hold {stamp}, once, and nothing else in braces")
+    return text
+
+
+def _named(word: str) -> list[str]:
+    """The names in braces of a word."""
+    try:
+        parts = list(Formatter().parse(word))
+    except ValueError as error:
+        raise ValueError(f"{word!r}: {error}; a brace that is meant is written twice") from None
+    for _, name, form, conversion in parts:
+        if name is not None and (form or conversion or not name.isidentifier()):
+            raise ValueError(f"{word!r}: only plain names may stand in braces")
+    return [name for _, name, _, _ in parts if name is not None]
+
+
+def _check(words: tuple[str, ...], allowed: frozenset[str]) -> tuple[str, ...]:
+    for word in words:
+        for name in _named(word):
+            if name not in allowed:
+                choice = ", ".join(sorted(allowed)) or "none"
+                raise ValueError(f"{word!r}: {{{name}}} is not known, allowed are {choice}")
+    return words
+
+
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_pattern)]
+Words = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
+Command = Annotated[Words, Field(min_length=1)]
+
+
+def groups(pattern: str) -> frozenset[str]:
+    """The names of a pattern's groups."""
+    return frozenset(regexps.compiled(pattern, "m").groupindex)
+
+
+class InvalidDialect(InvalidInput):
+    """The dialect of a batch system does not say what it should."""
+
+    code = "config_error"
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Joined(_Data):
+    """Arguments of one option that have to be put into one, such as those of `-l` for PBS."""
+
+    option: str = Field(min_length=1)
+    between: str = Field(default=",", min_length=1)
+    #: Names whose values add up, with what stands between them; of others the last one holds.
+    parts: dict[str, str] = Field(default_factory=dict)
+
+
+class Submit(_Data):
+    """How a job is submitted: the command, what is asked for, flags, and the script last."""
+
+    command: Command
+    cores: Words = ()
+    memory: Words = ()
+    wall_time: Words = ()
+    gpus: Words = ()
+    whole_node: Words = ()
+    script: Words = ("{script}",)
+    joined: Joined | None = None
+    reference: Pattern  #: with a group `reference`, in what a submission says
+
+    @field_validator("command", "cores", "memory", "wall_time", "gpus", "whole_node", "script")
+    @classmethod
+    def _names_what_is_known(cls, words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        return _check(words, _OF_JOB | _OF_RESOURCE.get(info.field_name or "", frozenset()))
+
+    @field_validator("reference")
+    @classmethod
+    def _has_its_group(cls, pattern: str) -> str:
+        if groups(pattern) != {"reference"}:
+            raise ValueError("it has to have a group (?P<reference>…) and no other one")
+        return pattern
+
+
+class Excuse(_Data):
+    """A failure of a command that is none: one of the statuses, and the words."""
+
+    statuses: tuple[Annotated[int, Field(ge=1, le=255)], ...] = Field(
+        default=(), max_length=255
+    )  #: none: any
+    said: Pattern  #: in what was said on the standard error, else on the standard output
+
+
+class Source(_Data):
+    """A command whose output is records."""
+
+    command: Command
+    record: Pattern | None = None  #: where a record begins; none: each line is one
+    patterns: tuple[Pattern, ...] = Field(min_length=1)  #: looked for in each record
+    ignore: Pattern | None = None  #: lines before and between records, such as headings
+    excuse: Excuse | None = None
+
+    @field_validator("command")
+    @classmethod
+    def _is_plain(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        return _check(words, frozenset())
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """All that its patterns may find."""
+        return frozenset[str]().union(*map(groups, self.patterns))
+
+
+#: What a word for a job's state may mean; how one that *ended* did is said by its status, else by its marks.
+Meaning = Literal["waiting", "running", "done", "failed", "killed", "ended", "unknown"]
+
+
+class Listing(Source):
+    """How all our jobs are listed: groups `reference`, `name`, `state`, and perhaps `exit`, `message`."""
+
+    states: dict[str, Meaning] = Field(
+        min_length=1
+    )  #: by the system's word; one that is missing is *unknown*
+
+    @field_validator("patterns")
+    @classmethod
+    def _find_what_is_needed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        found = frozenset[str]().union(*map(groups, patterns))
+        needed, more = {"reference", "name", "state"}, {"exit", "message"}
+        if not needed <= found <= needed | more:
+            raise ValueError(
+                f"the groups are {', '.join(sorted(found)) or 'none'}; there have to be"
+                f" {', '.join(sorted(needed))}, and may be {', '.join(sorted(more))}"
+            )
+        return patterns
+
+
+class Amounts(Source):
+    """Where what queues have is read: a record is of one `queue`, or counts for all of them."""
+
+    @field_validator("patterns")
+    @classmethod
+    def _find_amounts(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        found = frozenset[str]().union(*map(groups, patterns))
+        if not found or not found <= _OF_AMOUNTS:
+            raise ValueError(
+                f"the groups are {', '.join(sorted(found)) or 'none'}; allowed are"
+                f" {', '.join(sorted(_OF_AMOUNTS))}"
+            )
+        return patterns
+
+
+class Kill(_Data):
+    """How jobs are ended; a word `{references}` stands for the references of all of them."""
+
+    command: Command
+    excuse: Excuse | None = None  #: what is said of jobs that are not there any more
+
+    @field_validator("command")
+    @classmethod
+    def _names_references(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        if words.count(REFERENCES) != 1:
+            raise ValueError(f"one word has to be {REFERENCES}")
+        _check(words, frozenset({"references"}))
+        return words
+
+
+class Dialect(_Data):
+    """All of it."""
+
+    name: Annotated[str, AfterValidator(_name)] = "{stamp}"  #: what a job is called
+    submit: Submit
+    listing: Listing
+    kill: Kill
+    capacity: tuple[Amounts, ...] = ()
+    away: Pattern | None = None  #: words with which a server that is away is told from one that refuses
+
+
+#: What settings of a dialect may be within.
+PARTS: tuple[type[BaseModel], ...] = (Dialect, Submit, Joined, Listing, Amounts, Kill, Excuse)
+
+
+def changed(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Data with changes: sections are gone into, everything else is replaced."""
+    result = dict(whole)
+    for name, value in changes.items():
+        before = result.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            result[name] = changed(before, value)
+        else:
+            result[name] = value
+    return result

@@ -1,0 +1,132 @@
+"""How a grid job becomes local jobs: planned, packed into one archive, submitted one by one in two phases.
+
+Before a local job is submitted the book says that it is about to be, and under which stamp; after that it
+says under which reference. What was cut off in between is looked for by its stamp (`polling`), and submitted
+again only after the batch system has said for long enough that it has no such job; then under the same stamp,
+so that of two batch jobs, should the first one come to light after all, only one starts.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from pilotage.fabric.batch.batch_system import BatchJob
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.manager import local_script, shared_area, trying
+from pilotage.fabric.manager.book import Book
+from pilotage.fabric.manager.errors import UnfitJob
+from pilotage.fabric.manager.grid_job import LocalState
+from pilotage.fabric.manager.planning import Planning
+from pilotage.fabric.manager.records import Entry, LocalJob
+from pilotage.fabric.manager.station import Habits, Station
+from pilotage.fabric.pilot import report
+from pilotage.fabric.pilot.report import Report
+from pilotage.fabric.pilot.transport import TooLarge
+from pilotage.fabric.runner import bundle
+from pilotage.fabric.runner.marks import SITE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialising:
+    """The manager's hand."""
+
+    station: Station
+    habits: Habits
+    book: Book
+    clock: Callable[[], datetime]
+
+    def advance(self, entry: Entry) -> None:
+        """Take a grid job some steps further.
+
+        Raises:
+            BatchSystemAway: Its batch system does not answer; what was begun is looked for.
+            Away: The service does not give the sandbox now.
+            Refused: It does not give it at all.
+            OSError: There is no room here.
+        """
+        try:
+            if entry.number is None:
+                entry = self._plan(entry)
+            if not entry.packed:
+                entry = self._pack(entry)
+            self._submit(entry, self.book.local_jobs(entry.key))
+        except UnfitJob as error:
+            self._end(entry, report.failed(report.UNFIT, str(error)))
+        except TooLarge as error:
+            self._end(entry, report.failed(report.NO_SANDBOX, f"the archive {error}"))
+
+    def _plan(self, entry: Entry) -> Entry:
+        jobs = self._planning.plan(entry)
+        planned = replace(entry, number=len(jobs))
+        log = [f"to be {len(jobs)} local jobs of {entry.taken.queue}"]
+        self.book.write(entry.key, now=self.clock(), entry=planned, local_jobs=jobs, log=log)
+        return planned
+
+    def _pack(self, entry: Entry) -> Entry:
+        with tempfile.TemporaryDirectory(dir=self.habits.directory) as directory:
+            sandbox = Path(directory, "sandbox")
+            with sandbox.open("w+b") as file:
+                limit = self.habits.sandbox_limit
+                found = self.station.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
+            archive = bundle.content(sandbox if found else None)
+        farm = self.station.farm_of(entry)
+        area = shared_area.area_of(entry, farm, self.book.key)
+        area.shell.write(area.archive, archive)
+        packed = replace(entry, packed=True)
+        log = [f"archive of {len(archive)} bytes at {area.archive}"]
+        self.book.write(entry.key, now=self.clock(), entry=packed, log=log)
+        return packed
+
+    def _submit(self, entry: Entry, jobs: Sequence[LocalJob]) -> None:
+        waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]
+        for job in waiting[: self.habits.at_once]:
+            if not self._one(entry, job):
+                return
+
+    def _one(self, entry: Entry, job: LocalJob) -> bool:
+        """Submit it; False: the batch system takes no more of them now."""
+        batch_job = self._batch_job(entry, job)
+        intended = replace(job, state=LocalState.INTENDED)
+        self.book.write(job.key, now=self.clock(), local_jobs=[intended])
+        try:
+            reference = self.station.farm_of(entry).system.submit(batch_job)
+        except SubmissionRefused as error:
+            failed, line = trying.failed(intended, SITE, Report("Failed", "", str(error)), entry, self.habits)
+            self.book.write(job.key, now=self.clock(), local_jobs=[failed], log=[line])
+            return False
+        except SubmissionUncertain as error:
+            raise BatchSystemAway(str(error)) from error
+        submitted = replace(intended, state=LocalState.WAITING, reference=reference, was_submitted=True)
+        log = [f"local job {job.number}: submitted as {reference}, {job.stamp}"]
+        self.book.write(job.key, now=self.clock(), local_jobs=[submitted], log=log)
+        return True
+
+    def _batch_job(self, entry: Entry, job: LocalJob) -> BatchJob:
+        outlet = self.station.outlets[entry.taken.queue]
+        area = shared_area.area_of(entry, self.station.farm_of(entry), self.book.key)
+        piece = self._planning.piece(entry, job.number)
+        return BatchJob(
+            stamp=job.stamp,
+            script=local_script.text(entry, job, piece, area, outlet, self.habits),
+            queue=outlet.batch_queue,
+            resources=outlet.resources,
+            flags=outlet.flags,
+        )
+
+    def _end(self, entry: Entry, outcome: Report) -> None:
+        """End it; what was submitted before is not left alone: then only the rest fails."""
+        log = [f"{outcome.minor_status}: {outcome.application_status}"]
+        jobs = self.book.local_jobs(entry.key)
+        rest = [
+            replace(each, state=LocalState.FAILED, message=outcome.application_status)
+            for each in jobs
+            if each.state is LocalState.UNSUBMITTED
+        ]
+        ended = replace(entry, outcome=outcome) if len(rest) == len(jobs) else entry
+        self.book.write(entry.key, now=self.clock(), entry=ended, local_jobs=rest, log=log)
+
+    @property
+    def _planning(self) -> Planning:
+        return Planning(station=self.station, manager=self.habits.name, book=self.book.key)

@@ -1,0 +1,108 @@
+"""The plan of a grid job: whether it can be done, as how many local jobs, and what each of them runs."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from pilotage.fabric.manager import records
+from pilotage.fabric.manager.errors import UnfitJob
+from pilotage.fabric.manager.handlers import Command, Handler, Job, SiteLimits
+from pilotage.fabric.manager.records import Entry, LocalJob
+from pilotage.fabric.manager.station import Station
+
+log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+#: The job type of those that state none.
+PLAIN = "generic"
+#: Bytes of the files that a handler adds to a local job.
+_MOST_ADDED = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A local job as its handler wants it."""
+
+    command: Command
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """Asks the handlers, which may be anybody's."""
+
+    station: Station
+    manager: str  #: name of it
+    book: str  #: key of it
+
+    def plan(self, entry: Entry) -> list[LocalJob]:
+        """The local jobs of a grid job.
+
+        Raises:
+            UnfitJob: It will never be done; the message is for the user.
+        """
+        handler, job = self._handler(entry), _job(entry)
+        self.station.farm_of(entry)
+        limits = self.station.limits.get(_type(entry), SiteLimits())
+        number = _asked_of(handler, lambda: _number(handler, job, limits))
+        job = replace(job, number=number)
+        sizes = _asked_of(handler, lambda: [handler.command(job, n).size for n in range(1, number + 1)])
+        return [
+            LocalJob(
+                key=entry.key,
+                number=n,
+                stamp=records.stamp(self.manager, entry.key, n, 1, self.book),
+                size=size,
+            )
+            for n, size in enumerate(sizes, 1)
+        ]
+
+    def piece(self, entry: Entry, n: int) -> Piece:
+        """What local job `n` runs.
+
+        Raises:
+            UnfitJob: The handler does not say it.
+        """
+        handler, job = self._handler(entry), replace(_job(entry), number=entry.number or 0)
+        files = _asked_of(handler, lambda: dict(handler.prepare_work_area(job, n)))
+        if sum(map(len, files.values())) > _MOST_ADDED or any(
+            "/" in name or name in ("", ".", "..") for name in files
+        ):
+            raise UnfitJob(f"the files of local job {n} are no plain names with {_MOST_ADDED} bytes at most")
+        return Piece(command=_asked_of(handler, lambda: handler.command(job, n)), files=files)
+
+    def _handler(self, entry: Entry) -> Handler:
+        found = self.station.handlers.get(_type(entry))
+        if found is None:
+            known = ", ".join(sorted(self.station.handlers))
+            raise UnfitJob(f"JobType: this gateway has no handler for {_type(entry)!r:.80}, only for {known}")
+        return found
+
+
+def _number(handler: Handler, job: Job, limits: SiteLimits) -> int:
+    handler.check(job)
+    number = handler.number_of_jobs(job, limits)
+    if not 1 <= number <= limits.max_local_jobs:
+        raise UnfitJob(f"{number!r:.80} local jobs are not allowed, only 1 to {limits.max_local_jobs}")
+    return number
+
+
+def _asked_of(handler: Handler, ask: Callable[[], _Answer]) -> _Answer:
+    """What a handler says; its faults are the job's end, not ours."""
+    try:
+        return ask()
+    except UnfitJob:
+        raise
+    except Exception as error:  # other people's code
+        log.exception("the handler %s broke", type(handler).__name__)
+        raise UnfitJob(f"the handler {type(handler).__name__} broke: {error!r:.300}") from error
+
+
+def _type(entry: Entry) -> str:
+    return str(entry.taken.description.get("JobType") or PLAIN)
+
+
+def _job(entry: Entry) -> Job:
+    return Job(job_id=entry.taken.job_id, description=entry.taken.description)

@@ -1,0 +1,46 @@
+"""The archive of a grid job: our runner and the input sandbox in one file that Python runs."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from functools import cache
+from pathlib import Path
+
+from pilotage.fabric.pilot import bundle
+from pilotage.fabric.runner.local_job import SANDBOX
+
+_START = """import os
+import sys
+from pathlib import Path
+
+from pilotage.fabric.runner.main import main
+
+sys.exit(main(Path(sys.argv[0]).absolute(), sys.argv[1:], os.environ))
+"""
+
+
+def content(sandbox: Path | None) -> bytes:
+    """The archive.
+
+    Args:
+        sandbox: The input sandbox as it came; None: there is none.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+    if sandbox is None:
+        return _runner()
+    data = io.BytesIO()
+    data.write(_runner())
+    with zipfile.ZipFile(data, "a", zipfile.ZIP_STORED) as members:
+        members.write(sandbox, SANDBOX)
+    return data.getvalue()
+
+
+@cache
+def _runner() -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        file = bundle.build(Path(directory, "job.pyz"), packages=("pilot", "runner"), start=_START)
+        return file.read_bytes()

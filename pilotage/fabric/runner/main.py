@@ -1,0 +1,36 @@
+"""The start of a local job, and how it hears that it has to end."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pilotage.fabric.pilot import work_area
+from pilotage.fabric.pilot.orders import Orders
+from pilotage.fabric.runner import order
+from pilotage.fabric.runner.local_job import LocalJob
+
+
+def main(archive: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the local job of an order.
+
+    Args:
+        archive: That it came with.
+        words: The file of the order.
+        environment: Of the batch job.
+
+    Returns:
+        The exit status of the payload, 4 if the site is to blame.
+    """
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    orders = Orders()
+    orders.listen()
+    file = Path(words[0])
+    wanted = order.read(file)
+    area = work_area.make(file.parent, job_id=wanted.job_id, epoch=wanted.number)
+    try:
+        return LocalJob(wanted, archive, environment, orders.stop).run(area)
+    finally:
+        area.remove()

@@ -1,0 +1,131 @@
+"""Grid jobs for tests: a manager with its station, and input sandboxes that are at hand."""
+
+import io
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pilotage.fabric.batch.batch_system import BatchSystem, Resources
+from pilotage.fabric.batch.idealizer import Evidence, Idealized
+from pilotage.fabric.batch.shell import LocalShell, Shell
+from pilotage.fabric.director.outlets import Outlet
+from pilotage.fabric.manager.book import Book
+from pilotage.fabric.manager.grid_job import GridJob, Phase, Taken
+from pilotage.fabric.manager.handlers import registered
+from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.manager.station import Farm, Habits, Station
+from pilotage.fabric.pilot.transport import Away
+
+QUEUE = "LCG.A.org/ce/local"
+GENERATE = """\
+#!/bin/sh
+pilotage-progress generated $EVENTS $EVENTS
+echo "$FIRST_EVENT $EVENTS $SEED" >events.txt
+"""
+
+
+def sandbox(**files: str) -> bytes:
+    """A tar with these files, executable."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name.replace("__", "."))
+            member.size, member.mode = len(text), 0o755
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return data.getvalue()
+
+
+@dataclass
+class Sandboxes:
+    """The service, as far as it gives sandboxes."""
+
+    content: bytes = b""
+    away: bool = False
+
+    def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
+        if self.away:
+            raise Away(f"the service does not answer for {lease}, on purpose")
+        assert len(self.content) <= limit
+        to.write(self.content)
+        return bool(self.content)
+
+
+def taken(job_id: int = 7, *, queue: str = QUEUE, **description: object) -> Taken:
+    stated = {"Executable": "run.sh", "OutputSandbox": ["events.txt"], **description}
+    return Taken(job_id=job_id, epoch=1, lease="lease", description=stated, queue=queue)
+
+
+def montecarlo(events: int, per_job: int, **more: Any) -> Taken:
+    return taken(JobType="montecarlo", Events=events, EventsPerJob=per_job, **more)
+
+
+@dataclass
+class Site:
+    """A gateway's surroundings."""
+
+    directory: Path
+    system: BatchSystem
+    shared: Path
+    shell: Shell = field(default_factory=LocalShell)
+    sandboxes: Sandboxes = field(default_factory=lambda: Sandboxes(sandbox(run__sh=GENERATE)))
+    batch_queue: str = "local"
+    resources: Resources = field(default_factory=Resources)
+    queue: str = QUEUE
+    evidence: Evidence = field(default_factory=lambda: Evidence(listings=2, seconds=0))
+    habits: Mapping[str, Any] = field(default_factory=dict)
+    book: type[Book] = Book
+    opened: Book | None = None
+
+    def station(self) -> Station:
+        ideal = Idealized(system=self.system, evidence=self.evidence, sleep=lambda _: None)
+        outlet = Outlet(
+            queue=self.queue, system="farm", batch_queue=self.batch_queue, resources=self.resources
+        )
+        return Station(
+            farms={"farm": Farm(system=ideal, shell=self.shell, directory=str(self.shared))},
+            outlets={self.queue: outlet},
+            handlers=registered(),
+            sandboxes=self.sandboxes,
+        )
+
+    def manager(self) -> Manager:
+        """A manager that has just been started; the one before is no more."""
+        self.close()
+        habits = Habits(name="test", directory=self.directory / "state", settle=0, beat=1, grace=2)
+        habits = replace(habits, **self.habits)
+        self.opened = self.book(habits.directory)
+        return Manager(station=self.station(), habits=habits, book=self.opened)
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None
+
+
+def until(
+    manager: Manager, holds: Callable[[GridJob], bool], *, seconds: float = 60, job_id: int = 7
+) -> GridJob:
+    """Advance until something holds for a grid job."""
+    deadline = time.monotonic() + seconds
+    while True:
+        manager.advance()
+        job = next(each for each in manager.grid_jobs() if each.taken.job_id == job_id)
+        if holds(job):
+            return job
+        assert time.monotonic() < deadline, (job, manager.book.log((job_id, 1)))  # type: ignore[arg-type]
+        time.sleep(0.02)
+
+
+def ended(job: GridJob) -> bool:
+    return job.phase is Phase.ENDED
+
+
+def output(job: GridJob) -> dict[str, str]:
+    """The files of its tar."""
+    assert job.output is not None
+    with tarfile.open(job.output) as archive:
+        files = {name: archive.extractfile(name) for name in archive.getnames()}
+        return {name: file.read().decode() for name, file in files.items() if file is not None}

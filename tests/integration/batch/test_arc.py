@@ -1,0 +1,125 @@
+"""ARC CE beyond the checks that every batch system passes: tokens, environments, and a CE that is away."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.batch.arc import Arc
+from pilotage.fabric.batch.arc_rest import ArcRest, Credentials
+from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Handle, Report, Resources, State
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
+from tests.arc_ce import ArcCe
+
+pytestmark = [pytest.mark.debian("arc"), pytest.mark.slow]
+
+Connected = Callable[..., Arc]
+
+
+@pytest.fixture
+def connected(arc_ce: ArcCe) -> Iterator[Connected]:
+    """Makes the adapter, with the certificate unless another proof is given."""
+    opened: list[ArcRest] = []
+
+    def make(**proof: Path) -> Arc:
+        proof = proof or {"certificate": arc_ce.certificate, "key": arc_ce.key}
+        opened.append(ArcRest(arc_ce.url, Credentials(authorities=arc_ce.authorities, **proof)))
+        return Arc(rest=opened[-1])
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def job(script: str = ":", **asked: object) -> BatchJob:
+    values = {"queue": "fork", **asked}
+    return BatchJob(stamp=f"test-{uuid.uuid4()}", script=f"#!/bin/sh\n{script}\n", **values)  # type: ignore[arg-type]
+
+
+def submit(system: Arc, job: BatchJob) -> Handle:
+    return Handle(stamp=job.stamp, reference=system.submit(job))
+
+
+def all_ended(system: Arc, handles: list[Handle]) -> dict[str, Report]:
+    deadline = time.monotonic() + 120
+    while True:
+        found = system.status(handles)
+        if {each.state for each in found.values()} <= ENDED:
+            return dict(found)
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+
+
+def test_jobs_by_token_and_by_certificate_run_and_are_removed(
+    connected: Connected, arc_ce: ArcCe, tmp_path: Path
+) -> None:
+    by_token, by_certificate = connected(token_file=arc_ce.token()), connected()
+    one = submit(by_token, job("echo by token; exit 3", resources=Resources(memory=100, wall_time=300)))
+    environment = "APPS/TEST one two&<three>"
+    two = submit(by_certificate, job("echo by certificate; echo $TEST_OPTIONS", flags=(environment,)))
+    assert by_token.find([one.stamp]) == {one.stamp: (one.reference,)}
+    assert one.stamp not in by_certificate.find([one.stamp]), "another identity, another user"
+
+    failed = all_ended(by_token, [one])[one.stamp]
+    assert (failed.state, failed.exit_code) == (State.FAILED, 3)
+    assert by_token.output(one).stdout == b"by token\n"
+    done = all_ended(by_certificate, [two])[two.stamp]
+    assert (done.state, done.exit_code) == (State.DONE, 0)
+    assert by_certificate.output(two).stdout == b"by certificate\none two&<three>\n"
+
+    anew = connected()
+    assert anew.find([two.stamp]) == {two.stamp: (two.reference,)}, "known without having been seen"
+    by_token.forget([one])
+    by_certificate.forget([two])
+    assert by_token.status([one])[one.stamp].state is State.MISSING
+
+
+def test_a_ce_that_is_away_is_not_asked_in_vain(connected: Connected, arc_ce: ArcCe) -> None:
+    system = connected()
+    handle = submit(system, job())
+    arc_ce.stop_door()
+    try:
+        with pytest.raises(BatchSystemAway, match="cannot be reached"):
+            system.status([handle])
+        with pytest.raises(BatchSystemAway, match="cannot be reached"):
+            system.submit(job())
+    finally:
+        arc_ce.start_door()
+    assert all_ended(system, [handle])[handle.stamp].state is State.DONE
+    system.forget([handle])
+
+
+def test_a_renewed_token_is_taken_up(connected: Connected, arc_ce: ArcCe, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("expired")
+    system = connected(token_file=file)
+    with pytest.raises(BatchSystemAway, match="403"):
+        system.find(["test-nobody"])
+    file.write_bytes(arc_ce.token().read_bytes())
+    assert system.find(["test-nobody"]) == {}
+
+
+def test_a_ce_whose_authority_is_not_known_is_not_believed(connected: Connected, arc_ce: ArcCe) -> None:
+    rest = ArcRest(arc_ce.url, Credentials(token_file=arc_ce.token()))
+    with closing(rest), pytest.raises(BatchSystemAway, match="certificate verify failed"):
+        Arc(rest=rest).find(["test-nobody"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"queue": "a&<b>"}, "a&<b>"),
+        ({"flags": ("--constraint=x",)}, "no runtime environment"),
+        ({"resources": Resources(gpus=1)}, "asks for 1 GPUs"),
+    ],
+)
+def test_what_will_never_be_taken_is_refused(
+    connected: Connected, asked: dict[str, object], words: str
+) -> None:
+    system, wrong = connected(), job(**asked)
+    with pytest.raises(SubmissionRefused, match=words):
+        system.submit(wrong)
+    assert system.find([wrong.stamp]) == {}

@@ -1,0 +1,264 @@
+"""A gateway's talk with a real service: work, leases, throttles, deliveries, and what may go wrong.
+
+How grid jobs are materialised is not looked at: they stay as they came, or the book says that they ended.
+"""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from pilotage.fabric.gateway.gateway import Gateway
+from pilotage.fabric.manager.grid_job import Phase
+from pilotage.fabric.pilot.report import Report
+from pilotage.service.parts import utc_now
+from taskqueue import database
+from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
+from tests.running_service import running
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org:
+      VO: [cms]
+      CEs:
+        ce1:
+          CPUTime: 100000
+          MaxRAM: 4000
+          Queues: {long: {}, short: {}}
+Registry:
+  VO: {cms: {}}
+  Groups:
+    cms_user: {VO: cms}
+"""
+LEVEL0 = "      Throttle: {Policy: level0, MaxSubmittingJobs: 2}\n      CEs:"
+LEVEL1 = "      Throttle: {Policy: level1, MaxSubmittingAndOutputGatheringJobs: 2}\n      CEs:"
+DONE = Report("Done", "Execution Complete", "all 4 local jobs are done", 0)
+PARTIAL = Report("Failed", "Application Finished With Errors", "3 of 4 local jobs are done", 1)
+
+
+@pytest.fixture
+def engine(sqlite_url: str) -> Iterator[Engine]:
+    engine = database.connect(sqlite_url)  # what the service does is tested on both
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def ground(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    with running(engine, tmp_path, CONFIG) as service:
+        yield Ground(service, tmp_path / "gateway", monkeypatch)
+
+
+def archive(directory: Path) -> Path:
+    path = directory / "output.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        member = tarfile.TarInfo("stdout.1")
+        member.size = 3
+        tar.addfile(member, io.BytesIO(b"hi\n"))
+    return path
+
+
+def talk(gateway: Gateway) -> str:
+    summary = gateway.talk(utc_now())
+    assert not summary.away, summary
+    return str(summary)
+
+
+def test_grid_jobs_come_up_to_the_limit_of_the_queue_and_run(ground: Ground) -> None:
+    ground.submit(5)
+    with ground.gateway() as gateway:
+        assert "grid jobs: 3 submitting" in talk(gateway)
+        assert "3 taken" not in talk(gateway)
+    assert ground.statuses() == {"Running": 3, "Waiting": 2}
+
+
+def test_only_jobs_with_a_handler_come_and_those_without_a_type_are_generic(ground: Ground) -> None:
+    [other] = ground.submit(JobType="Merge")
+    [typed] = ground.submit(JobType="MonteCarlo", Events=10)
+    [plain] = ground.submit(JobType=None)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        types = {each.taken.job_id: each.taken.description["JobType"] for each in gateway.manager.grid_jobs()}
+    assert types == {typed: "montecarlo", plain: "generic"}
+    assert ground.job(other)["status"] == "Waiting"
+
+
+def test_an_answer_that_got_lost_brings_the_same_job_again_also_to_the_next_process(ground: Ground) -> None:
+    ground.submit(3)
+    with ground.gateway() as gateway:
+        assert ground.line is not None
+        ground.line.loses = "requestJob"
+        assert gateway.talk(utc_now()).away
+        assert gateway.talk(utc_now()).away
+        assert not gateway.manager.grid_jobs()
+    assert ground.statuses() == {"Matched": 1, "Waiting": 2}
+    with ground.gateway(queues=[{**_queue(), "max_grid_jobs": 1}]) as gateway:
+        talk(gateway)
+        assert len(gateway.manager.grid_jobs()) == 1
+    assert ground.statuses() == {"Running": 1, "Waiting": 2}
+
+
+def _queue() -> dict[str, object]:
+    return {"queue": QUEUE, "system": "host", "batch_queue": "local", "memory": 100}
+
+
+def test_an_outage_costs_nothing_and_a_restart_goes_on_with_the_same_leases(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        assert ground.line is not None
+        ground.line.cut = True
+        assert gateway.talk(utc_now()).away
+        ground.line.cut = False
+        talk(gateway)
+        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+    with ground.gateway() as gateway:
+        talk(gateway)
+        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+    assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Running", 1)
+
+
+def test_a_job_that_is_recorded_but_not_begun_is_begun_by_the_next_process(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        assert ground.line is not None
+        ground.line.loses = "/start"
+        assert gateway.talk(utc_now()).away
+    with ground.gateway() as gateway:
+        talk(gateway)
+    assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Running", 1)
+
+
+def test_a_kill_reaches_the_manager_and_the_job_stays_killed_with_its_output(
+    ground: Ground, tmp_path: Path
+) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        assert ground.service.user().post(f"/api/v1/jobs/{job_id}/kill").is_success
+        assert "1 to be killed" in talk(gateway)
+        assert phases(gateway) == {job_id: Phase.CANCELLING}
+        end(gateway, job_id, PARTIAL, archive(tmp_path))
+        assert gateway.deliver() == 1
+        assert not gateway.manager.grid_jobs()
+    assert ground.job(job_id)["status"] == "Killed"
+    assert ground.service.user().get(f"/api/v1/jobs/{job_id}/output").is_success
+
+
+def test_the_local_jobs_of_an_attempt_that_was_taken_away_are_ended_and_the_job_is_left_alone(
+    ground: Ground,
+) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        answer = ground.service.operator().post(f"/api/v1/jobs/{job_id}/reschedule")
+        assert answer.is_success, answer.text
+        assert "1 lost" in talk(gateway)
+        assert [each.cancelled for each in gateway.manager.book.entries() if each.taken.epoch == 1] == [True]
+        end(gateway, job_id, DONE)
+        gateway.deliver()
+        assert all(each.taken.epoch > 1 for each in gateway.manager.grid_jobs())
+    assert ground.job(job_id)["status"] != "Done"
+
+
+@pytest.mark.parametrize(("report", "status"), [(DONE, "Done"), (PARTIAL, "Failed")])
+def test_what_has_ended_is_delivered_with_its_output_and_a_partial_success_says_so(
+    ground: Ground, tmp_path: Path, report: Report, status: str
+) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        end(gateway, job_id, report, archive(tmp_path))
+        assert gateway.deliver() == 1
+        assert gateway.deliver() == 0
+        assert not gateway.manager.grid_jobs()
+    job = ground.job(job_id)
+    assert (job["status"], job["minor_status"]) == (status, report.minor_status)
+    assert job["application_status"] == report.application_status
+    output = ground.service.user().get(f"/api/v1/jobs/{job_id}/output").content
+    assert output == (tmp_path / "output.tar.gz").read_bytes()
+
+
+@pytest.mark.parametrize("lost", ["/start", "/output", "/finish"])
+def test_a_delivery_that_is_cut_off_anywhere_is_taken_up_by_the_next_process(
+    ground: Ground, tmp_path: Path, lost: str
+) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        end(gateway, job_id, PARTIAL, archive(tmp_path))
+    with ground.gateway() as gateway:
+        assert ground.line is not None
+        ground.line.loses = lost
+        with pytest.raises(Exception, match="on purpose"):
+            gateway.deliver()
+    with ground.gateway() as gateway:
+        gateway.deliver()
+        assert not gateway.manager.grid_jobs()
+    job = ground.job(job_id)
+    assert (job["status"], job["epoch"], job["application_status"]) == (
+        "Failed",
+        1,
+        PARTIAL.application_status,
+    )
+
+
+def test_a_job_whose_output_is_gone_is_not_done(ground: Ground, tmp_path: Path) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        end(gateway, job_id, DONE, tmp_path / "never.tar.gz")
+        gateway.deliver()
+    assert ground.job(job_id)["minor_status"] == "Failed Uploading OutputSandbox"
+
+
+def test_the_throttle_sees_the_states_of_the_manager(ground: Ground, tmp_path: Path) -> None:
+    ground.service.configure(CONFIG.replace("      CEs:", LEVEL0))
+    job_ids = ground.submit(3)
+    with ground.gateway() as gateway:
+        talk(gateway)  # advertises first: nobody knew before how many there were
+        assert "1 throttled" in talk(gateway)
+        assert ground.throttle()["counters"]["CurrentSubmittingJobs"] == 2
+        end(gateway, job_ids[0], DONE, archive(tmp_path))
+        talk(gateway)
+        said = ground.throttle()["advertisement"]
+        assert (said["CurrentSubmittingJobs"], said["CurrentGatheringOutputJobs"]) == (1, 1)
+    assert ground.statuses() == {"Running": 3}
+
+
+def test_while_as_many_gather_as_may_nothing_new_is_asked_for(ground: Ground, tmp_path: Path) -> None:
+    ground.service.configure(CONFIG.replace("      CEs:", LEVEL1))
+    first, second, _ = ground.submit(3)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        talk(gateway)
+        end(gateway, first, DONE, archive(tmp_path))
+        end(gateway, second, DONE, archive(tmp_path))
+        assert "no work: 1 permit" in talk(gateway)
+        gateway.deliver()
+        talk(gateway)
+        assert len(gateway.manager.grid_jobs()) == 1
+
+
+def test_a_queue_that_the_service_does_not_know_holds_up_no_other(ground: Ground) -> None:
+    ground.submit()
+    queues = [{**_queue(), "queue": "LCG.A.org/ce1/none"}, _queue()]
+    with ground.gateway(queues=queues, advertise=[SITE]) as gateway:
+        summary = gateway.talk(utc_now())
+    assert any("LCG.A.org/ce1/none" in each for each in summary.problems)
+    assert summary.taken == 1
+
+
+def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        assert ground.line is not None
+        ground.line.speak_with("no.such.token")
+        summary = gateway.talk(utc_now())
+        assert summary.problems
+        assert phases(gateway) == {job_id: Phase.SUBMITTING}

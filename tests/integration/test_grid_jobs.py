@@ -1,0 +1,154 @@
+"""A manager's grid jobs as processes of this host."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.manager.grid_job import Aggregate, LocalState, Phase
+from pilotage.fabric.manager.station import Retries
+from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    shared = tmp_path / "shared"
+    site = Site(
+        directory=tmp_path,
+        system=LocalHost(directory=str(shared / "batch"), cores=8, memory=8000),
+        shared=shared,
+    )
+    yield site
+    site.close()
+
+
+def test_a_montecarlo_job_comes_back_as_one_tar_with_every_event_once(site: Site) -> None:
+    manager = site.manager()
+    manager.take(montecarlo(1000, 300, Seed=40, FirstEvent=0))
+
+    job = until(manager, ended)
+
+    assert job.outcome is not None
+    assert (job.outcome.status, job.outcome.application_status) == ("Done", "4 of 4 local jobs done")
+    assert (job.aggregate, job.local) == (Aggregate.DONE, {LocalState.DONE: 4})
+    assert [str(each) for each in job.progress] == ["generated 1000 of 1000"]
+    files = output(job)
+    parts = [files[f"events.txt.{n}"].strip() for n in (1, 2, 3, 4)]
+    assert parts == ["0 250 40", "250 250 41", "500 250 42", "750 250 43"]
+    assert {"manager.log", "local-jobs.json", "std.out.1", "std.err.4"} <= files.keys()
+    assert "local job 3: done" in files["manager.log"]
+    assert [row["state"] for row in json.loads(files["local-jobs.json"])] == ["done"] * 4
+
+
+def test_progress_and_the_end_of_the_output_are_seen_while_it_runs(site: Site) -> None:
+    script = """#!/bin/sh
+    echo "reading the geometry"
+    pilotage-progress generated $((EVENTS / 2)) $EVENTS
+    until test -e "$0.go" || test -e {go}; do sleep 0.05; done
+    """
+    go = site.directory / "go"
+    site.sandboxes.content = sandbox(run__sh=script.format(go=go))
+    manager = site.manager()
+    manager.take(montecarlo(500, 250))
+
+    job = until(manager, lambda job: any(each.done for each in job.progress) and bool(job.tail))
+
+    assert (job.phase, job.aggregate) == (Phase.POLLING, Aggregate.ACTIVE)
+    assert job.progress[0].of == 500
+    assert job.progress[0].done in (125, 250)
+    assert job.tail == "reading the geometry"
+    go.touch()
+    assert until(manager, ended).local == {LocalState.DONE: 2}
+
+
+def test_partial_success_is_reported_as_such_with_the_output_of_all(site: Site) -> None:
+    site.sandboxes.content = sandbox(
+        run__sh="#!/bin/sh\necho part >events.txt; exit $((LOCAL_JOB == 2 ? 3 : 0))\n"
+    )
+    manager = site.manager()
+    manager.take(taken(LocalJobs=3))
+
+    job = until(manager, ended)
+
+    assert job.outcome is not None
+    assert (job.outcome.status, job.outcome.minor_status, job.outcome.exit_code) == (
+        "Failed",
+        "Partially Done",
+        3,
+    )
+    assert (
+        "2 of 3 local jobs done; 2: Application Finished With Errors: exit code 3"
+        in job.outcome.application_status
+    )
+    assert {f"events.txt.{n}" for n in (1, 2, 3)} <= output(job).keys()
+
+
+def test_an_exit_status_is_tried_again_only_if_the_policy_says_so(site: Site) -> None:
+    site.sandboxes.content = sandbox(
+        run__sh=f"#!/bin/sh\nmkdir {site.directory}/tried && exit 1\necho $LOCAL_JOB >events.txt\n"
+    )
+    site.habits = {"retries": Retries(tries=2, exit_codes=True)}
+    manager = site.manager()
+    manager.take(taken())
+
+    job = until(manager, ended)
+
+    assert job.outcome is not None
+    assert job.outcome.status == "Done"
+    log = output(job)["manager.log"]
+    assert "local job 1, try 1" in log
+    assert "it is tried again" in log
+
+
+def test_a_payload_that_cannot_run_where_it_is_is_tried_again(site: Site) -> None:
+    site.sandboxes.content = sandbox(run__sh="#!/bin/sh\nexit 222\n")
+    manager = site.manager()
+    manager.take(taken())
+
+    job = until(manager, ended)
+
+    assert job.outcome is not None
+    assert job.outcome.minor_status == "Application Finished With Errors"
+    assert json.loads(output(job)["local-jobs.json"])[0]["tries"] == 3
+
+
+def test_a_killed_grid_job_ends_all_local_jobs_and_brings_what_they_wrote(site: Site) -> None:
+    site.sandboxes.content = sandbox(
+        run__sh="#!/bin/sh\necho half >events.txt\npilotage-progress begun 1 2\nsleep 300\n"
+    )
+    site.system = LocalHost(directory=str(site.shared / "batch"), cores=2, memory=8000)
+    manager = site.manager()
+    manager.take(taken(LocalJobs=4))  # two run, two wait
+    until(manager, lambda job: sum(each.done for each in job.progress) == 2)
+
+    manager.cancel(7, 1)
+    assert manager.grid_jobs()[0].phase is Phase.CANCELLING
+    job = until(manager, ended)
+
+    assert job.outcome is not None
+    assert job.outcome.minor_status == "Received Kill signal"
+    assert job.local == {LocalState.KILLED: 4}
+    assert {name for name in output(job) if name.startswith("events")} == {"events.txt.1", "events.txt.2"}
+
+
+def test_nothing_of_a_grid_job_stays_once_it_is_forgotten(site: Site) -> None:
+    manager = site.manager()
+    manager.take(taken(LocalJobs=2))
+    job = until(manager, ended)
+    assert job.output is not None
+
+    manager.forget(7, 1)
+    assert manager.grid_jobs() == []
+    manager.advance()
+
+    left = [path for path in site.directory.rglob("*") if path.is_file()]
+    assert {path.name for path in left} <= {
+        "lock",
+        "number",
+        "book.sqlite",
+        "book.sqlite-wal",
+        "book.sqlite-shm",
+    }
+    assert not job.output.exists()

@@ -1,0 +1,79 @@
+"""An issuer of tokens in the profile of WLCG: https on 127.0.0.1, in a thread of the tests."""
+
+import json
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlparse
+
+from joserfc import jwt
+from joserfc.jwk import KeySet, RSAKey
+
+_SCOPES = "compute.read compute.create compute.cancel compute.modify"
+
+
+class TokenIssuer:
+    """Tells its keys to whoever asks, and signs tokens."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._key = RSAKey.generate_key(2048, {"kid": "tests", "alg": "RS256", "use": "sig"})
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"https://localhost:{self._server.server_port}"
+        self._server.documents = {
+            "/.well-known/openid-configuration": {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"},
+            "/jwks": KeySet([self._key]).as_dict(private=False),
+        }
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def token(self, subject: str, audience: str, **changed: object) -> str:
+        now = int(time.time())
+        claims = {
+            "iss": self.url,
+            "sub": subject,
+            "aud": audience,
+            "iat": now,
+            "nbf": now - 60,
+            "exp": now + 3600,
+            "jti": uuid.uuid4().hex,
+            "wlcg.ver": "1.0",
+            "scope": _SCOPES,
+            **changed,
+        }
+        return jwt.encode({"alg": "RS256", "kid": "tests", "typ": "JWT"}, claims, self._key)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    documents: Mapping[str, object]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        # Some clients send the whole address where the path belongs.
+        found = self.server.documents.get(urlparse(self.path).path)
+        body = json.dumps(found or {}).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""

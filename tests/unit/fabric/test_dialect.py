@@ -1,0 +1,289 @@
+"""Dialects: what may stand in one, and what follows from what commands say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pilotage.fabric.batch import shipped_dialects
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Resources, State
+from pilotage.fabric.batch.command import Command
+from pilotage.fabric.batch.dialect import PARTS, Dialect, InvalidDialect, changed
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.shell import Completed
+from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.director import configuration
+
+STAMP = "north-any-0123456789"
+
+
+@dataclass(slots=True)
+class Telling:
+    """A shell whose commands say what they are told to, by their first word."""
+
+    says: Mapping[str, Completed]
+    ran: list[Sequence[str]] = field(default_factory=list)
+
+    def run(self, command: Sequence[str], **_: object) -> Completed:
+        self.ran.append(command)
+        return self.says.get(command[0], Completed(status=1, stdout="", stderr=""))
+
+    def write(self, *_: object, **__: object) -> None: ...
+
+    def read(self, *_: object, **__: object) -> bytes:
+        return b""
+
+    def remove(self, *_: object) -> None: ...
+
+
+def said(stdout: str = "", *, status: int = 0, stderr: str = "") -> Completed:
+    return Completed(status=status, stdout=stdout, stderr=stderr)
+
+
+def speaking(name: str, flags: tuple[str, ...] = (), **says: Completed) -> tuple[Command, Telling]:
+    shell = Telling(says)
+    areas = WorkAreas(directory="/shared", shell=shell)
+    return Command(areas=areas, flags=flags, dialect=shipped_dialects.dialect(name)), shell
+
+
+def job(**asked: Any) -> BatchJob:
+    return BatchJob(stamp=STAMP, script="#!/bin/sh\n", queue="long", **asked)
+
+
+def read(**changes: Any) -> Dialect:
+    content = changed(shipped_dialects.content("pbs"), changes)
+    return configuration.checked(Dialect, content, "pbs.yaml", InvalidDialect, PARTS)
+
+
+BIG = Resources(cores=4, memory=4001, wall_time=3601, gpus=2, whole_node=True)
+
+
+def test_pbs_is_asked_for_resources_in_one_option_and_flags_add_to_them() -> None:
+    system, shell = speaking("pbs", flags=("-A", "grid"), qsub=said("17.head\n"))
+
+    assert system.submit(job(resources=BIG, flags=("-l", "nodes=1:ssd,walltime=7200"))) == "17.head"
+
+    assert shell.ran == [
+        [
+            *("qsub", "-N", f"p.{STAMP}", "-q", "long", "-r", "n", "-o", "/dev/null", "-e", "/dev/null"),
+            *("-S", "/bin/sh", "-A", "grid", "-l"),
+            "nodes=1:ppn=4:gpus=2:ssd,mem=4001mb,walltime=7200,naccesspolicy=singlejob",
+            f"/shared/{STAMP}/wrapper",
+        ]
+    ]
+
+
+def test_lsf_is_asked_for_resources_and_what_it_gives_to_a_shell_is_quoted() -> None:
+    shell = Telling({"bsub": said("Job <17> is submitted to queue <long>.\n")})
+    areas = WorkAreas(directory="/a shared", shell=shell)
+    system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
+
+    assert system.submit(job(resources=BIG, flags=("-R", "select[ssd]"))) == "17"
+
+    [command] = shell.ran
+    assert command[-2:] == ["select[ssd]", f"'/a shared/{STAMP}/wrapper'"]
+    asked = "-n 4 -R span[hosts=1] -R rusage[mem=4001MB] -M 4001MB -W 61 -gpu num=2 -x"
+    assert asked in " ".join(command)
+
+
+def test_only_what_is_asked_for_is_said() -> None:
+    system, shell = speaking("lsf", bsub=said("Job <17> is submitted to default queue <long>.\n"))
+
+    system.submit(job())
+
+    assert not {"-W", "-M", "-gpu", "-x"} & set(shell.ran[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "error"),
+    [
+        ("pbs", said(status=1, stderr="qsub: Unknown queue MSG=cannot locate queue"), SubmissionRefused),
+        (
+            "pbs",
+            said(status=111, stderr="qsub: cannot connect to server head (errno=111)"),
+            SubmissionUncertain,
+        ),
+        ("pbs", said("qsub: waiting for job to start\n"), SubmissionUncertain),
+        ("lsf", said(status=255, stderr="nowhere: No such queue. Job not submitted."), SubmissionRefused),
+        ("lsf", said(status=255, stderr="LSF is down. Please wait ..."), SubmissionUncertain),
+    ],
+)
+def test_a_server_that_is_away_is_told_from_one_that_refuses(
+    name: str, answer: Completed, error: type[Exception]
+) -> None:
+    system, _ = speaking(name, qsub=answer, bsub=answer)
+    with pytest.raises(error, match=STAMP):
+        system.submit(job())
+
+
+TORQUE = f"""\
+Job Id: 17.head.example.org
+    Job_Name = p.{STAMP}
+    Job_Owner = pilots@head.example.org
+    job_state = {{state}}
+    queue = long
+    exit_status = {{exit}}
+    Variable_List = PBS_O_QUEUE=long,PBS_O_HOME=/home/pilots,
+\tPBS_O_LOGNAME=pilots,PBS_O_PATH=/usr/bin
+
+Job Id: 18.head.example.org
+    Job_Name = somebody's own
+    job_state = Q
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "expected", "exit_code"),
+    [
+        ("Q", "", State.WAITING, None),
+        ("E", "", State.RUNNING, None),
+        ("C", "0", State.DONE, 0),
+        ("C", "7", State.FAILED, 7),
+        ("C", "271", State.FAILED, 143),
+        ("Y", "", State.UNKNOWN, None),
+    ],
+)
+def test_a_listing_of_torque_is_read(state: str, status: str, expected: State, exit_code: int | None) -> None:
+    listing = TORQUE.format(state=state, exit=status)
+    system, _ = speaking("pbs", qstat=said(listing))
+
+    report = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (report.state, report.reference, report.exit_code) == (expected, "17.head.example.org", exit_code)
+
+
+def test_a_name_that_is_folded_is_one() -> None:
+    folded = TORQUE.format(state="R", exit="").replace("any-0123", "any\n\t-0123")
+    system, _ = speaking("pbs", qstat=said(folded))
+
+    assert system.find([STAMP]) == {STAMP: ("17.head.example.org",)}
+
+
+def test_a_listing_that_breaks_off_says_nothing() -> None:
+    system, _ = speaking("pbs", qstat=said(TORQUE[: TORQUE.index("job_state")]))
+    with pytest.raises(BatchSystemAway, match="breaks off"):
+        system.status([Handle(stamp=STAMP)])
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("pbs", said(status=153)),
+        ("lsf", said(status=255, stderr="No job found\n")),
+        ("lsf", said(status=255, stderr="No unfinished job found\n")),
+    ],
+)
+def test_an_empty_listing_is_one(name: str, answer: Completed) -> None:
+    system, _ = speaking(name, qstat=answer, bjobs=answer)
+    assert system.find([STAMP]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("pbs", said(status=-9)),
+        ("pbs", said(status=153, stderr="pbs_iff: cannot read reply from pbs_server")),
+        ("lsf", said(status=255, stderr="LSF is down. Please wait ...")),
+    ],
+)
+def test_a_listing_that_fails_is_not_empty(name: str, answer: Completed) -> None:
+    system, _ = speaking(name, qstat=answer, bjobs=answer)
+    with pytest.raises(BatchSystemAway):
+        system.find([STAMP])
+
+
+def test_a_listing_of_lsf_is_read() -> None:
+    listing = f"17|RUN|-|{STAMP}\n18|EXIT|143|north-any-9876543210\n"
+    system, _ = speaking("lsf", bjobs=said(listing))
+
+    reports = system.status([Handle(stamp=STAMP), Handle(stamp="north-any-9876543210")])
+
+    assert [(each.state, each.exit_code) for each in reports.values()] == [
+        (State.RUNNING, None),
+        (State.FAILED, 143),
+    ]
+
+
+def test_jobs_are_ended_together_and_those_that_have_ended_are_no_error() -> None:
+    kill = said(status=255, stderr="Job <17>: Job has already finished\n")
+    system, shell = speaking("lsf", bjobs=said(f"17|RUN|-|{STAMP}\n18|PEND|-|{STAMP}\n"), bkill=kill)
+
+    system.kill([Handle(stamp=STAMP)])
+
+    assert shell.ran[-1] == ["bkill", "17", "18"]
+
+
+QUEUES = """\
+server: head
+
+Queue            Memory CPU Time Walltime Node  Run Que Lm  State
+---------------- ------ -------- -------- ----  --- --- --  -----
+long               --      --    48:00:00   --    3   5 --   E R
+night              --      --       --      --    0   2 --   D S
+                                               ----- -----
+                                                   3     7
+"""
+NODES = """\
+n1
+     state = free
+     np = 8
+     jobs = 0/17.head, 1/18.head
+
+n2
+     state = job-exclusive
+     np = 4
+
+n3
+     state = down,offline
+     np = 16
+
+"""
+
+
+def test_queues_of_pbs_share_the_nodes_that_are_up() -> None:
+    system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(NODES))
+
+    assert system.capacity() == {
+        "long": Capacity(cores=12, free_cores=8, waiting=5, running=3),
+        "night": Capacity(cores=0, free_cores=0, waiting=2, running=0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "pilot"}, "name: a job's name has to hold {stamp}, once"),
+        (
+            {"submit": {"command": ["qsub", "{qeue}"]}},
+            "submit/command: '{qeue}': {qeue} is not known, allowed are cores",
+        ),
+        ({"submit": {"command": "qsub -N x"}}, "submit/command"),
+        (
+            {"submit": {"memory": ["{wall_time}"]}},
+            "{wall_time} is not known, allowed are cores, directory, memory",
+        ),
+        ({"submit": {"command": ["{stamp.__class__}"]}}, "only plain names may stand in braces"),
+        ({"submit": {"command": ["qsub", "{"]}}, "a brace that is meant is written twice"),
+        ({"submit": {"reference": r"(\d+)"}}, "submit/reference: it has to have a group (?P<reference>…)"),
+        ({"submit": {"reference": r"(?P<reference>(?!x))"}}, "submit/reference: the pattern is refused"),
+        (
+            {"listing": {"patterns": [r"(?P<name>\S+)"]}},
+            "listing/patterns: the groups are name; there have to be",
+        ),
+        ({"listing": {"states": {"Q": "queued"}}}, "listing/states/Q: Input should be 'waiting', 'running'"),
+        ({"kill": {"command": ["qdel"]}}, "kill/command: one word has to be {references}"),
+        (
+            {"capacity": [{"command": ["x"], "patterns": ["(?P<slots>x)"]}]},
+            "capacity/0/patterns: the groups are slots",
+        ),
+        ({"listing": {"recrod": "x"}}, "listing/recrod: unknown setting, did you mean record?"),
+    ],
+)
+def test_what_is_wrong_with_a_dialect_is_told_with_its_place(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidDialect) as refused:
+        read(**changes)
+
+    assert message in str(refused.value)
+    assert "pbs.yaml" in str(refused.value)

@@ -1,0 +1,23 @@
+import pytest
+
+from pilotage.fabric.batch.slurm_options import once
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (["--mem=300M", "--mem=4000M"], ["--mem=4000M"]),
+        (["--mem=300M", "--time=10", "--mem=100M"], ["--mem=300M", "--time=10"]),
+        (["--time=10", "--time=1-00:00:00"], ["--time=1-00:00:00"]),
+        (["--mem=300M", "--mem=1G"], ["--mem=1G"]),
+        (["--gres=gpu:2", "--gres=gpu:1,ssd:100"], ["--gres=gpu:2,ssd:100"]),
+        (["--gres=gpu", "--gres=ssd", "--gres=gpu:a100"], ["--gres=gpu:1,ssd:1,gpu:a100:1"]),
+        (["--gres=gpu:a100:1", "--gres=gpu:a100:2"], ["--gres=gpu:a100:2"]),
+        (["--constraint=el9", "--constraint=el9"], ["--constraint=el9"]),
+        (["--constraint=p3|p4", "--constraint=(a|b)&ssd"], ["--constraint=(p3|p4)&(a|b)&ssd"]),
+        (["-A", "grid", "-A", "grid"], ["-A", "grid", "-A", "grid"]),
+        (["--qos=low", "--qos=high"], ["--qos=low", "--qos=high"]),
+    ],
+)
+def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:
+    assert once(given) == taken
