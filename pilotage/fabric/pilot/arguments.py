@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from pilotage.fabric.pilot import facts, flags, landing
+from pilotage.fabric.pilot import facts, flags, isolation, landing, namespaces
+from pilotage.fabric.pilot.isolation import Isolation
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
 
 
@@ -29,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     flags.slot(made.add_argument_group("what the slot offers; else what the queue is configured with"))
     flags.ends(made.add_argument_group("when it ends by itself"))
     flags.care(made.add_argument_group("how jobs are looked after"))
+    flags.isolation(made.add_argument_group("what jobs are kept from"))
     made.add_argument("--json", action="store_true", help="at the end, say in JSON what became of it")
     made.add_argument("--verbose", action="store_true", help="say more")
     return made
@@ -89,7 +91,16 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
             sandbox_limit=said.sandbox_limit,
             output_limit=said.output_limit,
             passed_on=tuple(said.pass_env),
+            isolation=_isolation(said, environment),
         ),
+    )
+
+
+def _isolation(said: argparse.Namespace, environment: Mapping[str, str]) -> Isolation:
+    token = None if said.token_file in (None, "-") else Path(said.token_file)
+    hidden = namespaces.private(environment, said.work_dir, token, *said.hide)
+    return isolation.choose(
+        said.isolation, command=said.isolation_command, image=said.image, hidden=hidden, own=environment
     )
 
 

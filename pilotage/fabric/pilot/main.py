@@ -15,6 +15,7 @@ from pilotage.fabric.pilot import (
     arguments,
     authorities,
     credentials,
+    isolation,
     kernel,
     offer,
     proxy,
@@ -25,7 +26,8 @@ from pilotage.fabric.pilot import (
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
 from pilotage.fabric.pilot.credentials import Credential
-from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, TWIN, USAGE, Ending
+from pilotage.fabric.pilot.ending import AWAY, FINE, HOST, REFUSED, TWIN, USAGE, Ending
+from pilotage.fabric.pilot.host import HostTrouble
 from pilotage.fabric.pilot.memory import Memory
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.orders import Orders
@@ -100,8 +102,12 @@ class Pilot:
         """Work until there is a reason to end; the reason."""
         try:
             self._introduce()
+            care = self._settings.care
+            isolation.check(care.isolation, below=care.work_dir, own=self._environment)
             self._slot = survey.of_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
+        except HostTrouble as error:
+            ending = Ending(HOST, f"trouble with this host: {error}")
         except Refused as error:
             ending = _refused(error)
         except Away as error:
