@@ -11,12 +11,13 @@ from pilotage.fabric import pilot_script
 from pilotage.fabric.batch.batch_system import BatchSystem
 from pilotage.fabric.batch.idealizer import Idealized
 from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.batch.settings import Kind, System
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.ssh_shell import Host, SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.client import Client
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import InvalidDirector, Kind, System, Told
+from pilotage.fabric.director.configuration import InvalidDirector, Told
 from pilotage.fabric.director.cycle import Director
 from pilotage.fabric.director.outlets import Intent, Sites
 from pilotage.fabric.pilot import bundle
@@ -88,6 +89,8 @@ def token(file: Path) -> str:
 
 def system(told: System, stack: ExitStack) -> BatchSystem:
     """The batch system that a file describes; its connections end with the stack."""
+    if told.ce is not None:
+        return batch_systems.arc(told.ce, stack, flags=told.flags)
     directory = str(told.directory)
     if told.kind is Kind.LOCAL:
         return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)

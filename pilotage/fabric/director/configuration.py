@@ -2,20 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from pilotage.fabric.batch import dialect, shipped_dialects
-from pilotage.fabric.batch.dialect import Dialect, changed
+from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.evidence import Evidence
+from pilotage.fabric.batch.settings import Kind, System
 from pilotage.fabric.director import told_brokers
 from pilotage.fabric.director.experience import Pause
 from pilotage.fabric.director.outlets import Habits, Outlet
 from pilotage.fabric.director.posts import NAME
-from pilotage.fabric.director.slots import Address, Flags, Slot
+from pilotage.fabric.director.slots import Address, Slot
 from pilotage.fabric.director.slots import Settings as _Told
 from pilotage.fabric.director.told_brokers import BrokerName, ToldBroker
 from requirements.errors import InvalidInput
@@ -32,76 +31,8 @@ class InvalidDirector(InvalidInput):
     code = "config_error"
 
 
-class Kind(StrEnum):
-    """The batch systems that are known."""
-
-    SLURM = "slurm"
-    GRID_ENGINE = "gridengine"
-    HTCONDOR = "htcondor"
-    PBS = "pbs"
-    LSF = "lsf"
-    COMMAND = "command"
-    LOCAL = "local"
-
-
 #: Those that a job can be given to for one of several queues, separated by commas.
 _TAKE_LISTS = frozenset({Kind.SLURM, Kind.GRID_ENGINE})
-#: Those that are told in a dialect.
-SPOKEN = frozenset({Kind.PBS, Kind.LSF, Kind.COMMAND})
-
-
-class HeadNode(_Told):
-    """A host that has the batch system's commands, reached over SSH; its key has to be known."""
-
-    host: str = Field(min_length=1)
-    user: str = Field(min_length=1)
-    key: Path
-    known_hosts: Path
-    port: int = Field(default=22, ge=1, le=65_535)
-
-
-class System(_Told):
-    """A batch system."""
-
-    kind: Kind
-    directory: Path  #: where its jobs' files lie; its nodes have to see it, too
-    environment: dict[str, str] = Field(default_factory=dict)  #: of its commands
-    flags: Flags = ()  #: arguments of every submission
-    ssh: HeadNode | None = None  #: none: the commands are on this host
-    cores: int | None = Field(default=None, ge=1)  #: of this host that may be used, for `local`
-    memory: int | None = Field(default=None, ge=1)  #: MB of this host, for `local`
-    #: Of `command`: all of it; of `pbs` and `lsf`: what differs from the shipped one.
-    dialect: Dialect | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _speaks_the_shipped_dialect(cls, said: object) -> object:
-        """Put the changes of a site into the dialect that is shipped for its kind."""
-        if not isinstance(said, dict) or said.get("kind") not in shipped_dialects.NAMES:
-            return said
-        changes = said.get("dialect", {})
-        if not isinstance(changes, dict):
-            return said
-        return {**said, "dialect": changed(shipped_dialects.content(said["kind"]), changes)}
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
-        if not self.directory.is_absolute():
-            raise ValueError(f"directory: {self.directory} is not absolute")
-        is_local = self.kind is Kind.LOCAL
-        if is_local and (self.cores is None or self.memory is None):
-            raise ValueError("a local system needs cores and memory: so much of this host may be used")
-        if is_local and (self.ssh or self.flags or self.environment):
-            raise ValueError("a local system has no ssh, flags or environment")
-        if not is_local and (self.cores or self.memory):
-            raise ValueError(f"cores and memory are for local systems; give those of a {self.kind} queue")
-        if (self.dialect is not None) is not (self.kind in SPOKEN):
-            raise ValueError(
-                "a command system needs a dialect"
-                if self.kind is Kind.COMMAND
-                else f"a {self.kind} system has no dialect: it is for {', '.join(sorted(SPOKEN))}"
-            )
-        return self
 
 
 class Queue(Slot):
@@ -187,7 +118,7 @@ class Told(_Told):
 
 _Model = TypeVar("_Model", bound=BaseModel)
 #: What settings of a file may be within.
-PARTS: tuple[type[BaseModel], ...] = (System, Queue, ToldBroker, HeadNode, Proof, *dialect.PARTS)
+PARTS: tuple[type[BaseModel], ...] = (Queue, ToldBroker, Proof, *settings.PARTS)
 
 
 def read(content: object, file: str) -> Told:
