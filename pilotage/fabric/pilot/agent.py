@@ -71,6 +71,11 @@ class Agent:
         """What became of each job so far."""
         return self._crew.outcomes
 
+    @property
+    def why_empty(self) -> str | None:
+        """The service's last word for why there was no job; None: there was one, or no answer."""
+        return None if self._begun else self._last_reason or None
+
     def run(self) -> Ending:
         """Work until there is a reason to end; the reason. What runs then runs to its end."""
         while (ending := self._reason_to_end()) is None:
