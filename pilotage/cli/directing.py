@@ -18,7 +18,7 @@ from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.client import Client
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector, Told
-from pilotage.fabric.director.cycle import SiteDirector
+from pilotage.fabric.director.cycle import Director
 from pilotage.fabric.director.outlets import Intent, Sites
 from pilotage.fabric.pilot import bundle
 from pilotage.fabric.pilot_script import PilotScript
@@ -54,7 +54,7 @@ def parsed(file: Path, invalid: type[InvalidInput]) -> object:
 
 
 @contextmanager
-def opened(told: Told) -> Iterator[SiteDirector]:
+def opened(told: Told) -> Iterator[Director]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
@@ -67,11 +67,12 @@ def opened(told: Told) -> Iterator[SiteDirector]:
         }
         sites = Sites(
             outlets={each.queue: each.outlet() for each in told.queues},
+            brokers={name: each.broker(name) for name, each in told.brokers.items()},
             systems=systems,
             habits=told.habits(),
             script=_script(told),
         )
-        yield SiteDirector(sites=sites, clients=clients)
+        yield Director(sites=sites, clients=clients)
 
 
 def token(file: Path) -> str:
@@ -120,14 +121,12 @@ def _script(told: Told) -> Callable[[Intent], str]:
     authorities = None if told.authorities is None else told.authorities.read_text(encoding="ascii")
 
     def script(intent: Intent) -> str:
-        site, ce, queue = intent.outlet.queue.split("/")
         wanted = PilotScript(
             url=told.pilot_url or told.url,
             stamp=intent.stamp,
             secret=intent.secret,
-            site=site,
-            ce=ce,
-            queue=queue,
+            queue=intent.outlet.queue,
+            landings=intent.landings,
             pools=intent.pools,
             authorities=authorities,
             words=(*_slot(intent), *told.pilot),

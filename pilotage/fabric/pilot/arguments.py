@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from pilotage.fabric.pilot import facts, flags, isolation, namespaces
+from pilotage.fabric.pilot import facts, flags, isolation, landing, namespaces
 from pilotage.fabric.pilot.isolation import Isolation
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
 
@@ -51,7 +51,7 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
         url=url,
         authorities=said.authorities,
         proxy=said.proxy,
-        place=Place(said.site, said.ce, said.queue),
+        place=_place(said, environment),
         wishes=Wishes(
             vo=said.vo,
             pools=_pools(said.pools),
@@ -107,6 +107,16 @@ def _isolation(said: argparse.Namespace, environment: Mapping[str, str]) -> Isol
 def _named(file: str, environment: Mapping[str, str]) -> Path:
     """A file whose name may contain variables: nodes that see one directory have a file each."""
     return Path(Template(file).safe_substitute(environment))
+
+
+def _place(said: argparse.Namespace, environment: Mapping[str, str]) -> Place:
+    """The queue that is stated, or where we have landed."""
+    stated = (said.site, said.ce, said.queue)
+    if all(stated):
+        return Place(*stated)
+    if any(stated):
+        raise ValueError("--site, --ce and --queue need each other")
+    return landing.find({} if said.landings is None else landing.read(said.landings), environment)
 
 
 def _pools(said: str | None) -> tuple[str, ...]:

@@ -47,7 +47,13 @@ def connection(group: argparse._ArgumentGroup) -> None:
 def place(group: argparse._ArgumentGroup) -> None:
     """Where the pilot is."""
     for name in ("site", "ce", "queue"):
-        group.add_argument(f"--{name}", required=True, metavar=name.upper())
+        group.add_argument(f"--{name}", metavar=name.upper())
+    group.add_argument(
+        "--landings",
+        metavar="FILE",
+        help="where a broker picked the queue: JSON object with Site/CE/Queue by batch queue; "
+        "PILOTAGE_PLACE, or a file /etc/pilotage/place on the node, may say it as well",
+    )
     group.add_argument("--reference", metavar="ID", help="the CE's id of this pilot")
 
 

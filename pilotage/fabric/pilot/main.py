@@ -94,6 +94,7 @@ class Pilot:
         self._environment = environment
         self._credential = credential
         self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
+        self._why_empty: str | None = None  #: the service's last word, if it gave us no job
         self._slot = settings.slot
         self._life: float | None = None  #: seconds that the token is good, if it can be renewed
 
@@ -161,6 +162,7 @@ class Pilot:
                 return agent.run()
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
+            self._why_empty = agent.why_empty
 
     def _tell(self, ending: Ending) -> None:
         """Tell the service, if it knows us by a stamp; it learns it from our silence otherwise."""
@@ -169,7 +171,9 @@ class Pilot:
             return
         status = "Done" if ending.exit_status == FINE else "Failed"
         try:
-            self._service.report_pilot(stamp, status=status, reason=ending.reason)
+            self._service.report_pilot(
+                stamp, status=status, reason=ending.reason, empty_reason=self._why_empty
+            )
         except (Away, Refused) as error:
             log.info("could not say that we end: %s", error)
 

@@ -7,6 +7,13 @@ from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 
+FARM = {"kind": "slurm", "directory": "/shared"}
+HERE = {"kind": "local", "directory": "/here", "cores": 2, "memory": 4000}
+
+
+def broker(**more: Any) -> dict[str, Any]:
+    return {"system": "farm", "queues": {"LCG.A.org/ce1/long": "long", "LCG.A.org/ce1/short": "s"}, **more}
+
 
 def said(**more: Any) -> dict[str, Any]:
     return {
@@ -96,6 +103,19 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
             "systems of the kind local have no ssh: it is for command, gridengine, htcondor, lsf, pbs, slurm",
         ),
+        ({"queues": []}, "queues, brokers: one of them has to say where pilots are sent"),
+        ({"brokers": {"w.ms": broker()}}, "brokers/w.ms/[key]: String should match"),
+        (
+            {"brokers": {"wms": broker(system="fram")}},
+            "brokers/wms/system: there is no system fram, only farm",
+        ),
+        ({"brokers": {"wms": broker(queues={"A/b/c": "x", "A/b/d": "x"})}}, "two have the same batch queue"),
+        ({"brokers": {"wms": broker(queues={"A/b/c": "x,y"})}}, "brokers/wms/queues/A/b/c: String should"),
+        ({"brokers": {"wms": broker(vos=["dune"])}}, "brokers/wms/vos: dune is not in vos"),
+        (
+            {"brokers": {"wms": broker(system="here")}, "systems": {"farm": FARM, "here": HERE}},
+            "brokers/wms/entry: here takes no list of queues; say which one takes all pilots",
+        ),
         ({"every": 0}, "every: Input should be greater than 0, not 0"),
     ],
 )
@@ -105,6 +125,18 @@ def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str
 
     assert message in str(refused.value)
     assert "d.yaml" in str(refused.value)
+
+
+def test_a_broker_is_given_those_of_its_queues_that_would_do_or_its_entry() -> None:
+    brokers = {"wms": broker(cores=4, vos=["CMS"]), "router": broker(entry="grid")}
+    told = configuration.read(said(queues=[], brokers=brokers), "d.yaml").brokers
+    wms, router = (told[name].broker(name) for name in brokers)
+
+    both = ("LCG.A.org/ce1/long", "LCG.A.org/ce1/short")
+    assert wms.door(both).batch_queue == "long,s"
+    assert wms.door(both[1:]).batch_queue == "s"
+    assert (wms.door(both).resources.cores, wms.vos) == (4, {"cms"})
+    assert router.door(both[1:]).batch_queue == "grid"
 
 
 def test_all_problems_are_told_at_once() -> None:
