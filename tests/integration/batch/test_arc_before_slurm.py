@@ -39,7 +39,12 @@ Registry:
     cms_user: {VO: cms}
 """
 
-pytestmark = [pytest.mark.debian("arc"), pytest.mark.debian("slurm"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.debian("arc"),
+    pytest.mark.debian("slurm"),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 
 def checked(name: str, queue: str, ce: ArcCe) -> None:
@@ -82,7 +87,6 @@ class CeField(Field):
         return {"kind": "arc", "ce": ce, "flags": ["APPS/TEST"]}
 
 
-@pytest.mark.timeout(300)
 def test_a_director_that_is_killed_fills_a_ce_with_pilots(
     arc_before_slurm: ArcCe, slurm: Slurm, sqlite_url: str, tmp_path: Path
 ) -> None:
