@@ -17,7 +17,9 @@ from matcher import changes, shop_window, survey
 from matcher.explain import explain
 from matcher.parts import Demand
 from requirements import canonical
+from requirements.expression import Expression
 from requirements.record import Record
+from taskqueue.classes import RequirementClass
 from taskqueue.waiting_classes import WaitingClass
 
 _MODELS = ("Intel Xeon", "AMD EPYC", "ARM Neoverse")
@@ -41,6 +43,7 @@ def _measured(classes: int, queues: int, allowed: int) -> Iterator[Result]:
     for demand in demands[1:4]:
         yield _line("another job", classes, queues, lambda: _one(whole, demand), allowed)  # noqa: B023  (called at once)
     yield _line("the same job", classes, queues, lambda: _one(whole, demands[1]), allowed)
+    yield _line("a long job", classes, queues, lambda: _one(whole, _long()), allowed)
     yield _line("first queue", classes, queues, lambda: shop_window.window(config, first, waiting))
     yield _line(
         "another queue", classes, queues, lambda: shop_window.window(config, second, waiting), allowed
@@ -96,6 +99,12 @@ def _demands(classes: int) -> list[Demand]:
         )
         for asked in population.requirement_classes(classes)
     ]
+
+
+def _long() -> Demand:
+    """As many conditions as may be, all of them about the name with most values."""
+    text = " && ".join(f"other.MaxRAM > {300 * number}" for number in range(390))
+    return Demand(asked=RequirementClass(vo=population.VO, cpu_time=100), requirements=Expression(text=text))
 
 
 def _waiting(demand: Demand) -> WaitingClass:

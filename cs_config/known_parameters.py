@@ -108,6 +108,10 @@ KNOWN = (
         expiry_time="how long they count after that",
     ),
     *_amounts("minutes", maxCPUTime="CPU time limit of the batch queue"),
+    *_amounts(
+        "normalised seconds in a second",
+        CPUNormalizationFactor="power of a processor, by which pilots offer CPU time",
+    ),
     *_amounts("old benchmark units", SI00="speed of its processors; 250 is the reference"),
     *_counts(
         NumberOfProcessors="processors that a job may use",

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from cs_config.address import QueueAddress
 from matcher import remedies
 from matcher.effort import Effort
+from matcher.failures import Failure
 from matcher.parts import Demand
-from matcher.survey import Failure, Survey
+from matcher.survey import Survey
 
 #: Changes that are told.
 _MOST = 10

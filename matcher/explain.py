@@ -1,12 +1,13 @@
 """Why queues are not eligible for a job: every requirement that fails, and how many queues it costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cs_config.address import QueueAddress
+from matcher.failures import Failure
 from matcher.parts import Demand
 from matcher.queue_views import QueueView
-from matcher.survey import Failure, Survey
+from matcher.survey import Survey
 from requirements import evaluation
 from requirements.values import fold, shown
 
@@ -70,10 +71,7 @@ def _exclusions(failures: Sequence[Failure], candidates: int, survey: Survey) ->
 
 def _exclusion(failure: Failure, candidates: int, single: int, survey: Survey) -> Exclusion:
     """The example fails nothing else if there is such a queue, and has some value if one does."""
-    has, mask = max(
-        ((has, mask & candidates) for has, mask in survey.seen(failure) if mask & candidates),
-        key=lambda each: (bool(each[1] & single), each[0] is not None and evaluation.ABSENT not in each[0]),
-    )
+    has, mask = _telling(survey.failed.seen(failure), candidates, single)
     example = survey.first(mask & single or mask)
     return Exclusion(
         requirement=failure.requirement,
@@ -81,8 +79,23 @@ def _exclusion(failure: Failure, candidates: int, single: int, survey: Survey) -
         excluded=(failure.queues & candidates).bit_count(),
         only_this=(failure.queues & single).bit_count(),
         example=example.address,
-        has=survey.told(failure, example, has),
+        has=survey.failed.told(failure, example, has),
     )
+
+
+def _telling(seen: Iterable[tuple[str | None, int]], candidates: int, single: int) -> tuple[str | None, int]:
+    """What tells most of what candidates have; one that tells all ends the search."""
+    most: tuple[bool, bool] = (False, False)
+    found: tuple[str | None, int] = (None, 0)
+    for has, mask in seen:
+        if not mask & candidates:
+            continue
+        tells = bool(mask & candidates & single), has is not None and evaluation.ABSENT not in has
+        if tells > most or not found[1]:
+            most, found = tells, (has, mask & candidates)
+        if all(tells):
+            break
+    return found
 
 
 def _closed(survey: Survey, vo: str, failed: int) -> list[Exclusion]:

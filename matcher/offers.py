@@ -12,11 +12,12 @@ from requirements.values import Value, fold
 
 #: Seconds that a pilot offers where its queue says nothing: three days.
 CPU_TIME = 259_200
+_MOST_POWER = 1e6
 
 
 #: Parameters that a pilot's offer is made of; queues that have these alike offer the same.
 READ = (
-    *("cputime", "maxwallclocktime", "maxram", "numberofprocessors", "gpus"),
+    *("cputime", "maxwallclocktime", "cpunormalizationfactor", "maxram", "numberofprocessors", "gpus"),
     *("platform", "tag", "requiredtag", "wholenode"),
 )
 
@@ -63,7 +64,15 @@ def _resource(
 
 def _cpu_time(known: Mapping[str, Value]) -> int:
     limits = [_number(known, name) for name in ("cputime", "maxwallclocktime")]
-    return min((limit for limit in limits if limit), default=CPU_TIME)
+    return int(min((limit for limit in limits if limit), default=CPU_TIME) * _power(known))
+
+
+def _power(known: Mapping[str, Value]) -> float:
+    """Normalised seconds in a second of the queue's processors, 1 where nobody says."""
+    value = known.get("cpunormalizationfactor")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 1.0
+    return float(value) if 0 < value < _MOST_POWER else 1.0
 
 
 def _number(known: Mapping[str, Value], name: str) -> int | None:

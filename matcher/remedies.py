@@ -8,10 +8,11 @@ from typing import Any
 from matcher import parts, rewordings, rules
 from matcher.bitmaps import bits
 from matcher.effort import Effort
+from matcher.failures import Failure
 from matcher.parts import Application, Demand, Requirement
 from matcher.queue_views import QueueView
 from matcher.steps import steps
-from matcher.survey import Failure, Survey
+from matcher.survey import Survey
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Kind

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import parts, survey
+from matcher.failures import Failure
 from matcher.parts import Application, Demand, Part
-from matcher.survey import Failure, Survey
+from matcher.survey import Survey
 from matcher.wishes import Wish, wish
 from requirements import canonical
 from requirements.values import Value, lookup, shown
@@ -146,7 +147,7 @@ def _has(here: Survey, miss: _Miss) -> str | None:
         return "false" if miss.requirement == "Enabled" else None if vos is None else shown(vos)
     if isinstance(miss.failure.part, Application):
         return _NOT_TOLD
-    return here.told(miss.failure, here.queues[0], next(here.seen(miss.failure))[0])
+    return here.failed.told(miss.failure, here.queues[0], next(here.failed.seen(miss.failure))[0])
 
 
 def _sums(waiting: Iterable[WaitingClass]) -> dict[str, Work]:

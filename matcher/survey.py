@@ -5,57 +5,29 @@ thousands of queues: the evaluator is asked once for each, and the answer is rem
 configuration stays.
 """
 
-import math
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from typing import cast
 
 from cs_config import glue
 from cs_config.address import QueueAddress
-from cs_config.admission import Miss
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import parts, queue_views
 from matcher.bitmaps import bits
-from matcher.parts import Application, Condition, Demand, Part, Requirement
+from matcher.columns import Column, Columns, mask_of
+from matcher.failures import Failure, Failures
+from matcher.parts import Demand, Part, Requirement
 from matcher.queue_views import QueueView
-from requirements import evaluation, evaluator
+from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
-from requirements.evaluator import Reason
-from requirements.values import Value, exact, fold, lookup, shown
+from requirements.values import Value, fold
 
-#: A queue that stands for all that are alike, and those.
-_Column = list[tuple[int, int]]
-#: For the queues that are alike, why they fail.
-_Reasons = Sequence[tuple[Sequence[Reason], int]]
-#: What capacities look at: who has more refuses nothing that others take.
-_CAPACITIES = frozenset(kind.looks for kind in parts.CAPACITIES)
-#: Names that a queue has without having been given them.
-_GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
 #: Answers that are remembered; beyond that we start anew.
 _REMEMBERED = 20_000
-
-
-#: What follows from where a queue is.
-_PLACES: Mapping[tuple[str, ...], Callable[[QueueView], Hashable]] = {
-    ("sites",): lambda queue: queue.address.site,
-    ("grid_ces",): lambda queue: queue.address.ce,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Queues that fail one part of a demand."""
-
-    part: Part
-    requirement: str
-    wanted: str  #: what is asked, for a person
-    queues: int
 
 
 class Survey:
@@ -75,10 +47,9 @@ class Survey:
         self.admitted = admitted  #: those that let the VO in
         self.declarations = declarations
         self.segments = segments  #: of CPU time
-        self._columns: dict[object, _Column] = {}
-        self._failures: dict[object, tuple[Failure, ...]] = {}
+        self._columns = Columns(queues)
+        self.failed = Failures(queues, self._columns, declarations)
         self._fulfilling: dict[object, int] = {}
-        self._last_reasons: tuple[object, _Reasons] = (None, ())
 
     @property
     def candidates(self) -> int:
@@ -96,7 +67,7 @@ class Survey:
 
     def failures_among(self, asked: Iterable[Part]) -> list[Failure]:
         """Those of these parts that some queue fails."""
-        return [failure for part in asked for failure in self.failures_of(part)]
+        return [failure for part in asked for failure in self.failed.of(part)]
 
     def eligible(self, demand: Demand) -> int:
         """The candidates that fail nothing."""
@@ -106,9 +77,9 @@ class Survey:
         return found
 
     def _fulfilled(self, part: Part) -> int:
-        """The queues that do not fail a part; of requirements no reason is asked for."""
-        if not isinstance(part, Requirement):
-            return self.everything & ~reduce(or_, (each.queues for each in self.failures_of(part)), 0)
+        """The queues that do not fail a part; of requirements no reason is asked for, if none was before."""
+        if not isinstance(part, Requirement) or part in self.failed:
+            return self.everything & ~reduce(or_, (each.queues for each in self.failed.of(part)), 0)
         found = self._fulfilling.get(part.key)
         if found is None:
             if len(self._fulfilling) >= _REMEMBERED:
@@ -121,23 +92,11 @@ class Survey:
         offer = self.queues[queue]
         return evaluator.eligible(part.asked, offer.values, self.declarations, offer.nodes)
 
-    def _looked_at(self, part: Requirement) -> _Column:
-        return self._by_values(evaluator.parameters(part.asked, self.declarations))
+    def _looked_at(self, part: Requirement) -> Column:
+        return self._columns.by_values(self._names(part))
 
-    def failures_of(self, part: Part) -> tuple[Failure, ...]:
-        """The queues that fail a part; several answers for an expression of several operands."""
-        found = self._failures.get(part.key)
-        if found is None:
-            if len(self._failures) >= _REMEMBERED:
-                self._failures.clear()
-            found = self._failures_of(part)
-            self._failures[part.key] = found
-        return found
-
-    def _failures_of(self, part: Part) -> tuple[Failure, ...]:
-        if isinstance(part, Condition):
-            return self._condition(part)
-        return self._application(part) if isinstance(part, Application) else self._requirement(part)
+    def _names(self, part: Requirement) -> tuple[str, ...]:
+        return evaluator.parameters(part.asked, self.declarations)
 
     def first(self, queues: int) -> QueueView:
         """The first of a set that is not empty."""
@@ -165,7 +124,7 @@ class Survey:
     def silent(self, field: str, queues: int) -> bool:
         """Whether none of some queues says anything about this field of `Resource`."""
         unsaid = 0
-        for queue, mask in self._by_resource((field,)):
+        for queue, mask in self._columns.by_resource((field,)):
             if getattr(self.queues[queue].offered, field) is None:
                 unsaid |= mask
         return not queues & ~unsaid
@@ -178,11 +137,9 @@ class Survey:
     def distinct(self, name: str, queues: int) -> dict[Value, int]:
         """The values of a parameter among some queues, as first spelled, with those that have it."""
         found: dict[Value, int] = {}
-        for queue, mask in self._by_values((name,)):
-            value = self._value(self.queues[queue], fold(name))
-            for each in (value, *(self.queues[queue].nodes.options(name) or ())):
-                if mask & queues and each is not None:
-                    found[each] = found.get(each, 0) | mask & queues
+        for value, mask in self._columns.distinct(name):
+            if mask & queues:
+                found[value] = found.get(value, 0) | mask & queues
         return found
 
     @cached_property
@@ -196,102 +153,12 @@ class Survey:
         glue_names = [each.name for each in glue.TABLE if fold(each.parameter) in spelled]
         return (*spelled.values(), *dict.fromkeys(glue_names))
 
-    def seen(self, failure: Failure) -> Iterator[tuple[str | None, int]]:
-        """What the queues that fail have instead (None: nothing of that name), and which of them."""
-        part = failure.part
-        if isinstance(part, Condition):
-            for queue, mask in self._by_resource(part.kind.looks):
-                if mask & failure.queues:
-                    yield queue_views.shows(part.kind, self.queues[queue]), mask
-            return
-        if isinstance(part, Application):
-            misses = self._misses(part)
-            told = (failure.requirement, failure.wanted)
-            yield from ((miss.has or None, mask) for miss, mask in misses if (miss.name, miss.wanted) == told)
-            return
-        yield from self._seen_by_values(part, failure)
-
-    def _seen_by_values(self, part: Requirement, failure: Failure) -> Iterator[tuple[str | None, int]]:
-        for reasons, mask in self._reasons(part):
-            if mask & failure.queues:
-                yield from ((reason.has, mask) for reason in reasons if reason.wanted == failure.wanted)
-
-    def told(self, failure: Failure, queue: QueueView, has: str | None) -> str | None:
-        """What a queue that fails has instead, for a person: what has expired is not just absent."""
-        if not queue.expired or not isinstance(failure.part, Requirement):
-            return has
-        for name in evaluator.parameters(failure.part.asked, self.declarations):
-            if (value := queue.expired.get(fold(name))) is not None:
-                said = f"expired, it was {shown(value)}"
-                has = said if has is None else "; ".join(_saying(has.split("; "), name, said))
-        return has
-
-    def _condition(self, part: Condition) -> tuple[Failure, ...]:
-        column = self._by_resource(part.kind.looks)
-        queues = 0
-        for _, mask in self._refusing(part, column):
-            queues |= mask
-        if not queues:
-            return ()
-        wanted = part.kind.wanted(part.isolated)
-        return (Failure(part=part, requirement=part.kind.requirement, wanted=wanted, queues=queues),)
-
-    def _refusing(self, part: Condition, column: _Column) -> _Column:
-        """The part of a column that refuses; in one of capacities that is its beginning."""
-        if part.kind not in parts.CAPACITIES:
-            return [each for each in column if parts.refused(part, self.queues[each[0]].resource)]
-        enough = bisect_left(
-            column, 1, key=lambda each: int(not parts.refused(part, self.queues[each[0]].resource))
-        )
-        return column[:enough]
-
-    def _requirement(self, part: Requirement) -> tuple[Failure, ...]:
-        found: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for reasons, mask in self._reasons(part):
-            for reason in reasons:
-                found[reason.requirement, reason.wanted] |= mask
-        return tuple(
-            Failure(part=part, requirement=requirement, wanted=wanted, queues=queues)
-            for (requirement, wanted), queues in found.items()
-        )
-
-    def _application(self, part: Application) -> tuple[Failure, ...]:
-        found: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for miss, mask in self._misses(part):
-            found[miss.name, miss.wanted] |= mask
-        return tuple(
-            Failure(part=part, requirement=name, wanted=wanted, queues=queues)
-            for (name, wanted), queues in found.items()
-        )
-
-    def _misses(self, part: Application) -> Iterator[tuple[Miss, int]]:
-        """What queues ask of the job in vain, with the queues that ask it alike."""
-        column = self._column("admission", lambda queue: queue.admission and queue.admission.key)
-        for queue, mask in column:
-            admission = self.queues[queue].admission
-            for miss in () if admission is None else admission.misses(part.job):
-                yield miss, mask
-
-    def _reasons(self, part: Requirement) -> _Reasons:
-        """Asked for again with every failure of a part: those of the last part are kept, no more."""
-        key, found = self._last_reasons
-        if key != part.key:
-            found = [(self._failing(part, queue), mask) for queue, mask in self._looked_at(part)]
-            self._last_reasons = (part.key, found)
-        return found
-
-    def _failing(self, part: Requirement, queue: int) -> Sequence[Reason]:
-        offer = self.queues[queue]
-        return evaluator.failing(part.asked, offer.values, self.declarations, offer.nodes)
-
     def undecided(self, demand: Demand) -> int:
         """The queues that some of the demand is left to the nodes of, among those that fail nothing."""
-        if not self._have_nodes:
-            return 0
         found = 0
         for part in parts.parts(demand):
-            if isinstance(part, Requirement):
-                for queue, mask in self._by_values(evaluator.parameters(part.asked, self.declarations)):
+            if isinstance(part, Requirement) and self._columns.with_nodes(self._names(part)):
+                for queue, mask in self._looked_at(part):
                     if self.residue(part.asked, queue) is not None:
                         found |= mask
         return found
@@ -300,76 +167,6 @@ class Survey:
         """What the nodes of a queue decide of requirements; None: nothing."""
         offer = self.queues[queue]
         return evaluator.standing(asked, offer.values, self.declarations, offer.nodes).residue
-
-    def _by_resource(self, looks: tuple[str, ...]) -> _Column:
-        return self._column(
-            ("resource", looks),
-            _PLACES.get(looks) or (lambda queue: tuple(getattr(queue.offered, name) for name in looks)),
-            ordered=looks in _CAPACITIES,
-        )
-
-    def _by_values(self, names: tuple[str, ...]) -> _Column:
-        # What no queue has tells none from another.
-        folded = tuple(sorted(self._known.intersection(map(fold, names))))
-        return self._column(
-            ("values", folded),
-            lambda queue: tuple(self._said(queue, name) for name in folded),
-        )
-
-    def _said(self, queue: QueueView, name: str) -> Hashable:
-        """What a queue says of a name: for all its nodes alike, or what each may have."""
-        if queue.nodes and name in queue.nodes:
-            options = queue.nodes.options(name)
-            return "nodes", None if options is None else tuple(map(exact, options))
-        return exact(self._value(queue, name))
-
-    def _value(self, queue: QueueView, name: str) -> Value | None:
-        """What a queue has of a folded name, for all its nodes; None: nothing, or it depends on the node."""
-        if name in _GLUE:
-            return lookup(queue.values, name)
-        if queue.nodes and name in queue.nodes:
-            return None
-        spelled = (queue.plain.get(each) for each in self._spellings.get(name, ()))
-        return next((value for value in spelled if value is not None), None)
-
-    @cached_property
-    def _spellings(self) -> Mapping[str, list[str]]:
-        """How the queues write each name."""
-        names = set[str]().union(*(queue.plain for queue in self.queues))
-        found: defaultdict[str, list[str]] = defaultdict(list)
-        for name in sorted(names):
-            found[fold(name)].append(name)
-        return found
-
-    @cached_property
-    def _known(self) -> frozenset[str]:
-        """Every name, folded, that some queue has."""
-        of_nodes = (name for queue in self.queues for name in queue.nodes.names)
-        return _GLUE | self._spellings.keys() | {fold(name) for name in of_nodes}
-
-    @cached_property
-    def _have_nodes(self) -> bool:
-        """Whether any of the queues has node attributes."""
-        return any(queue.nodes for queue in self.queues)
-
-    def _column(self, key: object, of: Callable[[QueueView], Hashable], *, ordered: bool = False) -> _Column:
-        """For each distinct answer of `of` the first queue that gives it, and all that do.
-
-        Ordered: by the answers, which are numbers; none at all is as much as there can be.
-        """
-        if key not in self._columns:
-            masks: dict[Hashable, int] = {}
-            firsts: dict[Hashable, int] = {}
-            members: defaultdict[Hashable, list[int]] = defaultdict(list)
-            for number, queue in enumerate(self.queues):
-                answer = of(queue)
-                firsts.setdefault(answer, number)
-                members[answer].append(number)
-            for answer, numbers in members.items():
-                masks[answer] = mask_of(numbers)
-            answers = sorted(masks, key=_capacity) if ordered else list(masks)
-            self._columns[key] = [(firsts[answer], masks[answer]) for answer in answers]
-        return self._columns[key]
 
 
 def of_vo(config: Configuration, vo: str) -> Survey:
@@ -392,23 +189,3 @@ def of_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress])
         declarations=options.job_description.declarations,
         segments=options.job_scheduling.cpu_segments,
     )
-
-
-def mask_of(numbers: Sequence[int]) -> int:
-    """The set of these positions; they need not be in order."""
-    if not numbers:
-        return 0
-    mask = bytearray((max(numbers) >> 3) + 1)
-    for number in numbers:
-        mask[number >> 3] |= 1 << (number & 7)
-    return int.from_bytes(mask, "little")
-
-
-def _saying(all_said: Iterable[str], name: str, said: str) -> Iterator[str]:
-    """What a queue says of the names in an expression, with `said` for one of them that is absent."""
-    return (f"{name} {said}" if each == f"{name} {evaluation.ABSENT}" else each for each in all_said)
-
-
-def _capacity(answer: Hashable) -> float:
-    [number] = cast(tuple[float | None], answer)
-    return math.inf if number is None else number

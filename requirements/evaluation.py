@@ -4,7 +4,8 @@ Only `true` itself counts: undefined and Error are truthy integers in Python, an
 """
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,9 +13,10 @@ import classad2
 
 from requirements.errors import InvalidInput
 from requirements.program import Program, read
+from requirements.rendering import attribute_key
 from requirements.rules import ReasonKind
 from requirements.source import Source
-from requirements.values import Value, lookup, shown
+from requirements.values import Value, fold, lookup, shown
 
 #: What is told of an attribute that the resource does not have.
 ABSENT = "is absent"
@@ -35,6 +37,25 @@ def is_true(text: str, resource: Mapping[str, Value]) -> bool:
     return isinstance(known, Program) and known.value(resource) is True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """Operands of the outermost `&&` to which the same attributes matter; without it, all that is asked."""
+
+    names: tuple[str, ...]  #: the attributes of a resource that matter
+    programs: Mapping[str, Program]  #: by their texts as written
+
+    def failing(self, resource: Mapping[str, Value]) -> Iterator[tuple[str, object]]:
+        """Those that are not true of the resource, as they were written, with what each is instead."""
+        values = Program.values_of(self.programs.values(), self.names, resource)
+        return (each for each in zip(self.programs, values, strict=True) if each[1] is not True)
+
+    def has(self, text: str, resource: Mapping[str, Value]) -> str | None:
+        """What the resource says of the attributes of an operand, for a person; None: it asks for none."""
+        seen = [(name, lookup(resource, name)) for name in self.programs[text].names]
+        said = (f"{name} {ABSENT}" if value is None else f"{name} = {shown(value)}" for name, value in seen)
+        return "; ".join(said) or None
+
+
 def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart, ...]:
     """The operands of the outermost `&&` that are not true; empty if and only if the whole is true.
 
@@ -43,16 +64,35 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[FailingPart
     known = _known(text)
     if isinstance(known, str):
         return (FailingPart(text=text, has=known, kind=ReasonKind.ERROR),)
-    whole = known.value(resource)
-    if whole is True:
+    if known.value(resource) is True:
         return ()
-    # Each part looks for its names again: there are fewer to look through.
+    # Each group looks for its names again: there are fewer to look through.
     resource = {name: value for name in known.names if (value := lookup(resource, name)) is not None}
-    values = [(part, part.value(resource)) for part in known.parts]
-    failed = [(part, value) for part, value in values if value is not True] or [(known, whole)]
-    return tuple(
-        FailingPart(text=part.text, has=_has(part, resource), kind=_kind(value)) for part, value in failed
-    )
+    found = {
+        part: FailingPart(text=part, has=group.has(part, resource), kind=_kind(value))
+        for group in together(text, frozenset(map(fold, resource)))
+        for part, value in group.failing(resource)
+    }
+    return tuple(found[part] for part in dict.fromkeys(operands(text) or (text,)) if part in found)
+
+
+@lru_cache(maxsize=64)
+def together(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
+    """All operands of the outermost `&&`, those together to which the same attributes matter.
+
+    Args:
+        text: The expression; one that no longer reads as one has none.
+        present: Folded names that a resource may have; what else is asked for is absent.
+    """
+    known = _known(text)
+    if isinstance(known, str):
+        return ()
+    groups: defaultdict[frozenset[str], dict[str, Program]] = defaultdict(dict)
+    for each in known.parts or (known,):
+        groups[frozenset(attribute_key(name) for name in each.names if fold(name) in present)][each.text] = (
+            each
+        )
+    return tuple(Operands(names=tuple(names), programs=programs) for names, programs in groups.items())
 
 
 def number(text: str, resource: Mapping[str, Value]) -> float | None:
@@ -83,12 +123,6 @@ def _kind(value: object) -> ReasonKind:
     if value is classad2.Value.Error:
         return ReasonKind.ERROR
     return ReasonKind.UNDEFINED if value is classad2.Value.Undefined else ReasonKind.EXPRESSION
-
-
-def _has(part: Program, resource: Mapping[str, Value]) -> str | None:
-    seen = [(name, lookup(resource, name)) for name in part.names]
-    said = (f"{name} {ABSENT}" if value is None else f"{name} = {shown(value)}" for name, value in seen)
-    return "; ".join(said) or None
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from requirements import evaluation, on_nodes, remainder
 from requirements.canonical import Requirements
 from requirements.declarations import Declaration, Declarations, Kind, MatchRule, compared
+from requirements.evaluation import Operands
 from requirements.expression import Expression
 from requirements.nodes import NO_NODE_ATTRIBUTES, NodeAttributes, shown_options
 from requirements.record import Record
@@ -13,8 +14,8 @@ from requirements.rules import ReasonKind, mismatch
 from requirements.values import Value, kept, lookup, normal, shown
 
 __all__ = [
-    *("Reason", "ReasonKind", "Standing", "eligible", "failing", "in_words", "parameters", "parts"),
-    *("reworded", "standing", "without"),
+    *("Reason", "ReasonKind", "Standing", "eligible", "failing", "in_words", "operands"),
+    *("parameters", "parts", "reworded", "standing", "without"),
 ]
 
 
@@ -109,6 +110,18 @@ def parts(requirements: Requirements) -> tuple[Requirements, ...]:
     if isinstance(requirements, Record):
         return tuple(Record(values=(entry,)) for entry in requirements.values)
     return (requirements,)
+
+
+def operands(requirements: Requirements, present: frozenset[str]) -> tuple[Operands, ...]:
+    """What `failing` asks queues whose nodes are all alike, in groups to which the same parameters matter.
+
+    None of a record, whose parts are asked one by one anyway, nor of what no longer reads as an expression.
+
+    Args:
+        requirements: What a job asks.
+        present: Folded names that any of the queues has.
+    """
+    return () if isinstance(requirements, Record) else evaluation.together(requirements.text, present)
 
 
 def in_words(requirements: Requirements, declarations: Declarations) -> str:

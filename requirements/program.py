@@ -6,7 +6,7 @@ scope, comments and everything beyond the expression are gone, and regular expre
 
 import itertools
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from requirements.grammar import read_expression
 from requirements.rendering import attribute_key, attribute_name, rendered
 from requirements.restrictions import MAX_SIZE, check, parts_of, resource_name
 from requirements.source import Source
-from requirements.syntax import AND, Attribute, Call, Chain, Node, children
+from requirements.syntax import AND, Attribute, Call, Chain, Literal, Node, children
 from requirements.values import Value, as_value, lookup
 
 
@@ -46,16 +46,21 @@ class Program:
 
     text: str  #: as it was written
     names: tuple[str, ...]  #: parameters of the resource that it asks for, as spelled first
-    parts: tuple["Program", ...]  #: what must all be true; empty for a part that has none
+    parts: tuple["Program", ...]  #: what must all count as true; empty for a part that has none
     tree: Any  #: the library's ExprTree
     regexps: tuple[_Regexp, ...]  #: in the order in which they need each other
 
     def value(self, resource: Mapping[str, Value]) -> object:
         """What it is for a resource: a Python value, or `classad2.Value`."""
-        ad = classad2.ClassAd()
-        for name in self.names:
-            _put(ad, name, lookup(resource, name))
-        return self._of(ad)
+        return self._of(_ad(self.names, resource))
+
+    @staticmethod
+    def values_of(
+        programs: Iterable["Program"], names: Iterable[str], resource: Mapping[str, Value]
+    ) -> list[object]:
+        """What several are for a resource of which only these names matter; the library is told once."""
+        ad = _ad(names, resource)
+        return [each._of(ad) for each in programs]  # noqa: SLF001  # its own class
 
     def values(
         self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
@@ -66,9 +71,7 @@ class Program:
             resource: What is known; of the names in `options` it says nothing.
             options: For some of `names`, what each may be; None: absent.
         """
-        ad = classad2.ClassAd()
-        for name in self.names:
-            _put(ad, name, lookup(resource, name))
+        ad = _ad(self.names, resource)
         for combination in itertools.product(*options.values()):
             for name, has in zip(options, combination, strict=True):
                 _put(ad, name, has)
@@ -82,6 +85,17 @@ class Program:
         except (classad2.ClassAdException, UnicodeDecodeError):
             # The latter: `substr` counts bytes, half a character is no text.
             return classad2.Value.Error
+        finally:
+            # To another program such a name may be one of the resource.
+            for call in self.regexps:
+                ad.pop(call.name, None)
+
+
+def _ad(names: Iterable[str], resource: Mapping[str, Value]) -> Any:
+    ad = classad2.ClassAd()
+    for name in names:
+        _put(ad, name, lookup(resource, name))
+    return ad
 
 
 def _put(ad: Any, name: str, has: Value | None) -> None:
@@ -121,10 +135,16 @@ def of_node(node: Node) -> Program:
 
 def _program(node: Node, text: str) -> Program:
     operands = tuple(conjuncts(node))
-    parts = (
-        tuple(_single(part, text[part.start : part.end]) for part in operands) if len(operands) > 1 else ()
-    )
+    parts = tuple(_operand(part, text) for part in operands) if len(operands) > 1 else ()
     return replace(_single(node, text), parts=parts)
+
+
+def _operand(node: Node, text: str) -> Program:
+    """One operand of a `&&`, where a number counts as true or false."""
+    start, end = node.start, node.end
+    true = Literal(value=True, start=start, end=start)
+    counted = Chain(level=AND, first=true, rest=(("&&", node),), start=start, end=end)
+    return _single(counted, text[start:end])
 
 
 def conjuncts(node: Node) -> Iterator[Node]:

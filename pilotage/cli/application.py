@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "worker": "pilotage.cli.worker",
     "agent": "pilotage.cli.agent",
     "director": "pilotage.cli.director",
+    "gateway": "pilotage.cli.gateway",
     "token": "pilotage.cli.token",
     "db": "pilotage.cli.db",
     "doctor": "pilotage.cli.doctor",

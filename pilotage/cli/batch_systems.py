@@ -6,11 +6,16 @@ from pilotage.fabric.batch.batch_system import BatchSystem
 from pilotage.fabric.batch.command import Command
 from pilotage.fabric.batch.dialect import Dialect
 from pilotage.fabric.batch.grid_engine import GridEngine
+from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.director.configuration import Kind
 
-_OWN: Mapping[Kind, Callable[..., BatchSystem]] = {Kind.SLURM: Slurm, Kind.GRID_ENGINE: GridEngine}
+_OWN: Mapping[Kind, Callable[..., BatchSystem]] = {
+    Kind.SLURM: Slurm,
+    Kind.GRID_ENGINE: GridEngine,
+    Kind.HTCONDOR: HTCondor,
+}
 
 
 def commanded(

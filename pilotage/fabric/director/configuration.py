@@ -40,6 +40,7 @@ class Kind(StrEnum):
 
     SLURM = "slurm"
     GRID_ENGINE = "gridengine"
+    HTCONDOR = "htcondor"
     PBS = "pbs"
     LSF = "lsf"
     COMMAND = "command"

@@ -38,6 +38,7 @@ class Agent:
         orders: Orders,
         refusal: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
+        began: float | None = None,
     ) -> None:
         """Make it.
 
@@ -48,6 +49,7 @@ class Agent:
             orders: When others end it.
             refusal: Why our token is not renewed any more; empty as long as it is.
             clock: Seconds that never go back.
+            began: When the pilot did, by this clock; None: now.
         """
         self._around = around
         self._room = room
@@ -56,7 +58,8 @@ class Agent:
         self._refusal = refusal
         self._clock = clock
         self._crew = Crew(around, room, seconds_left=self._seconds_left, ended=self._payload_ended)
-        self._began = self._ask_at = self._busy_until = self._whole_at = clock()
+        self._ask_at = self._busy_until = self._whole_at = clock()
+        self._began = self._ask_at if began is None else began
         self._begun = 0  #: jobs
         self._vain = 0  #: answers without work in a row, while nothing ran
         self._last_reason = ""

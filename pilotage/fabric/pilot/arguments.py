@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from pilotage.fabric.pilot import facts
+from pilotage.fabric.pilot import facts, flags
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
-
-_ENDS = Ends()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,12 +23,12 @@ def parser() -> argparse.ArgumentParser:
         "3 the service stayed away, 4 trouble with this host, 5 another process has used the secret: that "
         "one is the pilot, this one has touched nothing.",
     )
-    _add_connection(made.add_argument_group("the service"))
-    _add_place(made.add_argument_group("the batch queue that it runs in"))
-    _add_wishes(made.add_argument_group("which jobs"))
-    _add_slot(made.add_argument_group("what the slot offers; else what the queue is configured with"))
-    _add_ends(made.add_argument_group("when it ends by itself"))
-    _add_care(made.add_argument_group("how jobs are looked after"))
+    flags.connection(made.add_argument_group("the service"))
+    flags.place(made.add_argument_group("the batch queue that it runs in"))
+    flags.wishes(made.add_argument_group("which jobs"))
+    flags.slot(made.add_argument_group("what the slot offers; else what the queue is configured with"))
+    flags.ends(made.add_argument_group("when it ends by itself"))
+    flags.care(made.add_argument_group("how jobs are looked after"))
     made.add_argument("--json", action="store_true", help="at the end, say in JSON what became of it")
     made.add_argument("--verbose", action="store_true", help="say more")
     return made
@@ -49,7 +47,8 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
         raise ValueError("--secret-file and --stamp need each other")
     return Settings(
         url=url,
-        authorities=said.ca,
+        authorities=said.authorities,
+        proxy=said.proxy,
         place=Place(said.site, said.ce, said.queue),
         wishes=Wishes(
             vo=said.vo,
@@ -68,6 +67,10 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
             tags=tuple(said.tag),
             required_tags=tuple(said.required_tag),
             facts=facts.read(_named(said.facts, environment)) if said.facts else {},
+            probes=said.probes,
+            cpu_power=None if said.cpu_power == flags.MEASURE else said.cpu_power,
+            measures_cpu=said.cpu_power == flags.MEASURE,
+            whole_node=said.whole_node,
         ),
         ends=Ends(
             max_jobs=said.max_jobs,
@@ -90,131 +93,6 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
     )
 
 
-def _add_connection(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--url", metavar="URL", help="where it is; else PILOTAGE_URL")
-    shown = group.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="file that holds the token, - for standard input; else the variable PILOTAGE_TOKEN",
-    )
-    shown.add_argument(
-        "--secret-file",
-        metavar="FILE",
-        help="file that holds a one-use secret to exchange for a token, - for standard input; "
-        "it is removed once it was read",
-    )
-    group.add_argument("--stamp", metavar="ID", help="the pilot that the secret was made for")
-    group.add_argument("--ca", type=Path, metavar="PATH", help="CA certificates: a file or a directory")
-
-
-def _add_place(group: argparse._ArgumentGroup) -> None:
-    for name in ("site", "ce", "queue"):
-        group.add_argument(f"--{name}", required=True, metavar=name.upper())
-    group.add_argument("--reference", metavar="ID", help="the CE's id of this pilot")
-
-
-def _add_wishes(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--vo", metavar="VO", help="needed where the token does not say")
-    group.add_argument(
-        "--pools",
-        metavar="@FILE|ID,…",
-        help="serve these SubmitPools; else ask which the queue is eligible for",
-    )
-    group.add_argument("--owner-group", action="append", default=[], metavar="GROUP", help="may be repeated")
-    group.add_argument("--job-type", action="append", default=[], metavar="TYPE", help="may be repeated")
-
-
-def _add_slot(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--cpu-time", type=_positive, metavar="S", help="seconds of CPU time that a job may use"
-    )
-    group.add_argument(
-        "--lifetime", type=_positive, metavar="S", help="seconds that the slot lasts from now on"
-    )
-    group.add_argument("--max-ram", type=_positive, metavar="MB", help="memory")
-    group.add_argument("--processors", type=_positive, metavar="N")
-    group.add_argument("--gpus", type=_positive, metavar="N")
-    group.add_argument("--platform", metavar="NAME")
-    group.add_argument("--tag", action="append", default=[], metavar="TAG", help="may be repeated")
-    group.add_argument("--required-tag", action="append", default=[], metavar="TAG", help="may be repeated")
-    group.add_argument(
-        "--facts",
-        metavar="FILE",
-        help="JSON object with more facts about this node, such as a benchmark; over what the pilot "
-        "measures; variables such as $SLURMD_NODENAME in its name are replaced",
-    )
-
-
-def _add_ends(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-jobs", type=_positive, metavar="N", help="after so many jobs")
-    group.add_argument(
-        "--max-empty",
-        type=_counting,
-        default=_ENDS.max_empty,
-        metavar="N",
-        help="after so many answers in a row without a job; 0: never (default %(default)s)",
-    )
-    group.add_argument("--max-idle", type=_seconds, metavar="S", help="after so many seconds without a job")
-    group.add_argument(
-        "--whole-every",
-        type=_seconds_or_never,
-        default=_ENDS.whole_every,
-        metavar="S",
-        help="small jobs that follow each other keep large ones out: after so many seconds all that run are "
-        "waited for, and the slot is offered whole; 0: never (default %(default)g)",
-    )
-    group.add_argument(
-        "--drain-file",
-        type=Path,
-        metavar="FILE",
-        help="while this file is there: take no more work, end when what runs has finished; as with the "
-        "signal USR1. TERM and USR2 end it at once, its jobs are handed back",
-    )
-    group.add_argument(
-        "--patience",
-        type=_seconds,
-        default=_ENDS.patience,
-        metavar="S",
-        help="when the service is away for so long and there is no job (default %(default)g)",
-    )
-
-
-def _add_care(group: argparse._ArgumentGroup) -> None:
-    care = Care(work_dir=Path())
-    group.add_argument(
-        "--work-dir",
-        type=Path,
-        metavar="DIR",
-        help="each job gets a fresh directory below; else the one for temporary files",
-    )
-    group.add_argument("--keep-work", action="store_true", help="do not remove the jobs' directories")
-    group.add_argument(
-        "--pass-env", action="append", default=[], metavar="NAME", help="variable that jobs see too"
-    )
-    seconds = (
-        ("--heartbeat", care.heartbeat, "seconds between two heartbeats at most"),
-        ("--grace", care.grace, "seconds between TERM and KILL"),
-        (
-            "--report-patience",
-            care.report_patience,
-            "seconds that a result is kept while the service is away",
-        ),
-    )
-    for flag, default, text in seconds:
-        group.add_argument(
-            flag, type=_seconds, default=default, metavar="S", help=f"{text} (default %(default)g)"
-        )
-    sizes = (
-        ("--sandbox-limit", care.sandbox_limit, "bytes of an input sandbox, unpacked"),
-        ("--output-limit", care.output_limit, "bytes of all output files of a job"),
-    )
-    for flag, size, text in sizes:
-        group.add_argument(
-            flag, type=_positive, default=size, metavar="N", help=f"{text} (default %(default)d)"
-        )
-
-
 def _named(file: str, environment: Mapping[str, str]) -> Path:
     """A file whose name may contain variables: nodes that see one directory have a file each."""
     return Path(Template(file).safe_substitute(environment))
@@ -232,28 +110,3 @@ def _pools(said: str | None) -> tuple[str, ...]:
     if not pools:
         raise ValueError("--pools: names no pool")
     return tuple(pools)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
-def _counting(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
-
-
-def _seconds_or_never(text: str) -> float:
-    return 0.0 if float(text) == 0 else _seconds(text)
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
-    return number

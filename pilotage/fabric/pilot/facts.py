@@ -12,6 +12,8 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from pilotage.fabric.pilot import gpus, operating_system
+
 #: Told only where the queue asks for it: it is long, and pilots ask for work again and again.
 LONG = "CPUFlags"
 _CPUINFO = Path("/proc/cpuinfo")
@@ -21,14 +23,24 @@ _LONGEST_FLAG = 40
 
 
 def measured(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
-    """Name to value; what cannot be found out is left out."""
+    """Name to value; what cannot be found out is left out. A broken GPU driver may take 20 seconds."""
     found: dict[str, object] = {
         "Memory": memory(),
         "Cores": os.cpu_count(),
         "Architecture": platform.machine() or None,
         **_of_processors(_text(cpuinfo)),
+        **operating_system.measured(),
+        **gpus.measured(),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def merged(*layers: Mapping[str, object]) -> dict[str, object]:
+    """All facts; of those that only differ by capitals the later one wins."""
+    found: dict[str, tuple[str, object]] = {}
+    for layer in layers:
+        found.update({name.casefold(): (name, value) for name, value in layer.items()})
+    return dict(found.values())
 
 
 def told(facts: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, object]:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import ssl
 import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Callable, TypeVar
 
-from pilotage.fabric.pilot import arguments, credentials, facts, kernel, offer, renewal, retrying
+from pilotage.fabric.pilot import (
+    arguments,
+    authorities,
+    credentials,
+    kernel,
+    offer,
+    proxy,
+    renewal,
+    retrying,
+    survey,
+)
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
 from pilotage.fabric.pilot.credentials import Credential
@@ -48,7 +57,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     _log_to_stderr(verbose=said.verbose)
     try:
         settings = arguments.settings(said, environment)
-        transport = Transport(settings.url, "", context=_tls(settings))
+        transport = _transport(settings, environment)
         # Last: a secret whose file was removed is lost if we cannot even start.
         credential = _credential(said, environment)
         transport.speak_with(credential.text)
@@ -75,6 +84,7 @@ class Pilot:
         environment: Mapping[str, str],
         credential: Credential,
     ) -> None:
+        self._began = time.monotonic()
         self.orders = Orders(settings.ends.drain_file)  #: by which others end it
         self.jobs: list[dict[str, object]] = []  #: what became of each job
         self._settings = settings
@@ -82,12 +92,14 @@ class Pilot:
         self._environment = environment
         self._credential = credential
         self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
+        self._slot = settings.slot
         self._life: float | None = None  #: seconds that the token is good, if it can be renewed
 
     def run(self) -> Ending:
         """Work until there is a reason to end; the reason."""
         try:
             self._introduce()
+            self._slot = survey.of_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
         except Refused as error:
             ending = _refused(error)
@@ -120,7 +132,7 @@ class Pilot:
         parameters = self._service.queue_parameters(place, wishes.vo)
         pools = wishes.pools or self._service.submit_pools(place)
         wishes = Wishes(**{**vars(wishes), "pools": pools})
-        return offer.make(place, self._settings.slot, wishes, parameters, facts.measured())
+        return offer.make(place, self._slot, wishes, parameters)
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
@@ -137,7 +149,7 @@ class Pilot:
             self._service, preparer, settings.care, offered, Memory(offered.max_ram), self.orders.stop
         )
         renewing = Renewal(self._service, life=self._life)
-        agent = Agent(around, Room(whole), settings.ends, self.orders, renewing.refusal)
+        agent = Agent(around, Room(whole), settings.ends, self.orders, renewing.refusal, began=self._began)
         try:
             with renewing.going_on():
                 return agent.run()
@@ -174,13 +186,10 @@ def _shown(offered: Offer) -> dict[str, object]:
     return {**said, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
 
 
-def _tls(settings: Settings) -> ssl.SSLContext:
-    authorities = settings.authorities
-    if authorities is None:
-        return ssl.create_default_context()
-    if authorities.is_dir():
-        return ssl.create_default_context(capath=str(authorities))
-    return ssl.create_default_context(cafile=str(authorities))
+def _transport(settings: Settings, environment: Mapping[str, str]) -> Transport:
+    tls = authorities.context(settings.authorities)
+    on_the_way = proxy.choose(settings.url, settings.proxy, environment)
+    return Transport(settings.url, "", context=tls, proxy=on_the_way)
 
 
 def _log_to_stderr(*, verbose: bool) -> None:

@@ -15,6 +15,8 @@ from pilotage.fabric.pilot.share import WHOLE_NODE, Share
 _CPU_TIME = 259_200
 #: The time left is told in steps: what all pilots say alike the matcher remembers.
 STEP = 300
+#: Normalised seconds in a second; beyond that it is no power.
+MOST_POWER = 1e6
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Offer:
     """A slot as it is offered."""
 
     place: Place
-    cpu_time: int  #: seconds
+    cpu_time: int  #: seconds of this host, not normalised
     lifetime: int | None  #: seconds, None: no end in sight
     max_ram: int | None  #: MB
     processors: int
@@ -80,10 +82,14 @@ class Offer:
         return self.lifetime is not None and seconds_left < min(STEP, self.lifetime / 4)
 
     def _cpu_time_left(self, elapsed: float) -> int:
+        """Normalised seconds."""
         if self.lifetime is None:
-            return self.cpu_time
+            return self._normalised(self.cpu_time)
         left = self.lifetime if elapsed < STEP else int(self.lifetime - elapsed) // STEP * STEP
-        return max(0, min(self.cpu_time, left))
+        return self._normalised(max(0, min(self.cpu_time, left)))
+
+    def _normalised(self, seconds: int) -> int:
+        return int(seconds * self.cpu_power)
 
 
 def make(
@@ -114,7 +120,7 @@ def make(
         "OwnerGroup": list(wishes.owner_groups),
         "JobType": list(wishes.job_types),
         "PilotReference": wishes.reference,
-        "NodeFacts": facts.told({"MaxRAM": max_ram, **(measured or {}), **slot.facts}, known),
+        "NodeFacts": facts.told(facts.merged({"MaxRAM": max_ram}, measured or {}, slot.facts), known),
     }
     return Offer(
         place=place,
@@ -123,7 +129,8 @@ def make(
         max_ram=max_ram,
         processors=slot.processors or _number(known, "numberofprocessors") or 1,
         gpus=slot.gpus or _number(known, "gpus") or 0,
-        whole_node=known.get("wholenode") if isinstance(known.get("wholenode"), bool) else None,
+        whole_node=slot.whole_node or _flag(known, "wholenode"),
+        cpu_power=slot.cpu_power or _power(known),
         tags=(*slot.tags, *_list(known.get("tag"))),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
     )
@@ -138,6 +145,22 @@ def _number(known: Mapping[str, Any], name: str) -> int | None:
     except (ValueError, OverflowError):
         return None
     return number if number > 0 else None
+
+
+def _flag(known: Mapping[str, Any], name: str) -> bool | None:
+    value = known.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _power(known: Mapping[str, Any]) -> float:
+    """Of the queue's processors, 1 where nobody says.
+
+    Source: DIRAC's CPUNormalizationFactor.
+    """
+    value = known.get("cpunormalizationfactor")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 1.0
+    return float(value) if 0 < value < MOST_POWER else 1.0
 
 
 def _list(value: object) -> list[object]:

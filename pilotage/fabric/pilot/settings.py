@@ -32,6 +32,10 @@ class Slot:
     tags: tuple[str, ...] = ()
     required_tags: tuple[str, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict)  #: about this node, beside what we measure
+    probes: Path | None = None  #: directory of executables that say more facts and tags
+    cpu_power: float | None = None  #: normalised seconds in a second of one processor
+    measures_cpu: bool = False  #: find out the power instead
+    whole_node: bool = False  #: all that the node has is ours
 
 
 @dataclass(frozen=True)
@@ -84,3 +88,4 @@ class Settings:
     wishes: Wishes = Wishes()
     ends: Ends = Ends()
     authorities: Path | None = None  #: file or directory of CA certificates; None: the system's
+    proxy: str | None = None  #: address, or `none`; None: as the environment says

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from pilotage.fabric.pilot import host
+from pilotage.fabric.pilot.proxy import Proxy
 
 #: Bytes of an archive that are in memory at a time.
 _CHUNK = 1 << 18
@@ -60,17 +61,25 @@ class Transport:
     """
 
     def __init__(
-        self, url: str, token: str, *, timeout: float = 30.0, context: ssl.SSLContext | None = None
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout: float = 30.0,
+        context: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no address of a service, such as https://pilotage.example.org")
         self.url = url.rstrip("/")
-        self._host, self._port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
+        self.host, self.port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
+        self._authority = parts.netloc
         self._prefix = parts.path.rstrip("/") + "/api/v1"
         self._token = token
         self._timeout = timeout
         self._context = context
+        self._proxy = proxy
 
     def speak_with(self, token: str) -> None:
         """Show this token from now on; requests that are under way keep theirs."""
@@ -137,7 +146,7 @@ class Transport:
     ) -> Iterator[http.client.HTTPResponse]:
         connection = self._connection(timeout or self._timeout)
         try:
-            response = _exchange(connection, method, self._prefix + path, data, self._with_token(headers))
+            response = _exchange(connection, method, self._target(path), data, self._with_token(headers))
             _refuse_failure(response)
             yield response
         except (OSError, http.client.HTTPException) as error:
@@ -148,12 +157,24 @@ class Transport:
             connection.close()
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        if self._tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._context)
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        """To the service, or to the proxy, which is asked for a tunnel where the service speaks TLS."""
+        to = self._proxy or self
+        if not self._tls:
+            return http.client.HTTPConnection(to.host, to.port, timeout=timeout)
+        made = http.client.HTTPSConnection(to.host, to.port, timeout=timeout, context=self._context)
+        if self._proxy is not None:
+            made.set_tunnel(self.host, self.port, headers=dict(self._proxy.headers))
+        return made
+
+    def _target(self, path: str) -> str:
+        """What is asked for: proxies are told the whole address, unless they only tunnel."""
+        if self._proxy is None or self._tls:
+            return self._prefix + path
+        return f"http://{self._authority}{self._prefix}{path}"
 
     def _with_token(self, headers: Mapping[str, str]) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers}
+        said = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers}
+        return said if self._proxy is None or self._tls else {**said, **self._proxy.headers}
 
 
 def _exchange(

@@ -1,17 +1,19 @@
 """What explaining a long expression comes to: counted, since a worker serves nobody else meanwhile."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 
 from cs_config.configuration import Configuration
 from matcher import survey
+from matcher.bitmaps import bits
 from matcher.changes import changes
 from matcher.effort import Effort
 from matcher.explain import explain
 from matcher.parts import Demand
 from requirements import evaluation, evaluator
 from requirements.expression import Expression
+from requirements.program import Program
 from taskqueue.classes import RequirementClass
 
 VO = "osgvo"
@@ -32,17 +34,17 @@ def asking(text: str) -> Demand:
 def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often queues are asked for their reasons, and characters that are read."""
     done: Counter[str] = Counter()
-    failing, read = evaluator.failing, evaluation.read
+    values_of, read = Program.values_of, evaluation.read
 
-    def counted_failing(*args):
+    def counted_values_of(programs, names, resource):
         done["asked"] += 1
-        return failing(*args)
+        return values_of(programs, names, resource)
 
     def counted_read(source):
         done["read"] += len(source.text)
         return read(source)
 
-    monkeypatch.setattr(evaluator, "failing", counted_failing)
+    monkeypatch.setattr(Program, "values_of", staticmethod(counted_values_of))
     monkeypatch.setattr(evaluation, "read", counted_read)
     evaluation._known.cache_clear()
     return done
@@ -53,6 +55,36 @@ def test_a_kind_of_queues_is_asked_once_however_many_conditions_fail(osg: Config
     found = explain(here, VO, asking(conditions(60)))
     assert len(found.exclusions) >= 60
     assert work["asked"] <= len(here.distinct("MaxRAM", here.everything)) + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " && ".join(f"other.MaxRAM > {1_000 * each}" for each in range(390)),
+        " && ".join(f"other.MaxRAM > {1_000 * each} || other.CPUTime > {each}" for each in range(150)),
+        "other.MaxRAM && other.MaxRAM > 99999999 && other.Site == 5",
+        "other.MaxRAM > 8000 && other.Nowhere == 1 && other.maxram > 8000 && other.MaxRAM > 8000",
+        'regexp("^LCG", other.GlueCEUniqueID) && other.regexp_0 == 1',
+        "other.MaxRAM",
+        "1 == 2 && other.MaxRAM > 1",
+        "other.MaxRAM >",
+    ],
+)
+def test_operands_asked_by_themselves_fail_where_each_queue_says_so(osg: Configuration, text: str):
+    """Queues are asked in groups, by what matters to each operand; here one by one, for all of it."""
+    here = survey.of_queues(osg, VO, osg.addresses)
+    alone: defaultdict[str, dict[int, str | None]] = defaultdict(dict)
+    for number, queue in enumerate(here.queues):
+        for why in evaluator.failing(Expression(text=text), queue.values, here.declarations, queue.nodes):
+            alone[why.wanted][number] = why.has
+    grouped = {
+        failure.wanted: {number: has for has, mask in here.failed.seen(failure) for number in bits(mask)}
+        for failure in here.failures(asking(text))
+        if failure.requirement == "Requirements"
+    }
+    assert grouped == alone
+    failing = {each.wanted: set(bits(each.queues)) for each in here.failures(asking(text))}
+    assert {wanted: failing[wanted] for wanted in alone} == {key: set(has) for key, has in alone.items()}
 
 
 def test_names_that_no_queue_has_tell_none_from_another(osg: Configuration, work: Counter[str]):

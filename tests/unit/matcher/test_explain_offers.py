@@ -12,6 +12,7 @@ parameters = st.fixed_dictionaries(
     optional={
         "CPUTime": st.integers(300, 10**6),
         "maxWallClockTime": st.integers(300, 10**6),
+        "CPUNormalizationFactor": st.floats(0, 100) | st.integers(0, 10**7) | st.just("fast"),
         "NumberOfProcessors": st.integers(0, 64),
         "GPUs": st.integers(0, 8),
         "Platform": st.sampled_from(["el9", ("el8", "el9")]),

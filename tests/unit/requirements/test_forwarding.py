@@ -87,8 +87,8 @@ def test_a_hostile_expression_is_forwarded_soon(text: str, said: object) -> None
             "Attributes": {f"x{number}": {"min": f"X{number}"} for number in range(20)},
         }
     )
-    started = time.perf_counter()
+    started = time.process_time()
     standing = evaluator.standing(Expression(text=text), {}, DECLARED, nodes)
     flags(standing.residue, nodes, DECLARED, mapping)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert standing.eligible or standing.residue is None

@@ -155,9 +155,9 @@ def test_nested_terms_that_would_be_too_many_in_a_row_stay_nested() -> None:
     ],
 )
 def test_a_hostile_expression_has_a_normal_form_soon(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     form = normal(text)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     parse_expression(form)
     assert normal(form) == form
 

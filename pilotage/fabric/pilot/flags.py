@@ -1,0 +1,215 @@
+"""The flags of the pilot, group by group, and the numbers in them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pilotage.fabric.pilot.offer import MOST_POWER
+from pilotage.fabric.pilot.settings import Care, Ends
+
+_ENDS = Ends()
+#: Said instead of a power.
+MEASURE = "measure"
+
+
+def connection(group: argparse._ArgumentGroup) -> None:
+    """How the service is reached, and by whom."""
+    group.add_argument("--url", metavar="URL", help="where it is; else PILOTAGE_URL")
+    shown = group.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="file that holds the token, - for standard input; else the variable PILOTAGE_TOKEN",
+    )
+    shown.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        help="file that holds a one-use secret to exchange for a token, - for standard input; "
+        "it is removed once it was read",
+    )
+    group.add_argument("--stamp", metavar="ID", help="the pilot that the secret was made for")
+    group.add_argument(
+        "--authorities",
+        "--ca",
+        type=Path,
+        metavar="PATH",
+        help="CA certificates that the service is believed by: a file or a directory; else the system's",
+    )
+    group.add_argument(
+        "--proxy",
+        metavar="URL",
+        help="HTTP proxy on the way there, or none; else HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    )
+
+
+def place(group: argparse._ArgumentGroup) -> None:
+    """Where the pilot is."""
+    for name in ("site", "ce", "queue"):
+        group.add_argument(f"--{name}", required=True, metavar=name.upper())
+    group.add_argument("--reference", metavar="ID", help="the CE's id of this pilot")
+
+
+def wishes(group: argparse._ArgumentGroup) -> None:
+    """Which jobs it asks for."""
+    group.add_argument("--vo", metavar="VO", help="needed where the token does not say")
+    group.add_argument(
+        "--pools",
+        metavar="@FILE|ID,…",
+        help="serve these SubmitPools; else ask which the queue is eligible for",
+    )
+    group.add_argument("--owner-group", action="append", default=[], metavar="GROUP", help="may be repeated")
+    group.add_argument("--job-type", action="append", default=[], metavar="TYPE", help="may be repeated")
+
+
+def slot(group: argparse._ArgumentGroup) -> None:
+    """What its slot offers."""
+    group.add_argument(
+        "--cpu-time", type=_positive, metavar="S", help="seconds of CPU time that a job may use"
+    )
+    group.add_argument(
+        "--lifetime",
+        type=_positive,
+        metavar="S",
+        help="seconds that the slot lasts from now on; else as the batch system says (Slurm, PBS, OAR)",
+    )
+    group.add_argument("--max-ram", type=_positive, metavar="MB", help="memory")
+    group.add_argument("--processors", type=_positive, metavar="N")
+    group.add_argument("--gpus", type=_positive, metavar="N")
+    group.add_argument("--platform", metavar="NAME")
+    group.add_argument("--tag", action="append", default=[], metavar="TAG", help="may be repeated")
+    group.add_argument("--required-tag", action="append", default=[], metavar="TAG", help="may be repeated")
+    _node(group)
+
+
+def _node(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--whole-node",
+        action="store_true",
+        help="the slot has all processors, memory and GPUs of its node, and may be given to one job whole",
+    )
+    group.add_argument(
+        "--cpu-power",
+        type=_power,
+        metavar="X",
+        help="normalised seconds in a second of one processor, by which CPU time is offered, or measure: "
+        "a benchmark of a second; else CPUNormalizationFactor of the queue, else 1",
+    )
+    group.add_argument(
+        "--probes",
+        type=Path,
+        metavar="DIR",
+        help="run each executable of this directory (30 s at most): it prints name=value, a fact about this "
+        "node, or a word, a tag that the slot offers",
+    )
+    group.add_argument(
+        "--facts",
+        metavar="FILE",
+        help="JSON object with more facts about this node, such as a benchmark; over what the pilot "
+        "measures; variables such as $SLURMD_NODENAME in its name are replaced",
+    )
+
+
+def ends(group: argparse._ArgumentGroup) -> None:
+    """When it ends."""
+    group.add_argument("--max-jobs", type=_positive, metavar="N", help="after so many jobs")
+    group.add_argument(
+        "--max-empty",
+        type=_counting,
+        default=_ENDS.max_empty,
+        metavar="N",
+        help="after so many answers in a row without a job; 0: never (default %(default)s)",
+    )
+    group.add_argument("--max-idle", type=_seconds, metavar="S", help="after so many seconds without a job")
+    group.add_argument(
+        "--whole-every",
+        type=_seconds_or_never,
+        default=_ENDS.whole_every,
+        metavar="S",
+        help="small jobs that follow each other keep large ones out: after so many seconds all that run are "
+        "waited for, and the slot is offered whole; 0: never (default %(default)g)",
+    )
+    group.add_argument(
+        "--drain-file",
+        type=Path,
+        metavar="FILE",
+        help="while this file is there: take no more work, end when what runs has finished; as with the "
+        "signal USR1. TERM and USR2 end it at once, its jobs are handed back",
+    )
+    group.add_argument(
+        "--patience",
+        type=_seconds,
+        default=_ENDS.patience,
+        metavar="S",
+        help="when the service is away for so long and there is no job (default %(default)g)",
+    )
+
+
+def care(group: argparse._ArgumentGroup) -> None:
+    """How it looks after payloads."""
+    care = Care(work_dir=Path())
+    group.add_argument(
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="each job gets a fresh directory below; else the one for temporary files",
+    )
+    group.add_argument("--keep-work", action="store_true", help="do not remove the jobs' directories")
+    group.add_argument(
+        "--pass-env", action="append", default=[], metavar="NAME", help="variable that jobs see too"
+    )
+    seconds = (
+        ("--heartbeat", care.heartbeat, "seconds between two heartbeats at most"),
+        ("--grace", care.grace, "seconds between TERM and KILL"),
+        (
+            "--report-patience",
+            care.report_patience,
+            "seconds that a result is kept while the service is away",
+        ),
+    )
+    for flag, default, text in seconds:
+        group.add_argument(
+            flag, type=_seconds, default=default, metavar="S", help=f"{text} (default %(default)g)"
+        )
+    sizes = (
+        ("--sandbox-limit", care.sandbox_limit, "bytes of an input sandbox, unpacked"),
+        ("--output-limit", care.output_limit, "bytes of all output files of a job"),
+    )
+    for flag, size, text in sizes:
+        group.add_argument(
+            flag, type=_positive, default=size, metavar="N", help=f"{text} (default %(default)d)"
+        )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def _counting(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def _power(text: str) -> float | str:
+    if text == MEASURE:
+        return text
+    number = float(text)
+    if not 0 < number < MOST_POWER:
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0, nor {MEASURE}")
+    return number
+
+
+def _seconds_or_never(text: str) -> float:
+    return 0.0 if float(text) == 0 else _seconds(text)
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return number
