@@ -143,12 +143,12 @@ class Demo(Installation):
                 bars.show(done, grid)
                 director.check()
                 gateway.check()
-                if done == number and grid.has_ended:
-                    return
                 if done >= number * KILLED_AFTER:
                     director.kill_once()
                 if grid.generated >= grid_job.EVENTS * KILLED_AFTER:
                     gateway.kill_once()
+                if done == number and grid.has_ended:
+                    return
         for each in (director, gateway):
             console.print(each.end_of_log(), markup=False)
 
