@@ -59,14 +59,16 @@ class Field:
             "longest_pause": 2,
             "gone": {"listings": 2, "seconds": 2},
             "vos": {vo: {"token_file": str(self.directory / f"{vo}.token")} for vo in self.vos},
-            "systems": {
-                "farm": {
-                    "kind": "slurm",
-                    "directory": str(self.directory / "jobs"),
-                    "environment": dict(self.slurm.environment),
-                }
-            },
+            "systems": {"farm": self.system()},
             "queues": queues,
+        }
+
+    def system(self) -> dict[str, Any]:
+        """The batch system, as the director's file has it."""
+        return {
+            "kind": "slurm",
+            "directory": str(self.directory / "jobs"),
+            "environment": dict(self.slurm.environment),
         }
 
     def submit(self, vo: str, number: int, **more: object) -> list[int]:
@@ -105,8 +107,8 @@ class Field:
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 
-    def wait_until_done(self, director: Supervised) -> None:
-        deadline = time.monotonic() + 60
+    def wait_until_done(self, director: Supervised, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
         while jobs := self.open_jobs():
             assert time.monotonic() < deadline, (jobs, director.log.read_text()[-3000:])
             director.keep_alive()

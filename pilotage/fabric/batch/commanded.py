@@ -114,6 +114,8 @@ class Commanded(ABC):
 
     def _listed(self, stamps: Collection[str]) -> Mapping[str, list[Row]]:
         wanted = frozenset(stamps)
+        if not wanted:
+            return {}
         return by_stamp(row for row in self._listing() if row.stamp in wanted)
 
     def _run(self, command: Sequence[str], *, unless: Collection[str] = ()) -> str:

@@ -6,6 +6,7 @@ again that was evicted; ours are removed instead.
 """
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +37,8 @@ _LISTING = (
     *("condor_q", "-json", "-attributes", ",".join(_ATTRIBUTES)),
     *("-constraint", "PilotageStamp =!= undefined"),
 )
+#: The first and the last job of a submission; ours is of one.
+_TAKEN = re.compile(r"^(\d+\.\d+) - \1$", re.MULTILINE)
 _REMOVED, _COMPLETED = 3, 4
 #: Source: HTCondor, job ClassAd attributes, JobStatus; one that is being removed still runs.
 _STATES = {
@@ -61,8 +64,8 @@ class HTCondor(Commanded):
         return ["condor_submit", "-terse", *self.flags, *job.flags, description]
 
     def _reference(self, said: str) -> str | None:
-        reference = said.strip().partition(" - ")[0]
-        return reference if reference.replace(".", "", 1).isdecimal() else None
+        found = _TAKEN.search(said)
+        return found[1] if found else None
 
     def _is_away(self, done: Completed) -> bool:
         return any(words in done.stdout + done.stderr for words in _AWAY)

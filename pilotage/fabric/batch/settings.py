@@ -80,7 +80,7 @@ class System(BaseModel):
         """Put the changes of a site into the dialect that is shipped for its kind."""
         if not isinstance(said, dict) or said.get("kind") not in shipped_dialects.NAMES:
             return said
-        changes = said.get("dialect", {})
+        changes = {} if said.get("dialect") is None else said["dialect"]
         if not isinstance(changes, dict):
             return said
         return {**said, "dialect": changed(shipped_dialects.content(said["kind"]), changes)}
