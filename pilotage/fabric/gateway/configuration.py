@@ -79,6 +79,7 @@ class Told(_Told):
     retries: Again = Again()
     gone: Proof = Proof()
     beat: Seconds = 10  #: between two news of a local job
+    settle: float = Field(default=60, ge=0, le=3600)  #: seconds until all see what a node wrote
     sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
     output_limit: int = Field(default=4 << 30, ge=1)  #: bytes of a grid job, before compression
     local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes of a local job
@@ -98,6 +99,7 @@ class Told(_Told):
             at_once=self.at_once,
             retries=Retries(tries=self.retries.tries, exit_codes=self.retries.exit_codes),
             beat=self.beat,
+            settle=self.settle,
             sandbox_limit=self.sandbox_limit,
             local_output_limit=self.local_output_limit,
             output_limit=self.output_limit,
