@@ -56,6 +56,7 @@ class Ground:
         self.directory = directory
         self.line: Line | None = None
         self.log: list[str] = []
+        self.operator = service.operator()
         directory.mkdir(exist_ok=True)
         (directory / "given").write_text(service.token("gateway", vo="cms", site=SITE))
         monkeypatch.setattr(gatewaying, "Transport", self._transport)
@@ -84,6 +85,7 @@ class Ground:
                 {"queue": QUEUE, "system": "host", "batch_queue": "local", "max_grid_jobs": 3, "memory": 100}
             ],
             "beat": 1,
+            "settle": 0,
         }
         return configuration.read({**said, **more}, "g.yaml")
 
@@ -101,15 +103,15 @@ class Ground:
         return ids
 
     def job(self, job_id: int) -> dict[str, Any]:
-        found: dict[str, Any] = self.service.operator().get(f"/api/v1/jobs/{job_id}").json()
+        found: dict[str, Any] = self.operator.get(f"/api/v1/jobs/{job_id}").json()
         return found
 
     def statuses(self) -> dict[str, int]:
-        answer = self.service.operator().get("/api/v1/jobs/summary", params={"by": "status"}).json()
+        answer = self.operator.get("/api/v1/jobs/summary", params={"by": "status"}).json()
         return {row["status"]: row["count"] for row in answer["summary"]}
 
     def throttle(self, scope: str = SITE) -> Mapping[str, Any]:
-        answer = self.service.operator().get(f"/api/v1/sites/{SITE}").json()
+        answer = self.operator.get(f"/api/v1/sites/{SITE}").json()
         [found] = [each for each in answer["throttles"] if each["scope"] == scope]
         return dict(found)
 

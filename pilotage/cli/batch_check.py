@@ -13,17 +13,20 @@ import typer
 from pilotage.cli import application, batch_systems, directing, options, output
 from pilotage.cli.failures import REFUSED, WrongUsage
 from pilotage.fabric.batch import shipped_dialects
-from pilotage.fabric.batch.batch_system import BatchSystem, Resources
+from pilotage.fabric.batch.arc_settings import ComputingElement
+from pilotage.fabric.batch.batch_system import Resources
 from pilotage.fabric.batch.bench import Bench, Violated
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.dialect import PARTS, Dialect, InvalidDialect, changed
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.glitches import GlitchyShell
+from pilotage.fabric.batch.glitchy_http import GlitchyHttp
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
+from pilotage.fabric.batch.settings import SPOKEN, Kind
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import SPOKEN, Kind
+from pilotage.fabric.director.configuration import InvalidDirector
 from requirements.suggestion import did_you_mean
 
 
@@ -53,8 +56,9 @@ def batch_check(
     kind: Annotated[Kind, typer.Argument(help="The batch system.")],
     *,
     directory: Annotated[
-        Path, typer.Option(help="Where the jobs' files lie; the batch system's nodes have to see it, too.")
-    ],
+        Path | None,
+        typer.Option(help="Where the jobs' files lie; the batch system's nodes have to see it, too."),
+    ] = None,
     queue: Annotated[str, typer.Option(help="The queue that takes the jobs.")] = QUEUE,
     memory: Annotated[int | None, typer.Option(min=1, help="MB that each job asks for.")] = None,
     wall_time: Annotated[int | None, typer.Option(min=60, help="Seconds that each job asks for.")] = None,
@@ -62,20 +66,19 @@ def batch_check(
         Path | None,
         typer.Option(help="For command: its commands and answers (YAML); for pbs and lsf: what differs."),
     ] = None,
+    ce: Annotated[
+        Path | None, typer.Option(help="For arc: what a director's file says under `ce` (YAML).")
+    ] = None,
     patience: Annotated[float, typer.Option(help="Seconds until a small job has ended.")] = 120,
     only: Annotated[list[str] | None, typer.Option(help="This check only; may be repeated.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run every check that a batch system has to pass, with real jobs of one core, and remove them again."""
-    shell = GlitchyShell(shell=LocalShell())
-    bench = Bench(
-        system=_system(kind, directory.absolute(), shell, dialect),
-        queue=queue,
-        faults=None if kind is Kind.LOCAL else shell,
-        resources=Resources(memory=memory, wall_time=wall_time),
-        patience=patience,
-    )
-    outcomes = list(_outcomes(bench, _chosen(only), quiet=as_json))
+    names = _chosen(only)
+    with contextlib.ExitStack() as stack:
+        bench = _bench(kind, queue, stack, directory=directory, dialect=dialect, ce=ce)
+        bench.resources, bench.patience = Resources(memory=memory, wall_time=wall_time), patience
+        outcomes = list(_outcomes(bench, names, quiet=as_json))
     table = output.table(("", "Check", "#Seconds", "What must hold, or does not"), ())
     for each in outcomes:
         sign = "[green]passed[/]" if each.passed else "[red]failed[/]"
@@ -85,11 +88,36 @@ def batch_check(
         raise typer.Exit(REFUSED)
 
 
-def _system(kind: Kind, directory: Path, shell: GlitchyShell, dialect: Path | None) -> BatchSystem:
+def _bench(
+    kind: Kind,
+    queue: str,
+    stack: contextlib.ExitStack,
+    *,
+    directory: Path | None,
+    dialect: Path | None,
+    ce: Path | None,
+) -> Bench:
+    spoken = _dialect(kind, dialect)
+    if kind is Kind.ARC:
+        http = GlitchyHttp()
+        system = batch_systems.arc(_computing_element(ce), stack, connect=http.connect)
+        return Bench(system=system, queue=queue, faults=http, gentle=False, poll=2)
+    if directory is None:
+        raise WrongUsage(f"{kind}: give a --directory")
+    path = str(directory.absolute())
     if kind is Kind.LOCAL:
-        return LocalHost(directory=str(directory), cores=4, memory=4000)
-    areas = WorkAreas(directory=str(directory), shell=shell)
-    return batch_systems.commanded(kind, areas, dialect=_dialect(kind, dialect))
+        return Bench(system=LocalHost(directory=path, cores=4, memory=4000), queue=queue)
+    shell = GlitchyShell(shell=LocalShell())
+    areas = WorkAreas(directory=path, shell=shell)
+    system = batch_systems.commanded(kind, areas, dialect=spoken)
+    return Bench(system=system, queue=queue, faults=shell)
+
+
+def _computing_element(file: Path | None) -> ComputingElement:
+    if file is None:
+        raise WrongUsage("arc: give its --ce")
+    content = directing.parsed(file, InvalidDirector)
+    return configuration.checked(ComputingElement, content, str(file), InvalidDirector, ())
 
 
 def _dialect(kind: Kind, file: Path | None) -> Dialect | None:

@@ -1,16 +1,26 @@
-"""From the kind of a batch system to the adapter that works it."""
+"""From the settings of a batch system to the adapter that works it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
+from pilotage.fabric.batch import arc_rest
+from pilotage.fabric.batch.arc import Arc
+from pilotage.fabric.batch.arc_rest import ArcRest, Connect
+from pilotage.fabric.batch.arc_settings import ComputingElement
 from pilotage.fabric.batch.batch_system import BatchSystem
 from pilotage.fabric.batch.command import Command
 from pilotage.fabric.batch.dialect import Dialect
 from pilotage.fabric.batch.grid_engine import GridEngine
+from pilotage.fabric.batch.htcondor import HTCondor
+from pilotage.fabric.batch.settings import Kind
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
-from pilotage.fabric.director.configuration import Kind
 
-_OWN: Mapping[Kind, Callable[..., BatchSystem]] = {Kind.SLURM: Slurm, Kind.GRID_ENGINE: GridEngine}
+_OWN: Mapping[Kind, Callable[..., BatchSystem]] = {
+    Kind.SLURM: Slurm,
+    Kind.GRID_ENGINE: GridEngine,
+    Kind.HTCONDOR: HTCondor,
+}
 
 
 def commanded(
@@ -20,3 +30,16 @@ def commanded(
     if dialect is not None:
         return Command(areas=areas, flags=flags, dialect=dialect)
     return _OWN[kind](areas=areas, flags=flags)
+
+
+def arc(
+    ce: ComputingElement,
+    stack: ExitStack,
+    *,
+    flags: tuple[str, ...] = (),
+    connect: Connect = arc_rest.connect,
+) -> BatchSystem:
+    """A CE that is worked over HTTP; its connections end with the stack."""
+    rest = ArcRest(ce.url, ce.credentials(), connect=connect)
+    stack.callback(rest.close)
+    return Arc(rest=rest, environments=flags)

@@ -11,13 +11,14 @@ from pilotage.fabric import pilot_script
 from pilotage.fabric.batch.batch_system import BatchSystem
 from pilotage.fabric.batch.idealizer import Idealized
 from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.batch.settings import Kind, System
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.ssh_shell import Host, SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.client import Client
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import InvalidDirector, Kind, System, Told
-from pilotage.fabric.director.cycle import SiteDirector
+from pilotage.fabric.director.configuration import InvalidDirector, Told
+from pilotage.fabric.director.cycle import Director
 from pilotage.fabric.director.outlets import Intent, Sites
 from pilotage.fabric.pilot import bundle
 from pilotage.fabric.pilot_script import PilotScript
@@ -53,7 +54,7 @@ def parsed(file: Path, invalid: type[InvalidInput]) -> object:
 
 
 @contextmanager
-def opened(told: Told) -> Iterator[SiteDirector]:
+def opened(told: Told) -> Iterator[Director]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
@@ -66,11 +67,12 @@ def opened(told: Told) -> Iterator[SiteDirector]:
         }
         sites = Sites(
             outlets={each.queue: each.outlet() for each in told.queues},
+            brokers={name: each.broker(name) for name, each in told.brokers.items()},
             systems=systems,
             habits=told.habits(),
             script=_script(told),
         )
-        yield SiteDirector(sites=sites, clients=clients)
+        yield Director(sites=sites, clients=clients)
 
 
 def token(file: Path) -> str:
@@ -87,6 +89,8 @@ def token(file: Path) -> str:
 
 def system(told: System, stack: ExitStack) -> BatchSystem:
     """The batch system that a file describes; its connections end with the stack."""
+    if told.ce is not None:
+        return batch_systems.arc(told.ce, stack, flags=told.flags)
     directory = str(told.directory)
     if told.kind is Kind.LOCAL:
         return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)
@@ -117,14 +121,12 @@ def _script(told: Told) -> Callable[[Intent], str]:
     authorities = None if told.authorities is None else told.authorities.read_text(encoding="ascii")
 
     def script(intent: Intent) -> str:
-        site, ce, queue = intent.outlet.queue.split("/")
         wanted = PilotScript(
             url=told.pilot_url or told.url,
             stamp=intent.stamp,
             secret=intent.secret,
-            site=site,
-            ce=ce,
-            queue=queue,
+            queue=intent.outlet.queue,
+            landings=intent.landings,
             pools=intent.pools,
             authorities=authorities,
             words=(*_slot(intent), *told.pilot),

@@ -14,7 +14,7 @@ import typer
 
 from pilotage.cli import directing, logs, options, output, settings
 from pilotage.fabric.client import ApiError, ServiceAway
-from pilotage.fabric.director.cycle import SiteDirector
+from pilotage.fabric.director.cycle import Director
 from pilotage.fabric.director.summary import Summary
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def director(
             _run(made, every=told.every, as_json=as_json)
 
 
-def _run(made: SiteDirector, *, every: float, as_json: bool) -> None:
+def _run(made: Director, *, every: float, as_json: bool) -> None:
     stop = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: stop.set())

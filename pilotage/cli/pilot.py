@@ -24,7 +24,11 @@ def pilot(context: typer.Context, *, home: options.Home = None) -> None:
 
 
 def _environment(words: Sequence[str], home: Path | None) -> Mapping[str, str]:
-    """Our environment; what it does not say about the service comes from `client.env`."""
+    """Our environment; what it does not say about the service comes from `client.env`.
+
+    The home directory is named in it, so that the pilot can hide that from payloads.
+    """
     if "PILOTAGE_URL" in os.environ or "--url" in words:
         return os.environ
-    return {**client_env.read(settings.load({"home": home}).home), **os.environ}
+    found = settings.load({"home": home}).home
+    return {**client_env.read(found), **os.environ, "PILOTAGE_HOME": str(found)}

@@ -1,5 +1,6 @@
 """What a director gives to a batch system: one executable text that holds a whole pilot."""
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,9 +15,8 @@ class PilotScript:
     url: str  #: of the service
     stamp: str
     secret: str = field(repr=False)  #: to be exchanged for its token, once
-    site: str
-    ce: str
-    queue: str
+    queue: str = ""  #: `Site/CE/Queue`; empty where a broker picks it
+    landings: Mapping[str, str] = field(default_factory=dict)  #: what it may be then, by batch queue
     pools: tuple[str, ...] = ()  #: ids of SubmitPools to serve; empty: it asks
     authorities: str | None = None  #: CA certificates (PEM); None: those of the host
     words: tuple[str, ...] = ()  #: further arguments of `pilotage pilot`; anybody on the host can read them
@@ -42,6 +42,8 @@ def _files(script: PilotScript) -> Mapping[str, bytes]:
     files = {"secret": script.secret.encode()}
     if script.pools:
         files["pools"] = "\n".join(script.pools).encode()
+    if script.landings:
+        files["landings.json"] = json.dumps(dict(script.landings)).encode()
     if script.authorities is not None:
         files["authorities.pem"] = script.authorities.encode()
     return files
@@ -49,17 +51,15 @@ def _files(script: PilotScript) -> Mapping[str, bytes]:
 
 def _words(script: PilotScript) -> list[str]:
     """The arguments of the pilot as words of the shell."""
-    named = {
-        "--url": script.url,
-        "--stamp": script.stamp,
-        "--site": script.site,
-        "--ce": script.ce,
-        "--queue": script.queue,
-    }
+    named = {"--url": script.url, "--stamp": script.stamp}
+    if script.queue:
+        named |= dict(zip(("--site", "--ce", "--queue"), script.queue.split("/"), strict=True))
     words = [shlex.quote(f"{name}={value}") for name, value in named.items()]
     words.append('--secret-file="$area/secret"')
     if script.pools:
         words.append('--pools="@$area/pools"')
+    if script.landings:
+        words.append('--landings="$area/landings.json"')
     if script.authorities is not None:
         words.append('--ca="$area/authorities.pem"')
     return words + [shlex.quote(word) for word in script.words]

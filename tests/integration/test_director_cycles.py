@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import Engine
 
@@ -18,8 +20,8 @@ from pilotage.fabric.batch.glitches import Glitch, Glitchy
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.client import Client
-from pilotage.fabric.director.cycle import SiteDirector
-from pilotage.fabric.director.outlets import Habits, Intent, Outlet, Sites
+from pilotage.fabric.director.cycle import Director
+from pilotage.fabric.director.outlets import Broker, Habits, Intent, Outlet, Sites
 from pilotage.fabric.director.summary import Summary
 from pilotage.service.parts import utc_now
 from tests.running_service import Service, running
@@ -100,14 +102,16 @@ class Ground:
         self.ahead = timedelta(0)  #: of the real time
         self.ticks = 0.0
         self.clients: list[Client] = []
+        self.intents: list[Intent] = []
 
     def director(
         self,
         *queues: str,
         vos: Sequence[str] = ("cms",),
         resources: Resources = Resources(),  # noqa: B008 - frozen
+        brokers: Mapping[str, Broker] = MappingProxyType({}),
         **habits: object,
-    ) -> SiteDirector:
+    ) -> Director:
         clients = {
             vo: Client(self.service.url, self.service.token("director", vo=vo, user="dora")) for vo in vos
         }
@@ -120,18 +124,20 @@ class Ground:
         )
         outlets = {
             queue: Outlet(queue=queue, system="host", batch_queue="local", resources=resources)
-            for queue in queues or (LONG, SHORT)
+            for queue in (() if brokers else queues or (LONG, SHORT))
         }
         sites = Sites(
             outlets=outlets,
+            brokers=brokers,
             systems={"host": system},
             habits=replace(Habits(name="north"), **habits),  # type: ignore[arg-type]
             script=self._script,
         )
-        return SiteDirector(sites=sites, clients=clients, chance=random.Random(1))
+        return Director(sites=sites, clients=clients, chance=random.Random(1), clock=lambda: self.ticks)
 
     def _script(self, intent: Intent) -> str:
         assert intent.secret
+        self.intents.append(intent)
         return self.script
 
     def submit(self, number: int, *, vo: str = "cms", **more: object) -> None:
@@ -139,7 +145,7 @@ class Ground:
         answer = self.service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job] * number})
         assert answer.status_code == 201, answer.text
 
-    def cycle(self, director: SiteDirector) -> Summary:
+    def cycle(self, director: Director) -> Summary:
         self.ticks += 60
         return director.cycle(self.now)
 
@@ -366,3 +372,164 @@ def test_another_directors_pilots_are_left_alone(ground: Ground) -> None:
 
     assert summary.waiting == summary.running == 0
     assert pilot in ground.pilots()
+
+
+ROUTER = Broker(
+    name="wms",
+    system="host",
+    queues={LONG: "long", SHORT: "short"},
+    entry="local",  # this host cannot be told which of several queues
+)
+
+
+def test_a_brokers_pilots_belong_to_no_queue_and_are_counted_once_for_all_that_it_may_pick(
+    ground: Ground,
+) -> None:
+    ground.submit(4)
+    director = ground.director(brokers={"wms": ROUTER})
+
+    first, second = ground.cycle(director), ground.cycle(director)
+
+    assert (first.jobs, first.submitted, second.submitted) == (4, 4, 0)
+    assert second.waiting + second.running == 4
+    for pilot in ground.pilots():
+        assert (pilot["site"], pilot["landings"]) == ("", [LONG, SHORT])
+        assert pilot["stamp"].startswith("north.wms.any.")
+    assert all(intent.landings == {"long": LONG, "short": SHORT} for intent in ground.intents)
+    assert not any(intent.pools for intent in ground.intents), "they ask where they land"
+
+
+def test_a_broker_gets_no_more_pilots_than_its_queues_take_together(ground: Ground) -> None:
+    ground.submit(20)
+    director = ground.director(brokers={"wms": ROUTER})
+
+    assert [ground.cycle(director).submitted for _ in range(3)] == [9, 0, 0]
+
+
+def test_a_brokers_pilot_that_has_landed_is_counted_where_it_is(ground: Ground) -> None:
+    ground.submit(20)
+    director = ground.director(brokers={"wms": ROUTER})
+    ground.cycle(director)
+    landed(ground, ground.intents[0], LONG)
+
+    ground.cycle(director)
+
+    assert Counter(pilot["queue"] for pilot in ground.pilots()) == {"": 8, "long": 1}
+    assert ground.statuses()["Running"] >= 1
+
+
+def landed(ground: Ground, intent: Intent, queue: str) -> httpx.Client:
+    """Speak for a pilot as it does where it lands."""
+    exchange = {"request_id": "12345678-1234-5678-1234-567812345678"}
+    path = f"/api/v1/pilots/{intent.stamp}/token"
+    token = ground.service.client(intent.secret).post(path, json=exchange).json()["token"]
+    pilot = ground.service.client(token)
+    asked = pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [queue]})
+    assert asked.status_code == 200, asked.text
+    return pilot
+
+
+def test_jobs_that_one_queue_alone_can_run_are_not_sent_to_a_broker_as_if_any_would_do(
+    ground: Ground,
+) -> None:
+    ground.submit(2, MinRAM=3000)
+    ground.submit(1)
+    lists = replace(ROUTER, entry=None)
+    director = ground.director(brokers={"wms": lists})
+
+    summary = ground.cycle(director)
+
+    assert summary.wanted == 3
+    asked = Counter(tuple(pilot["landings"]) for pilot in ground.pilots())
+    assert asked[(LONG,)], "the first of these is refused by this host, and known"
+    assert summary.refused == len(asked)
+    assert "no queue long" in " ".join(pilot["status_reason"] for pilot in ground.pilots())
+
+
+def test_a_director_that_died_with_a_brokers_pilot_under_way_adopts_it(ground: Ground) -> None:
+    ground.submit(2)
+    ground.system.dies = "after"
+    with suppress(KeyboardInterrupt):
+        ground.cycle(ground.director(brokers={"wms": ROUTER}))
+    ground.system.dies = ""
+
+    again = ground.director(brokers={"wms": ROUTER})
+    summaries = [ground.cycle(again) for _ in range(3)]
+
+    assert sum(summary.adopted for summary in summaries) == 1
+    assert ground.batch_jobs().total() == 2
+    assert max(ground.system.submitted.values()) == 1
+
+
+ORPHANS = {"orphans": Evidence(listings=3, seconds=100)}
+
+
+def test_a_batch_job_that_nobody_knows_is_ended_after_looks_that_agree(ground: Ground) -> None:
+    strange = "north.any.0123456789abcdef01234567"
+    others = [
+        "south.any.0123456789abcdef01234567",
+        "north-2.any.0123456789abcdef01234567",
+        "north.of-something",
+    ]
+    for stamp in (strange, *others):
+        ground.host.submit(BatchJob(stamp=stamp, script=SLEEPS, queue="local"))
+    director = ground.director(**ORPHANS)
+
+    summaries = [ground.cycle(director) for _ in range(3)]
+    deadline = time.monotonic() + 20
+    while strange in ground.host.stamps(strange):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    ground.cycle(director)
+
+    assert [summary.killed for summary in summaries] == [0, 0, 1]
+    assert any(strange in problem for problem in summaries[-1].problems)
+    assert ground.host.stamps("") == set(others)
+    assert strange not in ground.batch_jobs(), "nothing of it is left"
+
+
+def test_what_could_not_be_listed_or_asked_for_in_between_proves_nothing(ground: Ground) -> None:
+    strange = "north.any.0123456789abcdef01234567"
+    ground.host.submit(BatchJob(stamp=strange, script=SLEEPS, queue="local"))
+    director = ground.director(**ORPHANS)
+    for _ in range(5):
+        ground.faults.glitch = Glitch.TIMEOUT
+        assert ground.cycle(director).killed == 0
+    ground.faults.glitch = None
+
+    assert [ground.cycle(director).killed for _ in range(3)] == [0, 0, 1]
+
+
+def test_pilots_of_a_vo_that_was_taken_from_the_director_are_nobodys_orphans(ground: Ground) -> None:
+    ground.submit(2, vo="dune")
+    ground.cycle(ground.director(vos=("cms", "dune")))
+    alone = ground.director(**ORPHANS)
+
+    assert [ground.cycle(alone).killed for _ in range(5)] == [0] * 5
+    assert len(ground.host.stamps("north.")) == 2
+
+
+def test_a_batch_job_whose_pilot_ended_long_ago_is_ended(ground: Ground) -> None:
+    ground.submit(1)
+    ground.cycle(ground.director(LONG))
+    [pilot] = ground.pilots()
+    told = {"status": "Done", "reason": "no work"}
+    ground.service.operator().post(f"/api/v1/pilots/{pilot['stamp']}/status", json=told)
+    ground.ahead = timedelta(days=2)
+    director = ground.director(LONG, **ORPHANS)
+
+    assert [ground.cycle(director).killed for _ in range(3)] == [0, 0, 1]
+
+
+def test_what_a_failed_pilot_wrote_is_kept_by_the_service(ground: Ground) -> None:
+    ground.submit(1)
+    ground.script = "#!/bin/sh\necho looking; echo 'no such library' >&2\nexit 3\n"
+    director = ground.director(LONG)
+    ground.cycle(director)
+    ground.wait_until_ended()
+    ground.cycle(director)
+    ground.cycle(director)
+
+    [pilot] = [pilot for pilot in ground.pilots() if pilot["status"] == "Aborted"]
+    kept = ground.service.operator().get(f"/api/v1/pilots/{pilot['stamp']}/output").json()
+    assert (kept["stdout"], kept["stderr"]) == ("looking", "no such library")

@@ -178,9 +178,7 @@ def script(service: Service, directory: Path) -> Path:
         url=service.url,
         stamp="p1",
         secret=secret,
-        site="LCG.Test.org",
-        ce="ce01",
-        queue="long",
+        queue=QUEUE,
         pools=tuple(pools),
         words=("--max-empty=1", "--grace=1", f"--work-dir={directory / 'work'}"),
     )

@@ -155,7 +155,7 @@ class ArcRest:
         jobs = self._object(response).get("job", [])
         items = jobs if isinstance(jobs, list) else [jobs]
         if not all(isinstance(each, dict) for each in items):
-            raise BatchSystemAway(f"{self.url}: does not answer with jobs, but {jobs!r:.80}")
+            raise NoAnswer(f"{self.url}: does not answer with jobs, but {jobs!r:.80}")
         return items
 
     def _object(self, response: httpx.Response) -> Item:
@@ -164,9 +164,9 @@ class ArcRest:
         try:
             answer = response.json()
         except ValueError as error:
-            raise BatchSystemAway(f"{self.url}: the answer breaks off or is none: {error}") from error
+            raise NoAnswer(f"{self.url}: the answer breaks off or is none: {error}") from error
         if not isinstance(answer, dict):
-            raise BatchSystemAway(f"{self.url}: does not answer with an object, but {answer!r:.80}")
+            raise NoAnswer(f"{self.url}: does not answer with an object, but {answer!r:.80}")
         return answer
 
     def _text(self, method: str, path: str, **sent: Any) -> httpx.Response:

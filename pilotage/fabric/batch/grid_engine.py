@@ -88,7 +88,7 @@ class GridEngine(Commanded):
                 )
 
     def _end(self, references: Sequence[str]) -> None:
-        self._run(["qdel", *references], unless="does not exist")
+        self._run(["qdel", *references], unless=["does not exist"])
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the cluster queues have."""

@@ -13,22 +13,11 @@ from typing import TypeVar
 
 from pilotage.fabric.batch.batch_system import BatchJob, BatchSystem, Capacity, Handle, Output, Report, State
 from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.evidence import Agreement, Evidence
+
+__all__ = ["Evidence", "Idealized"]
 
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What it takes to believe that a job is gone."""
-
-    listings: int = 3  #: that agree, one after the other
-    seconds: float = 300.0  #: between the first and the last of them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Missed:
-    times: int
-    since: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,16 +25,16 @@ class Idealized:
     """The same verbs; `status` never raises, and says *gone* in place of *missing* on agreeing evidence."""
 
     system: BatchSystem
-    evidence: Evidence = Evidence()
+    evidence: Evidence = field(default_factory=Evidence)
     tries: int = 3  #: of a question; submissions are never repeated here
     pause: float = 1.0  #: seconds before the second try, doubled with each
     clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
     sleep: Callable[[float], None] = time.sleep
-    _missed: dict[str, _Missed] = field(default_factory=dict)
+    _missed: Agreement = field(default_factory=Agreement)
 
     def submit(self, job: BatchJob) -> str:
         """Put a job into its queue, once: who repeats it has to `find` its stamp first."""
-        self._missed.pop(job.stamp, None)  # what was missed before says nothing of this one
+        self._missed.end(job.stamp)  # what was missed before says nothing of this one
         return self.system.submit(job)
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
@@ -76,7 +65,7 @@ class Idealized:
         """Remove what is kept of jobs that ended."""
         self._again(lambda: self.system.forget(handles))
         for handle in handles:
-            self._missed.pop(handle.stamp, None)
+            self._missed.end(handle.stamp)
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the queues have."""
@@ -84,14 +73,12 @@ class Idealized:
 
     def _judged(self, stamp: str, report: Report) -> Report:
         if report.state is not State.MISSING:
-            self._missed.pop(stamp, None)
+            self._missed.end(stamp)
             return report
-        now = self.clock()
-        before = self._missed.get(stamp, _Missed(times=0, since=now))
-        missed = self._missed[stamp] = replace(before, times=before.times + 1)
-        if missed.times < self.evidence.listings or now - missed.since < self.evidence.seconds:
+        missed = self._missed.once_more(stamp, self.clock())
+        if not missed.convince(self.evidence):
             return report
-        why = f"in none of {missed.times} listings for {now - missed.since:.0f} s, nor known as ended"
+        why = f"in none of {missed.times} listings for {missed.seconds:.0f} s, nor known as ended"
         return replace(report, state=State.GONE, message=why)
 
     def _again(self, ask: Callable[[], _Answer]) -> _Answer:

@@ -8,21 +8,27 @@ from requirements import regexps
 
 
 def read(said: str, source: Source, *, needed: Collection[str] = ()) -> Iterator[Mapping[str, str]]:
-    """The groups of each record; those that take no part in it are not in it.
+    """The groups of each record, as far as they take part in it; a record where nothing is found is left out.
 
     Raises:
-        BatchSystemAway: A record lacks what is needed, or a line belongs to none: the answer breaks off.
+        BatchSystemAway: A record lacks what is needed: the answer breaks off.
     """
     for part in _parts(said, source):
-        found: dict[str, str] = {}
-        for pattern in source.patterns:
-            if match := regexps.compiled(pattern, "m").search(part):
-                found |= {name: text for name, text in match.groupdict().items() if text is not None}
-        if not found.keys() >= set(needed) or not found:
+        found = _found(part, source)
+        if not found.keys() >= set(needed):
             raise BatchSystemAway(
                 f"{source.command[0]}: the answer breaks off, or cannot be read: {part[:80]!r}"
             )
-        yield found
+        if found:
+            yield found
+
+
+def _found(part: str, source: Source) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pattern in source.patterns:
+        if match := regexps.compiled(pattern, "m").search(part):
+            found |= {name: text for name, text in match.groupdict().items() if text is not None}
+    return found
 
 
 def _parts(said: str, source: Source) -> Iterator[str]:

@@ -78,7 +78,7 @@ class Slurm(Commanded):
         return _rows(done.stdout) if done.status == 0 else ()
 
     def _end(self, references: Sequence[str]) -> None:
-        self._run(["scancel", *references], unless="Invalid job id")
+        self._run(["scancel", *references], unless=["Invalid job id"])
 
     def capacity(self) -> Mapping[str, Capacity]:
         """What the partitions have."""

@@ -77,19 +77,27 @@ class WorkAreas:
 
     def prepare(self, job: BatchJob) -> str:
         """Lay out what a job needs; the path of the script that the batch system is to run."""
-        self.shell.write(self.path(job.stamp, "job"), job.script.encode(), executable=True)
+        self.put_script(job)
         script = self.path(job.stamp, "wrapper")
         self.shell.write(script, wrapper(self.path(job.stamp)).encode(), executable=True)
+        return script
+
+    def put_script(self, job: BatchJob) -> str:
+        """Write the job's own script, for batch systems that carry it to the node; its path."""
+        script = self.path(job.stamp, "job")
+        self.shell.write(script, job.script.encode(), executable=True)
         return script
 
     def marks(self, stamps: Iterable[str]) -> Mapping[str, Marks]:
         """What jobs left, with few commands for all of them."""
         wanted = sorted(stamps)
-        exits = self._contents(wanted, "exit")
-        killed = self._contents(wanted, "killed")
+        exits = self.texts(wanted, "exit")
+        killed = self.texts(wanted, "killed")
         return {
             stamp: Marks(
-                exit_code=int(code) if (code := exits.get(stamp, "")).isdecimal() else None,
+                exit_code=int(code)
+                if (code := exits.get(stamp, "").rpartition("\n")[2]).isdecimal()
+                else None,
                 killed=stamp in killed,
             )
             for stamp in wanted
@@ -100,15 +108,16 @@ class WorkAreas:
         for stamp in stamps:
             self.shell.write(self.path(stamp, "killed"), b"killed\n")
 
-    def _contents(self, stamps: Sequence[str], name: str) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for some in _batches(stamps):
+    def texts(self, stamps: Sequence[str], name: str) -> Mapping[str, str]:
+        """The lines of the files of one name, with few commands for all; jobs without it are left out."""
+        found: dict[str, list[str]] = {}
+        for some in batches(stamps):
             files = [self.path(stamp, name) for stamp in some]
             said = self.shell.run(["grep", "-sH", "", *files])  # one command for all; status 1: there is none
             for line in said.stdout.splitlines():
-                path, _, content = line.rpartition(":")
-                found[path.split("/")[-2]] = content
-        return found
+                stamp, _, rest = line.removeprefix(f"{self.directory}/").partition("/")
+                found.setdefault(stamp, []).append(rest.removeprefix(f"{name}:"))
+        return {stamp: "\n".join(lines) for stamp, lines in found.items()}
 
     def output(self, stamp: str) -> Output:
         """What the job wrote so far."""
@@ -128,7 +137,8 @@ def wrapper(area: str) -> str:
     return _WRAPPER.format(area=shlex.quote(area), twice=STARTED_TWICE)
 
 
-def _batches(stamps: Sequence[str]) -> Iterator[list[str]]:
+def batches(stamps: Sequence[str]) -> Iterator[list[str]]:
+    """The stamps in parts that fit into one command."""
     rest = iter(stamps)
     while some := list(islice(rest, _AT_ONCE)):
         yield some

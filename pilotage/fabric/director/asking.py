@@ -1,13 +1,15 @@
 """What a VO's jobs want of our queues: asked of the service, whose matcher alone knows the rules."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pilotage.fabric.client import Client
+from pilotage.fabric.director import ways
 from pilotage.fabric.director.demand import Limits, Work
-from pilotage.fabric.director.outlets import Outlet
+from pilotage.fabric.director.outlets import Outlet, Sites
 from pilotage.fabric.director.posts import Post
+from pilotage.fabric.director.ways import Look
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.settings import Place, Slot, Wishes
 
@@ -17,10 +19,10 @@ class Wanted:
     """What the service says of a VO at our queues."""
 
     work: tuple[Work, ...]
-    pools: Mapping[Post, tuple[str, ...]]  #: of every post that may get pilots
+    pools: Mapping[Post, tuple[str, ...]]  #: of every post that may get pilots; a broker's ask themselves
     limits: Mapping[str, Limits]  #: by queue
     ranks: Mapping[str, float | None]  #: by queue; only numbers, an expression is for single jobs
-    lifetimes: Mapping[str, float | None]  #: seconds of a slot, by queue
+    lifetimes: Mapping[Post, float | None]  #: seconds of a slot, the shortest of those that it may be
     unknown: tuple[str, ...]  #: queues that the configuration does not know
 
 
@@ -31,60 +33,50 @@ class Asking:
         self._client = client
         self._vo = vo
 
-    def ask(self, outlets: Collection[Outlet]) -> Wanted:
-        """What waits for pilots of the VO: pools by queue and flags in one call, then each queue's work."""
-        answer = self._client.pilot_groups([outlet.queue for outlet in outlets])
-        known = [outlet for outlet in outlets if outlet.queue in answer["flags"]]
-        told = {outlet.queue: self._client.queue(outlet.queue, self._vo) for outlet in known}
-        open_ones = [outlet for outlet in known if told[outlet.queue]["usable"]]
+    def ask(self, sites: Sites) -> Wanted:
+        """What waits for pilots of the VO: pools by queue and flags in one call, then each outlet's work."""
+        outlets = sites.all_outlets(self._vo)
+        answer = self._client.pilot_groups(sorted({outlet.queue for outlet in outlets}))
+        told = {queue: self._client.queue(queue, self._vo) for queue in answer["flags"]}
         parameters = {queue: _values(said) for queue, said in told.items()}
-        groups = {outlet.queue: self._posts(outlet, answer["flags"][outlet.queue]) for outlet in open_ones}
-        wishes = Wishes(vo=self._vo)
-        offers = {each.queue: offered(each, wishes, parameters[each.queue]) for each in open_ones}
-        requests = {
-            each.queue: request(offers[each.queue], each, parameters[each.queue]) for each in open_ones
-        }
+        looks = [
+            self._look(outlet, parameters[outlet.queue], answer["flags"][outlet.queue])
+            for outlet in outlets
+            if outlet.queue in told and told[outlet.queue]["usable"]
+        ]
+        work = tuple(ways.work(self._vo, looks, sites.brokers))
+        pools = {post: pools for look in looks for post, pools in look.straight(self._vo).items()}
+        pools |= {post: () for each in work for post in each.posts if post.broker}
         return Wanted(
-            work=tuple(self._work(requests, groups)),
-            pools={post: pools for of_queue in groups.values() for post, pools in of_queue.items()},
+            work=work,
+            pools=pools,
             limits={queue: _limits(values) for queue, values in parameters.items()},
             ranks={queue: _number(values, "rank") for queue, values in parameters.items()},
-            lifetimes={queue: made.lifetime for queue, made in offers.items()},
+            lifetimes=_lifetimes(looks, pools),
             unknown=tuple(str(each["queue"]) for each in answer["unknown"]),
         )
 
-    def _posts(self, outlet: Outlet, groups: Iterable[Mapping[str, Any]]) -> Mapping[Post, tuple[str, ...]]:
-        """Posts of a queue with their pools; the one without flags is for jobs without pool, too."""
-        plain = Post(vo=self._vo, queue=outlet.queue)
-        said = {
-            Post(vo=self._vo, queue=outlet.queue, flags=tuple(each["flags"])): tuple(each["pools"])
-            for each in groups
-        }
-        return {plain: (), **said}
-
-    def _work(
-        self,
-        requests: Mapping[str, Mapping[str, object]],
-        groups: Mapping[str, Mapping[Post, tuple[str, ...]]],
-    ) -> Iterator[Work]:
-        """The task queues, each once with all posts that serve it."""
-        jobs: dict[int, int] = {}
-        posts: dict[int, set[Post]] = {}
-        for queue, request in requests.items():
-            for each in self._client.matching_task_queues(request):
-                number = int(each["task_queue"])
-                jobs[number] = max(jobs.get(number, 0), int(each["waiting"]))
-                posts.setdefault(number, set()).add(_post_for(each["submit_pool"], groups[queue]))
-        for number, served in sorted(posts.items()):
-            yield Work(jobs=jobs[number], posts=frozenset(served))
+    def _look(
+        self, outlet: Outlet, parameters: Mapping[str, object], groups: Iterable[Mapping[str, Any]]
+    ) -> Look:
+        made = offered(outlet, Wishes(vo=self._vo), parameters)
+        return Look(
+            outlet=outlet,
+            lifetime=made.lifetime,
+            groups={tuple(each["flags"]): tuple(each["pools"]) for each in groups},
+            task_queues=tuple(self._client.matching_task_queues(request(made, outlet, parameters))),
+        )
 
 
-def _post_for(pool: str | None, posts: Mapping[Post, tuple[str, ...]]) -> Post:
-    """Where pilots for a pool are sent; jobs without one, and pools without flags, take any node."""
-    for post, pools in posts.items():
-        if pool is not None and pool in pools:
-            return post
-    return min(posts, key=lambda post: post.flags)
+def _lifetimes(looks: Iterable[Look], posts: Iterable[Post]) -> Mapping[Post, float | None]:
+    of_outlet = {(look.outlet.broker, look.outlet.queue): look.lifetime for look in looks}
+    return {
+        post: min(
+            (seconds for queue in post.queues if (seconds := of_outlet[post.broker, queue]) is not None),
+            default=None,
+        )
+        for post in posts
+    }
 
 
 def offered(outlet: Outlet, wishes: Wishes, parameters: Mapping[str, object]) -> offer.Offer:

@@ -2,27 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from pilotage.fabric.batch import dialect, shipped_dialects
-from pilotage.fabric.batch.batch_system import Resources
-from pilotage.fabric.batch.dialect import Dialect, changed
-from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch import settings
+from pilotage.fabric.batch.evidence import Evidence
+from pilotage.fabric.batch.settings import Kind, System
+from pilotage.fabric.director import told_brokers
 from pilotage.fabric.director.experience import Pause
 from pilotage.fabric.director.outlets import Habits, Outlet
 from pilotage.fabric.director.posts import NAME
+from pilotage.fabric.director.slots import Address, Slot
+from pilotage.fabric.director.slots import Settings as _Told
+from pilotage.fabric.director.told_brokers import BrokerName, ToldBroker
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 
 _URL = r"^https?://[^\s]+$"
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
-Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+){2}$")]
 
 
 class InvalidDirector(InvalidInput):
@@ -31,91 +31,16 @@ class InvalidDirector(InvalidInput):
     code = "config_error"
 
 
-class _Told(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+#: Those that a job can be given to for one of several queues, separated by commas.
+_TAKE_LISTS = frozenset({Kind.SLURM, Kind.GRID_ENGINE})
 
 
-class Kind(StrEnum):
-    """The batch systems that are known."""
-
-    SLURM = "slurm"
-    GRID_ENGINE = "gridengine"
-    PBS = "pbs"
-    LSF = "lsf"
-    COMMAND = "command"
-    LOCAL = "local"
-
-
-#: Those that are told in a dialect.
-SPOKEN = frozenset({Kind.PBS, Kind.LSF, Kind.COMMAND})
-
-
-class HeadNode(_Told):
-    """A host that has the batch system's commands, reached over SSH; its key has to be known."""
-
-    host: str = Field(min_length=1)
-    user: str = Field(min_length=1)
-    key: Path
-    known_hosts: Path
-    port: int = Field(default=22, ge=1, le=65_535)
-
-
-class System(_Told):
-    """A batch system."""
-
-    kind: Kind
-    directory: Path  #: where its jobs' files lie; its nodes have to see it, too
-    environment: dict[str, str] = Field(default_factory=dict)  #: of its commands
-    flags: Flags = ()  #: arguments of every submission
-    ssh: HeadNode | None = None  #: none: the commands are on this host
-    cores: int | None = Field(default=None, ge=1)  #: of this host that may be used, for `local`
-    memory: int | None = Field(default=None, ge=1)  #: MB of this host, for `local`
-    #: Of `command`: all of it; of `pbs` and `lsf`: what differs from the shipped one.
-    dialect: Dialect | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _speaks_the_shipped_dialect(cls, said: object) -> object:
-        """Put the changes of a site into the dialect that is shipped for its kind."""
-        if not isinstance(said, dict) or said.get("kind") not in shipped_dialects.NAMES:
-            return said
-        changes = said.get("dialect", {})
-        if not isinstance(changes, dict):
-            return said
-        return {**said, "dialect": changed(shipped_dialects.content(said["kind"]), changes)}
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
-        if not self.directory.is_absolute():
-            raise ValueError(f"directory: {self.directory} is not absolute")
-        is_local = self.kind is Kind.LOCAL
-        if is_local and (self.cores is None or self.memory is None):
-            raise ValueError("a local system needs cores and memory: so much of this host may be used")
-        if is_local and (self.ssh or self.flags or self.environment):
-            raise ValueError("a local system has no ssh, flags or environment")
-        if not is_local and (self.cores or self.memory):
-            raise ValueError(f"cores and memory are for local systems; give those of a {self.kind} queue")
-        if (self.dialect is not None) is not (self.kind in SPOKEN):
-            raise ValueError(
-                "a command system needs a dialect"
-                if self.kind is Kind.COMMAND
-                else f"a {self.kind} system has no dialect: it is for {', '.join(sorted(SPOKEN))}"
-            )
-        return self
-
-
-class Queue(_Told):
+class Queue(Slot):
     """A queue of the resource tree, and the batch queue behind it."""
 
     queue: Address  #: `Site/CE/Queue`
     system: str
     batch_queue: str | None = Field(default=None, min_length=1)  #: none: the last part of `queue`
-    cores: int = Field(default=1, ge=1)
-    memory: int | None = Field(default=None, ge=1)  #: MB of a slot
-    wall_time: int | None = Field(default=None, ge=60)  #: seconds of a slot
-    gpus: int = Field(default=0, ge=0)
-    whole_node: bool = False
-    flags: Flags = ()
 
     def outlet(self) -> Outlet:
         """As the director uses it."""
@@ -123,13 +48,7 @@ class Queue(_Told):
             queue=self.queue,
             system=self.system,
             batch_queue=self.batch_queue or self.queue.rpartition("/")[2],
-            resources=Resources(
-                cores=self.cores,
-                memory=self.memory,
-                wall_time=self.wall_time,
-                gpus=self.gpus,
-                whole_node=self.whole_node,
-            ),
+            resources=self.resources,
             flags=self.flags,
         )
 
@@ -141,10 +60,14 @@ class Vo(_Told):
 
 
 class Proof(_Told):
-    """What it takes to believe that a batch job is gone."""
+    """What it takes to believe something of a batch job."""
 
     listings: int = Field(default=3, ge=2)
     seconds: Seconds = 300
+
+    def evidence(self) -> Evidence:
+        """As it is looked for."""
+        return Evidence(listings=self.listings, seconds=self.seconds)
 
 
 class Told(_Told):
@@ -154,7 +77,8 @@ class Told(_Told):
     name: str = Field(pattern=f"^{NAME.pattern}$")
     vos: dict[str, Vo] = Field(min_length=1)
     systems: dict[str, System] = Field(min_length=1)
-    queues: tuple[Queue, ...] = Field(min_length=1)
+    queues: tuple[Queue, ...] = ()  #: that pilots are sent straight to
+    brokers: dict[BrokerName, ToldBroker] = Field(default_factory=dict)  #: that pick the queue
     every: Seconds = 60
     at_once: int = Field(default=100, ge=1)
     soon: Seconds = 900
@@ -162,9 +86,16 @@ class Told(_Told):
     longest_pause: Seconds = 3600
     keep_output: Seconds = 6 * 3600
     gone: Proof = Proof()
+    orphans: Proof = Proof(listings=5, seconds=1800)  #: that a batch job of ours is nobody's pilot
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
+
+    @model_validator(mode="after")
+    def _sends_pilots_somewhere(self) -> Self:
+        if not self.queues and not self.brokers:
+            raise ValueError("queues, brokers: one of them has to say where pilots are sent")
+        return self
 
     def habits(self) -> Habits:
         """How the director is to go about it."""
@@ -177,16 +108,17 @@ class Told(_Told):
             ),
             soon=timedelta(seconds=self.soon),
             keep_output=timedelta(seconds=self.keep_output),
+            orphans=self.orphans.evidence(),
         )
 
     def evidence(self) -> Evidence:
         """When a batch job is believed to be gone."""
-        return Evidence(listings=self.gone.listings, seconds=self.gone.seconds)
+        return self.gone.evidence()
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
 #: What settings of a file may be within.
-PARTS: tuple[type[BaseModel], ...] = (System, Queue, HeadNode, Proof, *dialect.PARTS)
+PARTS: tuple[type[BaseModel], ...] = (Queue, ToldBroker, Proof, *settings.PARTS)
 
 
 def read(content: object, file: str) -> Told:
@@ -196,7 +128,9 @@ def read(content: object, file: str) -> Told:
         InvalidDirector: with every problem.
     """
     told = checked(Told, content, file, InvalidDirector)
-    if problems := contradictions(told.systems, told.queues, file):
+    takes_list = {name: system.kind in _TAKE_LISTS for name, system in told.systems.items()}
+    of_brokers = told_brokers.contradictions(told.brokers, takes_list=takes_list, vos=told.vos, file=file)
+    if problems := contradictions(told.systems, told.queues, file) + of_brokers:
         raise InvalidDirector(problems)
     return told
 

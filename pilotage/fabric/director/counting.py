@@ -1,13 +1,13 @@
 """From the list of our pilots to the numbers that decide."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pilotage.fabric.director.demand import Limits
 from pilotage.fabric.director.experience import Trial
 from pilotage.fabric.director.pilots import ACTIVE, Pilot, Status
-from pilotage.fabric.director.posts import Post, kind, kind_of
+from pilotage.fabric.director.posts import Post, Sent, kind, sent_as
 
 _BAD = frozenset({Status.FAILED, Status.ABORTED})
 
@@ -26,15 +26,44 @@ def room(pilots: Iterable[Pilot], limits: Limits) -> int:
 def of_posts(
     pilots: Iterable[Pilot], posts: Iterable[Post], director: str
 ) -> Mapping[Post, tuple[Pilot, ...]]:
-    """The pilots of each post; those that were sent with flags which no post has now are in none."""
-    by_kind = {(post.vo, post.queue, kind(post.flags)): post for post in posts}
+    """The pilots of each post; those that were sent with flags which no post has now are in none.
+
+    What a broker may pick from changes with what its queues take: its pilots belong to the post that has
+    most in common with what they were sent for.
+    """
+    alike: dict[tuple[str, Sent], list[Post]] = defaultdict(list)
+    for post in sorted(posts):
+        alike[post.vo, Sent(kind=kind(post.flags), broker=post.broker)].append(post)
     found: dict[Post, list[Pilot]] = defaultdict(list)
     for pilot in pilots:
-        word = kind_of(pilot.stamp, director)
-        post = by_kind.get((pilot.vo, pilot.queue, word or ""))
-        if post is not None:
-            found[post].append(pilot)
+        sent = sent_as(pilot.stamp, director)
+        closest = None if sent is None else _closest(pilot.queues, alike.get((pilot.vo, sent), ()))
+        if closest is not None:
+            found[closest].append(pilot)
     return {post: tuple(of_post) for post, of_post in found.items()}
+
+
+def of_queues(pilots: Iterable[Pilot], limits: Mapping[str, Limits]) -> Mapping[str, Sequence[Pilot]]:
+    """The pilots of each queue; one on its way counts where most room is left of all that it may land in."""
+    found: dict[str, list[Pilot]] = defaultdict(list)
+
+    def left(queue: str) -> int:
+        of_queue = limits.get(queue, Limits())
+        return min(of_queue.total, of_queue.waiting) - len(found[queue])
+
+    for pilot in sorted(pilots, key=lambda each: not each.queue):
+        found[pilot.queue or max(pilot.queues, key=left)].append(pilot)
+    return found
+
+
+def _closest(queues: Collection[str], posts: Sequence[Post]) -> Post | None:
+    """The post that shares most queues, and of those the one that has fewest others."""
+
+    def shared(post: Post) -> int:
+        return len(set(queues).intersection(post.queues))
+
+    best = max(posts, key=lambda post: (shared(post), -len(post.queues)), default=None)
+    return best if best is not None and shared(best) else None
 
 
 def will_take_a_job(pilot: Pilot, now: datetime, *, lifetime: float | None, soon: timedelta) -> bool:

@@ -5,8 +5,8 @@ keeps nothing of its own, and one that was killed is started again as if nothing
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,9 +16,10 @@ from pilotage.fabric.director import counting, demand, experience
 from pilotage.fabric.director.asking import Asking, Wanted
 from pilotage.fabric.director.demand import Room, Situation
 from pilotage.fabric.director.following import Following
+from pilotage.fabric.director.orphans import Orphans
 from pilotage.fabric.director.outlets import Sites
 from pilotage.fabric.director.pilots import Pilot, Pilots
-from pilotage.fabric.director.posts import Post, kind_of
+from pilotage.fabric.director.posts import Post, sent_as
 from pilotage.fabric.director.sending import Sending
 from pilotage.fabric.director.summary import Summary
 
@@ -32,18 +33,24 @@ class _Decided:
 
 
 @dataclass(slots=True, kw_only=True)
-class SiteDirector:
-    """Sends pilots to the queues of its sites. Source: DIRAC, SiteDirector."""
+class Director:
+    """Sends pilots to the queues of its sites, straight or through brokers that pick the queue.
+
+    Source: DIRAC, SiteDirector and TaskQueueDirector; here they are one, since work counts once for both.
+    """
 
     sites: Sites
     clients: Mapping[str, Client]  #: by VO, each with the VO's token
     chance: random.Random = field(default_factory=random.Random)
+    clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
     _pilots: Mapping[str, Pilots] = field(init=False)
     _following: Following = field(init=False)
+    _orphans: Orphans = field(init=False)
 
     def __post_init__(self) -> None:
         self._pilots = {vo: Pilots(client, vo) for vo, client in self.clients.items()}
         self._following = Following(sites=self.sites, pilots=self._pilots)
+        self._orphans = Orphans(sites=self.sites, client=next(iter(self.clients.values())), clock=self.clock)
 
     def cycle(self, now: datetime) -> Summary:
         """Do it once.
@@ -55,6 +62,7 @@ class SiteDirector:
         summary = Summary(at=now)
         self._following.follow(self._own(now), now, summary)
         pilots = self._own(now)
+        self._orphans.end({pilot.stamp for pilot in pilots}, summary)
         numbers = counting.waiting_and_running(pilots)
         summary.waiting, summary.running = numbers[False], numbers[True]
         decided = self._decide(pilots, now, summary)
@@ -73,11 +81,10 @@ class SiteDirector:
             # Those that live first: who ends between the two questions is in both, not in neither.
             for pilot in (*of_vo.active(), *of_vo.ended(now - habits.memory))
         }
-        return [pilot for pilot in found.values() if kind_of(pilot.stamp, habits.name) is not None]
+        return [pilot for pilot in found.values() if sent_as(pilot.stamp, habits.name) is not None]
 
     def _decide(self, pilots: Sequence[Pilot], now: datetime, summary: Summary) -> _Decided:
-        outlets = list(self.sites.outlets.values())
-        wanted = [Asking(client, vo).ask(outlets) for vo, client in self.clients.items()]
+        wanted = [Asking(client, vo).ask(self.sites) for vo, client in self.clients.items()]
         work = [each for of_vo in wanted for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
         summary.problems += [
@@ -94,17 +101,16 @@ class SiteDirector:
         return _Decided(new=demand.decide(situation, self.chance), pools=pools)
 
     def _rooms(
-        self, pilots: Iterable[Pilot], wanted: Iterable[Wanted], summary: Summary
+        self, pilots: Iterable[Pilot], wanted: Sequence[Wanted], summary: Summary
     ) -> Mapping[str, Room]:
         """What our queues take; where VOs see other limits of one queue the smaller ones hold."""
-        of_queue: dict[str, list[Pilot]] = defaultdict(list)
-        for pilot in pilots:
-            of_queue[pilot.queue].append(pilot)
+        told = {queue: limits for each in wanted for queue, limits in each.limits.items()}
+        of_queue = counting.of_queues(pilots, told)
         rooms: dict[str, Room] = {}
         usable = self._usable(summary)
         for each in wanted:
             for queue, limits in each.limits.items():
-                free = min(counting.room(of_queue[queue], limits), self.sites.habits.at_once)
+                free = min(counting.room(of_queue.get(queue, ()), limits), self.sites.habits.at_once)
                 before = rooms.get(queue, Room(pilots=free))
                 fewer = min(free, before.pilots) if queue in usable else 0
                 rooms[queue] = Room(pilots=fewer, rank=each.ranks[queue])
@@ -119,7 +125,7 @@ class SiteDirector:
             except BatchSystemAway as error:
                 summary.away.append(str(error))
                 continue
-            of_system = (each for each in self.sites.outlets.values() if each.system == name)
+            of_system = (each for each in self.sites.all_outlets() if each.system == name)
             for outlet in of_system:
                 here = capacity.get(outlet.batch_queue)
                 if here is None or here.cores > 0:  # one that is not told of may take pilots all the same
@@ -129,12 +135,11 @@ class SiteDirector:
     def _there(
         self, by_post: Mapping[Post, Iterable[Pilot]], wanted: Iterable[Wanted], now: datetime
     ) -> Mapping[Post, int]:
-        lifetimes = {queue: seconds for each in wanted for queue, seconds in each.lifetimes.items()}
+        lifetimes = {post: seconds for each in wanted for post, seconds in each.lifetimes.items()}
         soon = self.sites.habits.soon
         return {
             post: sum(
-                counting.will_take_a_job(pilot, now, lifetime=lifetimes[post.queue], soon=soon)
-                for pilot in pilots
+                counting.will_take_a_job(pilot, now, lifetime=lifetimes[post], soon=soon) for pilot in pilots
             )
             for post, pilots in by_post.items()
         }
@@ -146,5 +151,5 @@ class SiteDirector:
             post: experience.most_to_send(counting.trials(pilots), self.sites.habits.pause, now)
             for post, pilots in by_post.items()
         }
-        summary.paused += sorted({post.queue for post, most in found.items() if most == 0})
+        summary.paused += sorted({post.where for post, most in found.items() if most == 0})
         return {post: most for post, most in found.items() if most is not None}

@@ -68,7 +68,7 @@ def decide(situation: Situation, chance: random.Random) -> Mapping[Post, int]:
             for name, pilots in share.items():
                 flow.allow(("queue", name), END, pilots)
                 flow.fill()
-    return {post: sent for post in sorted(posts) if (sent := flow.through(post, ("queue", post.queue)))}
+    return {post: sent for post in sorted(posts) if (sent := flow.through(post, ("new", post)))}
 
 
 def _lay_out(flow: Flow, situation: Situation) -> frozenset[Post]:
@@ -79,12 +79,15 @@ def _lay_out(flow: Flow, situation: Situation) -> frozenset[Post]:
     posts = frozenset(post for served in jobs for post in served)
     for served, number in sorted(jobs.items(), key=lambda each: sorted(each[0])):
         flow.allow(BEGIN, served, number)
-        for post in sorted(served):
+        # Those first that leave most to a broker.
+        for post in sorted(served, key=lambda each: (-len(each.queues), each)):
             flow.allow(served, post, number)
     everything = jobs.total()
     for post in sorted(posts):
         flow.allow(post, END, situation.there.get(post, 0))
-        flow.allow(post, ("queue", post.queue), min(everything, situation.most.get(post, everything)))
+        flow.allow(post, ("new", post), min(everything, situation.most.get(post, everything)))
+        for queue in post.queues:
+            flow.allow(("new", post), ("queue", queue), everything)
     return posts
 
 

@@ -19,7 +19,9 @@ from pilotage.fabric.director.pilots import ACTIVE, Pilot, Pilots, Status
 from pilotage.fabric.director.summary import Summary
 
 _REASON = 2000  #: characters that the service takes
-_TAIL = 1500  #: bytes of a pilot's words that are told
+_TAIL = 1500  #: bytes of a pilot's words that are told as the reason of its end
+_KEPT = 16_000  #: bytes of its standard output, and of its standard error, that are kept
+_BROKEN = frozenset({Status.FAILED, Status.ABORTED})
 #: A pilot that spoke to the service so lately is not gone, whatever a batch system says.
 _LATELY = timedelta(minutes=5)
 #: So long after an intent was given up its batch job may still appear.
@@ -38,8 +40,9 @@ class Following:
         """Ask for all pilots with one query per batch system, tell the service, and clear up."""
         by_system: dict[str, list[Pilot]] = defaultdict(list)
         for pilot in own:
-            if pilot.stamp not in self._cleared and pilot.queue in self.sites.outlets:
-                by_system[self.sites.outlets[pilot.queue].system].append(pilot)
+            given_to = self.sites.system_of(pilot.stamp, pilot.queue)
+            if pilot.stamp not in self._cleared and given_to is not None:
+                by_system[given_to].append(pilot)
         for name, pilots in sorted(by_system.items()):
             system = self.sites.systems[name]
             reports = system.status([Handle(stamp=each.stamp, reference=each.reference) for each in pilots])
@@ -89,9 +92,7 @@ class Following:
         except BatchSystemAway as error:
             said = f"its output could not be fetched: {error}"
         else:
-            said = (
-                (output.stderr or output.stdout)[-_TAIL:].decode(errors="replace").replace("\0", "").strip()
-            )
+            said = _end(output.stderr or output.stdout, _TAIL)
         how = report.message or report.state
         status = "" if report.exit_code is None else f", exit status {report.exit_code}"
         return f"{how}{status}: {said}"[:_REASON]
@@ -113,10 +114,19 @@ class Following:
         if orphans:
             system.kill(orphans)
             summary.killed += len(orphans)
+        for pilot, report in over:
+            if report.state in ENDED and pilot.status in _BROKEN and not pilot.has_output:
+                self._keep_output(system, pilot, report)
         gone = [pilot for pilot, report in over if self._is_done_with(pilot, report, now)]
         if gone:
             system.forget([Handle(stamp=pilot.stamp) for pilot in gone])
             self._cleared.update(pilot.stamp for pilot in gone)
+
+    def _keep_output(self, system: Idealized, pilot: Pilot, report: Report) -> None:
+        """Give the service the ends of what a pilot wrote that broke: they are shown there."""
+        output = system.output(Handle(stamp=pilot.stamp, reference=report.reference))
+        stdout, stderr = (_end(text, _KEPT) for text in (output.stdout, output.stderr))
+        self.pilots[pilot.vo].keep_output(pilot.stamp, stdout=stdout, stderr=stderr)
 
     def _is_done_with(self, pilot: Pilot, report: Report, now: datetime) -> bool:
         ago = now - pilot.updated_at
@@ -124,6 +134,10 @@ class Following:
             return ago > _LATE
         keep = timedelta(0) if pilot.status is Status.DONE else self.sites.habits.keep_output
         return report.state in ENDED and ago >= keep
+
+
+def _end(text: bytes, most: int) -> str:
+    return text[-most:].decode(errors="replace").replace("\0", "").strip()
 
 
 def _disarm(system: Idealized, pilot: Pilot, summary: Summary) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pilotage.fabric.api_errors import ApiError
 from pilotage.fabric.client import Client
+from pilotage.fabric.director.posts import Post
 
 _PAGE = 1000
 _CONFLICT = 409
@@ -36,13 +37,20 @@ class Pilot:
 
     stamp: str
     vo: str
-    queue: str  #: `Site/CE/Queue`
+    queue: str  #: `Site/CE/Queue`; empty as long as a broker has not picked it
     status: Status
     reference: str | None  #: the batch system's; None: not known
     jobs: int  #: how many it was given
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None  #: its own last request
+    landings: tuple[str, ...] = ()  #: where a broker may let it land; none: it was sent to its queue
+    has_output: bool = False  #: the service has the end of what it wrote
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Where it was sent."""
+        return self.landings or (self.queue,)
 
 
 class Pilots:
@@ -60,10 +68,15 @@ class Pilots:
         """Those that have ended since then."""
         return list(self._all({"status": _words(ENDED), "since": since.isoformat()}))
 
-    def intend(self, stamp: str, queue: str) -> str:
+    def intend(self, stamp: str, post: Post) -> str:
         """Store the intent to submit a pilot; the secret for which it gets its token."""
-        answer = self._client.register_pilot(stamp=stamp, queue=queue, vo=self._vo, secret=True)
+        places: Mapping[str, Any] = {"landings": post.queues} if post.broker else {"queue": post.queues[0]}
+        answer = self._client.register_pilot(stamp=stamp, vo=self._vo, secret=True, **places)
         return str(answer["secret"])
+
+    def keep_output(self, stamp: str, *, stdout: str, stderr: str) -> None:
+        """Store the ends of what a pilot wrote."""
+        self._client.keep_pilot_output(stamp, stdout=stdout, stderr=stderr)
 
     def tell(self, stamp: str, status: Status, *, reference: str | None = None, reason: str = "") -> bool:
         """Say what became of a pilot; False: the service knows better, it has ended or runs already."""
@@ -93,11 +106,13 @@ def _pilot(said: Mapping[str, Any]) -> Pilot:
     return Pilot(
         stamp=said["stamp"],
         vo=said["vo"],
-        queue=f"{said['site']}/{said['ce']}/{said['queue']}",
+        queue=f"{said['site']}/{said['ce']}/{said['queue']}" if said["site"] else "",
         status=Status(said["status"]),
         reference=said["reference"],
         jobs=said["jobs"],
         created_at=datetime.fromisoformat(said["created_at"]),
         updated_at=datetime.fromisoformat(said["updated_at"]),
         last_seen_at=None if seen is None else datetime.fromisoformat(seen),
+        landings=tuple(said["landings"]),
+        has_output=said["has_output"],
     )

@@ -28,10 +28,10 @@ class Sending:
 
     def send(self, post: Post, pools: tuple[str, ...], number: int, summary: Summary) -> None:
         """Submit so many pilots of a post; stop at the first one that its batch system does not take."""
-        outlet = self.sites.outlets[post.queue]
+        door = self.sites.door(post)
         for _ in range(number):
             try:
-                if not self._one(post, pools, outlet, summary):
+                if not self._one(post, pools, door, summary):
                     return
             except (SubmissionUncertain, BatchSystemAway) as error:
                 # It may be there: the intent stays, and the next cycles find out.
@@ -39,17 +39,24 @@ class Sending:
                 summary.away.append(str(error))
                 return
 
-    def _one(self, post: Post, pools: tuple[str, ...], outlet: Outlet, summary: Summary) -> bool:
+    def _one(self, post: Post, pools: tuple[str, ...], door: Outlet, summary: Summary) -> bool:
         pilots, habits = self.pilots[post.vo], self.sites.habits
-        stamp = new_stamp(habits.name, post.flags)
-        secret = pilots.intend(stamp, post.queue)
-        intent = Intent(stamp=stamp, vo=post.vo, outlet=outlet, pools=pools, secret=secret)
+        stamp = new_stamp(habits.name, post.flags, post.broker)
+        secret = pilots.intend(stamp, post)
+        intent = Intent(
+            stamp=stamp,
+            vo=post.vo,
+            outlet=door,
+            pools=pools,
+            landings=self.sites.landings(post),
+            secret=secret,
+        )
         try:
             reference = self._submit(intent, post)
         except SubmissionRefused as error:
             pilots.tell(stamp, Status.ABORTED, reason=str(error)[:2000])
             summary.refused += 1
-            summary.problems.append(f"{post.queue}: {error}")
+            summary.problems.append(f"{post.where}: {error}")
             return False
         # A pilot that was faster than we are runs already: then the next cycle stores its reference.
         pilots.tell(stamp, Status.WAITING, reference=reference)

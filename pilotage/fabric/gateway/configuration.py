@@ -7,8 +7,9 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch.settings import System
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import Proof, Seconds, System
+from pilotage.fabric.director.configuration import Proof, Seconds
 from pilotage.fabric.director.posts import NAME
 from pilotage.fabric.manager.handlers import SiteLimits
 from pilotage.fabric.manager.station import Habits, Retries
@@ -78,6 +79,7 @@ class Told(_Told):
     retries: Again = Again()
     gone: Proof = Proof()
     beat: Seconds = 10  #: between two news of a local job
+    settle: float = Field(default=60, ge=0, le=3600)  #: seconds until all see what a node wrote
     sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
     output_limit: int = Field(default=4 << 30, ge=1)  #: bytes of a grid job, before compression
     local_output_limit: int = Field(default=256 << 20, ge=1)  #: bytes of a local job
@@ -97,6 +99,7 @@ class Told(_Told):
             at_once=self.at_once,
             retries=Retries(tries=self.retries.tries, exit_codes=self.retries.exit_codes),
             beat=self.beat,
+            settle=self.settle,
             sandbox_limit=self.sandbox_limit,
             local_output_limit=self.local_output_limit,
             output_limit=self.output_limit,
@@ -127,10 +130,27 @@ def read(content: object, file: str) -> Told:
     """
     parts: tuple[type[BaseModel], ...] = (Queue, JobType, Again, *configuration.PARTS)
     told = configuration.checked(Told, content, file, InvalidGateway, parts)
-    problems = [*configuration.contradictions(told.systems, told.queues, file), *_not_ours(told, file)]
+    problems = [
+        *configuration.contradictions(told.systems, told.queues, file),
+        *_not_shared(told, file),
+        *_not_ours(told, file),
+    ]
     if problems:
         raise InvalidGateway(problems)
     return told
+
+
+def _not_shared(told: Told, file: str) -> list[Problem]:
+    """Batch systems without a directory, in which a job manager works."""
+    return [
+        Problem(
+            path=f"systems/{name}/kind",
+            message=f"a job manager needs a directory that nodes share; {each.kind} has none",
+            file=file,
+        )
+        for name, each in told.systems.items()
+        if each.directory is None
+    ]
 
 
 def _not_ours(told: Told, file: str) -> list[Problem]:

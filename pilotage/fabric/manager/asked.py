@@ -22,7 +22,7 @@ def whole(description: Mapping[str, Any], keyword: str, *, least: int = 1) -> in
     if isinstance(stated, bool) or not isinstance(stated, int | float) or stated != stated // 1:
         raise UnfitJob(f"{keyword}: {stated!r:.80} is no whole number")
     if not least <= stated <= MOST:
-        raise UnfitJob(f"{keyword}: {stated:.12g} is not allowed, only {least} to {MOST}")
+        raise UnfitJob(f"{keyword}: {stated!r:.80} is not allowed, only {least} to {MOST}")
     return int(stated)
 
 

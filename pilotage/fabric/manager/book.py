@@ -10,10 +10,11 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from pilotage.fabric.manager.errors import StateUnusable
 from pilotage.fabric.manager.grid_job import LocalState, Taken
@@ -69,21 +70,15 @@ class Book:
         """
         self._path = directory / "book.sqlite"
         self._turn = threading.RLock()
-        try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = (directory / "lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateUnusable(f"{directory}: another manager has it open") from None
-        except OSError as error:
-            raise StateUnusable(f"{directory}: {error.strerror}") from error
-        self._connection = self._opened()
-        self.key = self._key()
+        with ExitStack() as opened:
+            opened.enter_context(_locked(directory))
+            self._connection = opened.enter_context(closing(_connected(self._path)))
+            self.key = self._key()
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Let another manager have it."""
-        self._connection.close()
-        self._lock.close()
+        self._opened.close()
 
     def take(self, taken: Taken, now: datetime) -> None:
         """Note a grid job; one that is noted stays as it is."""
@@ -142,16 +137,6 @@ class Book:
         """What was done for a grid job, line by line."""
         return "".join(f"{row['at']} {row['text']}\n" for row in self._read(_LOGGED, key))
 
-    def _opened(self) -> sqlite3.Connection:
-        try:
-            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            connection.row_factory = sqlite3.Row
-            connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
-        except sqlite3.Error as error:
-            self._lock.close()
-            raise StateUnusable(f"{self._path}: {error}") from error
-        return connection
-
     def _key(self) -> str:
         with self._writing() as database:
             database.execute(
@@ -181,6 +166,36 @@ class Book:
     def _log(database: sqlite3.Connection, key: Key, lines: Iterable[str], now: datetime) -> None:
         at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
         database.executemany(_LOG, [(*key, at, " ".join(line[:_LONGEST].split())) for line in lines])
+
+
+def _locked(directory: Path) -> TextIO:
+    """The directory's lock, held until it is closed."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (directory / "lock").open("w")
+    except OSError as error:
+        raise StateUnusable(f"{directory}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        why = "another manager has it open" if isinstance(error, BlockingIOError) else error.strerror
+        raise StateUnusable(f"{directory}: {why}") from None
+    return lock
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StateUnusable(f"{path}: {error}") from error
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StateUnusable(f"{path}: {error}") from error
+    return connection
 
 
 def _columns(entry: Entry) -> tuple[object, ...]:

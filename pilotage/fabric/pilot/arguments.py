@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from pilotage.fabric.pilot import facts, flags
+from pilotage.fabric.pilot import facts, flags, isolation, landing, namespaces
+from pilotage.fabric.pilot.isolation import Isolation
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
 
 
@@ -29,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     flags.slot(made.add_argument_group("what the slot offers; else what the queue is configured with"))
     flags.ends(made.add_argument_group("when it ends by itself"))
     flags.care(made.add_argument_group("how jobs are looked after"))
+    flags.isolation(made.add_argument_group("what jobs are kept from"))
     made.add_argument("--json", action="store_true", help="at the end, say in JSON what became of it")
     made.add_argument("--verbose", action="store_true", help="say more")
     return made
@@ -49,7 +51,7 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
         url=url,
         authorities=said.authorities,
         proxy=said.proxy,
-        place=Place(said.site, said.ce, said.queue),
+        place=_place(said, environment),
         wishes=Wishes(
             vo=said.vo,
             pools=_pools(said.pools),
@@ -89,13 +91,32 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
             sandbox_limit=said.sandbox_limit,
             output_limit=said.output_limit,
             passed_on=tuple(said.pass_env),
+            isolation=_isolation(said, environment),
         ),
+    )
+
+
+def _isolation(said: argparse.Namespace, environment: Mapping[str, str]) -> Isolation:
+    token = None if said.token_file in (None, "-") else Path(said.token_file)
+    hidden = namespaces.private(environment, said.work_dir, token, *said.hide)
+    return isolation.choose(
+        said.isolation, command=said.isolation_command, image=said.image, hidden=hidden, own=environment
     )
 
 
 def _named(file: str, environment: Mapping[str, str]) -> Path:
     """A file whose name may contain variables: nodes that see one directory have a file each."""
     return Path(Template(file).safe_substitute(environment))
+
+
+def _place(said: argparse.Namespace, environment: Mapping[str, str]) -> Place:
+    """The queue that is stated, or where we have landed."""
+    stated = (said.site, said.ce, said.queue)
+    if all(stated):
+        return Place(*stated)
+    if any(stated):
+        raise ValueError("--site, --ce and --queue need each other")
+    return landing.find({} if said.landings is None else landing.read(said.landings), environment)
 
 
 def _pools(said: str | None) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pilotage.fabric.pilot.isolation import KINDS, NONE
 from pilotage.fabric.pilot.offer import MOST_POWER
 from pilotage.fabric.pilot.settings import Care, Ends
 
@@ -46,7 +47,13 @@ def connection(group: argparse._ArgumentGroup) -> None:
 def place(group: argparse._ArgumentGroup) -> None:
     """Where the pilot is."""
     for name in ("site", "ce", "queue"):
-        group.add_argument(f"--{name}", required=True, metavar=name.upper())
+        group.add_argument(f"--{name}", metavar=name.upper())
+    group.add_argument(
+        "--landings",
+        metavar="FILE",
+        help="where a broker picked the queue: JSON object with Site/CE/Queue by batch queue; "
+        "PILOTAGE_PLACE, or a file /etc/pilotage/place on the node, may say it as well",
+    )
     group.add_argument("--reference", metavar="ID", help="the CE's id of this pilot")
 
 
@@ -179,6 +186,34 @@ def care(group: argparse._ArgumentGroup) -> None:
         group.add_argument(
             flag, type=_positive, default=size, metavar="N", help=f"{text} (default %(default)d)"
         )
+
+
+def isolation(group: argparse._ArgumentGroup) -> None:
+    """What it keeps payloads from."""
+    group.add_argument(
+        "--isolation",
+        choices=KINDS,
+        default=NONE,
+        help="none: they run as this user and may do what it may; userns: in user, mount and process "
+        "namespaces of their own; apptainer: in a container; command: behind a command of yours "
+        "(default %(default)s)",
+    )
+    group.add_argument("--image", metavar="IMAGE", help="of the container")
+    group.add_argument(
+        "--isolation-command",
+        metavar="WORDS",
+        help="the command, {home}, {scratch} and {area} in it are directories of the job; for apptainer what "
+        "runs a container (default apptainer exec)",
+    )
+    group.add_argument(
+        "--hide",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="userns: a file or directory that jobs do not see, beside the work directory, HOME and those "
+        "of temporary files; may be repeated",
+    )
 
 
 def _positive(text: str) -> int:

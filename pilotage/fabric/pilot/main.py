@@ -15,6 +15,7 @@ from pilotage.fabric.pilot import (
     arguments,
     authorities,
     credentials,
+    isolation,
     kernel,
     offer,
     proxy,
@@ -25,7 +26,8 @@ from pilotage.fabric.pilot import (
 from pilotage.fabric.pilot.agent import Agent
 from pilotage.fabric.pilot.attempt import Surroundings
 from pilotage.fabric.pilot.credentials import Credential
-from pilotage.fabric.pilot.ending import AWAY, FINE, REFUSED, TWIN, USAGE, Ending
+from pilotage.fabric.pilot.ending import AWAY, FINE, HOST, REFUSED, TWIN, USAGE, Ending
+from pilotage.fabric.pilot.host import HostTrouble
 from pilotage.fabric.pilot.memory import Memory
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.orders import Orders
@@ -92,6 +94,7 @@ class Pilot:
         self._environment = environment
         self._credential = credential
         self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
+        self._why_empty: str | None = None  #: the service's last word, if it gave us no job
         self._slot = settings.slot
         self._life: float | None = None  #: seconds that the token is good, if it can be renewed
 
@@ -99,8 +102,12 @@ class Pilot:
         """Work until there is a reason to end; the reason."""
         try:
             self._introduce()
+            care = self._settings.care
+            isolation.check(care.isolation, below=care.work_dir, own=self._environment)
             self._slot = survey.of_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
+        except HostTrouble as error:
+            ending = Ending(HOST, f"trouble with this host: {error}")
         except Refused as error:
             ending = _refused(error)
         except Away as error:
@@ -155,6 +162,7 @@ class Pilot:
                 return agent.run()
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
+            self._why_empty = agent.why_empty
 
     def _tell(self, ending: Ending) -> None:
         """Tell the service, if it knows us by a stamp; it learns it from our silence otherwise."""
@@ -163,7 +171,9 @@ class Pilot:
             return
         status = "Done" if ending.exit_status == FINE else "Failed"
         try:
-            self._service.report_pilot(stamp, status=status, reason=ending.reason)
+            self._service.report_pilot(
+                stamp, status=status, reason=ending.reason, empty_reason=self._why_empty
+            )
         except (Away, Refused) as error:
             log.info("could not say that we end: %s", error)
 

@@ -29,8 +29,8 @@ class Prepared:
     """A job that can be started."""
 
     description: Description
-    words: tuple[str, ...]  #: the program and its arguments
-    environment: Mapping[str, str]
+    words: tuple[str, ...]  #: the program and its arguments, behind what isolates it
+    environment: Mapping[str, str]  #: that these are executed with
 
 
 class Sandboxes(Protocol):
@@ -74,12 +74,18 @@ class Preparer:
             asked = description.read(match.description)
             self._unpack_sandbox(match, asked, area)
             variables = self._environment(match, asked, area, share)
-            program = executable.find(asked.executable, home=area.home, environment=variables)
+            program = executable.find(
+                asked.executable,
+                home=area.home,
+                environment=variables,
+                on_host=self.care.isolation.has_programs_of_host,
+            )
         except UnfitDescription as error:
             raise CannotRun(report.failed(report.UNFIT, str(error))) from None
         except executable.NotFound as error:
             raise CannotRun(report.failed(report.NOT_FOUND, str(error))) from None
-        return Prepared(asked, (program, *asked.arguments), variables)
+        words = (program, *asked.arguments)
+        return Prepared(asked, *self.care.isolation.wrapped(words, variables, self.environment, area))
 
     def _unpack_sandbox(self, match: Match, asked: Description, area: WorkArea) -> None:
         limit = self.care.sandbox_limit

@@ -141,9 +141,11 @@ class Service:
         """Send the output archive."""
         self._transport.upload(f"/leases/{quote(lease)}/output", archive, size=size)
 
-    def report_pilot(self, stamp: str, *, status: str, reason: str) -> None:
-        """Say what became of this pilot."""
+    def report_pilot(self, stamp: str, *, status: str, reason: str, empty_reason: str | None = None) -> None:
+        """Say what became of this pilot; of one that got no job, also in a word why."""
         body = {"status": status, "reason": reason}
+        if empty_reason is not None:
+            body["empty_reason"] = empty_reason
         self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)
 
     def _taken(self, answer: Answer) -> Token:

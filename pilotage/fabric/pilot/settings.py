@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilotage.fabric.pilot.isolation import Isolation
+
 
 @dataclass(frozen=True)
 class Place:
@@ -75,6 +77,7 @@ class Care:
     sandbox_limit: int = 1 << 30  #: bytes of an input sandbox, packed and unpacked
     output_limit: int = 1 << 30  #: bytes of all output files
     passed_on: tuple[str, ...] = ()  #: further variables of our environment that payloads see
+    isolation: Isolation = field(default_factory=Isolation)  #: from the pilot and each other
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 import zipfile
+from functools import cache
 from pathlib import Path
 
 from pilotage.fabric.pilot import bundle
@@ -28,9 +30,17 @@ def content(sandbox: Path | None) -> bytes:
     Raises:
         OSError: There is no room for it.
     """
+    if sandbox is None:
+        return _runner()
+    data = io.BytesIO()
+    data.write(_runner())
+    with zipfile.ZipFile(data, "a", zipfile.ZIP_STORED) as members:
+        members.write(sandbox, SANDBOX)
+    return data.getvalue()
+
+
+@cache
+def _runner() -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         file = bundle.build(Path(directory, "job.pyz"), packages=("pilot", "runner"), start=_START)
-        if sandbox is not None:
-            with zipfile.ZipFile(file, "a", zipfile.ZIP_STORED) as members:
-                members.write(sandbox, SANDBOX)
         return file.read_bytes()

@@ -1,5 +1,6 @@
 """ARC CE beyond the checks that every batch system passes: tokens, environments, and a CE that is away."""
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.cli import batch_check
 from pilotage.fabric.batch.arc import Arc
 from pilotage.fabric.batch.arc_rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Handle, Report, Resources, State
@@ -90,6 +92,18 @@ def test_a_ce_that_is_away_is_not_asked_in_vain(connected: Connected, arc_ce: Ar
         arc_ce.start_door()
     assert all_ended(system, [handle])[handle.stamp].state is State.DONE
     system.forget([handle])
+
+
+def test_the_command_checks_a_ce_that_a_file_describes(
+    arc_ce: ArcCe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ce.yaml"
+    file.write_text(f"{{url: {arc_ce.url}, token_file: {arc_ce.token()}, authorities: {arc_ce.authorities}}}")
+    only = [word for name in ("refusal", "capacity_is_told", "full_spool") for word in ("--only", name)]
+    with pytest.raises(SystemExit) as ended:
+        batch_check.main(["arc", "--ce", str(file), "--queue", "fork", "--json", *only])
+    outcomes = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 0, outcomes
 
 
 def test_a_renewed_token_is_taken_up(connected: Connected, arc_ce: ArcCe, tmp_path: Path) -> None:

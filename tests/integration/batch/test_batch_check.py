@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pilotage.cli import batch_check
+from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.batch_system import Handle, Report, State
 from pilotage.fabric.batch.bench import Bench, Violated
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
+from tests.stand_ins import commands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +86,55 @@ def test_a_check_that_fails_ends_the_command_with_status_1(
         )
     assert ended.value.code == 1
     assert "there is no queue nowhere" in capsys.readouterr().out
+
+
+@pytest.fixture
+def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of LSF in everybody's path."""
+    for name, value in commands.environment("lsf.py", commands.LSF, tmp_path / "lsf").items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("lsf")
+@pytest.mark.parametrize("kind", ["lsf", "command"])
+def test_a_dialect_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    file = tmp_path / "dialect.yaml"
+    file.write_text(yaml.safe_dump(dict(shipped_dialects.content("lsf")) if kind == "command" else {}))
+    words = ["--directory", str(tmp_path / "jobs"), "--queue", "normal", "--dialect", str(file)]
+    with pytest.raises(SystemExit) as ended:
+        batch_check.main([kind, *words, "--only", "exit_status", "--only", "capacity_is_told", "--json"])
+    outcomes = json.loads(capsys.readouterr().out)
+    assert [each["message"] for each in outcomes if not each["passed"]] == []
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "dialect", "message"),
+    [
+        ("command", None, "command: give its --dialect"),
+        ("slurm", "{}", "--dialect: slurm has none, it is for command, lsf, pbs"),
+        ("pbs", "{kill: {command: [qdel]}}", "kill/command: one word has to be {references}"),
+        ("command", "{name: x}", "submit: Field required"),
+        ("lsf", "[]", "holds no settings by name"),
+        ("lsf", "{", "dialect.yaml:1"),
+    ],
+)
+def test_what_is_wrong_with_a_dialect_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, dialect: str | None, message: str
+) -> None:
+    words = [kind, "--directory", str(tmp_path)]
+    if dialect is not None:
+        file = tmp_path / "dialect.yaml"
+        file.write_text(dialect)
+        words += ["--dialect", str(file)]
+    with pytest.raises(SystemExit) as ended:
+        batch_check.main(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_what_is_not_installed_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        batch_check.main(["lsf", "--directory", str(tmp_path), "--only", "capacity_is_told"])
+    assert ended.value.code == 1
+    assert "bqueues cannot be run" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from pilotage.fabric.batch.command import Command
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.glitches import GlitchyShell
 from pilotage.fabric.batch.grid_engine import GridEngine
+from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.slurm import Slurm
@@ -37,16 +38,22 @@ def _pbs(directory: Path, request: pytest.FixtureRequest) -> Bench:
     shell = GlitchyShell(shell=LocalShell(environment=environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
     system = Command(areas=areas, dialect=shipped_dialects.dialect("pbs"))
-    return Bench(system=system, queue="short", shell=shell)
+    return Bench(system=system, queue="short", faults=shell)
 
 
 def _lsf(directory: Path, _: pytest.FixtureRequest) -> Bench:
-    names = ("bsub", "bjobs", "bkill", "bqueues", "bhosts")
-    environment = commands.environment("lsf.py", names, directory.parent / "lsf")
+    environment = commands.environment("lsf.py", commands.LSF, directory.parent / "lsf")
     shell = GlitchyShell(shell=LocalShell(environment=environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
     system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
-    return Bench(system=system, queue="normal", shell=shell)
+    return Bench(system=system, queue="normal", faults=shell, poll=0.05)
+
+
+def _htcondor(directory: Path, _: pytest.FixtureRequest) -> Bench:
+    environment = commands.environment("htcondor.py", commands.HTCONDOR, directory.parent / "htcondor")
+    shell = GlitchyShell(shell=LocalShell(environment=environment))
+    system = HTCondor(areas=WorkAreas(directory=str(directory), shell=shell))
+    return Bench(system=system, queue="htcondor", faults=shell, poll=0.05)
 
 
 def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
@@ -60,6 +67,7 @@ def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
     params=[
         _local_host,
         _lsf,
+        _htcondor,
         pytest.param(_slurm, marks=pytest.mark.debian("slurm")),
         pytest.param(_pbs, marks=pytest.mark.debian("torque")),
         pytest.param(_grid_engine, marks=pytest.mark.debian("gridengine")),

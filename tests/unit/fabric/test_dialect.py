@@ -1,19 +1,23 @@
 """Dialects: what may stand in one, and what follows from what commands say."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import yaml
 
 from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Resources, State
 from pilotage.fabric.batch.command import Command
 from pilotage.fabric.batch.dialect import PARTS, Dialect, InvalidDialect, changed
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.settings import System
 from pilotage.fabric.batch.shell import Completed
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.director import configuration
+from tests.conftest import ROOT
 
 STAMP = "north-any-0123456789"
 
@@ -173,6 +177,7 @@ def test_a_listing_that_breaks_off_says_nothing() -> None:
         ("pbs", said(status=153)),
         ("lsf", said(status=255, stderr="No job found\n")),
         ("lsf", said(status=255, stderr="No unfinished job found\n")),
+        ("lsf", said("No job found\n")),
     ],
 )
 def test_an_empty_listing_is_one(name: str, answer: Completed) -> None:
@@ -287,3 +292,12 @@ def test_what_is_wrong_with_a_dialect_is_told_with_its_place(changes: dict[str, 
 
     assert message in str(refused.value)
     assert "pbs.yaml" in str(refused.value)
+
+
+def test_the_example_of_the_documentation_is_right() -> None:
+    page = (ROOT / "docs" / "site-admin" / "batch-systems.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+
+    [farm] = yaml.safe_load(next(each for each in examples if "dialect:" in each))["systems"].values()
+
+    assert configuration.checked(System, farm, "batch-systems.md", InvalidDialect, PARTS).dialect is not None

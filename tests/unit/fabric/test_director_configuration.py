@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,6 +6,13 @@ import pytest
 from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
+
+FARM = {"kind": "slurm", "directory": "/shared"}
+HERE = {"kind": "local", "directory": "/here", "cores": 2, "memory": 4000}
+
+
+def broker(**more: Any) -> dict[str, Any]:
+    return {"system": "farm", "queues": {"LCG.A.org/ce1/long": "long", "LCG.A.org/ce1/short": "s"}, **more}
 
 
 def said(**more: Any) -> dict[str, Any]:
@@ -16,6 +24,13 @@ def said(**more: Any) -> dict[str, Any]:
         "queues": [{"queue": "LCG.A.org/ce1/long", "system": "farm", "flags": ["--qos=grid"]}],
         **more,
     }
+
+
+SSH = {"host": "head", "user": "grid", "key": "/k", "known_hosts": "/h"}
+
+
+def ce(**more: Any) -> dict[str, Any]:
+    return {"systems": {"ce": {"kind": "arc", "ce": {"url": "https://ce.example.org/arex", **more}}}}
 
 
 def pbs() -> dict[str, Any]:
@@ -30,6 +45,17 @@ def test_a_site_changes_what_differs_of_a_shipped_dialect() -> None:
     assert system.dialect is not None
     assert system.dialect.listing.command == ("qstat", "-f", "-w")
     assert system.dialect.listing.states["Q"] == "waiting"
+
+
+def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
+    systems = ce(certificate="/proxy", authorities="/etc/grid-security/certificates")["systems"]
+    queues = [{"queue": "LCG.A.org/ce1/long", "system": "ce"}]
+
+    system = configuration.read(said(systems=systems, queues=queues), "d.yaml").systems["ce"]
+
+    assert system.ce is not None
+    assert system.ce.credentials().certificate == Path("/proxy")
+    assert system.directory is None
 
 
 def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
@@ -51,16 +77,44 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ),
         ({"queues": [{"queue": "A/b/c", "system": "farm"}] * 2}, "queues/1/queue: A/b/c is named before"),
         ({"systems": {"farm": {"kind": "slurm", "directory": "jobs"}}}, "directory: jobs is not absolute"),
-        ({"systems": {"farm": {"kind": "local", "directory": "/a"}}}, "needs cores and memory"),
+        (
+            {"systems": {"farm": {"kind": "local", "directory": "/a"}}},
+            "systems of the kind local need cores and memory",
+        ),
         ({"systems": {"farm": {"kind": "nqs", "directory": "/a"}}}, "systems/farm/kind"),
-        ({"systems": {"farm": {"kind": "command", "directory": "/a"}}}, "a command system needs a dialect"),
+        (
+            {"systems": {"farm": {"kind": "command", "directory": "/a"}}},
+            "systems of the kind command need dialect",
+        ),
         (
             {"systems": {"farm": {"kind": "slurm", "directory": "/a", "dialect": pbs()}}},
-            "a slurm system has no dialect: it is for command, lsf, pbs",
+            "systems of the kind slurm have no dialect: it is for command, lsf, pbs",
         ),
         (
             {"systems": {"farm": {"kind": "pbs", "directory": "/a", "dialect": {"listing": {"comand": []}}}}},
             "systems/farm/dialect/listing/comand: unknown setting, did you mean command?",
+        ),
+        (ce(url="http://ce.example.org/arex", token_file="/t"), "systems/ce/ce/url: String should match"),
+        (ce(), "systems/ce/ce: a CE needs a token_file, or a certificate with its key"),
+        (ce(token_file="/t", key="/k"), "there is a key without its certificate"),
+        (ce(token_fiel="/t"), "unknown setting, did you mean token_file?"),
+        ({"systems": {"ce": {"kind": "arc", "directory": "/a"}}}, "systems of the kind arc need ce"),
+        (
+            {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
+            "systems of the kind local have no ssh: it is for command, gridengine, htcondor, lsf, pbs, slurm",
+        ),
+        ({"queues": []}, "queues, brokers: one of them has to say where pilots are sent"),
+        ({"brokers": {"w.ms": broker()}}, "brokers/w.ms/[key]: String should match"),
+        (
+            {"brokers": {"wms": broker(system="fram")}},
+            "brokers/wms/system: there is no system fram, only farm",
+        ),
+        ({"brokers": {"wms": broker(queues={"A/b/c": "x", "A/b/d": "x"})}}, "two have the same batch queue"),
+        ({"brokers": {"wms": broker(queues={"A/b/c": "x,y"})}}, "brokers/wms/queues/A/b/c: String should"),
+        ({"brokers": {"wms": broker(vos=["dune"])}}, "brokers/wms/vos: dune is not in vos"),
+        (
+            {"brokers": {"wms": broker(system="here")}, "systems": {"farm": FARM, "here": HERE}},
+            "brokers/wms/entry: here takes no list of queues; say which one takes all pilots",
         ),
         ({"every": 0}, "every: Input should be greater than 0, not 0"),
     ],
@@ -71,6 +125,18 @@ def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str
 
     assert message in str(refused.value)
     assert "d.yaml" in str(refused.value)
+
+
+def test_a_broker_is_given_those_of_its_queues_that_would_do_or_its_entry() -> None:
+    brokers = {"wms": broker(cores=4, vos=["CMS"]), "router": broker(entry="grid")}
+    told = configuration.read(said(queues=[], brokers=brokers), "d.yaml").brokers
+    wms, router = (told[name].broker(name) for name in brokers)
+
+    both = ("LCG.A.org/ce1/long", "LCG.A.org/ce1/short")
+    assert wms.door(both).batch_queue == "long,s"
+    assert wms.door(both[1:]).batch_queue == "s"
+    assert (wms.door(both).resources.cores, wms.vos) == (4, {"cms"})
+    assert router.door(both[1:]).batch_queue == "grid"
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 from pilotage.fabric.director import demand
 from pilotage.fabric.director.demand import Limits, Room, Situation, Work
 from pilotage.fabric.director.experience import Pause, Trial, most_to_send
-from pilotage.fabric.director.posts import Post, kind, kind_of, new_stamp
+from pilotage.fabric.director.posts import Post, Sent, kind, new_stamp, sent_as
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 QUEUES = ("A/ce/long", "A/ce/short", "B/ce/all")
 POSTS = tuple(
-    Post(vo=vo, queue=queue, flags=flags)
+    Post(vo=vo, queues=(queue,), flags=flags)
     for vo in ("cms", "dune")
     for queue in QUEUES
     for flags in ((), ("--constraint=amd",))
+)
+BROKERED = tuple(
+    Post(vo=vo, queues=queues, broker="wms")
+    for vo in ("cms", "dune")
+    for queues in (QUEUES, QUEUES[:2], QUEUES[1:2])
 )
 works = st.builds(
     Work, jobs=st.integers(1, 12), posts=st.frozensets(st.sampled_from(POSTS), min_size=1, max_size=5)
@@ -64,7 +69,9 @@ def test_no_queue_gets_more_than_it_has_room_for_and_no_post_more_than_it_may(si
     new = decided(situation)
 
     for queue in QUEUES:
-        assert sum(number for post, number in new.items() if post.queue == queue) <= room_of(situation, queue)
+        assert sum(number for post, number in new.items() if post.queues == (queue,)) <= room_of(
+            situation, queue
+        )
     assert all(new[post] <= most for post, most in situation.most.items())
 
 
@@ -81,14 +88,45 @@ def test_no_job_is_left_to_which_one_more_pilot_could_be_sent(situation: Situati
     now = served(situation, new)
 
     for post in POSTS:
-        used = sum(number for each, number in new.items() if each.queue == post.queue)
-        is_room = used < room_of(situation, post.queue)
+        [queue] = post.queues
+        used = sum(number for each, number in new.items() if each.queues == post.queues)
+        is_room = used < room_of(situation, queue)
         if is_room and new[post] < situation.most.get(post, 10**6):
             assert served(situation, new + Counter({post: 1})) == now
 
 
+@given(
+    st.lists(
+        st.builds(
+            Work,
+            jobs=st.integers(1, 12),
+            posts=st.frozensets(st.sampled_from(POSTS + BROKERED), min_size=1, max_size=5),
+        ),
+        max_size=6,
+    ),
+    st.dictionaries(st.sampled_from(QUEUES), st.builds(Room, pilots=st.integers(0, 15))),
+)
+def test_pilots_of_brokers_fit_into_the_room_of_all_queues_together(
+    work: list[Work], rooms: dict[str, Room]
+) -> None:
+    new = decided(Situation(work=work, rooms=rooms))
+
+    for queues in {post.queues for post in POSTS + BROKERED}:
+        there = sum(number for post, number in new.items() if set(post.queues) <= set(queues))
+        assert there <= sum(rooms[queue].pilots for queue in queues if queue in rooms)
+
+
+def test_a_broker_picks_where_it_may_and_jobs_with_fewer_choices_get_their_room() -> None:
+    anywhere = Post(vo="cms", queues=QUEUES[:2], broker="wms")
+    there = Post(vo="cms", queues=QUEUES[1:2], broker="wms")
+    rooms = {QUEUES[0]: Room(pilots=2), QUEUES[1]: Room(pilots=3)}
+    work = [Work(jobs=2, posts=frozenset({anywhere, there})), Work(jobs=3, posts=frozenset({there}))]
+
+    assert decided(Situation(work=work, rooms=rooms)) == {anywhere: 2, there: 3}
+
+
 def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
-    posts = frozenset(Post(vo="cms", queue=queue) for queue in QUEUES)
+    posts = frozenset(Post(vo="cms", queues=(queue,)) for queue in QUEUES)
     rooms = {queue: Room(pilots=100) for queue in QUEUES}
 
     new = decided(Situation(work=[Work(jobs=12, posts=posts)], rooms=rooms))
@@ -98,18 +136,18 @@ def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
 
 
 def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None:
-    posts = frozenset(Post(vo="cms", queue=queue) for queue in QUEUES)
-    there = {Post(vo="cms", queue=QUEUES[0]): 5, Post(vo="dune", queue=QUEUES[0]): 5}
+    posts = frozenset(Post(vo="cms", queues=(queue,)) for queue in QUEUES)
+    there = {Post(vo="cms", queues=(QUEUES[0],)): 5, Post(vo="dune", queues=(QUEUES[0],)): 5}
 
     new = decided(
         Situation(work=[Work(jobs=7, posts=posts)], rooms={QUEUES[1]: Room(pilots=50)}, there=there)
     )
 
-    assert new == {Post(vo="cms", queue=QUEUES[1]): 2}
+    assert new == {Post(vo="cms", queues=(QUEUES[1],)): 2}
 
 
 def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
-    posts = frozenset(Post(vo="cms", queue=queue) for queue in QUEUES)
+    posts = frozenset(Post(vo="cms", queues=(queue,)) for queue in QUEUES)
     rooms = {
         QUEUES[0]: Room(pilots=4),
         QUEUES[1]: Room(pilots=4, rank=1.0),
@@ -118,11 +156,11 @@ def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
 
     new = decided(Situation(work=[Work(jobs=6, posts=posts)], rooms=rooms))
 
-    assert new == {Post(vo="cms", queue=QUEUES[2]): 4, Post(vo="cms", queue=QUEUES[1]): 2}
+    assert new == {Post(vo="cms", queues=(QUEUES[2],)): 4, Post(vo="cms", queues=(QUEUES[1],)): 2}
 
 
 def test_a_job_with_one_choice_is_not_crowded_out_by_one_with_two() -> None:
-    here, there = Post(vo="cms", queue=QUEUES[0]), Post(vo="cms", queue=QUEUES[1])
+    here, there = Post(vo="cms", queues=(QUEUES[0],)), Post(vo="cms", queues=(QUEUES[1],))
     work = [Work(jobs=3, posts=frozenset({here, there})), Work(jobs=3, posts=frozenset({here}))]
 
     new = decided(
@@ -177,7 +215,9 @@ def test_a_stamp_tells_whose_it_is_and_with_which_flags_its_pilot_was_sent() -> 
     flags = ("--constraint=amd", "--mem=4000M")
     stamp = new_stamp("north", flags)
 
-    assert kind_of(stamp, "north") == kind(flags) != kind(())
-    assert kind_of(stamp, "nort") is None
-    assert kind_of("0123abcd", "north") is None
+    assert sent_as(stamp, "north") == Sent(kind=kind(flags)) != Sent(kind=kind(()))
+    assert sent_as(stamp, "nort") is None
+    assert sent_as("0123abcd", "north") is None
+    assert sent_as(new_stamp("north", flags, "wms"), "north") == Sent(kind=kind(flags), broker="wms")
+    assert sent_as(new_stamp("north", flags, "wms"), "wms") is None
     assert new_stamp("north", flags) != stamp

@@ -54,6 +54,10 @@ def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
             {"queues": [{"queue": "A/b/c", "system": "fram"}]},
             "there is no system fram, only farm, did you mean farm?",
         ),
+        (
+            {"systems": {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}},
+            "systems/farm/kind: a job manager needs a directory that nodes share; arc has none",
+        ),
         ({"advertise": ["LCG.A.org/ce2"]}, "advertise/0: LCG.A.org/ce2: none of the queues is there"),
     ],
 )

@@ -13,10 +13,14 @@ def read(*words: str, environment: dict[str, str] | None = None) -> Settings:
     return arguments.settings(said, environment or {"PILOTAGE_URL": "http://service"})
 
 
-def test_the_place_has_to_be_said() -> None:
-    with pytest.raises(SystemExit) as caught:
-        arguments.parser().parse_args(["--site", "S"])
-    assert caught.value.code == 2
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--site", "S"], "--site, --ce and --queue need each other"), ([], "cannot tell where this is")],
+)
+def test_the_place_has_to_be_said(words: list[str], message: str) -> None:
+    said = arguments.parser().parse_args(words)
+    with pytest.raises(ValueError, match=message):
+        arguments.settings(said, {"PILOTAGE_URL": "http://service"})
 
 
 def test_the_place_and_the_service_suffice() -> None:

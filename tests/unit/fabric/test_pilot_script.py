@@ -34,7 +34,7 @@ def spy(program: str = SPY) -> bytes:
 
 
 def script(**said: object) -> PilotScript:
-    about = {"url": "http://service", "stamp": "p 1", "site": "S", "ce": "C", "queue": "Q", "secret": SECRET}
+    about = {"url": "http://service", "stamp": "p 1", "queue": "S/C/Q", "secret": SECRET}
     return PilotScript(**{**about, **said})  # type: ignore[arg-type]
 
 
@@ -78,6 +78,16 @@ def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) ->
     ]
     assert SECRET not in str(found["env"]) + str(found["words"])
     assert not Path(area).exists()
+
+
+def test_a_pilot_whose_queue_a_broker_picks_is_given_what_it_may_be(tmp_path: Path) -> None:
+    landings = {"short": "LCG.A.org/ce1/short", "long": "LCG.A.org/ce1/long"}
+
+    found = told(run(pilot_script.text(script(queue="", landings=landings), spy()), tmp_path))
+
+    assert json.loads(found["files"]["landings.json"]) == landings
+    assert f"--landings={found['area']}/landings.json" in found["words"]
+    assert not [word for word in found["words"] if word.startswith(("--site", "--ce", "--queue"))]
 
 
 def test_no_line_is_too_long_for_a_batch_system_and_none_is_taken_for_a_directive() -> None:

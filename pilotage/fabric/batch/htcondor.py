@@ -1,0 +1,193 @@
+"""HTCondor, by its commands and the event logs of its jobs.
+
+It carries a job's script to the node and what the job writes back while it runs: its nodes need not see our
+directory. A job that left the queue is known by its event log, else by the history. HTCondor starts a job
+again that was evicted; ours are removed instead.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pilotage.fabric.batch import event_log
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
+from pilotage.fabric.batch.commanded import Commanded
+from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
+from pilotage.fabric.batch.listing import Row
+from pilotage.fabric.batch.shell import Completed
+from pilotage.fabric.batch.work_area import batches
+
+#: What its one queue is called: jobs ask for machines, not for queues.
+QUEUE: Final = "htcondor"
+#: Words with which a queue manager that is away is told from one that refuses.
+_AWAY = ("Failed to connect", "Can't find address", "Failed to commit", "Unable to contact", "timed out")
+#: What is said of jobs that cannot be removed because they are not there.
+_NOT_THERE = ("not found", "already marked for removal")
+#: Seconds that a job may be held before HTCondor removes it; somebody's own hold is left alone.
+_HELD = 3600
+#: Records of the history that are looked at.
+_HISTORY = 50_000
+_ATTRIBUTES = (
+    *("ClusterId", "ProcId", "PilotageStamp", "JobStatus", "HoldReason", "RemoveReason"),
+    *("ExitBySignal", "ExitCode", "ExitSignal"),
+)
+_LISTING = (
+    *("condor_q", "-json", "-attributes", ",".join(_ATTRIBUTES)),
+    *("-constraint", "PilotageStamp =!= undefined"),
+)
+#: The first and the last job of a submission; ours is of one.
+_TAKEN = re.compile(r"^(\d+\.\d+) - \1$", re.MULTILINE)
+_REMOVED, _COMPLETED = 3, 4
+#: Source: HTCondor, job ClassAd attributes, JobStatus; one that is being removed still runs.
+_STATES = {
+    1: State.WAITING,
+    2: State.RUNNING,
+    _REMOVED: State.RUNNING,
+    5: State.WAITING,
+    6: State.RUNNING,
+    7: State.RUNNING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HTCondor(Commanded):
+    """One queue manager as one user of it."""
+
+    def _submission(self, job: BatchJob) -> list[str]:
+        if job.queue != QUEUE:
+            raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
+        self.areas.put_script(job)
+        description = self.areas.path(job.stamp, "submit")
+        self._shell.write(description, describe(job, self.areas.path(job.stamp)).encode())
+        return ["condor_submit", "-terse", *self.flags, *job.flags, description]
+
+    def _reference(self, said: str) -> str | None:
+        found = _TAKEN.search(said)
+        return found[1] if found else None
+
+    def _is_away(self, done: Completed) -> bool:
+        return any(words in done.stdout + done.stderr for words in _AWAY)
+
+    def _listing(self) -> Iterator[Row]:
+        for ad in self._ads(_LISTING):
+            if ad.get("JobStatus") == _COMPLETED:
+                yield _ended(ad)
+            else:
+                reason = ad.get("HoldReason") or ad.get("RemoveReason") or ""
+                yield _row(ad, _STATES.get(ad.get("JobStatus", 0), State.UNKNOWN), message=str(reason))
+
+    def _accounted(self, stamps: Collection[str]) -> Iterator[Row]:
+        """What event logs tell, and the history of those whose log tells nothing."""
+        logs = self.areas.texts(sorted(stamps), "events")
+        ends = {stamp: end for stamp, text in logs.items() if (end := event_log.read(text)) is not None}
+        for stamp, end in ends.items():
+            yield Row(
+                stamp=stamp,
+                reference=end.reference,
+                state=end.state,
+                message=end.message,
+                exit_code=end.exit_code,
+            )
+        for some in batches(sorted(set(stamps) - ends.keys())):
+            yield from map(_ended, self._history(some))
+
+    def _history(self, stamps: Sequence[str]) -> list[Mapping[str, Any]]:
+        """The records of jobs that left the queue; nothing where there is no history."""
+        done = self._shell.run(
+            [
+                *("condor_history", "-json", "-attributes", ",".join(_ATTRIBUTES)),
+                *("-constraint", f'stringListMember(PilotageStamp, "{",".join(stamps)}")'),
+                *("-limit", str(len(stamps)), "-scanlimit", str(_HISTORY)),
+            ]
+        )
+        return _parsed("condor_history", done) if done.status == 0 else []
+
+    def _end(self, references: Sequence[str]) -> None:
+        self._run(["condor_rm", *references], unless=_NOT_THERE)
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the machines of the pool have; parts of a partitionable slot count with it."""
+        slots = self._ads(("condor_status", "-json", "-attributes", "SlotType,State,Cpus,TotalSlotCpus"))
+        whole = [slot for slot in slots if slot.get("SlotType") != "Dynamic"]
+        managers = self._ads(
+            ("condor_status", "-schedd", "-json", "-attributes", "TotalIdleJobs,TotalRunningJobs")
+        )
+        cores = sum(int(slot.get("TotalSlotCpus", slot.get("Cpus", 0))) for slot in whole)
+        free = sum(int(slot.get("Cpus", 0)) for slot in whole if slot.get("State") == "Unclaimed")
+        capacity = Capacity(
+            cores=cores,
+            free_cores=min(free, cores),
+            waiting=sum(int(each.get("TotalIdleJobs", 0)) for each in managers),
+            running=sum(int(each.get("TotalRunningJobs", 0)) for each in managers),
+        )
+        return {QUEUE: capacity}
+
+    def _ads(self, command: Sequence[str]) -> list[Mapping[str, Any]]:
+        done = self._shell.run(command)
+        if done.status != 0 or (done.stderr.strip() and not done.stdout.strip()):
+            raise BatchSystemAway(f"{command[0]}: {done.said}")
+        return _parsed(command[0], done)
+
+
+def describe(job: BatchJob, directory: str) -> str:
+    """The submit description of a job whose files lie in a directory."""
+    again, held = "(JobStatus == 1 && NumJobStarts > 0)", f"time() - EnteredCurrentStatus > {_HELD}"
+    over = f"(JobStatus == 5 && HoldReasonCode =!= 1 && {held})"
+    if (seconds := job.resources.wall_time) is not None:
+        over += f" || (JobStatus == 2 && time() - JobCurrentStartDate > {seconds})"
+    lines = (
+        *("universe = vanilla", f"executable = {directory}/job", f"initialdir = {directory}"),
+        *(f"output = {directory}/out", f"error = {directory}/err", f"log = {directory}/events"),
+        *("stream_output = true", "stream_error = true", "transfer_executable = true"),
+        *("should_transfer_files = YES", "when_to_transfer_output = ON_EXIT", 'transfer_output_files = ""'),
+        *("getenv = false", "notification = never", f"batch_name = {job.stamp}"),
+        *(f"periodic_remove = {again} || {over}", f'My.PilotageStamp = "{job.stamp}"'),
+        *_asked(job.resources),
+        "queue 1",
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _asked(resources: Resources) -> Iterator[str]:
+    yield f"request_cpus = {resources.cores}"
+    if resources.memory is not None:
+        yield f"request_memory = {resources.memory}"  # MB
+    if resources.gpus:
+        yield f"request_gpus = {resources.gpus}"
+    if resources.whole_node:
+        yield "My.RequiresWholeMachine = true"
+
+
+def _row(ad: Mapping[str, Any], state: State, *, message: str, exit_code: int | None = None) -> Row:
+    try:
+        reference = f"{ad['ClusterId']}.{ad['ProcId']}"
+        stamp = str(ad["PilotageStamp"])
+    except KeyError as error:
+        raise BatchSystemAway(f"condor_q: a job without {error}: {ad!r:.80}") from None
+    return Row(stamp=stamp, reference=reference, state=state, message=message, exit_code=exit_code)
+
+
+def _ended(ad: Mapping[str, Any]) -> Row:
+    """A job that ended, as the queue or the history has it."""
+    if ad.get("JobStatus") == _REMOVED:
+        return _row(ad, State.KILLED, message=str(ad.get("RemoveReason", "")))
+    by_signal = bool(ad.get("ExitBySignal"))
+    number = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
+    status = event_log.exit_code(by_signal=by_signal, number=number)
+    state = State.DONE if status == 0 else State.FAILED
+    return _row(ad, state, message="known by the queue or its history", exit_code=status)
+
+
+def _parsed(command: str, done: Completed) -> list[Mapping[str, Any]]:
+    """The ads in an answer; without any it is empty."""
+    if not done.stdout.strip():
+        return []
+    try:
+        ads = json.loads(done.stdout)
+    except ValueError as error:
+        raise BatchSystemAway(f"{command}: the answer cannot be read: {error}") from error
+    if not isinstance(ads, list) or not all(isinstance(ad, dict) for ad in ads):
+        raise BatchSystemAway(f"{command}: the answer is no list of ads: {done.stdout[:80]!r}")
+    return ads

@@ -1,0 +1,120 @@
+"""Job managers as processes that are killed, and in front of real batch systems."""
+
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from examples.servers.slurm import Slurm
+from pilotage.fabric.batch.batch_system import BatchSystem, Resources
+from pilotage.fabric.batch.grid_engine import GridEngine as GridEngineAdapter
+from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch.shell import LocalShell, Shell
+from pilotage.fabric.batch.slurm import Slurm as SlurmAdapter
+from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.manager.grid_job import GridJob, LocalState
+from tests import manager_process
+from tests.grid_engine import GridEngine
+from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, until
+
+_WAIT = """\
+#!/bin/sh
+echo "$FIRST_EVENT $EVENTS" >events.txt
+pilotage-progress generated $EVENTS $EVENTS
+sleep ${1:-0}
+"""
+_COUNT = """\
+#!/bin/sh
+echo $LOCAL_JOB >>{executed}
+sleep 0.5
+echo "$FIRST_EVENT $EVENTS" >events.txt
+"""
+
+
+@pytest.mark.timeout(120)
+def test_local_jobs_run_once_whenever_their_manager_is_killed(tmp_path: Path) -> None:
+    executed = tmp_path / "executed"
+    site = manager_process.site(tmp_path)
+    site.sandboxes.content = sandbox(run__sh=_COUNT.format(executed=executed))
+    manager = site.manager()
+    manager.take(montecarlo(2000, 250))
+    manager.advance()  # the sandbox is packed: the service is not needed any more
+    site.close()
+    chance = random.Random(3)
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-m", "tests.manager_process", str(tmp_path)]) as process:
+            time.sleep(chance.uniform(0.5, 1.5))
+            process.kill()
+
+    job = until(site.manager(), ended)
+    site.close()
+
+    assert job.outcome is not None
+    assert job.outcome.application_status == "8 of 8 local jobs done"
+    assert sorted(executed.read_text().split()) == [str(n) for n in range(1, 9)]
+    assert sum(int(text.split()[1]) for text in _events(job)) == 2000
+
+
+@pytest.mark.debian("slurm")
+@pytest.mark.timeout(120)
+def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    shell = LocalShell(environment=slurm.environment)
+    areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
+    site = _site(tmp_path, SlurmAdapter(areas=areas), shell, tmp_path / "shared", memory=200)
+    _runs_one_and_kills_another(site)
+
+
+@pytest.mark.debian("gridengine")
+@pytest.mark.timeout(120)
+def test_a_montecarlo_job_runs_on_grid_engine_and_a_second_one_is_killed_there(
+    grid_engine: GridEngine, tmp_path: Path
+) -> None:
+    shell = grid_engine.shell
+    areas = WorkAreas(directory=f"{shell.home}/batch", shell=shell)
+    site = _site(tmp_path, GridEngineAdapter(areas=areas), shell, Path(shell.home, "shared"), memory=300)
+    _runs_one_and_kills_another(site)
+
+
+def _site(directory: Path, system: BatchSystem, shell: Shell, shared: Path, *, memory: int) -> Site:
+    return Site(
+        directory=directory,
+        system=system,
+        shell=shell,
+        shared=shared,
+        batch_queue="short",
+        resources=Resources(wall_time=300, memory=memory),
+        evidence=Evidence(listings=3, seconds=20),
+    )
+
+
+def _runs_one_and_kills_another(site: Site) -> None:
+    site.sandboxes.content = sandbox(run__sh=_WAIT)
+    manager = site.manager()
+    try:
+        manager.take(montecarlo(500, 250))
+        manager.take(replace(montecarlo(500, 250, Arguments="300"), job_id=8))
+        job = until(manager, ended)
+        assert job.local == {LocalState.DONE: 2}, job.outcome
+        assert sorted(_events(job)) == ["1 250\n", "251 250\n"]
+
+        until(manager, lambda job: job.local.get(LocalState.RUNNING) == 2 and bool(job.progress), job_id=8)
+        manager.cancel(8, 1)
+        killed = until(manager, ended, job_id=8)
+        assert killed.local == {LocalState.KILLED: 2}
+        assert len(_events(killed)) == 2, "what it had written came back"
+        for each in manager.grid_jobs():
+            manager.forget(each.taken.job_id, each.taken.epoch)
+        manager.advance()
+        assert not list(site.shared.glob("grid-*"))
+    finally:
+        site.close()
+
+
+def _events(job: GridJob) -> list[str]:
+    return [text for name, text in output(job).items() if name.startswith("events.txt.")]

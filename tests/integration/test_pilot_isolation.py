@@ -1,0 +1,236 @@
+"""What payloads are kept from: real user namespaces, a stand-in for a container, and any command."""
+
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.pilot import bundle
+from tests.debian import ALL_OF_THEM
+from tests.lease_server import TOKEN, LeaseServer
+from tests.pilot_process import PilotProcess, alive, files_of, run, sandbox, wait_until_gone, wait_until_there
+
+NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
+HAS_NAMESPACES = (
+    shutil.which("unshare") is not None and subprocess.run(NAMESPACES, capture_output=True).returncode == 0
+)
+userns = pytest.mark.skipif(not HAS_NAMESPACES and not ALL_OF_THEM, reason="no user namespaces on this host")
+
+
+@pytest.fixture
+def server() -> Iterator[LeaseServer]:
+    with LeaseServer() as made:
+        yield made
+
+
+def shell(script: str, **more: object) -> dict[str, object]:
+    return {"Executable": "/bin/sh", "Arguments": ["-c", script], **more}
+
+
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def said(output: bytes | None) -> str:
+    return files_of(output)["std.out"]
+
+
+@userns
+def test_a_payload_sees_neither_its_neighbours_nor_what_is_the_pilots(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
+    work, private = tmp_path / "work", tmp_path / "private"
+    private.mkdir()
+    (private / "token").write_text(TOKEN)
+    owner = server.add(
+        shell(f"echo mine > {marker}; touch $TMPDIR/{marker}; while :; do sleep 0.1; done # {marker}")
+    )
+    looks = (
+        f"cat {private}/token; ls {work}; ls /tmp; find {work} /tmp -name '{marker}*'; ps ax; umount {work}"
+    )
+    curious = server.add(shell(f"{looks}; cat /proc/*/environ; echo end"))
+
+    words = ("--isolation", "userns", "--processors", "2", "--token-file", str(private / "token"))
+    with PilotProcess(server.url, work, *words, "--hide", str(private)) as pilot:
+        wait_until_there(marker)
+        server.wait_for(lambda: curious.status == "Done")
+        server.kill(owner)
+        pilot.end()
+
+    seen = said(curious.output)
+    assert seen.endswith("end\n")
+    assert TOKEN not in seen
+    assert marker not in seen.replace(f"'{marker}*'", "")
+    assert str(owner.attempt.lease) not in seen
+    wait_until_gone(marker)
+
+
+@userns
+def test_a_payload_in_namespaces_works_as_any_other(server: LeaseServer, tmp_path: Path) -> None:
+    script = "#!/bin/sh\ncat input__txt; echo $1 $WISH; id -u; pwd; echo out > out__txt; exit 7\n".replace(
+        "__", "."
+    )
+    job = server.add(
+        {
+            "Executable": "run.sh",
+            "Arguments": "'a b'",
+            "InputSandbox": ["run.sh", "input.txt"],
+            "OutputSandbox": ["out.txt"],
+            "ExecutionEnvironment": {"WISH": "it's $HOME"},
+        },
+        sandbox(run__sh=script, input__txt="input\n"),
+    )
+
+    run(server.url, tmp_path, "--isolation", "userns")
+
+    lines = said(job.output).splitlines()
+    assert lines[:3] == ["input", "a b it's $HOME", str(os.getuid())]
+    assert lines[3].startswith(str(tmp_path))
+    assert files_of(job.output)["out.txt"] == "out\n"
+    assert job.application_status == "exit code 7"
+    assert list(tmp_path.iterdir()) == []
+
+
+@userns
+def test_a_payload_in_namespaces_is_ended_like_any_other(server: LeaseServer, tmp_path: Path) -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
+    loop = f"while :; do sleep 0.05; done # {marker}"
+    saving = server.add(shell(f"trap 'echo saved; exit 0' TERM; echo begun; {loop}"))
+    stubborn = server.add(shell(f"trap '' TERM; (setsid setsid sh -c '{loop}' &); {loop}"))
+    greedy = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(60)"
+    takes = server.add({"Executable": "/usr/bin/python3", "Arguments": ["-c", greedy], "MaxRAM": 100})
+
+    words = ("--isolation", "userns", "--processors", "3")
+    with PilotProcess(server.url, tmp_path, *words) as pilot:
+        wait_until_there(marker, 3)
+        server.wait_for(lambda: saving.attempt.heartbeats and saving.attempt.heartbeats[-1]["output_tail"])
+        for job in (saving, stubborn):
+            server.kill(job)
+        pilot.end()
+
+    wait_until_gone(marker)
+    assert said(saving.output) == "begun\nsaved\n"
+    assert takes.minor_status == "Job has exceeded its memory limit"
+
+
+@userns
+def test_with_its_pilot_a_payload_in_namespaces_dies(server: LeaseServer, tmp_path: Path) -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
+    server.add(shell(f"while :; do sleep 0.05; done # {marker}"))
+    with PilotProcess(server.url, tmp_path, "--isolation", "userns") as pilot:
+        wait_until_there(marker, 1)
+        os.kill(pilot.process.pid, signal.SIGKILL)
+        wait_until_gone(marker)
+
+
+@userns
+@pytest.mark.skipif(os.geteuid() != 0, reason="who is nobody already has seen it above")
+def test_namespaces_need_no_rights(server: LeaseServer, tmp_path: Path) -> None:
+    nobody = 65534
+    work, zipapp = Path(f"/var/tmp/pilot-{uuid.uuid4().hex}"), tmp_path / "pilot.pyz"
+    bundle.build(zipapp)
+    work.mkdir(mode=0o755)
+    shutil.copy(zipapp, work / "pilot.pyz")
+    (work / "jobs").mkdir()
+    os.chown(work / "jobs", nobody, nobody)
+    job = server.add(shell(f"id -u; ls {work}/jobs | wc -l; ls /var/tmp | grep -c pilot.pyz; touch x"))
+    user = ("setpriv", f"--reuid={nobody}", f"--regid={nobody}", "--clear-groups", "/usr/bin/python3")
+    try:
+        command = (*user, str(work / "pilot.pyz"))
+        ended = run(server.url, work / "jobs", "--isolation", "userns", command=command)
+        assert job.status == "Done", ended["log"]
+        assert said(job.output) == "65534\n1\n0\n"
+    finally:
+        shutil.rmtree(work)
+
+
+def test_a_container_is_run_as_apptainer_is(server: LeaseServer, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    # Says how it was called, and runs what it is to run: all that follows the image.
+    stand_in = f"""
+env > {tmp_path}/environment
+printf '%s\\n' "$@" > {tmp_path}/arguments
+while [ "$1" != /images/el9.sif ]; do shift; done
+shift
+exec "$@"
+"""
+    program(tools / "apptainer", stand_in)
+    job = server.add({"Executable": "echo", "Arguments": "hello", "ExecutionEnvironment": {"LD_DEBUG": "x"}})
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "APPTAINER_CACHEDIR": "/cache", "HOST_ONLY": "1"}
+
+    words = ("--isolation", "apptainer", "--image", "/images/el9.sif")
+    run(server.url, tmp_path / "work", *words, environment=environment)
+
+    assert said(job.output) == "hello\n"
+    arguments = (tmp_path / "arguments").read_text().splitlines()
+    home = arguments[arguments.index("--pwd") + 1]
+    scratch = home.removesuffix("work") + "tmp"
+    assert arguments[:5] == ["exec", "--containall", "--no-home", "--pwd", home]
+    assert [arguments[at + 1] for at, word in enumerate(arguments) if word == "--bind"] == [
+        home,
+        scratch,
+        f"{scratch}:/tmp",
+        f"{scratch}:/var/tmp",
+    ]
+    assert arguments[-2:] == ["echo", "hello"], "what the image calls so"
+    seen = (tmp_path / "environment").read_text()
+    assert "APPTAINER_CACHEDIR=/cache" in seen
+    assert not [name for name in ("LD_DEBUG", "HOST_ONLY", "JOBID", TOKEN) if name in seen]
+
+
+def test_a_command_stands_before_the_payload(server: LeaseServer, tmp_path: Path) -> None:
+    wrapper = program(tmp_path / "wrapper", f'echo "$1 $2" > {tmp_path}/said; shift 2; exec "$@"')
+    job = server.add(shell("pwd; exit 3"))
+
+    run(
+        server.url,
+        tmp_path / "work",
+        "--isolation",
+        "command",
+        "--isolation-command",
+        f"{wrapper} -w {{home}}",
+    )
+
+    assert job.application_status == "exit code 3"
+    assert (tmp_path / "said").read_text() == f"-w {said(job.output)}"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("command",), "needs --isolation-command"),
+        (("command", "--isolation-command", "'"), "No closing quotation"),
+        (("command", "--isolation-command", "no-such-program"), "there is no no-such-program on this host"),
+        (("apptainer",), "--image goes with apptainer"),
+        (("userns", "--image", "x"), "--image goes with apptainer"),
+        (("none", "--isolation-command", "x"), "takes no --isolation-command"),
+    ],
+)
+def test_what_makes_no_sense_is_wrong_usage(
+    server: LeaseServer, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    ended = run(server.url, tmp_path, "--isolation", *words)
+
+    assert ended["returncode"] == 2
+    assert message in ended["log"]
+
+
+def test_where_it_cannot_be_had_no_job_is_asked_for(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add({"Executable": "true"})
+    command = program(tmp_path / "broken", "echo not permitted >&2; exit 1")
+
+    ended = run(server.url, tmp_path / "work", "--isolation", "command", "--isolation-command", str(command))
+
+    assert ended["returncode"] == 4
+    assert "--isolation command does not work here (1): not permitted" in ended["reason"]
+    assert (job.status, server.bodies("requestJob")) == ("Waiting", [])
+    assert not alive(str(command))
