@@ -65,6 +65,9 @@ class PretendedBatch:
                 self.executed[self._orders[stamp].number] += 1
                 self.states[stamp] = State.RUNNING
 
+    def order_of(self, stamp: str) -> Order:
+        return self._orders[stamp]
+
     def _leave_marks(self, wanted: Order, exit_code: int) -> None:
         marks = Marks(Path(wanted.marks))
         archive = self._directory / "output"

@@ -108,16 +108,21 @@ class Installation:
 
 @contextmanager
 def ended(process: subprocess.Popen[bytes], how: signal.Signals) -> Iterator[None]:
-    """Ask the process to end when the block does; one that will not is killed with all its children."""
+    """End the process when the block does."""
     try:
         yield
     finally:
-        process.send_signal(how)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end(process, how)
+
+
+def end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    """Ask a process to end; one that will not is killed with all its children."""
+    process.send_signal(how)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _short(argument: str | Path) -> str:

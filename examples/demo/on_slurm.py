@@ -1,42 +1,39 @@
-"""A SiteDirector with a real Slurm of one machine, two partitions and nodes that differ.
+"""The site's side with a real Slurm of one machine, which has two partitions and nodes that differ.
 
-Starts the Slurm and `pilotage up` in a temporary directory, submits jobs of two VOs, lets a director fill the
-partitions with pilots as jobs need them, kills it in the middle and starts it again, and shows which job ran
-where. Leaves nothing behind. Exits 0 only if every job is Done once, on a node that has what it asked for.
+Starts the Slurm and `pilotage up` in a temporary directory and submits jobs of two VOs and one grid job. A
+director fills the partitions with pilots as the jobs need them, a gateway runs the grid job as local jobs;
+both are killed in the middle. Shows which job ran where, and leaves nothing behind. Exits 0 only if every job
+is Done, once, on a node that has what it asked for, and the grid job's tar holds each of its events once.
 """
 
 import json
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
+from typing import Self
 
-import yaml
 from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from examples.demo.installation import Installation, console, ended
+from examples.demo import grid_job, slurm_site
+from examples.demo.grid_job import GridJob, Standing
+from examples.demo.installation import Installation, console
+from examples.demo.mortal import Mortal
+from examples.demo.slurm_site import FACTS
 from examples.demo.where_jobs_ran import Ran, doubled, jobs_table, look, pilots_table
 from examples.servers import debian, slurm
 from examples.servers.slurm import NODES, Slurm
+from pilotage.fabric.client import Client
 
 SITE = Path(__file__).parents[1] / "slurm"
-VOS = ("biomed", "lhcb")
-QUEUES = ("short", "long")  #: of the tree, and partitions
 #: Each description of jobs.yaml is submitted so often.
 COPIES = 8
-#: What each node says of itself.
-FACTS: Mapping[str, Mapping[str, object]] = {
-    "n1": {"OS": "el8", "GlueHostBenchmarkSI00": 400, "Scratch": 50},
-    "n2": {"OS": "el9", "GlueHostBenchmarkSI00": 900, "Scratch": 500},
-    "n3": {"OS": "el9", "GlueHostBenchmarkSI00": 1200, "Scratch": 500},
-}
 #: What jobs ask for, by their names: the queue and node where each may run.
 ALLOWED = {
     "old-system": {("short", "n1")},
@@ -44,12 +41,10 @@ ALLOWED = {
     "fastest": {("long", "n3")},
     "much-scratch": {("short", "n2"), ("long", "n2"), ("long", "n3")},
 }
-#: The part of the jobs after which the director is killed.
+#: The part of the work after which director and gateway are killed.
 KILLED_AFTER = 1 / 3
-#: Seconds that the jobs may take together.
-PATIENCE = 180
-#: Characters of the director's log that are shown if the jobs did not end.
-_SHOWN = 3000
+#: Seconds that all may take together.
+PATIENCE = 240
 
 
 def main(*, copies: int, install: bool) -> int:
@@ -64,12 +59,13 @@ def main(*, copies: int, install: bool) -> int:
         demo = Demo(Path(name))
         processes.enter_context(demo.slurm_up())
         processes.enter_context(demo.service_up())
-        jobs = demo.submit(copies)
-        demo.run_director(jobs)
-        wrong = demo.report(jobs)
+        submitted = demo.submit(copies)
+        demo.run_all(submitted)
+        wrong = demo.report(submitted)
     seconds = time.monotonic() - started
-    verdict = f"[bold red]{wrong}[/]" if wrong else f"[bold green]{len(jobs)} of {len(jobs)} jobs are Done[/]"
-    console.print(f"\n{verdict}, after {seconds:.0f} s.")
+    number = len(submitted.jobs)
+    good = f"[bold green]{number} of {number} jobs are Done, and the grid job[/]"
+    console.print(f"\n{f'[bold red]{wrong}[/]' if wrong else good}, after {seconds:.0f} s.")
     return 1 if wrong else 0
 
 
@@ -84,6 +80,14 @@ def _trouble() -> str | None:
             f"there is no {', '.join(suite.missing)} here; on Debian --install adds the packages {packages}"
         )
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """What is to be done."""
+
+    jobs: Sequence[int]  #: for pilots
+    grid_job: GridJob
 
 
 class Demo(Installation):
@@ -117,113 +121,95 @@ class Demo(Installation):
         with self.service(SITE / "resources.yaml"):
             yield
 
-    def submit(self, copies: int) -> list[int]:
-        """The ids of the jobs."""
-        self.say("Jobs of two VOs: some run anywhere, some ask for certain nodes")
-        answer = self.run("job", "submit", SITE / "jobs.yaml", "--count", str(copies))
-        ids: list[int] = answer["job_ids"]
-        console.print(f"{len(ids)} jobs were accepted. Nothing runs yet: there is no pilot.")
-        return ids
+    def submit(self, copies: int) -> Submitted:
+        """All jobs."""
+        self.say("Jobs of two VOs, some of which ask for certain nodes, and a grid job")
+        jobs = self.run("job", "submit", SITE / "jobs.yaml", "--count", str(copies))["job_ids"]
+        submitted = Submitted(jobs=jobs, grid_job=GridJob.submit(self))
+        console.print(f"{len(jobs) + 1} jobs were accepted. Nothing runs yet: there is no pilot.")
+        return submitted
 
-    def run_director(self, jobs: list[int]) -> None:
-        """Keep a director until all jobs are at their end; kill it once in the middle."""
-        self.say("A director sends pilots, as many as jobs need; kill -9 ends it in the middle")
-        file = self._director_file()
-        columns = (TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console) as bars, ExitStack() as stack:
-            director = stack.enter_context(self._director(file))
-            tasks = {vo: bars.add_task(vo, total=number) for vo, number in self._jobs_by_vo().items()}
-            killed = False
-            for done in self._progress():
-                for vo, task in tasks.items():
-                    bars.update(task, completed=done[vo])
-                if done.total() == len(jobs):
+    def run_all(self, submitted: Submitted) -> None:
+        """Keep director and gateway until all jobs are at their end; kill each of them once in the middle."""
+        self.say("A director sends pilots, a gateway runs the grid job; kill -9 ends both in the middle")
+        number = len(submitted.jobs)
+        with ExitStack() as stack:
+            director = stack.enter_context(
+                Mortal(self, "director", file=slurm_site.director(self, self.slurm))
+            )
+            gateway = stack.enter_context(Mortal(self, "gateway", file=slurm_site.gateway(self, self.slurm)))
+            bars = stack.enter_context(Bars(jobs=number))
+            for done, grid in self._progress(submitted):
+                bars.show(done, grid)
+                director.check()
+                gateway.check()
+                if done >= number * KILLED_AFTER:
+                    director.kill_once()
+                if grid.generated >= grid_job.EVENTS * KILLED_AFTER:
+                    gateway.kill_once()
+                if done == number and grid.has_ended:
                     return
-                if not killed and done.total() >= len(jobs) * KILLED_AFTER:
-                    _kill(director)
-                    stack.enter_context(self._director(file))
-                    killed = True
-        console.print((self.directory / "director.log").read_text()[-_SHOWN:], markup=False)
+        for each in (director, gateway):
+            console.print(each.end_of_log(), markup=False)
 
-    def _jobs_by_vo(self) -> Counter[str]:
-        with self.client() as client:
-            return Counter({row["vo"]: row["count"] for row in client.summary(by=["vo"], filters={})})
-
-    def _progress(self) -> Iterator[Counter[str]]:
-        """How many jobs of each VO are at their end, again and again until time is up."""
+    def _progress(self, submitted: Submitted) -> Iterator[tuple[int, Standing]]:
+        """How many jobs are at their end, and the grid job; again and again until time is up."""
         deadline = time.monotonic() + PATIENCE
         with self.client() as client:
             while time.monotonic() < deadline:
-                rows = client.summary(by=["vo"], filters={"status": "Done,Failed,Killed"})
-                yield Counter({row["vo"]: row["count"] for row in rows})
+                grid = submitted.grid_job.look(client)
+                yield _ended(client) - grid.has_ended, grid
                 time.sleep(0.5)
 
-    @contextmanager
-    def _director(self, file: Path) -> Iterator[Popen[bytes]]:
-        """A director, until the end of the block or of itself."""
-        self.show_command("director", "--config", file.name)
-        process = self.start("director", "--config", file, log=self.directory / "director.log")
-        with ended(process, signal.SIGTERM):
-            yield process
-
-    def _director_file(self) -> Path:
-        facts = self.directory / "facts"
-        facts.mkdir()
-        for node, known in FACTS.items():
-            (facts / f"{node}.json").write_text(json.dumps(known))
-        farm = {
-            "kind": "slurm",
-            "directory": str(self.directory / "pilots"),
-            "environment": dict(self.slurm.environment),
-        }
-        told = {
-            "url": self.reached()["PILOTAGE_URL"],
-            "name": "demo",
-            "every": 1,
-            "pause": 2,
-            "longest_pause": 4,
-            "vos": {vo: {"token_file": self._token_file(vo)} for vo in VOS},
-            "systems": {"farm": farm},
-            "queues": [
-                {"queue": f"LCG.Example.org/slurm/{name}", "system": "farm", "wall_time": 600, "memory": 300}
-                for name in QUEUES
-            ],
-            "pilot": ["--max-empty=1", f"--facts={facts}/$SLURMD_NODENAME.json"],
-        }
-        file = self.directory / "director.yaml"
-        file.write_text(yaml.safe_dump(told))
-        return file
-
-    def _token_file(self, vo: str) -> str:
-        words = ("token", "--role", "director", "--vo", vo, "--site", "LCG.Example.org")
-        file = self.directory / f"{vo}.token"
-        file.touch(mode=0o600)
-        file.write_text(self.run(*words, quiet=True)["token"])
-        return str(file)
-
-    def report(self, jobs: list[int]) -> str | None:
+    def report(self, submitted: Submitted) -> str | None:
         """The tables at the end; what is wrong, None: nothing."""
         with self.client() as client:
-            ran, pilots = look(client, self.slurm, jobs)
+            ran, pilots = look(client, self.slurm, submitted.jobs)
+            grid = submitted.grid_job.look(client)
         self.say("Where jobs ran")
         console.print(jobs_table(ran))
         self.say("Pilots, by what Slurm was told of the node")
         console.print(pilots_table(pilots))
-        lost = [each for each in ran if each.status != "Done"]
-        if lost:
-            return f"{len(lost)} jobs are not Done"
-        if astray := [each for each in ran if not _is_right(each)]:
-            return f"{len(astray)} jobs ran on nodes that they did not ask for"
+        if any(each.status != "Done" for each in ran):
+            return "jobs are not Done"
+        if not all(_is_right(each) for each in ran):
+            return "jobs ran on nodes that they did not ask for"
         if twice := doubled(pilots):
             return f"pilots were sent twice: {', '.join(twice)}"
-        return None
+        if grid.status != "Done":
+            return f"the grid job is {grid.status}"
+        self.say(f"The grid job: {sum(grid.local_jobs.values())} local jobs, one tar")
+        return submitted.grid_job.fetch()
 
 
-def _kill(director: Popen[bytes]) -> None:
-    """As a crash would; whatever it was doing stays half done."""
-    director.kill()
-    director.wait()
-    console.print(f"[dim]$[/] kill -9 {director.pid}")
+class Bars:
+    """How far all is, in bars; used with `with`."""
+
+    def __init__(self, *, jobs: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console)
+        self._jobs = self._bars.add_task("Jobs done", total=jobs)
+        self._events = self._bars.add_task("Events of the grid job", total=grid_job.EVENTS)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def show(self, done: int, grid: Standing) -> None:
+        """Draw them anew."""
+        states = Counter(grid.local_jobs)
+        said = ", ".join(f"{number} {state}" for state, number in sorted(states.items()) if number)
+        self._bars.update(self._jobs, completed=done)
+        about = f"Events of the grid job ({said or grid.status})"
+        self._bars.update(self._events, completed=grid.generated, description=about)
+
+
+def _ended(client: Client) -> int:
+    rows = client.summary(by=["status"], filters={"status": "Done,Failed,Killed"})
+    return sum(row["count"] for row in rows)
 
 
 def _is_right(ran: Ran) -> bool:

@@ -37,7 +37,7 @@ def left_in(place: Path) -> list[str]:
 
 @pytest.mark.debian("slurm")
 @pytest.mark.timeout(300)
-def test_all_jobs_are_done_where_they_may_run_though_the_director_is_killed(place: Path) -> None:
+def test_all_jobs_are_done_where_they_may_run_though_director_and_gateway_are_killed(place: Path) -> None:
     done = subprocess.run(
         COMMAND,
         cwd=ROOT,
@@ -48,8 +48,9 @@ def test_all_jobs_are_done_where_they_may_run_though_the_director_is_killed(plac
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 of 5 jobs are Done" in done.stdout
-    assert "kill -9" in done.stdout
+    assert "5 of 5 jobs are Done, and the grid job" in done.stdout
+    assert "Events 1 to 2000, each of them once." in done.stdout
+    assert done.stdout.count("$ kill -9") == 2
     assert left_in(place) == []
 
 
@@ -61,7 +62,7 @@ def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
     )
     try:
         assert process.stdout is not None
-        assert any("pilotage director" in line for line in process.stdout), "it gets as far as a director"
+        assert any("$ kill -9" in line for line in process.stdout), "it gets as far as that"
         assert left_in(place)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=120)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from pilotage.fabric.batch.batch_system import BatchJob, Handle, Output, Report, State
-from pilotage.fabric.batch.errors import SubmissionRefused
+from pilotage.fabric.batch.errors import SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.glitches import Glitch, Glitchy, GlitchyShell
 from pilotage.fabric.batch.idealizer import Evidence
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.errors import StateUnusable
-from pilotage.fabric.manager.grid_job import GridJob, LocalState, Phase
+from pilotage.fabric.manager.grid_job import Aggregate, GridJob, LocalState, Phase
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.records import Key
 from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
@@ -349,3 +349,54 @@ def test_a_second_manager_of_one_directory_is_refused(site: Site) -> None:
     site.manager()
     with pytest.raises(StateUnusable, match="another manager has it open"):
         Book(site.directory / "state")
+
+
+def test_a_batch_system_that_hangs_is_asked_once_in_a_round_for_all_grid_jobs(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def hang(job: BatchJob) -> str:
+        asked.append(job.stamp)
+        raise SubmissionUncertain(f"{job.stamp}: no answer")
+
+    manager = site.manager()
+    for job_id in (1, 2, 3):
+        manager.take(taken(job_id))
+    with monkeypatch.context() as patched:
+        patched.setattr(batch, "submit", hang)
+        manager.advance()
+
+    assert len(asked) == 1
+    assert ["no answer" in each.problem for each in manager.grid_jobs()] == [True] * 3
+    for _ in range(10):
+        manager.advance()
+        batch.run()
+    assert [each.aggregate for each in manager.grid_jobs()] == [Aggregate.DONE] * 3
+
+
+def test_marks_that_a_shared_directory_shows_late_are_waited_for(site: Site, batch: PretendedBatch) -> None:
+    site.habits = {"settle": 60}
+    now = [0.0]
+    manager = site.manager()
+    manager._round.polling.monotonic = lambda: now[0]
+    manager.take(taken(LocalJobs=2))
+    manager.advance()
+    batch.run()
+    manager.advance()
+    late, never = batch.states
+    batch.run(exit_code=1)  # both end, and their marks say so
+    hidden = [Path(batch.order_of(each).marks, "end") for each in (late, never)]
+    for mark in hidden:
+        mark.rename(mark.with_suffix(".hidden"))
+
+    manager.advance()
+    assert the_one(manager).local == {LocalState.RUNNING: 2}
+    hidden[0].with_suffix(".hidden").rename(hidden[0])
+    now[0] += 59
+    manager.advance()
+    assert the_one(manager).local == {LocalState.FAILED: 1, LocalState.RUNNING: 1}
+    now[0] += 1
+    manager.advance()
+
+    assert the_one(manager).local == {LocalState.FAILED: 1, LocalState.UNSUBMITTED: 1}

@@ -145,3 +145,30 @@ def test_a_rescheduled_job_leaves_its_first_pilot(
     wait_until_gone("# taken away")
     assert ended["jobs"][0]["ended"] == "Lost"
     assert user.get(f"/jobs/{job_id}").json()["status"] != "Running"
+
+
+def test_jobs_fill_a_pilot_and_together_have_no_more_than_it(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    meet = f"touch {place}/$JOBID; while [ $(ls {place} | wc -l) -lt 3 ]; do sleep 0.05; done; env"
+    asked: tuple[dict[str, object], ...] = (
+        {"NumberOfProcessors": 2, "MinRAM": 1000},
+        {"MinRAM": 1500},
+        {},
+    )
+    jobs = [submit(user, Executable="/bin/sh", Arguments=f"-c '{meet}'", **each) for each in asked]
+    alone = submit(user, Executable="/bin/sh", Arguments="-c env", MinRAM=3900)
+
+    ended = run(service.url, tmp_path / "work", token=service.token("pilot", vo="cms"))
+
+    assert {job["job_id"] for job in ended["jobs"]} == {*jobs, alone}
+    assert {job["ended"] for job in ended["jobs"]} == {"Done"}
+    seen = [files_of(user.get(f"/jobs/{job}/output").content)["std.out"] for job in (*jobs, alone)]
+    shares = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in seen]
+    assert [each["DIRAC_JOB_PROCESSORS"] for each in shares] == ["2", "1", "1", "1"]
+    memory = [int(each["PILOTAGE_JOB_RAM"]) for each in shares]
+    assert memory[:2] == [1000, 1500]
+    assert sum(memory[:3]) <= 4000
+    assert memory[3] == 3900

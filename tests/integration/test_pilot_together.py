@@ -151,3 +151,33 @@ def test_a_pilot_that_drains_finishes_what_runs(server: LeaseServer, tmp_path: P
     assert (running.status, files_of(running.output)["std.out"]) == ("Done", "finished\n")
     assert waiting.status == "Waiting"
     assert (ended["returncode"], ended["reason"]) == (0, "told to take no more work")
+
+
+def test_while_the_service_is_away_what_runs_goes_on_and_then_more_is_taken(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    running = server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
+    words = ("--processors", "2", "--patience", "0.1")
+    with PilotProcess(server.url, tmp_path / "work", *words) as pilot:
+        server.wait_for(lambda: running.status == "Running")
+        server.wait_for(lambda: len(server.bodies("requestJob")) >= 2)
+        with server.away():
+            pilot.wait_until_it_says("heartbeat failed")
+            waiting = server.add(shell("true"))
+            (tmp_path / "go").touch()
+        ended = pilot.end()
+
+    assert (running.status, waiting.status, ended["returncode"]) == ("Done", "Done", 0)
+
+
+def test_a_job_that_cannot_finish_is_handed_back_before_it_starts(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    long = server.add({"Executable": "touch", "Arguments": f"{tmp_path}/ran", "CPUTime": 2000})
+
+    ended = run(server.url, tmp_path / "work", "--lifetime", "100", "--cpu-power", "10", "--max-jobs", "1")
+
+    assert (long.status, ended["jobs"][0]["ended"]) == ("Waiting", "Released")
+    assert "more than are left of the slot" in ended["jobs"][0]["detail"]
+    assert not (tmp_path / "ran").exists()
+    assert server.bodies("requestJob")[0]["CPUTime"] == 1000

@@ -13,7 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import BatchJob
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.errors import SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.manager import local_script, shared_area, trying
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.errors import UnfitJob
@@ -41,7 +42,8 @@ class Materialising:
         """Take a grid job some steps further.
 
         Raises:
-            BatchSystemAway: Its batch system does not answer; what was begun is looked for.
+            NoAnswer: Its batch system does not answer; what was begun is looked for.
+            BatchSystemAway: It cannot be reached, or has no room.
             Away: The service does not give the sandbox now.
             Refused: It does not give it at all.
             OSError: There is no room here.
@@ -97,7 +99,7 @@ class Materialising:
             self.book.write(job.key, now=self.clock(), local_jobs=[failed], log=[line])
             return False
         except SubmissionUncertain as error:
-            raise BatchSystemAway(str(error)) from error
+            raise NoAnswer(str(error)) from error
         submitted = replace(intended, state=LocalState.WAITING, reference=reference, was_submitted=True)
         log = [f"local job {job.number}: submitted as {reference}, {job.stamp}"]
         self.book.write(job.key, now=self.clock(), local_jobs=[submitted], log=log)

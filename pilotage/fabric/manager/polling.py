@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pilotage.fabric.batch.batch_system import ENDED, State
 from pilotage.fabric.batch.batch_system import Report as Lookup
-from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.manager import looking, shared_area
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.grid_job import LocalState
@@ -32,7 +32,8 @@ class Polling:
         """Take up what happened to the local jobs of some grid jobs of one batch system.
 
         Raises:
-            BatchSystemAway: Nothing is known.
+            NoAnswer: Nothing is known.
+            BatchSystemAway: The marks cannot be read now.
         """
         of_entry = {
             entry.key: [job for job in self.book.local_jobs(entry.key) if job.lives] for entry in entries
@@ -43,7 +44,7 @@ class Polling:
         lookups = farm.system.status([job.handle for job in jobs])
         unknown = next((each.message for each in lookups.values() if each.state is State.UNKNOWN), None)
         if unknown is not None:
-            raise BatchSystemAway(unknown)
+            raise NoAnswer(unknown)
         areas = {entry.key: shared_area.area_of(entry, farm, self.book.key) for entry in entries}
         # Marks are looked at after the batch system: what it says has ended has left them.
         said = self._marks(farm, [(job, areas[job.key]) for job in jobs if _may_have_marks(job, lookups)])

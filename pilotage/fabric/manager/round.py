@@ -2,24 +2,22 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
-from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.manager import shared_area
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.cancelling import Cancelling
-from pilotage.fabric.manager.errors import UnfitJob
 from pilotage.fabric.manager.gathering import Gathering
 from pilotage.fabric.manager.grid_job import ENDED, GridJob, Phase
 from pilotage.fabric.manager.materialising import Materialising
 from pilotage.fabric.manager.polling import Polling
 from pilotage.fabric.manager.records import Entry, Key
 from pilotage.fabric.manager.standing import standing
-from pilotage.fabric.manager.station import Farm, Habits, Station
-from pilotage.fabric.pilot.transport import Away, Refused
+from pilotage.fabric.manager.station import Habits, Station
+from pilotage.fabric.manager.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -43,20 +41,21 @@ class Round:
         Raises:
             StateUnusable: The rest has to wait for the next one.
         """
-        problems: dict[Key, str] = {}
-        for entry in self._live():
-            with _held_up(problems, entry):
-                self._to_the_batch_system(entry)
-        for farm, entries in self._by_farm():
-            with _held_up(problems, *entries):
-                self.polling.poll(farm, entries)
-        for entry in self._live():
-            with _held_up(problems, entry):
-                self._gather(entry)
-        for entry in self.book.entries():
-            with _held_up(problems, entry):
-                self._clean(entry)
-        self._note(problems)
+        troubles = Troubles()
+        self._each(self._live(), self._to_the_batch_system, troubles)
+        for name, entries in self._by_system():
+            troubles.attempt(partial(self.polling.poll, self.station.farms[name], entries), name, *entries)
+        self._each(self._live(), self._gather, troubles)
+        self._each(self.book.entries(), self._clean, troubles)
+        self._note(troubles.problems)
+
+    def _each(self, entries: Iterable[Entry], act: Callable[[Entry], None], troubles: Troubles) -> None:
+        for entry in entries:
+            troubles.attempt(partial(act, entry), self._system(entry), entry)
+
+    def _system(self, entry: Entry) -> str:
+        outlet = self.station.outlets.get(entry.taken.queue)
+        return "" if outlet is None else outlet.system
 
     def _to_the_batch_system(self, entry: Entry) -> None:
         if entry.cancelled:
@@ -67,13 +66,12 @@ class Round:
     def _live(self) -> list[Entry]:
         return [each for each in self.book.entries() if each.outcome is None]
 
-    def _by_farm(self) -> list[tuple[Farm, list[Entry]]]:
-        of_farm: dict[str, list[Entry]] = defaultdict(list)
+    def _by_system(self) -> list[tuple[str, list[Entry]]]:
+        found: dict[str, list[Entry]] = defaultdict(list)
         for entry in self._live():
-            outlet = self.station.outlets.get(entry.taken.queue)
-            if outlet is not None and not entry.gathering:
-                of_farm[outlet.system].append(entry)
-        return [(self.station.farms[name], entries) for name, entries in sorted(of_farm.items())]
+            if (name := self._system(entry)) and not entry.gathering:
+                found[name].append(entry)
+        return sorted(found.items())
 
     def _gather(self, entry: Entry) -> None:
         jobs = self.book.local_jobs(entry.key)
@@ -127,12 +125,3 @@ class Round:
     @property
     def _gathering(self) -> Gathering:
         return Gathering(habits=self.habits, book=self.book, clock=self.clock)
-
-
-@contextmanager
-def _held_up(problems: dict[Key, str], *entries: Entry) -> Iterator[None]:
-    """Remember what holds grid jobs up, and go on with the others; the next round tries again."""
-    try:
-        yield
-    except (BatchSystemAway, Away, Refused, UnfitJob, OSError) as error:
-        problems.update({entry.key: str(error) for entry in entries})

@@ -24,6 +24,8 @@ do
 done
 """
 
+_IS_FILE = 'test -f "$1" && test ! -h "$1"'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedArea:
@@ -43,7 +45,10 @@ class SharedArea:
 
     def output(self, job: LocalJob, *, limit: int) -> bytes:
         """The archive that a try left; empty if it left none, one byte more than `limit` if it is larger."""
-        return self.shell.read(self.marks(job, marks.OUTPUT), last=limit + 1)
+        path = self.marks(job, marks.OUTPUT)
+        if self.shell.run(["sh", "-c", _IS_FILE, "sh", path]).status != 0:
+            return b""
+        return self.shell.read(path, last=limit + 1)
 
     def remove(self) -> None:
         """Remove all of it."""

@@ -61,6 +61,7 @@ class Agent:
         self._ask_at = self._busy_until = self._whole_at = clock()
         self._began = self._ask_at if began is None else began
         self._begun = 0  #: jobs
+        self._freed = 0  #: times that there was more room
         self._vain = 0  #: answers without work in a row, while nothing ran
         self._last_reason = ""
         self._given_up: Ending | None = None  #: by an answer of the service, or by none
@@ -91,6 +92,7 @@ class Agent:
         return self._around.offer.seconds_left(self._clock() - self._began)
 
     def _payload_ended(self) -> None:
+        self._freed += 1
         self._ask_at = self._busy_until = self._clock()
         self._orders.wake()
 
@@ -153,6 +155,7 @@ class Agent:
 
     def _ask(self) -> None:
         """Ask once; a question whose answer was lost is asked again under the same id."""
+        freed = self._freed
         try:
             work = self._answer()
         except Refused as error:
@@ -162,7 +165,7 @@ class Agent:
             if self._room.is_empty:
                 self._given_up = Ending(AWAY, f"the service stays away: {error}")
         else:
-            self._accept(work)
+            self._accept(work, freed)
 
     def _answer(self) -> Work:
         request_id, free = str(uuid.uuid4()), self._room.free
@@ -176,7 +179,8 @@ class Agent:
             stop=self._around.stop,
         )
 
-    def _accept(self, work: Work) -> None:
+    def _accept(self, work: Work, freed: int) -> None:
+        """Take the jobs, or wait; but not if there has been more room since it was asked."""
         if work.matches:
             self._vain = 0
             self._begun += len(work.matches)
@@ -184,6 +188,8 @@ class Agent:
             return
         self._vain += self._room.is_empty
         self._last_reason = work.reason
+        if freed != self._freed:
+            return
         pause = max(_SHORTEST_POLL, _POLL if work.retry_after is None else work.retry_after)
         self._ask_at = self._clock() + pause * random.uniform(0.9, 1.2)
         if self._reason_to_end() is None:
