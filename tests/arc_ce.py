@@ -4,6 +4,7 @@ It wants root: it runs jobs as somebody else. Behind it are this host's processe
 """
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -142,8 +143,15 @@ class ArcCe:
         file.write_text(self._issuer.token(USER, self.url, **changed))
         return file
 
-    def logs(self) -> str:
-        return "\n".join(file.read_text()[-2000:] for file in sorted(self.directory.glob("*.log")))
+    def taken(self, prefix: str) -> list[str]:
+        """The names that begin so, of all jobs that were ever taken, each as often as there is a job."""
+        log = self.directory / "jobs.log"
+        said = log.read_text() if log.exists() else ""
+        names = re.findall(r'Started - job id: .*?name: "([^"]*)"', said)
+        return [name for name in names if name.startswith(prefix)]
+
+    def wait_until_taken(self, prefix: str) -> None:
+        _wait(lambda: bool(self.taken(prefix)))
 
     def _lay_out(self, lrms: str, queues: tuple[str, ...]) -> None:
         for name in ("control", "session", "trusted"):

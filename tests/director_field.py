@@ -41,6 +41,12 @@ class Field:
         told = self._told([{"queue": name, "batch_queue": each, **asked} for name, each in queues.items()])
         self.file.write_text(yaml.safe_dump({**told, "pilot": ["--max-empty=1", *pilot]}))
 
+    def tell_broker(self, queues: Mapping[str, str], **more: object) -> None:
+        """Write a file in which Slurm picks the partition, of those that belong to queues of the tree."""
+        broker = {"system": "farm", "wall_time": 600, "memory": 300, "queues": dict(queues), **more}
+        told = {**self._told([]), "brokers": {"wms": broker}, "pilot": ["--max-empty=1"]}
+        self.file.write_text(yaml.safe_dump(told))
+
     def _told(self, queues: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         for vo in self.vos:
             token = self.service.token("director", vo=vo, user="dora")
@@ -53,14 +59,16 @@ class Field:
             "longest_pause": 2,
             "gone": {"listings": 2, "seconds": 2},
             "vos": {vo: {"token_file": str(self.directory / f"{vo}.token")} for vo in self.vos},
-            "systems": {
-                "farm": {
-                    "kind": "slurm",
-                    "directory": str(self.directory / "jobs"),
-                    "environment": dict(self.slurm.environment),
-                }
-            },
+            "systems": {"farm": self.system()},
             "queues": queues,
+        }
+
+    def system(self) -> dict[str, Any]:
+        """The batch system, as the director's file has it."""
+        return {
+            "kind": "slurm",
+            "directory": str(self.directory / "jobs"),
+            "environment": dict(self.slurm.environment),
         }
 
     def submit(self, vo: str, number: int, **more: object) -> list[int]:
@@ -99,8 +107,8 @@ class Field:
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 
-    def wait_until_done(self, director: Supervised) -> None:
-        deadline = time.monotonic() + 60
+    def wait_until_done(self, director: Supervised, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
         while jobs := self.open_jobs():
             assert time.monotonic() < deadline, (jobs, director.log.read_text()[-3000:])
             director.keep_alive()

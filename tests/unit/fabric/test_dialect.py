@@ -186,6 +186,7 @@ def test_a_listing_that_breaks_off_says_nothing() -> None:
         ("pbs", said(status=153)),
         ("lsf", said(status=255, stderr="No job found\n")),
         ("lsf", said(status=255, stderr="No unfinished job found\n")),
+        ("lsf", said("No job found\n")),
     ],
 )
 def test_an_empty_listing_is_one(name: str, answer: Completed) -> None:
