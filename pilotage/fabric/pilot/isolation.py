@@ -116,6 +116,16 @@ def check(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
     """
     if isolation.kind == NONE:
         return
+    try:
+        status, said = _tried(isolation, below, own)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostTrouble(f"--isolation {isolation.kind}: {error}") from None
+    if status != 0:
+        raise HostTrouble(f"--isolation {isolation.kind} does not work here ({status}): {said}")
+
+
+def _tried(isolation: Isolation, below: Path, own: Mapping[str, str]) -> tuple[int, str]:
+    """Exit status and last words."""
     area = work_area.make(below, job_id=0, epoch=0)
     try:
         words, environment = isolation.wrapped(("/bin/sh", "-c", ":"), {}, own, area)
@@ -128,13 +138,9 @@ def check(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
             timeout=_PATIENCE,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostTrouble(f"--isolation {isolation.kind}: {error}") from None
     finally:
         area.remove()
-    if done.returncode != 0:
-        said = " ".join(done.stderr.decode("utf-8", "replace").split())[-500:]
-        raise HostTrouble(f"--isolation {isolation.kind} does not work here ({done.returncode}): {said}")
+    return done.returncode, " ".join(done.stderr.decode("utf-8", "replace").split())[-500:]
 
 
 def _words(text: str, kind: str) -> tuple[str, ...]:

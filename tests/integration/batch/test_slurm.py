@@ -1,5 +1,6 @@
 """What Slurm does to its jobs beyond the checks that every batch system passes."""
 
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, Sub
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.pilot import slot_end
 
 pytestmark = pytest.mark.debian("slurm")
 
@@ -48,6 +50,15 @@ def test_cores_memory_and_time_are_asked_for(system: Slurm, slurm: Cluster) -> N
     assert "NumCPUs=3" in shown
     assert "MinMemoryNode=2500M" in shown
     assert "TimeLimit=01:01:00" in shown  # rounded up to minutes
+
+
+def test_a_pilot_in_a_job_knows_when_its_slot_ends(system: Slurm) -> None:
+    ask = "import os; from pilotage.fabric.pilot import slot_end; print(slot_end.seconds_left(os.environ, 0))"
+    root = Path(slot_end.__file__).parents[3]
+    script = f"PYTHONPATH={root} {sys.executable} -c '{ask}'"
+    handle = submit(system, job(script, resources=Resources(wall_time=3600)))
+    until(lambda: system.status([handle])[handle.stamp], State.DONE)
+    assert 3000 < int(system.output(handle).stdout) <= 3600
 
 
 def test_a_flag_reaches_the_node_that_has_the_feature(system: Slurm) -> None:

@@ -36,6 +36,26 @@ def test_the_batch_system_says_when_the_slot_ends(environment: dict[str, str], l
     assert slot_end.seconds_left(environment, now=1000) == left
 
 
+@pytest.mark.parametrize(
+    ("says", "left"),
+    [
+        ("echo 2-03:04:05", 2 * 86_400 + 3 * 3600 + 4 * 60 + 5),
+        ("echo ' 59:59'", 3599),
+        ("echo 1:00:00", 3600),
+        ("echo 0:00", 1),
+        ("echo UNLIMITED", None),
+        ("echo INVALID", None),
+        ("echo 59:59; exit 1", None),
+    ],
+)
+def test_where_no_variable_says_so_slurm_is_asked(tmp_path: Path, says: str, left: int | None) -> None:
+    (tmp_path / "squeue").write_text(
+        f'#!/bin/sh\n[ "$*" = "--noheader --format=%L --jobs 17" ] || exit 2\n{says}\n'
+    )
+    (tmp_path / "squeue").chmod(0o755)
+    assert slot_end.seconds_left({"SLURM_JOB_ID": "17", "PATH": str(tmp_path)}, now=0) == left
+
+
 def test_what_the_batch_system_says_goes_over_the_queue_and_under_what_was_told() -> None:
     environment = {"PBS_WALLTIME": "3600"}
     for slot, expected in ((told(), 3600), (told("--lifetime", "50"), 50)):
