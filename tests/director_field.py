@@ -41,6 +41,12 @@ class Field:
         told = self._told([{"queue": name, "batch_queue": each, **asked} for name, each in queues.items()])
         self.file.write_text(yaml.safe_dump({**told, "pilot": ["--max-empty=1", *pilot]}))
 
+    def tell_broker(self, queues: Mapping[str, str], **more: object) -> None:
+        """Write a file in which Slurm picks the partition, of those that belong to queues of the tree."""
+        broker = {"system": "farm", "wall_time": 600, "memory": 300, "queues": dict(queues), **more}
+        told = {**self._told([]), "brokers": {"wms": broker}, "pilot": ["--max-empty=1"]}
+        self.file.write_text(yaml.safe_dump(told))
+
     def _told(self, queues: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         for vo in self.vos:
             token = self.service.token("director", vo=vo, user="dora")

@@ -12,8 +12,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from examples.servers.debian import PATH
 from pilotage.fabric.batch.shell import Completed, LocalShell
@@ -112,10 +115,21 @@ class GridEngine:
             # It ignores TERM for a while; jobs run in sessions of their own, and belong to the user.
             process.kill()
             process.wait()
-        subprocess.run(["pkill", "-KILL", "-u", USER], check=False)
+        for job in self._job_processes():
+            with suppress(psutil.NoSuchProcess):
+                job.kill()
         subprocess.run(["umount", str(self.directory / "uts")], check=False)
         subprocess.run(["ip", "netns", "del", self._network], check=False)
         shutil.rmtree(f"/etc/netns/{self._network}", ignore_errors=True)
+
+    def _job_processes(self) -> list[psutil.Process]:
+        """What runs in jobs of this cell: the user is that of every cell on this machine."""
+        root, found = self._environment["SGE_ROOT"], []
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get("SGE_ROOT") == root:
+                with suppress(psutil.NoSuchProcess):
+                    found += [process, *process.children(recursive=True)]
+        return found
 
     @property
     def _inside(self) -> tuple[str, ...]:
@@ -127,13 +141,15 @@ class GridEngine:
         )
 
     def _make_user(self) -> None:
-        try:
-            pwd.getpwnam(USER)
-        except KeyError:
-            self._run(["useradd", "--no-create-home", "--shell", "/bin/sh", USER])
+        _wait(self._user_is_there)  # another process may be making it: it is made by one at a time
         home = self.directory / "home"
         home.mkdir()
         shutil.chown(home, USER, USER)
+
+    def _user_is_there(self) -> bool:
+        with suppress(RuntimeError):
+            self._run(["useradd", "--no-create-home", "--shell", "/bin/sh", USER])
+        return any(each.pw_name == USER for each in pwd.getpwall())
 
     def _make_network(self) -> None:
         name = self._network

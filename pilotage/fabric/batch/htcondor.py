@@ -24,7 +24,7 @@ QUEUE: Final = "htcondor"
 #: Words with which a queue manager that is away is told from one that refuses.
 _AWAY = ("Failed to connect", "Can't find address", "Failed to commit", "Unable to contact", "timed out")
 #: What is said of jobs that cannot be removed because they are not there.
-_NOT_THERE = ("not found", "Couldn't find/remove", "already marked for removal")
+_NOT_THERE = ("not found", "already marked for removal")
 #: Seconds that a job may be held before HTCondor removes it; somebody's own hold is left alone.
 _HELD = 3600
 #: Records of the history that are looked at.

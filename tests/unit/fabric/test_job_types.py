@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs_config.operations import Operations
+from optimizers import description
+from optimizers.jdl import read_jdl
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.errors import UnfitJob
 from pilotage.fabric.manager.generic import Generic
@@ -182,3 +185,14 @@ def test_what_is_no_handler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(TypeError, match="broken = 'collections:OrderedDict' is no handler"):
         handlers.registered()
+
+
+def test_the_job_of_the_users_page_is_what_a_montecarlo_job_should_be() -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "user" / "grid-jobs.md").read_text()
+    jdl = page.split("```\n")[1]
+    body = description.body(description.parse(read_jdl(jdl), Operations()))
+    wanted = Job(job_id=1, description=body)
+    MONTECARLO.check(wanted)
+    assert MONTECARLO.number_of_jobs(wanted, SiteLimits()) == 8
+    command = MONTECARLO.command(Job(job_id=1, description=body, number=8), 2)
+    assert command.words[:5] == ("generate.sh", "--events", "250", "--first", "251")

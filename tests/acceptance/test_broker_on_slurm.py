@@ -1,0 +1,96 @@
+"""A director whose broker is a real Slurm: it picks the partition, and pilots find out where they are."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.servers.slurm import Slurm
+from taskqueue import database
+from tests.director_field import Field
+from tests.running_service import running
+
+pytestmark = pytest.mark.debian("slurm")
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org:
+      VO: [cms]
+      CPUTime: 3600
+      MaxRAM: 300
+      CEs:
+        slurm:
+          Queues:
+            short: {Colour: red, MaxTotalJobs: 30, MaxWaitingJobs: 30}
+            long: {Colour: blue, MaxTotalJobs: 30, MaxWaitingJobs: 30}
+            closed: {Colour: green}
+Registry:
+  VO: {cms: {}}
+  Groups:
+    cms_user: {VO: cms}
+"""
+QUEUES = {f"LCG.A.org/slurm/{name}": name for name in ("short", "long")}
+
+
+@pytest.fixture
+def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
+    engine = database.connect(sqlite_url)
+    with running(engine, tmp_path, CONFIG) as service:
+        yield Field(service, slurm, tmp_path)
+        slurm.ask("scancel", "--me")
+    engine.dispose()
+
+
+def ran_at(field: Field, job_id: int) -> tuple[str, str]:
+    """The queue of the tree and the partition of Slurm where a job ran."""
+    job = field.service.operator().get(f"/api/v1/jobs/{job_id}").json()
+    stamp = job["attempt"]["pilot"]
+    [partition] = [partition for _, name, partition in field.batch_jobs() if name == stamp]
+    return job["attempt"]["queue"], partition
+
+
+@pytest.mark.timeout(120)
+def test_jobs_run_where_they_may_by_pilots_whose_queue_slurm_picked(field: Field) -> None:
+    field.tell_broker(QUEUES)
+    anywhere = field.submit("cms", 4)
+    blue = field.submit("cms", 3, Requirements={"Colour": "blue"})
+    green = field.submit("cms", 1, Requirements={"Colour": "green"})
+    director = field.director()
+    director.start()
+    try:
+        deadline = time.monotonic() + 60
+        while field.open_jobs() != {"Waiting": 1}:
+            assert time.monotonic() < deadline, (field.open_jobs(), director.log.read_text()[-3000:])
+            director.keep_alive()
+            time.sleep(0.3)
+    finally:
+        director.stop()
+
+    assert {ran_at(field, job_id) for job_id in blue} == {("long", "long")}
+    assert {ran_at(field, job_id) for job_id in anywhere} <= {("long", "long"), ("short", "short")}
+    assert field.service.operator().get(f"/api/v1/jobs/{green[0]}").json()["status"] == "Waiting"
+    asked = {tuple(pilot["landings"]) for pilot in field.pilots()}
+    assert asked <= {("LCG.A.org/slurm/long",), ("LCG.A.org/slurm/long", "LCG.A.org/slurm/short")}
+    partitions = {name: partition for _, name, partition in field.batch_jobs()}
+    for pilot in field.pilots():
+        if pilot["site"]:
+            assert pilot["queue"] == partitions[pilot["stamp"]]
+
+
+@pytest.mark.timeout(120)
+def test_a_pilot_that_slurm_sent_to_the_wrong_place_is_given_nothing_there(field: Field) -> None:
+    """An entry that takes all pilots cannot be told what would do."""
+    field.tell_broker(QUEUES, entry="short")
+    [blue] = field.submit("cms", 1, Requirements={"Colour": "blue"})
+
+    said = field.once()
+    deadline = time.monotonic() + 60
+    while (pilot := field.pilots()[0])["status"] != "Done":
+        assert time.monotonic() < deadline, pilot
+        time.sleep(0.3)
+
+    assert said["submitted"] == 1
+    assert (pilot["queue"], pilot["jobs"], pilot["empty_reason"]) == ("short", 0, "no_task_queue")
+    assert field.service.operator().get(f"/api/v1/jobs/{blue}").json()["status"] == "Waiting"
