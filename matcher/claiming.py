@@ -16,7 +16,7 @@ from matcher.gates import Gate
 from matcher.requests import MatchRequest
 from matcher.resource import Resource
 from taskqueue import choosing, claims, match_requests, pilots
-from taskqueue.choosing import Passing
+from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Claimed, Given, Holder, Place, Taken, Want
 from taskqueue.match_requests import Key
 from taskqueue.task_queues import TaskQueue
@@ -234,24 +234,27 @@ def _take_from(conn: Connection, catch: _Catch, task_queues: Sequence[TaskQueue]
 
 def _choose(conn: Connection, catch: _Catch, task_queue: TaskQueue, now: datetime) -> list[Taken]:
     """Take the first job of a task queue that will do and that the place lets in."""
-    place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
-    passing = Passing() if gate is None else gate.passing(task_queue.vo)
-    task_queue_id = task_queue.task_queue_id
-    if job_id is None:
-        jobs = choosing.peek(conn, task_queue_id, place=place, passing=passing)
-    else:
-        jobs = iter(choosing.peek_at(conn, task_queue_id, job_id, place=place, passing=passing))
-    for job in jobs:
-        if gate is None or gate.admits(job):
-            taken = choosing.take(conn, task_queue_id, job.job_id, place=place, now=now)
-            if taken:
-                if gate is not None:
-                    gate.passed(taken, job)
-                return taken
-            catch.passed_over = True
-    if gate is not None and job_id is not None:
+    place, gate = catch.wish.place, catch.gate
+    for job in _choices(conn, catch, task_queue):
+        taken = choosing.take(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
+        if taken:
+            if gate is not None:
+                gate.passed(taken, job)
+            return taken
+        catch.passed_over = True
+    if gate is not None and catch.wish.job_id is not None:
         gate.kept_out(task_queue)
     return []
+
+
+def _choices(conn: Connection, catch: _Catch, task_queue: TaskQueue) -> Iterator[Waiting]:
+    """The jobs of a task queue that will do and that the place lets in."""
+    place, job_id, gate = catch.wish.place, catch.wish.job_id, catch.gate
+    if job_id is None:
+        return iter(()) if gate is None else gate.admitted(conn, task_queue, place)
+    passing = Passing() if gate is None else gate.passing(task_queue.vo)
+    jobs = choosing.peek_at(conn, task_queue.task_queue_id, job_id, place=place, passing=passing)
+    return (job for job in jobs if gate is None or gate.admits(job))
 
 
 def _hand_over(conn: Connection, catches: Sequence[_Catch], now: datetime) -> list[Look]:

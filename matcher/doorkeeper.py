@@ -13,25 +13,17 @@ from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.admission import Admission
 from cs_config.configuration import Configuration
-from matcher import job_ads, places
+from matcher import job_ads, kinds_waiting, places
 from matcher.job_ads import Job
+from matcher.kinds_waiting import BATCH, asks_owner_only, kind, looks_alike
 from requirements.values import Value
 from taskqueue import kinds
 from taskqueue.claims import Place
 from taskqueue.kinds import Kind
 from taskqueue.task_queues import TaskQueue
 
-#: Task queues in one statement; SQLite takes no more than 32,766 values.
-_BATCH: Final = 1000
-#: Kinds that are looked at before a claim; beyond that it is left to the claim to look.
-_MOST_KINDS: Final = 5000
-#: Refused kinds that a claim is told to leave out.
-_MOST_REFUSED: Final = 500
 #: Kinds that are remembered; beyond that we start anew.
 _REMEMBERED: Final = 50_000
-#: What tells jobs of one kind apart.
-_OF_EACH: Final = frozenset({"jobid", "jobname", "priority"})
-_OF_OWNER: Final = frozenset(job_ads.identity(vo="", owner="", owner_group=""))
 
 
 class Doorkeeper:
@@ -56,50 +48,40 @@ class Doorkeeper:
 
     def asks_job(self, task_queue: TaskQueue) -> bool:
         """Whether jobs of the task queue may be told apart here."""
-        return any(not _OF_OWNER.issuperset(each.asks) for each in self._of(task_queue.requirement_class.vo))
+        return not all(asks_owner_only(each.asks) for each in self._of(task_queue.requirement_class.vo))
 
     def open_to(self, conn: Connection, task_queues: Sequence[TaskQueue]) -> list[TaskQueue]:
         """The task queues that have a job which may be admitted."""
         undecided = [each.task_queue_id for each in task_queues if self.asks_job(each)]
         closed: set[int] = set()
-        for start in range(0, len(undecided), _BATCH):
-            closed |= self._closed(conn, undecided[start : start + _BATCH])
+        for start in range(0, len(undecided), BATCH):
+            closed |= self._closed(conn, undecided[start : start + BATCH])
         return [each for each in task_queues if each.task_queue_id not in closed and self._owner_may(each)]
 
     def _owner_may(self, task_queue: TaskQueue) -> bool:
         vo = task_queue.requirement_class.vo
         whose = job_ads.identity(vo=vo, owner=task_queue.owner, owner_group=task_queue.owner_group)
-        decided = (each for each in self._of(vo) if _OF_OWNER.issuperset(each.asks))
+        decided = (each for each in self._of(vo) if asks_owner_only(each.asks))
         return self._all(decided, whose)
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
         """Those of the task queues of which every kind is refused."""
-        rows = kinds.waiting_in(conn, task_queue_ids, most=_MOST_KINDS)
-        if len(rows) == _MOST_KINDS:
+        rows = kinds.waiting_in(conn, task_queue_ids, most=kinds_waiting.MOST)
+        if len(rows) == kinds_waiting.MOST:
             return set()
         self._judge(conn, rows)
-        may = {row.task_queue_id for row in rows if self._kinds.get(_kind(row), True)}
+        may = {row.task_queue_id for row in rows if self._kinds.get(kind(row), True)}
         return set(task_queue_ids) - may
 
     def _judge(self, conn: Connection, rows: Sequence[Row[Any]]) -> None:
         if len(self._kinds) > _REMEMBERED:
             self._kinds.clear()
-        new = [row for row in rows if _kind(row) not in self._kinds]
-        ids = sorted({row.description_id for row in new})
-        bodies: dict[int, str] = {}
-        for start in range(0, len(ids), _BATCH):
-            bodies |= kinds.bodies(conn, ids[start : start + _BATCH])
-        for row in new:
-            if (body := bodies.get(row.description_id)) is not None:
-                self._kinds[_kind(row)] = self._may_be_admitted(row, job_ads.described(body, None))
-        refused = dict.fromkeys(_kind(row) for row in rows if not self._kinds.get(_kind(row), True))
-        self._refused = tuple(dict.fromkeys((*refused, *self._refused)))[:_MOST_REFUSED]
-
-    def _may_be_admitted(self, kind: Row[Any], stated: Mapping[str, Value]) -> bool:
-        """False only where it is certain of every job of the kind."""
-        ad = job_ads.of_kind(kind, stated)
-        certain = [each for each in self._of(kind.vo) if _is_of_kind(each, ad)]
-        return self._all(certain, ad)
+        for row, ad in kinds_waiting.ads(conn, [row for row in rows if kind(row) not in self._kinds]):
+            # False only where it is certain of every job of the kind.
+            certain = (each for each in self._of(row.vo) if looks_alike(each.asks, ad))
+            self._kinds[kind(row)] = self._all(certain, ad)
+        refused = dict.fromkeys(kind(row) for row in rows if not self._kinds.get(kind(row), True))
+        self._refused = tuple(dict.fromkeys((*refused, *self._refused)))[: kinds_waiting.MOST_REFUSED]
 
     def _of(self, vo: str) -> tuple[Admission, ...]:
         if vo not in self._admissions:
@@ -144,13 +126,3 @@ def _at(config: Configuration, place: Place, vos: frozenset[str]) -> Doorkeeper 
         if any(config.usable(queue, vo) and admissions.of(config, queue, vo) for vo in vos)
     ]
     return Doorkeeper(config, asking) if asking else None
-
-
-def _kind(row: Row[Any]) -> Kind:
-    return row.description_id, row.job_type, row.job_group
-
-
-def _is_of_kind(admission: Admission, ad: Mapping[str, Value]) -> bool:
-    """Whether all jobs of a kind look the same to it: what it asks for has no placeholders."""
-    asked = (ad.get(name) for name in admission.asks)
-    return _OF_EACH.isdisjoint(admission.asks) and not any("%" in str(value) for value in asked)

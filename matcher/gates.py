@@ -5,20 +5,23 @@ taken is written down with the claim: what one transaction sees free, no other g
 is configured, nothing is locked or counted.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
-from matcher import limits, standings
+from matcher import job_ads, kinds_waiting, limits, standings
 from matcher.doorkeeper import Doorkeeper
+from matcher.kinds_waiting import KnownKinds
 from matcher.limits import Bucket, Condition
 from matcher.standings import Standing
 from requirements.values import fold
 from taskqueue import bans, choosing, claims, matching_delays, reservations, scopes
 from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Place, Taken
+from taskqueue.kinds import Kind
 from taskqueue.matching_delays import Level
 from taskqueue.task_queues import TaskQueue
 
@@ -39,11 +42,14 @@ class Gate:
         *,
         banned: bool,
         keeper: Doorkeeper | None = None,
+        kinds: KnownKinds,
     ) -> None:
+        self._kinds = kinds
         self.keeper = keeper  #: speaks for queues that tell jobs apart; None: they need not be asked any more
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
+        self._refused: tuple[Kind, ...] = ()  # kinds of jobs that throttles let none of in, as they stand
         self.refused: str | None = BANNED if banned else None  #: one word, once something was kept out
         self.reserved: list[tuple[str, reservations.Key]] = []
 
@@ -65,7 +71,7 @@ class Gate:
         return Passing(
             job_type=fold(TEST) if self._banned else "",
             kept_out=frozenset(kept_out),
-            refused=() if self.keeper is None else self.keeper.refused,
+            refused=(*(() if self.keeper is None else self.keeper.refused), *self._refused),
         )
 
     def most(self, wanted: int) -> int:
@@ -82,6 +88,10 @@ class Gate:
             return False
         if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
             self.refused = self.refused or LIMITS
+            return False
+        whose = job_ads.identity(vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group)
+        if not all(each.throttled.admits(whose) for each in self._standing if each.asks_owner_only):
+            self.refused = self.refused or THROTTLED
             return False
         return True
 
@@ -105,12 +115,43 @@ class Gate:
         worth = self.worth(conn, task_queues, place)
         if not any(each.asks_job for each in self._standing):
             return bool(worth)
-        passing = {each.vo: self.passing(each.vo) for each in worth}
-        return any(
-            self.admits(job)
-            for each in worth
-            for job in choosing.peek(conn, each.task_queue_id, place=place, passing=passing[each.vo])
-        )
+        return any(True for each in worth for _ in self.admitted(conn, each, place))
+
+    def admitted(
+        self, conn: Connection, task_queue: TaskQueue, place: Place, *, most: float = math.inf
+    ) -> Iterator[Waiting]:
+        """The jobs of a task queue that may be taken next, in order.
+
+        Where a whole page of them is refused, the others are asked kind by kind instead of one by one.
+
+        Args:
+            conn: Read only.
+            task_queue: Where they wait.
+            place: Where they would run.
+            most: Jobs that are asked one by one.
+        """
+        asked = 0
+        for page in choosing.pages(
+            conn, task_queue.task_queue_id, place=place, passing=lambda: self.passing(task_queue.vo)
+        ):
+            some = False
+            for job in page:
+                if self.admits(job):
+                    some = True
+                    yield job
+            asked += len(page)
+            if asked >= most or not (some or self._has_other_kinds(conn, task_queue)):
+                return
+
+    def _has_other_kinds(self, conn: Connection, task_queue: TaskQueue) -> bool:
+        """Whether the throttles may let in some kind of the jobs; those that they refuse are noted."""
+        asking = [each for each in self._standing if each.asks_job]
+        if not asking:
+            return True
+        kinds = self._kinds.waiting_in(conn, task_queue.task_queue_id)
+        refused = {kind for each in asking for kind in each.refused(kinds)}
+        self._refused = tuple(refused.union(self._refused))[: kinds_waiting.MOST_REFUSED]
+        return len(refused) < len(kinds) or len(kinds) == kinds_waiting.MOST
 
     def admits(self, job: Waiting) -> bool:
         """Whether this job may be taken next."""
@@ -132,6 +173,7 @@ class Gate:
     def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:
         """Count jobs that were taken; `job` where it had to be asked for."""
         keys = [(row.job_id, row.epoch) for row in taken]
+        self._refused = ()
         for each in self._standing:
             each.matched(len(keys))
             self.reserved += ((each.scope.scope, key) for key in keys)
@@ -148,7 +190,9 @@ class Gates:
         standing: Mapping[str, Standing],
         conditions: Mapping[str, Sequence[Condition]],
         banned: Collection[str],
+        kinds: KnownKinds,
     ) -> None:
+        self._kinds = kinds
         self._standing = standing
         self._conditions = conditions
         self._banned = banned
@@ -167,7 +211,7 @@ class Gates:
         banned = place.site in self._banned
         if not (standing or conditions or banned or keeper):
             return None
-        self._gates.append(Gate(standing, conditions, banned=banned, keeper=keeper))
+        self._gates.append(Gate(standing, conditions, banned=banned, keeper=keeper, kinds=self._kinds))
         return self._gates[-1]
 
     def write(self, conn: Connection) -> None:
@@ -243,6 +287,7 @@ def _gates(
         standings.of(conn, config, [found[name] for name in found if name in config.throttles], now),
         limits.conditions(conn, config, limited, now) if limited else {},
         banned,
+        kinds_waiting.known(conn),
     )
 
 

@@ -55,11 +55,11 @@ def _all(conn: Connection, by_id: dict[int, TaskQueue]) -> Iterator[Listing]:
 
 
 def _admitted(conn: Connection, task_queue: TaskQueue, place: Place, gate: Gate) -> Listing:
-    passing, task_queue_id = gate.passing(task_queue.vo), task_queue.task_queue_id
-    jobs = islice(choosing.peek(conn, task_queue_id, place=place, passing=passing), _ASKED)
-    admitted = (job.job_id for job in jobs if gate.admits(job))
+    admitted = islice(gate.admitted(conn, task_queue, place, most=_ASKED), _NAMED_JOBS)
+    job_ids = tuple(job.job_id for job in admitted)
+    passing = gate.passing(task_queue.vo)
     return Listing(
         task_queue=task_queue,
-        waiting=choosing.count(conn, task_queue_id, place=place, passing=passing),
-        job_ids=tuple(islice(admitted, _NAMED_JOBS)),
+        waiting=choosing.count(conn, task_queue.task_queue_id, place=place, passing=passing),
+        job_ids=job_ids,
     )

@@ -1,6 +1,6 @@
 """How the throttles of sites, CEs and queues stand at a moment."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -8,10 +8,12 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from cs_config.throttle import Stale, Throttle
-from matcher import job_ads, throttles
+from matcher import job_ads, kinds_waiting, throttles
 from matcher.job_ads import Job
 from matcher.throttles import OPEN, Room, Throttled
+from requirements.values import Value, exact
 from taskqueue import presence, reservations
+from taskqueue.kinds import Kind
 from taskqueue.scopes import Scope
 
 NOT_FRESH = "no fresh advertisement"
@@ -42,6 +44,23 @@ class Standing:
     def admits(self, job: Job) -> bool:
         """Whether the site takes this very job, as far as it asks who it is."""
         return not self.asks_job or self.throttled.admits(job_ads.of(job))
+
+    def refused(self, kinds: Iterable[tuple[Kind, Mapping[str, Value]]]) -> Iterator[Kind]:
+        """The kinds of which certainly no job is admitted; asked once for all that look the same here."""
+        asks = sorted(self.throttled.asks)
+        said: dict[Hashable, bool] = {}
+        for kind, ad in kinds:
+            if kinds_waiting.looks_alike(asks, ad):
+                seen = tuple(exact(ad.get(name)) for name in asks)
+                if seen not in said:
+                    said[seen] = self.throttled.admits(ad)
+                if not said[seen]:
+                    yield kind
+
+    @property
+    def asks_owner_only(self) -> bool:
+        """Whether the job makes a difference, and of it only whose it is."""
+        return self.asks_job and kinds_waiting.asks_owner_only(self.throttled.asks)
 
     @property
     def asks_job(self) -> bool:

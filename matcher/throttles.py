@@ -12,7 +12,7 @@ from cs_config.throttle import LIMITS, Policy, Throttle
 from requirements import two_sided
 from requirements.errors import InvalidInput
 from requirements.two_sided import TwoSided
-from requirements.values import Value, as_value, lookup
+from requirements.values import Value, as_value, fold, lookup
 
 JOBS = "CurrentJobs"
 SUBMITTING = "CurrentSubmittingJobs"
@@ -101,6 +101,12 @@ class Throttled:
     def asks_job(self) -> bool:
         """Whether the job makes a difference."""
         return any(each.asks_other for each in self._expressions())
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The folded names of the job that make a difference."""
+        own = self.attributes()
+        return frozenset(fold(name) for each in self._expressions() for name in each.asked_of_other(own))
 
     def admits(self, job: Mapping[str, Value]) -> bool:
         """Whether the expression is true of this job; policies without one admit any."""

@@ -1,6 +1,6 @@
 """Taking jobs one by one, where a place asks who each is before it lets it in."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -104,13 +104,22 @@ def left(
     return taking.ask(conn, LEFT, task_queue_ids, {**passing.values(), **taking.at_place(place)})
 
 
-def peek(conn: Connection, task_queue_id: int, *, place: Place, passing: Passing) -> Iterator[Waiting]:
-    """The jobs of a task queue in the order in which they would be taken."""
+def pages(
+    conn: Connection, task_queue_id: int, *, place: Place, passing: Callable[[], Passing]
+) -> Iterator[Sequence[Waiting]]:
+    """The jobs of a task queue in the order in which they would be taken, a hundred at once.
+
+    Args:
+        conn: Read only.
+        task_queue_id: The task queue.
+        place: Where they would run.
+        passing: Which are worth a look; asked again for each page.
+    """
     after: tuple[float, int] = (float("inf"), 0)
     while True:
         values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
-        rows = conn.execute(PEEK, {**values, **passing.values(), **taking.at_place(place)}).all()
-        yield from rows
+        rows = conn.execute(PEEK, {**values, **passing().values(), **taking.at_place(place)}).all()
+        yield rows
         if len(rows) < _PEEKED:
             return
         after = (rows[-1].rank, rows[-1].job_id)

@@ -155,6 +155,57 @@ def test_polling_where_an_expression_lets_no_job_in_writes_nothing(engine: Engin
     assert _ids(_ask(matcher, 9)) == [wanted]
 
 
+GROUP_2 = "{Policy: expression, Requirements: 'TARGET.JobGroup == \"g2\"', Stale: derived}"
+CHEF = "{Policy: expression, Requirements: 'TARGET.Owner == \"chef\"', Stale: derived}"
+
+
+@pytest.mark.parametrize("asks", [GROUP_2, CHEF], ids=["group", "owner"])
+def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuses(
+    engine: Engine, now: datetime, asks: str
+) -> None:
+    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+
+    def cost() -> int:
+        with _read_only():
+            _ask(matcher)
+            statements.clear()
+            assert _ask(matcher).refused == "throttled"
+        return len(statements)
+
+    _put(engine, now, 150, job_group="g1")
+    few = cost()
+    _put(engine, now, 600, job_group="g1")
+    assert cost() == few
+    [wanted] = _put(engine, now, 1, job_group="g2", owner="chef")
+    assert _ids(_ask(matcher, 9)) == [wanted]
+    assert _ask(matcher).refused == "throttled"
+
+
+def test_a_job_is_asked_itself_where_its_name_tells_it_from_others_of_its_kind(
+    engine: Engine, now: datetime
+) -> None:
+    asks = "{Policy: expression, Requirements: 'TARGET.JobName == \"last\"', Stale: derived}"
+    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    _put(engine, now, 210, job_name="first")
+    [wanted] = _put(engine, now, 1, job_name="last")
+    assert _ids(_ask(matcher, 9)) == [wanted]
+
+
+def test_a_kind_that_was_refused_is_asked_again_after_each_match(engine: Engine, now: datetime) -> None:
+    """The more there are at the site, the more it takes: an odd site, but its own."""
+    requirements = 'TARGET.JobGroup == "g2" || CurMatches > 0'
+    asks = f"{{Policy: expression, Requirements: '{requirements}', Stale: derived}}"
+    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    others = _put(engine, now, 120, job_group="g1")
+    [wanted] = _put(engine, now, 1, job_group="g2")
+    assert _ids(_ask(matcher, 3)) == [wanted, *others[:2]]
+
+
 def test_polling_without_a_token_or_at_a_limit_of_ones_vo_writes_nothing(
     engine: Engine, now: datetime
 ) -> None:

@@ -46,14 +46,14 @@ def _lsf(directory: Path, _: pytest.FixtureRequest) -> Bench:
     shell = GlitchyShell(shell=LocalShell(environment=environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
     system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
-    return Bench(system=system, queue="normal", faults=shell)
+    return Bench(system=system, queue="normal", faults=shell, poll=0.05)
 
 
 def _htcondor(directory: Path, _: pytest.FixtureRequest) -> Bench:
     environment = commands.environment("htcondor.py", commands.HTCONDOR, directory.parent / "htcondor")
     shell = GlitchyShell(shell=LocalShell(environment=environment))
     system = HTCondor(areas=WorkAreas(directory=str(directory), shell=shell))
-    return Bench(system=system, queue="htcondor", faults=shell)
+    return Bench(system=system, queue="htcondor", faults=shell, poll=0.05)
 
 
 def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
+from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.bench import Bench
+from pilotage.fabric.batch.command import Command
 from pilotage.fabric.batch.conformance import CHECKS
 from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.batch.glitches import GlitchyShell
@@ -17,6 +19,7 @@ from pilotage.fabric.batch.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.ssh_server import SshServer
+from tests.stand_ins import commands
 
 pytestmark = pytest.mark.debian("ssh")
 
@@ -131,4 +134,15 @@ def test_slurm_behind_a_head_node_does_what_it_must(
         shell = GlitchyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
         with closing(Bench(system=Slurm(areas=areas), queue="short", faults=shell)) as bench:
+            CHECKS[check](bench)
+
+
+@pytest.mark.parametrize("check", ["round_trip", "kill_by_stamp", "late_reference"])
+def test_lsf_behind_a_head_node_does_what_it_must(server: SshServer, tmp_path: Path, check: str) -> None:
+    environment = commands.environment("lsf.py", commands.LSF, tmp_path / "lsf")
+    with closing(SshShell(server.host(environment=environment))) as ssh:
+        shell = GlitchyShell(shell=ssh)
+        areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
+        system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
+        with closing(Bench(system=system, queue="normal", faults=shell, poll=0.05)) as bench:
             CHECKS[check](bench)
