@@ -15,7 +15,8 @@ def probe(directory: Path, name: str, script: str, *, mode: int = 0o755) -> None
 
 
 def test_lines_are_facts_and_words_are_tags(tmp_path: Path) -> None:
-    probe(tmp_path, "a", "echo 'Root = 6.30/04'; echo Singularity; echo Memory=8000; echo "Version=\\"6.30\\""; echo; echo Fast=true")
+    lines = ["Root = 6.30/04", 'Version="6.30"', "Singularity", "Memory=8000", "", "Fast=true"]
+    probe(tmp_path, "a", "cat <<'END'\n" + "\n".join(lines) + "\nEND")
     probe(tmp_path, "b", 'echo \'Releases=["r1", "r2"]\'; echo GPUModel=null; echo Singularity')
     probe(tmp_path, "README", "echo Wrong", mode=0o644)
     probe(tmp_path, ".hidden", "echo Wrong")
