@@ -28,7 +28,7 @@ def require(conn: Connection, caller: Caller, lease: str) -> Attempt:
 
 
 def _is_of_gateway(caller: Caller, attempt: Attempt) -> bool:
-    """Whether it came to the caller's site and VO by a gateway: the same one with another token, as a rule."""
+    """Whether it came to the caller's site and VO by a gateway (this one, with another token)."""
     return (
         caller.role is Role.GATEWAY
         and attempt.holder.startswith(f"{Role.GATEWAY}:")
