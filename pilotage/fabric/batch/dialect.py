@@ -83,7 +83,7 @@ class Joined(_Data):
 
     option: str = Field(min_length=1)
     between: str = Field(default=",", min_length=1)
-    #: Names whose values add up, with what stands between them; of others the last one holds.
+    #: Names whose values add up, with what stands between them; of amounts the larger holds, else the last.
     parts: dict[str, str] = Field(default_factory=dict)
 
 

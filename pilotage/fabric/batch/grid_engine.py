@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
+from pilotage.fabric.batch import joining
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
 from pilotage.fabric.batch.commanded import Commanded
+from pilotage.fabric.batch.dialect import Joined
 from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.batch.listing import Row
 from pilotage.fabric.batch.shell import Completed
@@ -22,6 +24,7 @@ _PREFIX = "p."
 _AWAY = ("commlib error", "unable to contact qmaster", "unable to send message to qmaster")
 #: How far back the accounting file is asked.
 _DAYS = "7"
+_REQUESTS = Joined(option="-l")
 _ACCOUNTED = re.compile(r"^=+$", re.MULTILINE)
 
 
@@ -49,9 +52,7 @@ class GridEngine(Commanded):
             *("qsub", "-terse", "-N", _PREFIX + job.stamp, "-q", job.queue),
             *("-wd", self.areas.path(job.stamp), "-o", "/dev/null", "-e", "/dev/null"),
             *("-r", "n", "-notify", "-S", "/bin/sh", "-w", "e"),
-            *_asked(job.resources, self.words),
-            *self.flags,
-            *job.flags,
+            *_joined((*_asked(job.resources, self.words), *self.flags, *job.flags)),
             script,
         ]
 
@@ -109,6 +110,11 @@ class GridEngine(Commanded):
         """Everybody's jobs, or our own."""
         whose = ["-u", user] if user else []
         return list(_tree(self._run(["qstat", *whose, "-r", "-xml"])).iter("job_list"))
+
+
+def _joined(words: Sequence[str]) -> Sequence[str]:
+    """Requests in one, but where some are soft: of these the place matters."""
+    return words if "-soft" in words else joining.join(words, _REQUESTS)
 
 
 def _asked(resources: Resources, words: Words) -> list[str]:

@@ -1,8 +1,23 @@
-"""Arguments of one option put into one, for commands that take only the last of them."""
+"""Arguments of one option put into one, for commands that take only the last of them.
 
+What the slot of a pilot asks for, and what flags for its jobs do, may be said of the same thing: then the
+batch system is told both, and of two amounts the larger, so that flags never take from a slot.
+"""
+
+import re
 from collections.abc import Sequence
 
 from pilotage.fabric.batch.dialect import Joined
+
+_AMOUNT = re.compile(r"(\d+)(\D*)", re.ASCII)
+
+
+def larger(before: str, after: str) -> str:
+    """Of two amounts in one unit the larger; of others the one that is said last."""
+    one, two = _AMOUNT.fullmatch(before), _AMOUNT.fullmatch(after)
+    if one is None or two is None or one[2] != two[2]:
+        return after
+    return before if int(one[1]) > int(two[1]) else after
 
 
 def join(words: Sequence[str], joined: Joined) -> list[str]:
@@ -15,9 +30,9 @@ def join(words: Sequence[str], joined: Joined) -> list[str]:
     values: dict[str, str] = {}
     for item in (item for argument in arguments for item in argument.split(joined.between)):
         name, sign, value = item.partition("=")
-        before = values.get(name)
-        if before is not None and (between := joined.parts.get(name)) is not None:
-            value = _added(before.removeprefix("="), value, between)
+        if name in values:
+            before, between = values[name].removeprefix("="), joined.parts.get(name)
+            value = larger(before, value) if between is None else _added(before, value, between)
         values[name] = sign + value
     if not values:
         return rest

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from pilotage.fabric.batch.amount import larger
+from pilotage.fabric.batch.joining import larger
 
 
 def once(arguments: Iterable[str]) -> list[str]:

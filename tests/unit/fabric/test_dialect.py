@@ -78,6 +78,15 @@ def test_pbs_is_asked_for_resources_in_one_option_and_flags_add_to_them() -> Non
     ]
 
 
+def test_flags_for_a_job_never_take_from_the_slot() -> None:
+    system, shell = speaking("pbs", qsub=said("17.head\n"))
+
+    system.submit(job(resources=Resources(memory=4000), flags=("-l", "mem=100mb,file=5mb")))
+
+    [command] = shell.ran
+    assert "mem=4000mb,file=5mb" in " ".join(command)
+
+
 def test_lsf_is_asked_for_resources_and_what_it_gives_to_a_shell_is_quoted() -> None:
     shell = Telling({"bsub": said("Job <17> is submitted to queue <long>.\n")})
     areas = WorkAreas(directory="/a shared", shell=shell)
@@ -146,6 +155,7 @@ Job Id: 18.head.example.org
         ("C", "0", State.DONE, 0),
         ("C", "7", State.FAILED, 7),
         ("C", "271", State.FAILED, 143),
+        ("C", "", State.MISSING, None),  # what it left may come later
         ("Y", "", State.UNKNOWN, None),
     ],
 )

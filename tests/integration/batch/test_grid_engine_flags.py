@@ -1,0 +1,31 @@
+"""What a real Grid Engine is told when a slot and flags ask for the same."""
+
+import uuid
+
+import pytest
+
+from pilotage.fabric.batch.batch_system import BatchJob, Resources
+from pilotage.fabric.batch.grid_engine import GridEngine
+from pilotage.fabric.batch.work_area import WorkAreas
+from tests.grid_engine import GridEngine as Cell
+
+pytestmark = pytest.mark.debian("gridengine")
+
+
+def test_flags_add_to_what_a_slot_has_and_never_take_from_it(grid_engine: Cell) -> None:
+    shell = grid_engine.shell
+    system = GridEngine(areas=WorkAreas(directory=f"{shell.home}/flags", shell=shell))
+    job = BatchJob(
+        stamp=f"test-{uuid.uuid4()}",
+        script="#!/bin/sh\nsleep 600\n",
+        queue="short",
+        resources=Resources(memory=300, wall_time=300),
+        flags=("-l", "h_vmem=100M,h_rt=400"),
+    )
+
+    reference = system.submit(job)
+    told = shell.run(["qstat", "-j", reference]).stdout
+    shell.run(["qdel", reference])
+
+    [requests] = [line.split()[-1] for line in told.splitlines() if line.startswith("hard resource_list")]
+    assert sorted(requests.split(",")) == ["h_rt=400", "h_vmem=300M"]
