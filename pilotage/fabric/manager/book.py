@@ -186,8 +186,9 @@ def _locked(directory: Path) -> TextIO:
 
 def _connected(path: Path) -> sqlite3.Connection:
     try:
+        path.touch(mode=0o600)  # leases are in it
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise StateUnusable(f"{path}: {error}") from error
     try:
         connection.row_factory = sqlite3.Row

@@ -40,8 +40,9 @@ class Gathered:
         """
         if len(archive) > self.limit:
             return self._added(job, [f"its output is left out: more than {self.limit} bytes"])
+        self._make()
         shutil.rmtree(self._aside, ignore_errors=True)
-        self._aside.mkdir(parents=True)
+        self._aside.mkdir()
         try:
             unpacking.unpack(io.BytesIO(archive), self._aside, limit=self.limit)
         except unpacking.UnsafeArchive as error:
@@ -57,7 +58,7 @@ class Gathered:
 
     def write(self, name: str, content: bytes) -> None:
         """Add a file."""
-        self._files.mkdir(parents=True, exist_ok=True)
+        self._make()
         (self._files / name).write_bytes(content)
 
     def pack(self, limit: int) -> Packed:
@@ -87,6 +88,11 @@ class Gathered:
     def remove(self) -> None:
         """Remove all of it."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _make(self) -> None:
+        """Make the directories; outputs are nobody's business but their owners'."""
+        self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._files.mkdir(parents=True, exist_ok=True)
 
     @property
     def _files(self) -> Path:

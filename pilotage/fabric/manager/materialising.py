@@ -6,11 +6,9 @@ again only after the batch system has said for long enough that it has no such j
 so that of two batch jobs, should the first one come to light after all, only one starts.
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import BatchJob
 from pilotage.fabric.batch.errors import SubmissionRefused, SubmissionUncertain
@@ -67,19 +65,23 @@ class Materialising:
         return planned
 
     def _pack(self, entry: Entry) -> Entry:
-        with tempfile.TemporaryDirectory(dir=self.habits.directory) as directory:
-            sandbox = Path(directory, "sandbox")
-            with sandbox.open("w+b") as file:
-                limit = self.habits.sandbox_limit
-                found = self.station.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
-            archive = bundle.content(sandbox if found else None)
-        farm = self.station.farm_of(entry)
-        area = shared_area.area_of(entry, farm, self.book.key)
+        archive = self._archive(entry)
+        area = shared_area.area_of(entry, self.station.farm_of(entry), self.book.key)
         area.shell.write(area.archive, archive)
         packed = replace(entry, packed=True)
         log = [f"archive of {len(archive)} bytes at {area.archive}"]
         self.book.write(entry.key, now=self.clock(), entry=packed, log=log)
         return packed
+
+    def _archive(self, entry: Entry) -> bytes:
+        sandbox = self.habits.directory / "sandbox"
+        try:
+            with sandbox.open("w+b") as file:
+                limit = self.habits.sandbox_limit
+                found = self.station.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
+            return bundle.content(sandbox if found else None)
+        finally:
+            sandbox.unlink(missing_ok=True)
 
     def _submit(self, entry: Entry, jobs: Sequence[LocalJob]) -> None:
         waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]

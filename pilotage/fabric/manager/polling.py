@@ -66,7 +66,7 @@ class Polling:
             self._ended_at.pop(each.job.stamp, None)
             job, line = looking.judged(each, entry, self.habits)
             if each.lookup.state is State.GONE:
-                job = self._disarmed(farm, each.job, job)
+                job, line = self._disarmed(farm, each.job, job, line)
             if job != each.job:
                 changed.append(job)
             log += [line] * bool(line)
@@ -82,15 +82,16 @@ class Polling:
         since = self._ended_at.setdefault(seen.job.stamp, self.monotonic())
         return self.monotonic() - since < self.habits.settle
 
-    def _disarmed(self, farm: Farm, before: LocalJob, after: LocalJob) -> LocalJob:
-        """See to it that what is gone comes to nothing, before it is tried again under another stamp."""
+    def _disarmed(self, farm: Farm, before: LocalJob, after: LocalJob, line: str) -> tuple[LocalJob, str]:
+        """See to it that what is gone comes to nothing, before it is submitted again."""
         if after.stamp != before.stamp:
             farm.system.kill([before.handle])
             farm.system.forget([before.handle])
         elif after.state is LocalState.UNSUBMITTED and (found := farm.system.find([before.stamp])):
             reference = found[before.stamp][0]
-            return replace(before, state=LocalState.WAITING, reference=reference, was_submitted=True)
-        return after
+            adopted = replace(before, state=LocalState.WAITING, reference=reference, was_submitted=True)
+            return adopted, f"local job {before.number}: found as {reference}, {before.stamp}"
+        return after, line
 
 
 def _may_have_marks(job: LocalJob, lookups: Mapping[str, Lookup]) -> bool:

@@ -75,7 +75,7 @@ class Round:
 
     def _gather(self, entry: Entry) -> None:
         jobs = self.book.local_jobs(entry.key)
-        if not jobs or any(each.state not in ENDED for each in jobs):
+        if not jobs or entry.forgotten or any(each.state not in ENDED for each in jobs):
             return
         if not entry.gathering:
             if not self.station.may_gather(entry.taken, self._busy(entry.key)):
