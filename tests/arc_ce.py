@@ -49,6 +49,7 @@ map_to_user=tokens {account}
 user=root
 controldir={directory}/control
 sessiondir={directory}/session
+tmpdir={directory}/tmp
 logfile={directory}/arex.log
 joblog={directory}/jobs.log
 pidfile={directory}/arex.pid
@@ -154,9 +155,10 @@ class ArcCe:
         _wait(lambda: bool(self.taken(prefix)))
 
     def _lay_out(self, lrms: str, queues: tuple[str, ...]) -> None:
-        for name in ("control", "session", "trusted"):
+        for name in ("control", "session", "tmp", "trusted"):
             (self.directory / name).mkdir()
-        (self.directory / "session").chmod(0o1777)
+        for name in ("session", "tmp"):
+            (self.directory / name).chmod(0o1777)
         self._trust(self.directory / "trusted" / "certificates")
         configuration = _CONFIGURATION.format(
             directory=self.directory,
@@ -203,7 +205,7 @@ class ArcCe:
     def _launch(self, script: str) -> None:
         """Start a daemon; it sees our authority in the place where the issuers of tokens are looked up."""
         trusted = self.directory / "trusted"
-        mount = 'mount --bind "$0" /etc/grid-security && exec "$1"'
+        mount = 'mkdir -p /etc/grid-security && mount --bind "$0" /etc/grid-security && exec "$1"'
         self._run("unshare", "--mount", "sh", "-c", mount, str(trusted), str(self.directory / script))
 
     def _run(self, *command: str) -> str:

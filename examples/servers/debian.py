@@ -5,10 +5,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+#: What Debian asks before a package starts its service.
+_POLICY = Path("/usr/sbin/policy-rc.d")
+_NO = 101  #: the answer that forbids it
 #: Servers are not in everybody's path.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
@@ -49,6 +53,8 @@ def aside(package: str) -> Path:
 def install(suites: Iterable[Suite]) -> None:
     """Install the packages of suites, unpack what would drive out others; without any it does nothing.
 
+    No service of theirs is started: it would listen on all addresses.
+
     Raises:
         SystemExit: This is no Debian, or we are not root.
     """
@@ -64,9 +70,24 @@ def install(suites: Iterable[Suite]) -> None:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run([*apt, "update"], env=quiet, check=True)
     command = [*apt, "install", "--yes", "--no-install-recommends", *packages]
-    subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
+    with _none_started():
+        subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
     for package in sorted({package for suite in wanted for package in suite.aside}):
         _unpack(package, apt)
+
+
+@contextmanager
+def _none_started() -> Iterator[None]:
+    """Keep packages from starting their services; a rule that the host has stays."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text(f"#!/bin/sh\nexit {_NO}\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()
 
 
 def _unpack(package: str, apt: list[str]) -> None:

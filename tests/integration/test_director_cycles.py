@@ -15,7 +15,16 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Output, Report, Resources
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    Capacity,
+    Handle,
+    Output,
+    Report,
+    Resources,
+    State,
+)
 from pilotage.fabric.batch.glitches import Glitch, Glitchy
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 from pilotage.fabric.batch.local_host import LocalHost
@@ -535,3 +544,43 @@ def test_what_a_failed_pilot_wrote_is_kept_by_the_service(ground: Ground) -> Non
     [pilot] = [pilot for pilot in ground.pilots() if pilot["status"] == "Aborted"]
     kept = ground.service.operator().get(f"/api/v1/pilots/{pilot['stamp']}/output").json()
     assert (kept["stdout"], kept["stderr"]) == ("looking", "no such library")
+
+
+@dataclass
+class BlackHole:
+    """A host that takes lists of queues, and prefers the one on whose nodes every job ends at once."""
+
+    host: LocalHost
+
+    def submit(self, job: BatchJob) -> str:
+        breaks = "short" in job.queue.split(",")
+        script = "#!/bin/sh\nexit 3\n" if breaks else job.script
+        return self.host.submit(replace(job, queue="local", script=script))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.host, name)
+
+
+def test_a_queue_that_swallows_a_brokers_pilots_does_not_keep_the_jobs_from_another(ground: Ground) -> None:
+    ground.submit(2)
+    ground.system.system = Glitchy(system=BlackHole(ground.host))  # type: ignore[arg-type]
+    director = ground.director(brokers={"wms": replace(ROUTER, entry=None)})
+
+    for _ in range(12):
+        ground.cycle(director)
+        swallowed = [pilot["stamp"] for pilot in ground.pilots() if pilot["landings"] != [LONG]]
+        wait_until_over(ground, swallowed)
+        ground.ahead += timedelta(minutes=5)
+    ground.cycle(director)
+
+    sound = [pilot for pilot in ground.pilots() if pilot["status"] in ("Waiting", "Running")]
+    assert sound
+    assert all(pilot["landings"] == [LONG] for pilot in sound)
+
+
+def wait_until_over(ground: Ground, stamps: Sequence[str]) -> None:
+    deadline = time.monotonic() + 20
+    handles = [Handle(stamp=stamp) for stamp in stamps]
+    while {report.state for report in ground.host.status(handles).values()} - ENDED - {State.MISSING}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -128,13 +129,13 @@ class ArcRest:
 
     def write(self, reference: str, name: str, content: bytes) -> None:
         """Hand in an input file of a job."""
-        response = self._send("PUT", f"/jobs/{reference}/session/{name}", content=content)
+        response = self._send("PUT", _path(reference, "session", name), content=content)
         if not response.is_success:
             raise BatchSystemAway(_said(response))
 
     def read(self, reference: str, name: str, *, last: int) -> bytes:
         """The last bytes of a file of a job; empty if there is none."""
-        path = f"/jobs/{reference}/session/{name}"
+        path = _path(reference, "session", name)
         size = int(self._text("HEAD", path).headers.get("Content-Length", 0))
         if size == 0:
             return b""
@@ -142,7 +143,7 @@ class ArcRest:
 
     def note(self, reference: str, name: str) -> str:
         """One of the notes that A-REX keeps of a job, such as `failed` or `local`; empty if there is none."""
-        return self._text("GET", f"/jobs/{reference}/diagnose/{name}").text
+        return self._text("GET", _path(reference, "diagnose", name)).text
 
     def information(self) -> Item:
         """The CE with its queues. Source: GLUE 2."""
@@ -206,6 +207,10 @@ class ArcRest:
             raise NoAnswer(f"{self.url} gave no answer: {type(error).__name__} {error}") from error
         except (OSError, UnicodeDecodeError) as error:
             raise BatchSystemAway(f"{self.url}: token, certificate or authorities: {error}") from error
+
+
+def _path(reference: str, *parts: str) -> str:
+    return "/".join(("/jobs", *(quote(each, safe="") for each in (reference, *parts))))
 
 
 def _said(response: httpx.Response) -> str:
