@@ -262,3 +262,26 @@ def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -
         summary = gateway.talk(utc_now())
         assert summary.problems
         assert phases(gateway) == {job_id: Phase.SUBMITTING}
+
+
+def test_a_token_for_one_vo_more_goes_on_with_what_is_here(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+    (ground.directory / "given").write_text(ground.service.token("gateway", vo="cms,dune", site=SITE))
+    with ground.gateway() as gateway:
+        assert "lost" not in talk(gateway)
+        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+        end(gateway, job_id, DONE)
+        gateway.deliver()
+    assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Done", 1)
+
+
+def test_a_page_that_is_not_found_is_no_lost_lease(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        assert ground.line is not None
+        ground.line.astray = "/heartbeat"
+        assert gateway.talk(utc_now()).problems
+        assert phases(gateway) == {job_id: Phase.SUBMITTING}

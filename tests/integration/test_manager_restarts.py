@@ -400,3 +400,25 @@ def test_marks_that_a_shared_directory_shows_late_are_waited_for(site: Site, bat
     manager.advance()
 
     assert the_one(manager).local == {LocalState.FAILED: 1, LocalState.UNSUBMITTED: 1}
+
+
+def test_a_shared_directory_that_is_not_mounted_costs_no_output(site: Site, batch: PretendedBatch) -> None:
+    manager = site.manager()
+    manager.take(taken())
+    manager.advance()
+    batch.run()
+    manager.advance()
+    batch.run()
+    elsewhere = site.shared.rename(site.directory / "not-mounted")
+
+    for _ in range(3):
+        manager.advance()
+    assert the_one(manager).local == {LocalState.RUNNING: 1}
+    site.shared.mkdir()
+    manager.advance()
+    assert the_one(manager).local == {LocalState.RUNNING: 1}
+    site.shared.rmdir()
+    elsewhere.rename(site.shared)
+    manager.advance()
+
+    assert "std.out.1" in output(the_one(manager))

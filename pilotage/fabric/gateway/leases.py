@@ -21,8 +21,8 @@ from pilotage.fabric.pilot.transport import Refused
 
 log = logging.getLogger(__name__)
 
-#: What HTTP says of an attempt that is not ours any more.
-CLOSED = frozenset({404, 409})
+#: What the service says of an attempt that is not ours any more; any other refusal is no reason to give up.
+CLOSED = frozenset({"stale_lease", "lease_not_found"})
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Leases:
         try:
             self._obey(self.begin_or_beat(lease, grid_job), lease, summary)
         except Refused as error:
-            if error.status in CLOSED:
+            if error.code in CLOSED:
                 self._close(lease, error, summary)
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")
