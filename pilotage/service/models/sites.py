@@ -64,6 +64,7 @@ class Taken(BaseModel):
 
     accepted: bool = Field(description="False: one with a later watermark is known already.")
     as_of: int = Field(description="The watermark of the current one.")
+    warnings: list[str] = Field(description="Names that may be slips of the pen.")
 
 
 class ReservationAnswer(BaseModel):
