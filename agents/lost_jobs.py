@@ -87,23 +87,24 @@ def _give_up(mine: Turn, config: Configuration, vo: str) -> tuple[list[int], int
     """Ids that were rescheduled, and how many failed."""
     options = operations(config, vo)
     again: list[int] = []
-    failed = 0
-    for _ in range(_ROUNDS):
-        with mine.writing() as conn:
-            back, ended = lost.give_up(
-                conn,
-                vo=vo,
-                silent_since=_silent_since(mine, config, vo),
-                stalled_since=mine.now - timedelta(seconds=options.leases.stalled_grace),
-                max_rescheduling=options.job_scheduling.max_rescheduling,
-                now=mine.now,
-                most=_MOST,
-            )
-        again += back
-        failed += len(ended)
-        if len(back) + len(ended) < _MOST:
-            break
-    return again, failed
+    failed: list[int] = []
+
+    def step(conn: Connection) -> int:
+        back, ended = lost.give_up(
+            conn,
+            vo=vo,
+            silent_since=_silent_since(mine, config, vo),
+            stalled_since=mine.now - timedelta(seconds=options.leases.stalled_grace),
+            max_rescheduling=options.job_scheduling.max_rescheduling,
+            now=mine.now,
+            most=_MOST,
+        )
+        again.extend(back)
+        failed.extend(ended)
+        return len(back) + len(ended)
+
+    mine.repeat(step, most=_MOST, rounds=_ROUNDS)
+    return again, len(failed)
 
 
 def _silent_since(mine: Turn, config: Configuration, vo: str) -> datetime:
@@ -111,11 +112,4 @@ def _silent_since(mine: Turn, config: Configuration, vo: str) -> datetime:
 
 
 def _repeat(mine: Turn, step: Callable[[Connection], Sequence[int]]) -> int:
-    total = 0
-    for _ in range(_ROUNDS):
-        with mine.writing() as conn:
-            done = len(step(conn))
-        total += done
-        if done < _MOST:
-            break
-    return total
+    return mine.repeat(lambda conn: len(step(conn)), most=_MOST, rounds=_ROUNDS)

@@ -118,14 +118,7 @@ def _of_all(remove: Callable[..., int], before: datetime) -> _Step:
 
 
 def _repeat(mine: Turn, step: _Step) -> int:
-    total = 0
-    for _ in range(_ROUNDS):
-        with mine.writing() as conn:
-            removed = step(conn)
-        total += removed
-        if removed < _LIMIT:
-            break
-    return total
+    return mine.repeat(step, most=_LIMIT, rounds=_ROUNDS)
 
 
 def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore | None) -> int:

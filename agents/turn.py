@@ -1,6 +1,6 @@
 """One process at a time does an agent's work: a lease row with a fencing number."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -39,6 +39,29 @@ class Turn:
             if not agent_leases.still_held(conn, name=self.name, fence=self.fence):
                 raise TurnLostError(f"another process does the work of {self.name} now")
             yield conn
+
+    def repeat(self, step: Callable[[Connection], int], *, most: int, rounds: int) -> int:
+        """Take a step again, each time in a transaction of its own, until it did less than it may.
+
+        Args:
+            step: Does up to `most` things, and says how many.
+            most: Things of one step.
+            rounds: Steps of one cycle; the next one goes on.
+
+        Returns:
+            How many things were done.
+
+        Raises:
+            TurnLostError: The turn is over; what is committed stays.
+        """
+        total = 0
+        for _ in range(rounds):
+            with self.writing() as conn:
+                done = step(conn)
+            total += done
+            if done < most:
+                break
+        return total
 
     def finish(self) -> None:
         """Note that the cycle came through to its end."""
