@@ -240,6 +240,8 @@ def test_pilots_for_jobs_that_need_a_node_are_sent_with_its_flags_and_never_mixe
     assert summary.submitted == 5
     assert sorted(kinds.values()) == [2, 3]
     assert kinds["any"] == 3
+    plain = [stamp.split(".")[1] == "any" for stamp in ground.system.submitted]
+    assert plain == [False, False, True, True, True], "who takes any node comes last"
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])

@@ -38,8 +38,15 @@ class Delivering:
             Away: The service does not answer; the rest has to wait.
             StateUnusable: It is not known what has ended.
         """
-        ended = [each for each in self.manager.grid_jobs() if each.phase is Phase.ENDED]
-        return sum(self._one(each) for each in ended)
+        told, away = 0, None
+        for each in self.manager.grid_jobs():
+            try:
+                told += each.phase is Phase.ENDED and self._one(each)
+            except Away as error:  # it may be this output alone that does not get through
+                away = error
+        if away is not None:
+            raise away
+        return told
 
     def _one(self, grid_job: GridJob) -> bool:
         lease = self.leases.of(grid_job.taken)

@@ -77,6 +77,16 @@ def test_a_site_advertises_by_hand_and_shows_how_it_stands(run: Run, gateway: ht
     assert (status, [each["site"] for each in json.loads(out)["sites"]]) == (0, [SITE, "LCG.B.org"])
 
 
+def test_whole_numbers_are_shown_as_such(run: Run) -> None:
+    run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
+    status, out, _ = run("show", SITE, "--json")
+    [throttle] = json.loads(out)["throttles"]
+    shown = {**throttle["counters"], **throttle["limits"]}
+    assert (status, shown["CurMatches"], shown["MaxJobs"]) == (0, 1, 5)
+    assert {type(each) for each in shown.values()} == {int}
+    assert "1.0" not in run("show", SITE)[1]
+
+
 def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.Client) -> None:
     run("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
     assert len(ask(gateway)["matches"]) == 1
