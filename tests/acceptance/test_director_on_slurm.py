@@ -104,7 +104,8 @@ def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -
     field.file.write_text(yaml.safe_dump({**told, "orphans": {"listings": 3, "seconds": 1}}))
     ours, others = f"{field.name}.any.{1:024x}", f"{field.name}-2.any.{1:024x}"
     for name in (ours, others):
-        field.slurm.ask("sbatch", "--partition=short", f"--job-name={name}", "--wrap=sleep 600")
+        flags = ("--partition=short", "--output=/dev/null", f"--job-name={name}")
+        field.slurm.ask("sbatch", *flags, "--wrap=sleep 600")
 
     def living() -> set[str]:
         states = "--states=PENDING,RUNNING,CONFIGURING"
