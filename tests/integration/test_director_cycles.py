@@ -240,6 +240,8 @@ def test_pilots_for_jobs_that_need_a_node_are_sent_with_its_flags_and_never_mixe
     assert summary.submitted == 5
     assert sorted(kinds.values()) == [2, 3]
     assert kinds["any"] == 3
+    plain = [stamp.split(".")[1] == "any" for stamp in ground.system.submitted]
+    assert plain == [False, False, True, True, True], "who takes any node comes last"
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
@@ -475,11 +477,8 @@ ORPHANS = {"orphans": Evidence(listings=3, seconds=100)}
 
 def test_a_batch_job_that_nobody_knows_is_ended_after_looks_that_agree(ground: Ground) -> None:
     strange = "north.any.0123456789abcdef01234567"
-    others = [
-        "south.any.0123456789abcdef01234567",
-        "north-2.any.0123456789abcdef01234567",
-        "north.of-something",
-    ]
+    others = [f"{name}.any.0123456789abcdef01234567" for name in ("south", "north-2")]
+    others.append("north.12.1.3.1.0123456789")  # of a job manager that is called as we are
     for stamp in (strange, *others):
         ground.host.submit(BatchJob(stamp=stamp, script=SLEEPS, queue="local"))
     director = ground.director(**ORPHANS)

@@ -68,8 +68,9 @@ class Director:
         decided = self._decide(pilots, now, summary)
         summary.wanted = sum(decided.new.values())
         sending = Sending(sites=self.sites, pilots=self._pilots)
-        for post, number in decided.new.items():
-            sending.send(post, decided.pools.get(post, ()), number, summary)
+        # Those that want certain nodes first: pilots that take any node would fill theirs.
+        for post in sorted(decided.new, key=lambda post: not post.flags):
+            sending.send(post, decided.pools.get(post, ()), decided.new[post], summary)
         return summary
 
     def _own(self, now: datetime) -> list[Pilot]:
