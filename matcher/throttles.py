@@ -12,7 +12,7 @@ from cs_config.throttle import LIMITS, Policy, Throttle
 from requirements import two_sided
 from requirements.errors import InvalidInput
 from requirements.two_sided import TwoSided
-from requirements.values import Value, as_value, fold, lookup
+from requirements.values import Value, as_value, fold, lookup, normal_number
 
 JOBS = "CurrentJobs"
 SUBMITTING = "CurrentSubmittingJobs"
@@ -78,14 +78,14 @@ class Throttled:
     def limits(self) -> Mapping[str, float]:
         """Those that are set, by configuration or advertisement; the smaller holds."""
         found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
-        return {name: min(values) for name, values in found.items() if values}
+        return {name: normal_number(min(values)) for name, values in found.items() if values}
 
     @property
     def counters(self) -> Mapping[str, float]:
         """What is counted, CurMatches and the matches since the advertisement included."""
         said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
         said |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: normal_number(value) for name, value in said.items() if value is not None}
 
     def room(self) -> Room:
         """How many jobs the counters leave room for.

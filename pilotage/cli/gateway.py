@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -100,7 +99,7 @@ def _tell(summary: Summary, *, as_json: bool) -> None:
     for line in (*summary.away, *summary.problems):
         log.warning("%s", line)
     if as_json:
-        sys.stdout.write(json.dumps(asdict(summary), default=str) + "\n")
+        sys.stdout.write(json.dumps(output.fields(summary), default=str) + "\n")
     else:
         output.console().print(output.escape(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
     sys.stdout.flush()

@@ -1,9 +1,11 @@
 """What commands print: a table for people, JSON for machines."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any, ClassVar, Protocol
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -22,6 +24,12 @@ _COLOURS = {
 }
 
 
+class Record(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
 def console() -> Console:
     """Standard output."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
@@ -38,6 +46,11 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
         sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=False) + "\n")
     else:
         console().print(render())
+
+
+def fields(record: Record) -> dict[str, object]:
+    """A record as JSON takes it; `asdict` would count the pairs of a counter."""
+    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:

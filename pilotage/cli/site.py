@@ -79,6 +79,7 @@ def advertise(
             site_watch.watch(client, site, watch, every=every)
             return
         answer = client.advertise(site, site_watch.pairs(state or []))
+    site_watch.warn(answer)
     output.emit(answer, as_json=as_json, render=lambda: f"{site}: advertised")
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from cs_config.operations import operations
-from pilotage.service.callers import Caller
+from pilotage.service.callers import Caller, Role
 from pilotage.service.parts import Parts
 from taskqueue import attempts
 from taskqueue.attempts import Attempt
@@ -22,9 +22,19 @@ def require(conn: Connection, caller: Caller, lease: str) -> Attempt:
         LeaseNotFound: It is not, or there never was one.
     """
     attempt = attempts.get(conn, lease)
-    if not caller.is_operator and attempt.holder != caller.subject:
+    if not caller.is_operator and attempt.holder != caller.subject and not _is_of_gateway(caller, attempt):
         raise LeaseNotFound(lease)
     return attempt
+
+
+def _is_of_gateway(caller: Caller, attempt: Attempt) -> bool:
+    """Whether it came to the caller's site and VO by a gateway (this one, with another token)."""
+    return (
+        caller.role is Role.GATEWAY
+        and attempt.holder.startswith(f"{Role.GATEWAY}:")
+        and attempt.site in caller.sites
+        and attempt.vo in caller.vos
+    )
 
 
 def length(parts: Parts, vo: str) -> timedelta:

@@ -15,7 +15,16 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Output, Report, Resources
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    Capacity,
+    Handle,
+    Output,
+    Report,
+    Resources,
+    State,
+)
 from pilotage.fabric.batch.glitches import Glitch, Glitchy
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 from pilotage.fabric.batch.local_host import LocalHost
@@ -231,6 +240,8 @@ def test_pilots_for_jobs_that_need_a_node_are_sent_with_its_flags_and_never_mixe
     assert summary.submitted == 5
     assert sorted(kinds.values()) == [2, 3]
     assert kinds["any"] == 3
+    plain = [stamp.split(".")[1] == "any" for stamp in ground.system.submitted]
+    assert plain == [False, False, True, True, True], "who takes any node comes last"
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
@@ -466,11 +477,8 @@ ORPHANS = {"orphans": Evidence(listings=3, seconds=100)}
 
 def test_a_batch_job_that_nobody_knows_is_ended_after_looks_that_agree(ground: Ground) -> None:
     strange = "north.any.0123456789abcdef01234567"
-    others = [
-        "south.any.0123456789abcdef01234567",
-        "north-2.any.0123456789abcdef01234567",
-        "north.of-something",
-    ]
+    others = [f"{name}.any.0123456789abcdef01234567" for name in ("south", "north-2")]
+    others.append("north.12.1.3.1.0123456789")  # of a job manager that is called as we are
     for stamp in (strange, *others):
         ground.host.submit(BatchJob(stamp=stamp, script=SLEEPS, queue="local"))
     director = ground.director(**ORPHANS)
@@ -533,3 +541,43 @@ def test_what_a_failed_pilot_wrote_is_kept_by_the_service(ground: Ground) -> Non
     [pilot] = [pilot for pilot in ground.pilots() if pilot["status"] == "Aborted"]
     kept = ground.service.operator().get(f"/api/v1/pilots/{pilot['stamp']}/output").json()
     assert (kept["stdout"], kept["stderr"]) == ("looking", "no such library")
+
+
+@dataclass
+class BlackHole:
+    """A host that takes lists of queues, and prefers the one on whose nodes every job ends at once."""
+
+    host: LocalHost
+
+    def submit(self, job: BatchJob) -> str:
+        breaks = "short" in job.queue.split(",")
+        script = "#!/bin/sh\nexit 3\n" if breaks else job.script
+        return self.host.submit(replace(job, queue="local", script=script))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.host, name)
+
+
+def test_a_queue_that_swallows_a_brokers_pilots_does_not_keep_the_jobs_from_another(ground: Ground) -> None:
+    ground.submit(2)
+    ground.system.system = Glitchy(system=BlackHole(ground.host))  # type: ignore[arg-type]
+    director = ground.director(brokers={"wms": replace(ROUTER, entry=None)})
+
+    for _ in range(12):
+        ground.cycle(director)
+        swallowed = [pilot["stamp"] for pilot in ground.pilots() if pilot["landings"] != [LONG]]
+        wait_until_over(ground, swallowed)
+        ground.ahead += timedelta(minutes=5)
+    ground.cycle(director)
+
+    sound = [pilot for pilot in ground.pilots() if pilot["status"] in ("Waiting", "Running")]
+    assert sound
+    assert all(pilot["landings"] == [LONG] for pilot in sound)
+
+
+def wait_until_over(ground: Ground, stamps: Sequence[str]) -> None:
+    deadline = time.monotonic() + 20
+    handles = [Handle(stamp=stamp) for stamp in stamps]
+    while {report.state for report in ground.host.status(handles).values()} - ENDED - {State.MISSING}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

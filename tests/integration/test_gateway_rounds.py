@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.grid_job import Phase
 from pilotage.fabric.pilot.report import Report
+from pilotage.fabric.pilot.transport import Away
 from pilotage.service.parts import utc_now
 from taskqueue import database
 from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
@@ -262,3 +263,70 @@ def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -
         summary = gateway.talk(utc_now())
         assert summary.problems
         assert phases(gateway) == {job_id: Phase.SUBMITTING}
+
+
+def test_a_token_for_one_vo_more_goes_on_with_what_is_here(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+    (ground.directory / "given").write_text(ground.service.token("gateway", vo="cms,dune", site=SITE))
+    with ground.gateway() as gateway:
+        assert "lost" not in talk(gateway)
+        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+        end(gateway, job_id, DONE)
+        gateway.deliver()
+    assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Done", 1)
+
+
+def test_a_page_that_is_not_found_is_no_lost_lease(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        assert ground.line is not None
+        ground.line.astray = "/heartbeat"
+        assert gateway.talk(utc_now()).problems
+        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+
+
+def test_a_job_whose_news_do_not_get_through_keeps_no_other_from_being_heard(ground: Ground) -> None:
+    ground.submit(2)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        assert ground.line is not None
+        first, second = gateway.manager.grid_jobs()
+        ground.line.loses = f"{first.taken.lease}/heartbeat"
+        for _ in range(4):
+            ground.log.clear()
+            summary = gateway.talk(utc_now())
+            assert [f"job {first.taken.job_id}" in each for each in summary.problems] == [True]
+            assert f"/leases/{second.taken.lease}/heartbeat" in ground.log
+
+
+def test_an_output_that_does_not_get_through_keeps_no_other_from_being_delivered(
+    ground: Ground, tmp_path: Path
+) -> None:
+    first, second = ground.submit(2)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        for job_id in (first, second):
+            end(gateway, job_id, DONE, archive(tmp_path))
+        assert ground.line is not None
+        ground.line.loses = f"{gateway.manager.grid_jobs()[0].taken.lease}/output"
+        with pytest.raises(Away):
+            gateway.deliver()
+        assert (ground.job(first)["status"], ground.job(second)["status"]) == ("Running", "Done")
+
+
+def test_a_site_whose_limits_are_not_told_keeps_those_it_had(ground: Ground) -> None:
+    ground.service.configure(CONFIG.replace("      CEs:", LEVEL1))
+    first, second, _ = ground.submit(3)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        talk(gateway)
+        assert ground.line is not None
+        ground.line.speak_with("no.such.token")
+        gateway.talk(utc_now())
+        here = {each.taken.job_id: each.taken for each in gateway.manager.grid_jobs()}
+        assert gateway.permits.may_gather(here[first])
+        assert gateway.permits.may_gather(here[second])
+        assert not gateway.permits.expect("another", QUEUE)

@@ -79,7 +79,7 @@ class Command(Commanded):
         word = record["state"]
         meaning = self.dialect.listing.states.get(word, "unknown")
         status = _status(record.get("exit", ""))
-        ended = State.DONE if status == 0 else State.FAILED
+        ended = State.GONE if status is None else State.FAILED if status else State.DONE
         unknown = f"{word}: not among the states of the dialect"
         return Row(
             stamp=stamp,

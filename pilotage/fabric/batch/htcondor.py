@@ -23,6 +23,8 @@ from pilotage.fabric.batch.work_area import batches
 QUEUE: Final = "htcondor"
 #: Words with which a queue manager that is away is told from one that refuses.
 _AWAY = ("Failed to connect", "Can't find address", "Failed to commit", "Unable to contact", "timed out")
+#: Words with which a question was not answered, whatever the exit status.
+_NO_ANSWER = (*_AWAY, "Failed to fetch", "Error:", "ERROR:")
 #: What is said of jobs that cannot be removed because they are not there.
 _NOT_THERE = ("not found", "already marked for removal")
 #: Seconds that a job may be held before HTCondor removes it; somebody's own hold is left alone.
@@ -126,7 +128,7 @@ class HTCondor(Commanded):
 
     def _ads(self, command: Sequence[str]) -> list[Mapping[str, Any]]:
         done = self._shell.run(command)
-        if done.status != 0 or (done.stderr.strip() and not done.stdout.strip()):
+        if done.status != 0 or any(words in done.stderr for words in _NO_ANSWER):
             raise BatchSystemAway(f"{command[0]}: {done.said}")
         return _parsed(command[0], done)
 

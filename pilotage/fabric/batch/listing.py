@@ -13,7 +13,7 @@ class Row:
 
     stamp: str
     reference: str
-    state: State
+    state: State  #: *gone*: it ended, and how is not said
     message: str = ""  #: in the words of the batch system
     exit_code: int | None = None  #: of the script; 128 + number for a signal
 
@@ -47,9 +47,12 @@ def report(row: Row | None, marks: Marks, handle: Handle) -> Report:
         )
     if row is None:
         return Report(state=State.MISSING, reference=reference)
-    killed = row.state is State.FAILED and marks.killed
+    state = row.state
+    if state in (State.FAILED, State.GONE) and marks.killed:
+        state = State.KILLED
     return Report(
-        state=State.KILLED if killed else row.state,
+        # What it left may be on its way here still: the evidence is not complete.
+        state=State.MISSING if state is State.GONE else state,
         reference=reference,
         exit_code=row.exit_code,
         message=row.message,

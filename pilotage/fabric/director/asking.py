@@ -1,6 +1,6 @@
 """What a VO's jobs want of our queues: asked of the service, whose matcher alone knows the rules."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,14 @@ class Asking:
         self._client = client
         self._vo = vo
 
-    def ask(self, sites: Sites) -> Wanted:
-        """What waits for pilots of the VO: pools by queue and flags in one call, then each outlet's work."""
-        outlets = sites.all_outlets(self._vo)
+    def ask(self, sites: Sites, *, without: Collection[tuple[str, str, str]] = ()) -> Wanted:
+        """What waits for pilots of the VO: pools by queue and flags in one call, then each outlet's work.
+
+        Args:
+            sites: All outlets.
+            without: VO, broker and queue that a broker is not to pick now.
+        """
+        outlets = sites.all_outlets(self._vo, without=without)
         answer = self._client.pilot_groups(sorted({outlet.queue for outlet in outlets}))
         told = {queue: self._client.queue(queue, self._vo) for queue in answer["flags"]}
         parameters = {queue: _values(said) for queue, said in told.items()}

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pilotage.fabric.director.demand import Limits
-from pilotage.fabric.director.experience import Trial
+from pilotage.fabric.director.experience import Pause, Trial, most_to_send
 from pilotage.fabric.director.pilots import ACTIVE, Pilot, Status
 from pilotage.fabric.director.posts import Post, Sent, kind, sent_as
 
@@ -29,7 +29,7 @@ def of_posts(
     """The pilots of each post; those that were sent with flags which no post has now are in none.
 
     What a broker may pick from changes with what its queues take: its pilots belong to the post that has
-    most in common with what they were sent for.
+    most in common with where they are or may be.
     """
     alike: dict[tuple[str, Sent], list[Post]] = defaultdict(list)
     for post in sorted(posts):
@@ -43,15 +43,34 @@ def of_posts(
     return {post: tuple(of_post) for post, of_post in found.items()}
 
 
+def bad_landings(
+    pilots: Iterable[Pilot], director: str, pause: Pause, now: datetime
+) -> frozenset[tuple[str, str, str]]:
+    """VO, broker and queue where a broker's pilots fared so badly that it is not to pick this queue now.
+
+    Counted are those of which it is known where they were: a queue on whose nodes pilots end at once is
+    always free, and would get all of them.
+    """
+    of_landing: dict[tuple[str, str, str], list[Pilot]] = defaultdict(list)
+    for pilot in pilots:
+        sent = sent_as(pilot.stamp, director)
+        if sent is not None and sent.broker and len(pilot.queues) == 1:
+            of_landing[pilot.vo, sent.broker, pilot.queues[0]].append(pilot)
+    return frozenset(
+        landing for landing, there in of_landing.items() if most_to_send(trials(there), pause, now) == 0
+    )
+
+
 def of_queues(pilots: Iterable[Pilot], limits: Mapping[str, Limits]) -> Mapping[str, Sequence[Pilot]]:
-    """The pilots of each queue; one on its way counts where most room is left of all that it may land in."""
+    """The active pilots of each queue; one on its way counts where most room is left of where it may land."""
     found: dict[str, list[Pilot]] = defaultdict(list)
 
     def left(queue: str) -> int:
         of_queue = limits.get(queue, Limits())
         return min(of_queue.total, of_queue.waiting) - len(found[queue])
 
-    for pilot in sorted(pilots, key=lambda each: not each.queue):
+    active = (pilot for pilot in pilots if pilot.status in ACTIVE)
+    for pilot in sorted(active, key=lambda each: not each.queue):
         found[pilot.queue or max(pilot.queues, key=left)].append(pilot)
     return found
 

@@ -68,8 +68,9 @@ class Director:
         decided = self._decide(pilots, now, summary)
         summary.wanted = sum(decided.new.values())
         sending = Sending(sites=self.sites, pilots=self._pilots)
-        for post, number in decided.new.items():
-            sending.send(post, decided.pools[post], number, summary)
+        # Those that want certain nodes first: pilots that take any node would fill theirs.
+        for post in sorted(decided.new, key=lambda post: not post.flags):
+            sending.send(post, decided.pools.get(post, ()), decided.new[post], summary)
         return summary
 
     def _own(self, now: datetime) -> list[Pilot]:
@@ -84,21 +85,31 @@ class Director:
         return [pilot for pilot in found.values() if sent_as(pilot.stamp, habits.name) is not None]
 
     def _decide(self, pilots: Sequence[Pilot], now: datetime, summary: Summary) -> _Decided:
-        wanted = [Asking(client, vo).ask(self.sites) for vo, client in self.clients.items()]
+        habits = self.sites.habits
+        bad = counting.bad_landings(pilots, habits.name, habits.pause, now)
+        summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
+        wanted = [Asking(client, vo).ask(self.sites, without=bad) for vo, client in self.clients.items()]
         work = [each for of_vo in wanted for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
         summary.problems += [
             f"{queue}: no such queue" for queue in sorted({name for each in wanted for name in each.unknown})
         ]
         pools = {post: names for each in wanted for post, names in each.pools.items()}
-        by_post = counting.of_posts(pilots, pools, self.sites.habits.name)
+        by_post = counting.of_posts(pilots, pools, habits.name)
         situation = Situation(
             work=work,
             rooms=self._rooms(pilots, wanted, summary),
             there=self._there(by_post, wanted, now),
             most=self._most(by_post, now, summary),
         )
-        return _Decided(new=demand.decide(situation, self.chance), pools=pools)
+        new = demand.decide(situation, self.chance)
+        return _Decided(
+            new={
+                self.sites.trial(post, self.chance) if post in situation.most else post: number
+                for post, number in new.items()
+            },
+            pools=pools,
+        )
 
     def _rooms(
         self, pilots: Iterable[Pilot], wanted: Sequence[Wanted], summary: Summary

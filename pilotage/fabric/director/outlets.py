@@ -1,7 +1,8 @@
 """Where a director sends its pilots: queues of the resource tree with the batch queues behind them."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from pilotage.fabric.batch.batch_system import Resources
@@ -95,16 +96,35 @@ class Sites:
     script: PilotScript = field(repr=False)
     brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
 
-    def all_outlets(self, vo: str | None = None) -> list[Outlet]:
-        """Every way for pilots to a queue, straight or through a broker; of a VO those that it may use."""
+    def all_outlets(
+        self, vo: str | None = None, *, without: Collection[tuple[str, str, str]] = ()
+    ) -> list[Outlet]:
+        """Every way for pilots to a queue, straight or through a broker; of a VO those that it may use.
+
+        Args:
+            vo: None: of all.
+            without: VO, broker and queue that a broker is not to pick now, if it can be told.
+        """
         brokers = [each for each in self.brokers.values() if vo is None or not each.vos or vo in each.vos]
-        return [*self.outlets.values(), *(outlet for each in brokers for outlet in each.outlets())]
+        picked = [
+            outlet
+            for each in brokers
+            for outlet in each.outlets()
+            if each.entry is not None or (vo, each.name, outlet.queue) not in without
+        ]
+        return [*self.outlets.values(), *picked]
 
     def door(self, post: Post) -> Outlet:
         """How the pilots of a post are submitted."""
         if post.broker:
             return self.brokers[post.broker].door(post.queues)
         return self.outlets[post.queues[0]]
+
+    def trial(self, post: Post, chance: random.Random) -> Post:
+        """Where a pilot is sent to see whether it is better now: to one queue, so that it is known which."""
+        if not post.broker or self.brokers[post.broker].entry is not None:
+            return post
+        return replace(post, queues=(chance.choice(post.queues),))
 
     def landings(self, post: Post) -> Mapping[str, str]:
         """By batch queue the queues of the tree among which a broker picks; none for other posts."""

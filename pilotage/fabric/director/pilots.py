@@ -49,8 +49,8 @@ class Pilot:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """Where it was sent."""
-        return self.landings or (self.queue,)
+        """Where it is, or may be as long as its broker has not picked."""
+        return (self.queue,) if self.queue else self.landings
 
 
 class Pilots:

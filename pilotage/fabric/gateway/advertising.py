@@ -15,6 +15,8 @@ from pilotage.fabric.manager.grid_job import GridJob, LocalState, Phase
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.transport import Refused
 
+#: What HTTP says of a site that the configuration does not have: nothing limits it.
+_UNKNOWN = 404
 #: Under which jobs that submit and jobs that gather are limited together.
 _TOGETHER = frozenset({"level1", "level2"})
 _LIMIT = "MaxSubmittingAndOutputGatheringJobs"
@@ -45,6 +47,8 @@ class Advertising:
                 throttles += self.service.throttles(site)
             except Refused as error:
                 summary.problems.append(f"{site} is not advertised: {error}")
+                if error.status != _UNKNOWN:  # what held there holds on
+                    return
         self.permits.limit(_limits(throttles))
 
     def _of_site(self, site: str, summary: Summary) -> None:
@@ -55,8 +59,12 @@ class Advertising:
         grid_jobs = self.manager.grid_jobs()
         for scope in scopes:
             there = [each for each in grid_jobs if scope in line(each.taken.queue)]
-            self.service.advertise(scope, {**counts(there), "as_of": watermark, **_seen(there)})
-            summary.advertised += 1
+            try:
+                self.service.advertise(scope, {**counts(there), "as_of": watermark, **_seen(there)})
+            except Refused as error:
+                summary.problems.append(f"{scope} is not advertised: {error}")
+            else:
+                summary.advertised += 1
 
 
 def counts(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:

@@ -18,6 +18,9 @@ from pilotage.fabric.pilot.transport import Away, Refused
 
 log = logging.getLogger(__name__)
 
+#: What the service says of a job that cannot end any more: somebody removed it.
+_NEVER = "illegal_transition"
+
 
 @dataclass(slots=True, kw_only=True)
 class Delivering:
@@ -35,15 +38,22 @@ class Delivering:
             Away: The service does not answer; the rest has to wait.
             StateUnusable: It is not known what has ended.
         """
-        ended = [each for each in self.manager.grid_jobs() if each.phase is Phase.ENDED]
-        return sum(self._one(each) for each in ended)
+        told, away = 0, None
+        for each in self.manager.grid_jobs():
+            try:
+                told += each.phase is Phase.ENDED and self._one(each)
+            except Away as error:  # it may be this output alone that does not get through
+                away = error
+        if away is not None:
+            raise away
+        return told
 
     def _one(self, grid_job: GridJob) -> bool:
         lease = self.leases.of(grid_job.taken)
         try:
             self._tell(lease, grid_job)
         except Refused as error:
-            if error.status not in CLOSED:
+            if error.code not in CLOSED | {_NEVER}:
                 log.error("job %d cannot be finished: %s", grid_job.taken.job_id, error)  # noqa: TRY400 - theirs
                 return False
             log.warning("job %d: the service has closed the attempt: %s", grid_job.taken.job_id, error)
@@ -76,7 +86,7 @@ class Delivering:
                 self.service.deliver_output(grid_job.taken.lease, archive, size=size)
         except Refused as error:
             # Of a closed attempt this may be the second time: then its report is answered as before.
-            return report if error.status in CLOSED else report.without_output(str(error))
+            return report if error.code in CLOSED else report.without_output(str(error))
         except FileNotFoundError:
             return report.without_output("the archive is not there any more")
         return report

@@ -5,6 +5,7 @@ speaks for an attempt while it is being finished.
 """
 
 import logging
+import random
 import socket
 import threading
 from collections.abc import Sequence
@@ -17,12 +18,14 @@ from pilotage.fabric.manager.grid_job import GridJob, Taken
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.heart import KILL
 from pilotage.fabric.pilot.service import News, Service
-from pilotage.fabric.pilot.transport import Refused
+from pilotage.fabric.pilot.transport import Away, Refused
 
 log = logging.getLogger(__name__)
 
-#: What HTTP says of an attempt that is not ours any more.
-CLOSED = frozenset({404, 409})
+#: What the service says of an attempt that is not ours any more; any other refusal is no reason to give up.
+CLOSED = frozenset({"stale_lease", "lease_not_found"})
+#: Unanswered in a row, after which nobody else is told of.
+_AWAY = 3
 
 
 @dataclass(slots=True)
@@ -57,12 +60,27 @@ class Leases:
             self._held.pop(key_of(taken), None)
 
     def keep(self, grid_jobs: Sequence[GridJob], summary: Summary) -> None:
-        """Tell of each grid job how far it is, and hear what is wanted of it."""
-        for each in grid_jobs:
-            lease = self.of(each.taken)
-            with lease.turn:
-                if not lease.closed:
-                    self._tell(lease, each, summary)
+        """Tell of each grid job how far it is, and hear what is wanted of it.
+
+        One whose news do not get through keeps no others from being heard; some in a row mean that the
+        service is away. They come in any order, so that it is not always the same ones.
+        """
+        in_a_row = 0
+        for each in random.sample(grid_jobs, len(grid_jobs)):
+            try:
+                self._keep(each, summary)
+                in_a_row = 0
+            except Away as error:
+                in_a_row += 1
+                if in_a_row == min(_AWAY, len(grid_jobs)):
+                    raise
+                summary.problems.append(f"job {each.taken.job_id}: {error}")
+
+    def _keep(self, grid_job: GridJob, summary: Summary) -> None:
+        lease = self.of(grid_job.taken)
+        with lease.turn:
+            if not lease.closed:
+                self._tell(lease, grid_job, summary)
 
     def begin(self, taken: Sequence[Taken], summary: Summary) -> None:
         """Say of grid jobs that were just recorded that they are here."""
@@ -79,7 +97,7 @@ class Leases:
         try:
             self._obey(self.begin_or_beat(lease, grid_job), lease, summary)
         except Refused as error:
-            if error.status in CLOSED:
+            if error.code in CLOSED:
                 self._close(lease, error, summary)
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from pilotage.fabric.manager.grid_job import GridJob, Phase
+from pilotage.fabric.manager.grid_job import GridJob, Phase, Taken
 from pilotage.fabric.pilot import tail
+from pilotage.fabric.runner.progress import Progress
 
 #: What a grid job is in when it has just come.
 FIRST = Phase.SUBMITTING
@@ -19,12 +20,16 @@ def of(grid_job: GridJob) -> Mapping[str, object]:
     return {
         "progress": tail.printable(_in_words(grid_job), _LONGEST),
         "output_tail": tail.printable(grid_job.tail[-_LONGEST_TAIL:], _LONGEST_TAIL),
-        "phases": [
-            {"name": each.name, "done": min(each.done, _LARGEST), "of": min(each.of, _LARGEST)}
-            for each in grid_job.progress
-        ],
+        "phases": [_phase(each, grid_job.taken) for each in grid_job.progress],
         "local_jobs": {state.value: number for state, number in grid_job.local.items() if number},
     }
+
+
+def _phase(phase: Progress, taken: Taken) -> Mapping[str, object]:
+    """One phase; one that goes over all that the user asks for counts events."""
+    unit = "events" if phase.of == taken.description.get("Events") else ""
+    done, of = min(phase.done, _LARGEST), min(phase.of, _LARGEST)
+    return {"name": phase.name, "done": done, "of": of, "unit": unit}
 
 
 def _in_words(grid_job: GridJob) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.manager import outcome
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.gathered import LOG, TABLE, Gathered
@@ -41,6 +42,8 @@ class Gathering:
             BatchSystemAway: They cannot be read now.
             OSError: There is no room for them.
         """
+        if not area.is_there and not entry.cancelled:
+            raise BatchSystemAway(f"{area.directory}: cannot be seen; the output of local jobs is there")
         jobs = self.book.local_jobs(entry.key)
         place = self._place(entry)
         wanted = [each for each in jobs if each.was_submitted and not place.has(each)]

@@ -50,18 +50,21 @@ class Polling:
         said = self._marks(farm, [(job, areas[job.key]) for job in jobs if _may_have_marks(job, lookups)])
         for entry in entries:
             self._take_up(
-                farm, entry, [_seen(job, areas[entry.key], lookups, said) for job in of_entry[entry.key]]
+                farm,
+                areas[entry.key],
+                entry,
+                [_seen(job, areas[entry.key], lookups, said) for job in of_entry[entry.key]],
             )
 
     def _marks(self, farm: Farm, jobs: Sequence[tuple[LocalJob, SharedArea]]) -> Mapping[str, str]:
         paths = [area.marks(job, name) for job, area in jobs for name in (marks.NEWS, marks.END)]
-        return shared_area.contents(farm.shell, paths)
+        return shared_area.contents(farm, paths)
 
-    def _take_up(self, farm: Farm, entry: Entry, seen: Sequence[Seen]) -> None:
+    def _take_up(self, farm: Farm, area: SharedArea, entry: Entry, seen: Sequence[Seen]) -> None:
         changed: list[LocalJob] = []
         log: list[str] = []
         for each in seen:
-            if self._has_to_settle(each, entry):
+            if self._has_to_settle(each, entry, area):
                 continue
             self._ended_at.pop(each.job.stamp, None)
             job, line = looking.judged(each, entry, self.habits)
@@ -73,14 +76,16 @@ class Polling:
         if changed or log:
             self.book.write(entry.key, now=self.clock(), local_jobs=changed, log=log)
 
-    def _has_to_settle(self, seen: Seen, entry: Entry) -> bool:
-        """Whether marks may still come to light: a shared directory shows them late."""
-        if seen.end or seen.lookup.state not in ENDED or seen.lookup.state is State.GONE:
+    def _has_to_settle(self, seen: Seen, entry: Entry, area: SharedArea) -> bool:
+        """Whether marks may still come to light: a shared directory shows them late, or is away."""
+        if seen.end or seen.lookup.state not in ENDED:
             return False
         if entry.cancelled and seen.job.state is not LocalState.RUNNING:
             return False
         since = self._ended_at.setdefault(seen.job.stamp, self.monotonic())
-        return self.monotonic() - since < self.habits.settle
+        if seen.lookup.state is not State.GONE and self.monotonic() - since < self.habits.settle:
+            return True
+        return not entry.cancelled and not area.is_there
 
     def _disarmed(self, farm: Farm, before: LocalJob, after: LocalJob, line: str) -> tuple[LocalJob, str]:
         """See to it that what is gone comes to nothing, before it is submitted again."""

@@ -11,19 +11,12 @@ from pilotage.fabric.runner import marks
 
 #: Paths in one command.
 _AT_ONCE = 400
-# What lies there may be anything: pipes block who opens them, and a file may have no end.
+# What lies there may be anything: pipes block who opens them, links lead elsewhere, files may have no end.
 _READ = """\
-most=$1
+cd "$1" || exit
 shift
-for path
-do
-  test -f "$path" && test ! -h "$path" || continue
-  printf '%s\\t' "$path"
-  head -c "$most" <"$path" | head -n 1 | tr -d '\\000\\n'
-  echo
-done
+find "$@" -maxdepth 0 -type f -size -32k -exec grep -a -H -m 1 '' {} +
 """
-
 _IS_FILE = 'test -f "$1" && test ! -h "$1"'
 
 
@@ -46,9 +39,14 @@ class SharedArea:
     def output(self, job: LocalJob, *, limit: int) -> bytes:
         """The archive that a try left; empty if it left none, one byte more than `limit` if it is larger."""
         path = self.marks(job, marks.OUTPUT)
-        if self.shell.run(["sh", "-c", _IS_FILE, "sh", path]).status != 0:
+        if not is_file(self.shell, path):
             return b""
         return self.shell.read(path, last=limit + 1)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be seen: a directory that is not mounted looks as if nobody had left anything."""
+        return is_file(self.shell, self.archive)
 
     def remove(self) -> None:
         """Remove all of it."""
@@ -66,20 +64,30 @@ def area_of(entry: Entry, farm: Farm, book: str) -> SharedArea:
     return SharedArea(directory=f"{farm.directory}/grid-{book}.{entry.taken.name}", shell=farm.shell)
 
 
-def contents(shell: Shell, paths: Sequence[str]) -> Mapping[str, str]:
-    """The first lines of many small files, with few commands; those that are not there are not in it.
+def contents(farm: Farm, paths: Sequence[str]) -> Mapping[str, str]:
+    """The first lines of many small files, with few commands; those that cannot be seen are not in it.
+
+    Args:
+        farm: In whose directory they are.
+        paths: Absolute ones.
 
     Raises:
         BatchSystemAway: They cannot be read now.
     """
     found: dict[str, str] = {}
-    for some in _batches(paths):
-        said = shell.run(["sh", "-c", _READ, "sh", str(marks.LONGEST), *some])
+    names = [f"./{path.removeprefix(f'{farm.directory}/')}" for path in paths]
+    for some in _batches(names):
+        said = farm.shell.run(["sh", "-c", _READ, "sh", farm.directory, *some])
         for line in said.stdout.split("\n"):
-            path, tab, content = line.partition("\t")
-            if tab:
-                found[path] = content
+            name, colon, content = line.partition(":")
+            if colon:
+                found[f"{farm.directory}/{name.removeprefix('./')}"] = content[: marks.LONGEST]
     return found
+
+
+def is_file(shell: Shell, path: str) -> bool:
+    """Whether a file can be seen, and is one."""
+    return shell.run(["sh", "-c", _IS_FILE, "sh", path]).status == 0
 
 
 def _batches(paths: Sequence[str]) -> Iterator[list[str]]:

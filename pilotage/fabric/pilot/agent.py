@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 #: Seconds until the next question where the service does not say; and between two looks at all else.
 _POLL = 20.0
 _SHORTEST_POLL = 0.2
+#: Seconds after which a slot that has no end is emptied, for jobs that need all of it.
+_WHOLE_EVERY = 24 * 3600.0
 #: Jobs in one answer at most: what the service allows.
 _MOST = 1000
 
@@ -147,6 +149,8 @@ class Agent:
     def _is_emptied(self) -> bool:
         """Whether small jobs have kept the slot from large ones for long enough."""
         every = self._ends.whole_every
+        if every is None:
+            every = 0.0 if self._around.offer.lifetime else _WHOLE_EVERY
         return bool(every) and not self._room.is_empty and self._clock() - self._whole_at >= every
 
     def _pause(self) -> float:

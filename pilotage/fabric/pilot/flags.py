@@ -131,10 +131,10 @@ def ends(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--whole-every",
         type=_seconds_or_never,
-        default=_ENDS.whole_every,
         metavar="S",
         help="small jobs that follow each other keep large ones out: after so many seconds all that run are "
-        "waited for, and the slot is offered whole; 0: never (default %(default)g)",
+        "waited for, and the slot is offered whole; 0: never (default: a day where the slot has no end, "
+        "else never, as the next pilot offers it whole)",
     )
     group.add_argument(
         "--drain-file",

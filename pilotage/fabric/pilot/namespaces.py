@@ -58,6 +58,8 @@ unshare --user --mount $user -- "$@"
 exit $?
 """
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - hidden, not used
+#: Where this user's session and the batch system take orders, also to run something that is not isolated.
+_SOCKETS = ("/run/user", "/run/dbus", "/run/munge")
 #: Variables of ours that name directories or files which are nobody else's business.
 _PRIVATE = (
     *("HOME", "TMPDIR", "PILOTAGE_HOME", "XDG_DATA_HOME"),
@@ -66,14 +68,19 @@ _PRIVATE = (
 
 
 def private(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...]:
-    """What payloads must not see: temporary files, what our environment names, and more.
+    """What payloads must not see: temporary files, ways out, what our environment names, and more.
 
     Args:
         own: The pilot's environment.
         more: Further files and directories; None is none.
     """
     named = [Path(own[name]) for name in _PRIVATE if own.get(name)]
-    paths = [Path(tempfile.gettempdir()), *map(Path, _TEMPORARY), *named, *(each for each in more if each)]
+    paths = [
+        Path(tempfile.gettempdir()),
+        *map(Path, (*_TEMPORARY, *_SOCKETS)),
+        *named,
+        *(each for each in more if each),
+    ]
     return tuple(dict.fromkeys(_outermost_first(path.absolute().resolve() for path in paths)))
 
 

@@ -83,7 +83,7 @@ def _together(said: Found, more: Found) -> Found | str:
 
 def _executables(directory: Path) -> list[Path]:
     try:
-        files = sorted(file for file in directory.iterdir() if not file.name.startswith("."))
+        files = sorted(file for file in directory.absolute().iterdir() if not file.name.startswith("."))
     except OSError as error:
         log.warning("probes: %s", error)
         return []

@@ -58,9 +58,7 @@ class Ends:
     max_jobs: int | None = None  #: after so many jobs
     max_empty: int = 10  #: after so many requests in a row that found nothing; 0: never
     max_idle: float | None = None  #: after so many seconds without a job
-    whole_every: float = (
-        12 * 3600.0
-    )  #: seconds after which the slot is emptied for a job that needs all; 0: never
+    whole_every: float | None = None  #: seconds after which the slot is emptied for a large job; 0: never
     drain_file: Path | None = None  #: while it is there, no new work is taken
     patience: float = 1800.0  #: seconds that the service may be away while we have no job
 

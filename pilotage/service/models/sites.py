@@ -64,6 +64,7 @@ class Taken(BaseModel):
 
     accepted: bool = Field(description="False: one with a later watermark is known already.")
     as_of: int = Field(description="The watermark of the current one.")
+    warnings: list[str] = Field(description="Names that may be slips of the pen.")
 
 
 class ReservationAnswer(BaseModel):
@@ -83,8 +84,10 @@ class ThrottleAnswer(BaseModel):
     open: bool
     room: int | None = Field(description="Jobs that may still be matched; none: not limited by numbers.")
     why: str | None = Field(description="What closes it.")
-    limits: dict[str, float]
-    counters: dict[str, float] = Field(description="As advertised, and CurMatches with what came since.")
+    limits: dict[str, int | float]
+    counters: dict[str, int | float] = Field(
+        description="As advertised, and CurMatches with what came since."
+    )
     reserved: int = Field(description="Matches that the advertisement does not contain.")
     reservations: list[ReservationAnswer] = Field(
         description="The first 100 of them; for those who look after the site, and of its gateways' VOs."

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from cs_config.operations import operations
 from pilotage.service import lease_scope
 from pilotage.service.access import allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.leases import Finish, Heartbeat, LeaseAnswer, Release, Start
 from pilotage.service.parts import Parts
@@ -27,6 +27,7 @@ _Report = Callable[[Connection, Attempt], dict[str, Any]]
 
 @router.post("/{lease}/start")
 @allow(Role.PILOT, Role.GATEWAY)
+@takes_at_most(SMALL)
 def start(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Start | None = None) -> LeaseAnswer:
     """The payload is about to run: the job becomes Running."""
     del body  # what newer pilots say beside is not refused
@@ -41,6 +42,7 @@ def start(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Start | None
 
 @router.post("/{lease}/heartbeat")
 @allow(Role.PILOT, Role.GATEWAY)
+@takes_at_most(SMALL)
 def heartbeat(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Heartbeat | None = None
 ) -> LeaseAnswer:
@@ -62,6 +64,7 @@ def heartbeat(
 
 @router.post("/{lease}/finish")
 @allow(Role.PILOT, Role.GATEWAY)
+@takes_at_most(SMALL)
 def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finish) -> LeaseAnswer:
     """The payload has ended; its output was put before."""
     ended = handover.Finish(
@@ -79,6 +82,7 @@ def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finish) -> 
 
 @router.post("/{lease}/release")
 @allow(Role.PILOT, Role.GATEWAY)
+@takes_at_most(SMALL)
 def release(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Release | None = None) -> LeaseAnswer:
     """The pilot gives the job back: not begun, it waits again; begun, it is rescheduled."""
     reason = body.reason if body else ""

@@ -1,7 +1,8 @@
 """Sites: what they advertise, and how their throttles stand."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Query
@@ -32,6 +33,7 @@ from requirements import two_sided
 from requirements.errors import InvalidInput, InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
+from requirements.two_sided import TwoSided
 from requirements.values import Value, as_value, fold
 from taskqueue import advertisements, bans, database, reservations, scopes
 from taskqueue.advertisements import Advertisement
@@ -40,8 +42,12 @@ from taskqueue.reservations import Reservation
 
 router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
 
+#: Bytes of an advertisement; one with 100,000 attempts that were seen has fewer.
+_ADVERTISEMENT = 8 << 20
 #: Reservations that are shown one by one.
 _SHOWN = 100
+#: Names of one advertisement that suggestions are looked up for.
+_HINTS = 20
 
 
 @router.post("/{site}/watermark")
@@ -55,6 +61,7 @@ def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
 
 @router.post("/{site}/advertisement")
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
+@takes_at_most(_ADVERTISEMENT)
 def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: AdvertisementBody) -> Taken:
     """Say how many jobs the site has."""
     return _advertise(parts, caller, body, site)
@@ -62,6 +69,7 @@ def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: Advertisem
 
 @router.post("/{site}/ces/{ce}/advertisement")
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
+@takes_at_most(_ADVERTISEMENT)
 def advertise_ce(parts: PartsOf, caller: CallerOf, site: str, ce: str, body: AdvertisementBody) -> Taken:
     """Say how many jobs a CE has."""
     return _advertise(parts, caller, body, site, ce)
@@ -69,6 +77,7 @@ def advertise_ce(parts: PartsOf, caller: CallerOf, site: str, ce: str, body: Adv
 
 @router.post("/{site}/ces/{ce}/queues/{queue}/advertisement")
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
+@takes_at_most(_ADVERTISEMENT)
 def advertise_queue(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: AdvertisementBody
 ) -> Taken:
@@ -137,7 +146,17 @@ def _advertise(parts: Parts, caller: Caller, body: AdvertisementBody, *path: str
     )
     with database.writing(parts.engine) as conn:
         accepted = advertisements.advertise(conn, scope, said, now=parts.clock())
-        return Taken(accepted=accepted, as_of=scopes.read(conn, [scope])[scope].as_of)
+        as_of = scopes.read(conn, [scope])[scope].as_of
+    return Taken(accepted=accepted, as_of=as_of, warnings=list(_doubts(said.attributes)))
+
+
+def _doubts(attributes: Mapping[str, Value]) -> Iterator[str]:
+    """Attributes that read like a slip of the pen; any name is allowed."""
+    known = list(AdvertisementBody.model_fields)
+    for name in islice((each for each in attributes if each not in known), _HINTS):
+        meant = did_you_mean(name, known)
+        if meant:
+            yield f"{name}: counts for nothing but expressions, did you mean {meant}?"
 
 
 def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
@@ -153,7 +172,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
         try:
             found[name] = as_value(raw, name)
             if name in (throttles.REQUIREMENTS, throttles.CUR_MATCHES) and isinstance(raw, str):
-                two_sided.read(raw, name)
+                _check_asked(name, two_sided.read(raw, name))
         except InvalidInput as error:
             problems += error.problems
         right = spelled.get(fold(name), name)
@@ -163,6 +182,13 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
         raise InvalidRequest(problems)
     throttles.check_start(found)
     return found
+
+
+def _check_asked(name: str, read: TwoSided) -> None:
+    """Refuse a start value that asks for itself: CurMatches is counted from it, not the other way round."""
+    if name == throttles.CUR_MATCHES and fold(name) in read.own_names:
+        what = f"{read.text!r:.80} asks for itself, allowed is a number or an expression of other names"
+        raise InvalidInput([Problem(path=name, message=what)])
 
 
 def _answers(

@@ -136,6 +136,23 @@ def test_a_pilot_that_says_too_much_is_413(service: Service):
     assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
 
 
+@pytest.mark.parametrize("report", ["start", "heartbeat", "finish", "release"])
+def test_a_report_on_a_job_that_says_too_much_is_413(service: Service, report: str):
+    body = {"progress": "x", "more": [""] * 100_000}
+    answer = service.pilot().post(f"/api/v1/leases/some/{report}", json=body)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
+
+
+def test_an_advertisement_may_list_all_attempts_that_it_may_but_not_more(service: Service):
+    gateway = service.as_role("gateway", vo="cms", site="LCG.A.org")
+    seen = [{"job_id": 2**62 + each, "epoch": 2**31 - 1} for each in range(100_000)]
+    path = "/api/v1/sites/LCG.A.org/advertisement"
+    assert gateway.post(path, json={"attempts_seen": seen}).status_code == 200
+    answer = gateway.post(path, json={"attempts_seen": seen, "more": "x" * (4 << 20)})
+    assert answer.status_code == 413
+
+
 def test_a_large_body_is_parsed_beside_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch):
     beside = []
 

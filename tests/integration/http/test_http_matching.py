@@ -89,6 +89,25 @@ def test_a_grid_job_shows_its_phases_and_local_jobs_and_keeps_them(service: Serv
     assert attempt["local_jobs"] == {"running": 3, "done": 1}
 
 
+def test_a_lease_of_a_gateway_is_good_for_gateways_of_its_site_and_vo_only(service: Service):
+    submit(service)
+    lease = f"/api/v1/leases/{take(service.as_role('gateway', vo='cms', site='LCG.A.org'))['lease']}"
+    others = [
+        service.as_role("gateway", vo="cms", site="LCG.B.org"),
+        service.as_role("gateway", vo="dune", site="LCG.A.org"),
+        service.pilot(QUEUE),
+    ]
+    assert [other.post(f"{lease}/start").status_code for other in others] == [404, 404, 404]
+    assert service.as_role("gateway", vo="cms,dune", site="LCG.A.org").post(f"{lease}/start").is_success
+
+
+def test_a_lease_of_a_pilot_is_good_for_no_gateway(service: Service):
+    submit(service)
+    lease = f"/api/v1/leases/{take(service.pilot(QUEUE))['lease']}"
+    gateway = service.as_role("gateway", vo="cms", site="LCG.A.org")
+    assert gateway.post(f"{lease}/start").status_code == 404
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -89,8 +89,8 @@ def test_listed_attempts_are_contained_by_lease_or_by_job_and_epoch(gateway: htt
 
 def test_an_older_advertisement_changes_nothing(gateway: httpx.Client) -> None:
     early, late = watermark(gateway), watermark(gateway)
-    assert advertise(gateway, as_of=late, CurrentJobs=5) == {"accepted": True, "as_of": late}
-    assert advertise(gateway, as_of=early) == {"accepted": False, "as_of": late}
+    assert advertise(gateway, as_of=late, CurrentJobs=5) == {"accepted": True, "as_of": late, "warnings": []}
+    assert advertise(gateway, as_of=early) == {"accepted": False, "as_of": late, "warnings": []}
     assert throttle(gateway)["counters"]["CurrentJobs"] == 5
     answer = gateway.post(f"/api/v1/sites/{SITE}/advertisement", json={**EMPTY, "as_of": late + 1})
     assert answer.status_code == 400

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from pilotage.cli import application, site_watch
+from pilotage.cli.failures import WrongUsage
 from pilotage.fabric.client import Client
 from tests import waiting
 from tests.running_service import Service
@@ -76,6 +77,16 @@ def test_a_site_advertises_by_hand_and_shows_how_it_stands(run: Run, gateway: ht
     assert (status, [each["site"] for each in json.loads(out)["sites"]]) == (0, [SITE, "LCG.B.org"])
 
 
+def test_whole_numbers_are_shown_as_such(run: Run) -> None:
+    run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
+    status, out, _ = run("show", SITE, "--json")
+    [throttle] = json.loads(out)["throttles"]
+    shown = {**throttle["counters"], **throttle["limits"]}
+    assert (status, shown["CurMatches"], shown["MaxJobs"]) == (0, 1, 5)
+    assert {type(each) for each in shown.values()} == {int}
+    assert "1.0" not in run("show", SITE)[1]
+
+
 def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.Client) -> None:
     run("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
     assert len(ask(gateway)["matches"]) == 1
@@ -113,12 +124,50 @@ def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> 
         (("advertise", SITE, "CurrentJobs"), 2, "K=V"),
         (("advertise", SITE, "CurrentJobs=1", "--watch", "true"), 2, "K=V"),
         (("advertise", SITE, "currentjobs=1"), 2, "CurrentJobs"),
+        (("advertise", SITE, "CurrentJobs=1", "CurrentJobs=2"), 2, "CurrentJobs is given 2 times"),
+        (("advertise", SITE, "CurMatches=CurMatches + 1"), 2, "asks for itself"),
+        (("advertise", SITE, "CurMatches=1 + MY.curmatches"), 2, "asks for itself"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
     ended, out, err = run(*words)
     assert (ended, out, len(err.splitlines())) == (status, "", 1), err
     assert said in err
+
+
+def test_a_name_like_a_counter_is_taken_and_doubted(run: Run, gateway: httpx.Client) -> None:
+    said = run("advertise", SITE, "Curentjobs=3", "Weather=5")
+    doubt = "Curentjobs: counts for nothing but expressions, did you mean CurrentJobs?"
+    assert said == (0, f"{SITE}: advertised\n", f"pilotage: {doubt}\n")
+    [throttle] = json.loads(run("show", SITE, "--json")[1])["throttles"]
+    assert throttle["advertisement"] == {"Curentjobs": 3, "Weather": 5}
+    assert ask(gateway)["reason"] == "throttled"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["false"], "false ended with status 1"),
+        (
+            ["sh", "-c", "echo no such batch system >&2; exit 3"],
+            "sh ended with status 3: no such batch system",
+        ),
+        (["sh", "-c", "kill -9 $$"], "sh ended by signal 9"),
+        (["no-such-command"], "no command no-such-command"),
+        (["/etc"], "/etc cannot be run: Permission denied"),
+        (["sleep", "60"], "sleep took longer than 1 s and was ended"),
+        (["printf", "\\377"], "printf prints no UTF-8 text"),
+        (["echo", "{broken"], "no JSON object"),
+    ],
+)
+def test_what_a_watched_command_does_wrong_is_told_in_our_words(
+    limited: Service, words: list[str], told: str
+) -> None:
+    with Client(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
+        with pytest.raises(WrongUsage) as refused:
+            site_watch.advertise(client, SITE, words, patience=0.1)
+        assert told in str(refused.value)
+        assert client.site(SITE)["throttles"][0]["advertisement"] is None
 
 
 def test_the_watermark_is_fetched_before_a_slow_command_counts(

@@ -155,6 +155,7 @@ Job Id: 18.head.example.org
         ("C", "0", State.DONE, 0),
         ("C", "7", State.FAILED, 7),
         ("C", "271", State.FAILED, 143),
+        ("C", "", State.MISSING, None),  # what it left may come later
         ("Y", "", State.UNKNOWN, None),
     ],
 )

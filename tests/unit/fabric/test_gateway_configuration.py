@@ -1,9 +1,13 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pilotage.fabric.gateway import configuration
-from pilotage.fabric.gateway.configuration import InvalidGateway
+from pilotage.fabric.gateway.configuration import InvalidGateway, Told
+
+PAGE = Path(__file__).parents[3] / "docs" / "site-admin" / "job-managers.md"
 
 
 def said(**more: Any) -> dict[str, Any]:
@@ -66,3 +70,17 @@ def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str
         configuration.read(said(**more), "g.yaml")
     assert message in str(error.value)
     assert "g.yaml" in str(error.value)
+
+
+def test_every_setting_is_documented() -> None:
+    text = PAGE.read_text()
+    example = text[text.index("```yaml") : text.index("```\n\nSystems")]
+    missing = [name for name in Told.model_fields if f"`{name}`" not in text and f"{name}:" not in example]
+    assert missing == []
+
+
+def test_the_example_of_the_page_is_taken() -> None:
+    text = PAGE.read_text()
+    example = text[text.index("```yaml") + 7 : text.index("```\n\nSystems")]
+    told = configuration.read(yaml.safe_load(example), "page.yaml")
+    assert told.job_types["montecarlo"].cpu_per_event == 120

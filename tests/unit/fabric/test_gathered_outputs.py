@@ -5,6 +5,8 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -113,7 +115,14 @@ def test_what_lies_in_the_place_of_marks_and_outputs_neither_blocks_nor_leaks(tm
     long.write_text("x" * 1_000_000)
     os.mkfifo(tmp_path / "1-1" / "output.tar.gz")
 
-    found = contents(area.shell, [str(each) for each in (pipe, link, long, tmp_path / "none")])
+    farm: Any = SimpleNamespace(shell=area.shell, directory=str(tmp_path))
+    names = ("pipe", "link", "long", "none", "two", "zero")
+    (tmp_path / "two").write_text("first: one\nsecond\n")
+    (tmp_path / "zero").write_bytes(b"a\0b\xff\n")
 
-    assert found == {str(long): "x" * 16_000}
+    found = contents(farm, [str(tmp_path / name) for name in names])
+
+    assert found.keys() == {str(tmp_path / "two"), str(tmp_path / "zero")}
+    assert found[str(tmp_path / "two")] == "first: one"
     assert area.output(local_job(), limit=100) == b""
+    assert not area.is_there

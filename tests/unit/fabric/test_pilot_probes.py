@@ -15,13 +15,14 @@ def probe(directory: Path, name: str, script: str, *, mode: int = 0o755) -> None
 
 
 def test_lines_are_facts_and_words_are_tags(tmp_path: Path) -> None:
-    probe(tmp_path, "a", "echo 'Root = 6.30/04'; echo Singularity; echo Memory=8000; echo; echo Fast=true")
+    lines = ["Root = 6.30/04", 'Version="6.30"', "Singularity", "Memory=8000", "", "Fast=true"]
+    probe(tmp_path, "a", "cat <<'END'\n" + "\n".join(lines) + "\nEND")
     probe(tmp_path, "b", 'echo \'Releases=["r1", "r2"]\'; echo GPUModel=null; echo Singularity')
     probe(tmp_path, "README", "echo Wrong", mode=0o644)
     probe(tmp_path, ".hidden", "echo Wrong")
     found = probes.run(tmp_path, {"PATH": "/usr/bin:/bin"})
     releases = {"Releases": ["r1", "r2"], "GPUModel": None}
-    assert found.facts == {"Root": "6.30/04", "Memory": 8000, "Fast": True, **releases}
+    assert found.facts == {"Root": "6.30/04", "Version": "6.30", "Memory": 8000, "Fast": True, **releases}
     assert found.tags == ("Singularity",)
 
 
@@ -53,6 +54,13 @@ def test_one_that_cannot_be_executed_and_a_directory_that_is_none_do_no_harm(tmp
     (tmp_path / "odd").chmod(0o755)
     assert list(probes.run(tmp_path, {}).facts) == [probes.FAILED]
     assert probes.run(tmp_path / "none", {}) == probes.Found()
+
+
+def test_their_directory_may_be_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "probes").mkdir()
+    probe(tmp_path / "probes", "a", "echo Right=1; pwd >&2")
+    monkeypatch.chdir(tmp_path)
+    assert probes.run(Path("probes"), {"PATH": "/usr/bin:/bin"}).facts == {"Right": 1}
 
 
 def test_they_do_not_see_what_is_the_pilots_own(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""`pilotage director` on batch systems that are worked in a dialect, or carry pilots' files themselves."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskqueue import database
+from tests import torque
+from tests.director_field import Field
+from tests.running_service import running
+from tests.stand_ins import commands
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org:
+      VO: [cms]
+      CPUTime: 3600
+      MaxRAM: 300
+      CEs:
+        ce01:
+          Queues:
+            short: {MaxTotalJobs: 10, MaxWaitingJobs: 10}
+Registry:
+  VO: {cms: {}}
+  Groups:
+    cms_user: {VO: cms}
+"""
+
+
+class CommandField(Field):
+    """With another batch system than Slurm."""
+
+    kind: str
+    environment: Mapping[str, str]
+
+    def system(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "directory": str(self.directory / "jobs"),
+            "environment": dict(self.environment),
+        }
+
+
+def _pbs(request: pytest.FixtureRequest, directory: Path) -> tuple[str, Mapping[str, str]]:
+    return "short", torque.environment(request.getfixturevalue("slurm"), directory / "bin")
+
+
+def _htcondor(_: pytest.FixtureRequest, directory: Path) -> tuple[str, Mapping[str, str]]:
+    return "htcondor", commands.environment("htcondor.py", commands.HTCONDOR, directory / "pool")
+
+
+@pytest.fixture(params=[pytest.param(_pbs, marks=pytest.mark.debian("torque")), _htcondor])
+def field(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -> Iterator[CommandField]:
+    make: Callable[[pytest.FixtureRequest, Path], tuple[str, Mapping[str, str]]] = request.param
+    engine = database.connect(sqlite_url)
+    with running(engine, tmp_path, CONFIG) as service:
+        field = CommandField(service, None, tmp_path)  # type: ignore[arg-type]
+        queue, field.environment = make(request, tmp_path)
+        field.kind = make.__name__.removeprefix("_")
+        field.tell({"LCG.A.org/ce01/short": queue})
+        yield field
+    engine.dispose()
+
+
+@pytest.mark.timeout(120)
+def test_jobs_are_done_once_though_the_director_is_killed(field: CommandField) -> None:
+    field.submit("cms", 4)
+    assert field.once()["submitted"] == 4
+
+    director = field.director()
+    try:
+        director.start()
+        director.kill()
+        director.start()
+        field.wait_until_done(director)
+    finally:
+        director.stop()
+
+    pilots = field.pilots()
+    assert sum(pilot["jobs"] for pilot in pilots) == 4
+    references = Counter(pilot["reference"] for pilot in pilots if pilot["reference"])
+    assert max(references.values()) == 1

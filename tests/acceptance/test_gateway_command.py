@@ -1,0 +1,163 @@
+"""`pilotage gateway` as a process: killed in the middle, started again, and what it says of a wrong file."""
+
+import io
+import json
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pilotage.fabric.client import Client
+from taskqueue import database
+from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.running_service import Service, running
+
+PROJECT = Path(__file__).parents[2]
+RESOURCES = PROJECT / "examples" / "jim" / "resources.yaml"
+SITE, QUEUE = "OSG.samgfarm.us", "OSG.samgfarm.us/gate/farm"
+DRIVER = """\
+#!/bin/sh
+last=$((FIRST_EVENT + EVENTS - 1))
+for event in $(seq $FIRST_EVENT $last)
+do
+  echo $event >>events.txt
+  pilotage-progress generated $((event - FIRST_EVENT + 1)) $EVENTS
+  while ! [ -e "$GO" ]; do sleep 0.1; done
+done
+"""
+JOB = {
+    "JobType": "montecarlo",
+    "Events": 60,
+    "EventsPerJob": 20,
+    "Executable": "driver.sh",
+    "InputSandbox": ["driver.sh"],
+    "OutputSandbox": ["events.txt"],
+}
+
+
+@pytest.fixture
+def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
+    engine = database.connect(sqlite_url)
+    with running(engine, tmp_path, RESOURCES.read_text()) as service:
+        yield service
+    engine.dispose()
+
+
+@pytest.fixture
+def file(service: Service, tmp_path: Path) -> Path:
+    """The file of a gateway before this host."""
+    (tmp_path / "token").write_text(service.token("gateway", vo="dzero", site=SITE))
+    said = {
+        "url": service.url,
+        "name": "gate",
+        "token_file": str(tmp_path / "token"),
+        "vos": ["dzero"],
+        "directory": str(tmp_path / "state"),
+        "systems": {
+            "host": {"kind": "local", "directory": str(tmp_path / "farm"), "cores": 3, "memory": 9000}
+        },
+        "queues": [{"queue": QUEUE, "system": "host", "batch_queue": "local", "memory": 200}],
+        "every": 0.5,
+        "work_every": 0.3,
+        "beat": 0.5,
+    }
+    path = tmp_path / "gateway.yaml"
+    path.write_text(yaml.safe_dump(said))
+    return path
+
+
+def until(ask: Callable[[], Any], *, seconds: float = 90) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (answer := ask()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return answer
+
+
+def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
+    service: Service, file: Path, tmp_path: Path
+) -> None:
+    client = Client(service.url, service.token("user", vo="dzero", user="ada"))
+    go = tmp_path / "go"
+    with io.BytesIO() as packed:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            member = tarfile.TarInfo("driver.sh")
+            member.size, member.mode = len(DRIVER), 0o755
+            archive.addfile(member, io.BytesIO(DRIVER.encode()))
+        packed.seek(0)
+        sandbox = client.upload_sandbox(packed)
+    job = {**JOB, "ExecutionEnvironment": {"GO": str(go)}}
+    [job_id] = client.submit(jobs=[job], sandbox=sandbox, idempotency_key="once")
+    log = tmp_path / "gateway.log"
+    gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
+    gateway.start()
+    try:
+        until(lambda: _generated(client, job_id) == [(3, 60, "events")])
+        gateway.kill()
+        go.touch()
+        gateway.start()
+        until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
+    finally:
+        go.touch()
+        gateway.stop()
+    ended = client.job(job_id)
+    assert (ended["status"], ended["epoch"]) == ("Done", 1), log.read_text()
+    assert _generated(client, job_id) == [(60, 60, "events")]
+    assert ended["attempt"]["local_jobs"] == {"done": 3}
+    assert sorted(_events(client, job_id)) == list(range(1, 61))
+    rounds = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"at": "')]
+    assert any(each.get("grid_jobs") == {"polling": 1} for each in rounds)
+    client.close()
+
+
+def _generated(client: Client, job_id: int) -> list[tuple[int, int, str]]:
+    phases = (client.job(job_id)["attempt"] or {}).get("phases", [])
+    return [(each["done"], each["of"], each["unit"]) for each in phases if each["name"] == "generated"]
+
+
+def _events(client: Client, job_id: int) -> list[int]:
+    with io.BytesIO() as packed:
+        client.output(job_id, packed)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            files = [archive.extractfile(name) for name in archive.getnames() if "events" in name]
+            return [int(line) for each in files if each is not None for line in each.read().split()]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(PILOTAGE), *words], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_one_round_tells_what_it_did_and_a_second_gateway_is_refused(file: Path) -> None:
+    done = run("gateway", "--config", str(file), "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["grid_jobs"], told["advertised"], told["away"]) == ({}, 3, [])
+    gateway = Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=file.with_suffix(".log"))
+    gateway.start()
+    try:
+        until(lambda: "grid jobs: none" in file.with_suffix(".log").read_text())
+        second = run("gateway", "--config", str(file), "--once")
+    finally:
+        gateway.stop()
+    assert second.returncode == 1
+    assert "another manager has it open" in second.stderr
+
+
+def test_a_wrong_file_is_told_in_a_line_for_each_problem(file: Path) -> None:
+    said = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**said, "evry": 1, "job_types": {"montcarlo": {}}, "vos": []}))
+    done = run("gateway", "--config", str(file), "--once")
+    assert done.returncode == 2
+    assert "evry: unknown setting, did you mean every?" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    file.write_text(yaml.safe_dump({**said, "job_types": {"montcarlo": {}}}))
+    done = run("gateway", "--config", str(file), "--once")
+    assert (done.returncode, "did you mean montecarlo?" in done.stderr) == (2, True)

@@ -1,0 +1,24 @@
+"""Pilots as a director sees them, for tests of what it decides."""
+
+from datetime import UTC, datetime
+
+from pilotage.fabric.director.pilots import Pilot, Status
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def pilot(
+    stamp: str, *, queue: str = "", landings: tuple[str, ...] = (), status: Status = Status.WAITING
+) -> Pilot:
+    return Pilot(
+        stamp=stamp,
+        vo="cms",
+        queue=queue,
+        status=status,
+        reference="1",
+        jobs=0,
+        created_at=NOW,
+        updated_at=NOW,
+        last_seen_at=None,
+        landings=landings,
+    )
