@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from examples.servers.slurm import Slurm
 from taskqueue import database
@@ -95,3 +96,31 @@ def test_one_cycle_tells_what_it_did_and_sends_nothing_for_nothing(field: Field)
 
     assert (said["jobs"], said["wanted"], said["submitted"]) == (2, 2, 2)
     assert len(field.batch_jobs()) == 2
+
+
+@pytest.mark.timeout(120)
+def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -> None:
+    told = yaml.safe_load(field.file.read_text())
+    field.file.write_text(yaml.safe_dump({**told, "orphans": {"listings": 3, "seconds": 1}}))
+    ours, others = f"{field.name}.any.{1:024x}", f"{field.name}-2.any.{1:024x}"
+    for name in (ours, others):
+        flags = ("--partition=short", "--output=/dev/null", f"--job-name={name}")
+        field.slurm.ask("sbatch", *flags, "--wrap=sleep 600")
+
+    def living() -> set[str]:
+        states = "--states=PENDING,RUNNING,CONFIGURING"
+        listed = field.slurm.ask("squeue", "--noheader", "--me", states, "--format=%j").split()
+        return {ours, others}.intersection(listed)
+
+    assert living() == {ours, others}
+    director = field.director()
+    director.start()
+    try:
+        deadline = time.monotonic() + 60
+        while ours in living():
+            assert time.monotonic() < deadline, director.log.read_text()[-3000:]
+            time.sleep(0.2)
+    finally:
+        director.stop()
+
+    assert living() == {others}

@@ -477,11 +477,8 @@ ORPHANS = {"orphans": Evidence(listings=3, seconds=100)}
 
 def test_a_batch_job_that_nobody_knows_is_ended_after_looks_that_agree(ground: Ground) -> None:
     strange = "north.any.0123456789abcdef01234567"
-    others = [
-        "south.any.0123456789abcdef01234567",
-        "north-2.any.0123456789abcdef01234567",
-        "north.of-something",
-    ]
+    others = [f"{name}.any.0123456789abcdef01234567" for name in ("south", "north-2")]
+    others.append("north.12.1.3.1.0123456789")  # of a job manager that is called as we are
     for stamp in (strange, *others):
         ground.host.submit(BatchJob(stamp=stamp, script=SLEEPS, queue="local"))
     director = ground.director(**ORPHANS)

@@ -18,7 +18,7 @@ from pilotage.fabric.batch.listing import Row, by_stamp, report, the_one
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import Marks, wrapper
 
-#: Source: NorduGrid, ARC CE REST interface 1.0, job states; those that are wiped are there no more.
+#: Source: NorduGrid, ARC CE REST interface 1.0, job states; those that are wiped are gone.
 _STATES = {
     "ACCEPTING": State.WAITING,
     "ACCEPTED": State.WAITING,
@@ -36,7 +36,9 @@ _STATES = {
     "FINISHED": State.DONE,
     "FAILED": State.FAILED,
     "KILLED": State.KILLED,
+    "None": State.UNKNOWN,  # between two others
 }
+_WIPED = "WIPED"
 #: Some releases call a job that was ended by its owner a failed one, and say so here.
 _CANCELLED = "canceled by external request"
 #: How a reason begins that is A-REX's own trouble; others are about the description.
@@ -131,7 +133,7 @@ class Arc:
 
     def _rows(self) -> list[Row]:
         """Our jobs, in one question for all; of those never seen before the names are asked for, too."""
-        words = {str(item.get("id")): str(item.get("state")) for item in self.rest.jobs(_STATES)}
+        words = self._words()
         self._learn(words)
         self._forget(words)
         return [
@@ -139,6 +141,19 @@ class Arc:
             for each, word in words.items()
             if (stamp := self._stamps.get(each))
         ]
+
+    def _words(self) -> Mapping[str, str]:
+        """The states of our jobs. A listing misses a job whose files A-REX is just moving about.
+
+        So two are asked for, and what one of them lacks, or was known before, by its reference.
+        """
+        words = {str(item.get("id")): str(item.get("state")) for item in self.rest.jobs(_STATES)}
+        known = {*self._stamps, *(str(item.get("id")) for item in self.rest.jobs())}
+        unsure = sorted(known - words.keys())
+        told = self.rest.each("status", unsure) if unsure else {}
+        there = {each: item for each, item in told.items() if item.get("status-code") == "200"}
+        words.update({each: str(item.get("state")) for each, item in there.items()})
+        return {each: word for each, word in words.items() if word != _WIPED}
 
     def _learn(self, references: Collection[str]) -> None:
         """The names of jobs that are new to us. Of the youngest A-REX has them in its notes only."""

@@ -101,9 +101,10 @@ class ArcRest:
             raise NoAnswer(f"{self.url}: one job was handed in, the answer tells of {len(items)}")
         return items[0]
 
-    def jobs(self, states: Collection[str]) -> Sequence[Item]:
-        """All our jobs (`id`, `state`) that are in one of the states, as A-REX itself knows them now."""
-        return self._items(self._send("GET", "/jobs", params={"state": ",".join(sorted(states))}))
+    def jobs(self, states: Collection[str] = ()) -> Sequence[Item]:
+        """All our jobs (`id`); with states, those in one of them (`state`) as A-REX itself knows it now."""
+        asked = {"state": ",".join(sorted(states))} if states else None
+        return self._items(self._send("GET", "/jobs", params=asked))
 
     def each(self, action: str, references: Sequence[str]) -> Mapping[str, Item]:
         """Do something with each of many jobs, or ask for it; what A-REX answers, by job.

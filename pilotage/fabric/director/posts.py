@@ -16,6 +16,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,29}")
 BROKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,19}")
 _ANY = "any"
 _DIGITS = 10  #: of the digest of flags
+_BYTES = 12  #: of chance in a stamp
+_STAMP = re.compile(
+    rf"(?P<director>{NAME.pattern})\.((?P<broker>{BROKER.pattern})\.)?"
+    rf"(?P<kind>{_ANY}|[0-9a-f]{{{_DIGITS}}})\.[0-9a-f]{{{2 * _BYTES}}}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -44,7 +49,7 @@ class Sent:
 def new_stamp(director: str, flags: tuple[str, ...], broker: str = "") -> str:
     """A stamp that nobody ever had."""
     way = f"{broker}.{kind(flags)}" if broker else kind(flags)
-    return f"{prefix(director)}{way}.{secrets.token_hex(12)}"
+    return f"{prefix(director)}{way}.{secrets.token_hex(_BYTES)}"
 
 
 def prefix(director: str) -> str:
@@ -53,13 +58,11 @@ def prefix(director: str) -> str:
 
 
 def sent_as(stamp: str, director: str) -> Sent | None:
-    """How a pilot was sent; None: it is not this director's."""
-    match stamp.split("."):
-        case [name, kind, _] if name == director:
-            return Sent(kind=kind)
-        case [name, broker, kind, _] if name == director:
-            return Sent(kind=kind, broker=broker)
-    return None
+    """How a pilot was sent; None: it is not this director's, or no pilot's."""
+    said = _STAMP.fullmatch(stamp)
+    if said is None or said["director"] != director:
+        return None
+    return Sent(kind=said["kind"], broker=said["broker"] or "")
 
 
 def kind(flags: tuple[str, ...]) -> str:

@@ -110,6 +110,37 @@ def test_a_job_too_young_for_its_description_is_known_by_its_notes() -> None:
     assert ce(list=listing, info=unnamed, local=note).find([STAMP]) == {STAMP: ("a1",)}
 
 
+def test_a_job_that_a_listing_misses_is_asked_for_by_itself() -> None:
+    def listing(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200) if "state" in request.url.params else told({"id": "a1"})
+
+    later = told({"id": "a1", "status-code": "200", "state": "SUBMITTING"}, code=201)
+    system = ce(list=listing, info=named(), status=later)
+    assert system.find([STAMP]) == {STAMP: ("a1",)}
+    assert system.status([HANDLE])[STAMP].state is State.WAITING
+
+
+def test_a_job_known_before_is_missing_only_if_it_is_not_there_by_itself_either() -> None:
+    listings = iter([told({"id": "a1", "state": "ACCEPTING"}), told({"id": "a1"})])
+    later = iter(
+        [
+            told({"id": "a1", "status-code": "200", "state": "PREPARING"}, code=201),
+            told({"id": "a1", "status-code": "404", "state": "None"}, code=201),
+        ]
+    )
+    system = ce(
+        list=lambda _: next(listings, httpx.Response(200)), info=named(), status=lambda _: next(later)
+    )
+    states = [system.status([HANDLE])[STAMP].state for _ in range(3)]
+    assert states == [State.WAITING, State.WAITING, State.MISSING]
+
+
+def test_a_wiped_job_is_there_no_more() -> None:
+    later = told({"id": "a1", "status-code": "200", "state": "WIPED"}, code=201)
+    listing = told({"id": "a1", "state": "WIPED"})
+    assert status(list=listing, status=later).state is State.MISSING
+
+
 def test_two_jobs_of_one_stamp_are_both_told() -> None:
     listing = told({"id": "a1", "state": "ACCEPTING"}, {"id": "a2", "state": "ACCEPTING"})
 

@@ -1,0 +1,329 @@
+"""A manager's rounds at a pretended site, whose batch system, directories and disks fail."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.batch.batch_system import BatchJob, State
+from pilotage.fabric.batch.errors import SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.glitches import Glitch, Glitchy, GlitchyShell
+from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.manager.book import Book
+from pilotage.fabric.manager.errors import StateUnusable
+from pilotage.fabric.manager.grid_job import Aggregate, GridJob, LocalState, Phase
+from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.manager.records import Key
+from pilotage.fabric.manager.station import Retries
+from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
+from tests.pretended_batch import PretendedBatch
+
+LOCAL_JOBS = 3
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> PretendedBatch:
+    return PretendedBatch(tmp_path)
+
+
+@pytest.fixture
+def site(tmp_path: Path, batch: PretendedBatch) -> Iterator[Site]:
+    site = Site(directory=tmp_path, system=batch, shared=tmp_path / "shared", sandboxes=Sandboxes())
+    yield site
+    site.close()
+
+
+def the_one(manager: Manager) -> GridJob:
+    (job,) = manager.grid_jobs()
+    return job
+
+
+@pytest.mark.parametrize("glitch", list(Glitch))
+def test_glitches_of_minutes_neither_fail_nor_double_anything(
+    site: Site, batch: PretendedBatch, glitch: Glitch
+) -> None:
+    glitchy, shell = Glitchy(system=batch), GlitchyShell(shell=LocalShell())
+    site.system, site.shell = glitchy, shell
+    site.evidence = Evidence(listings=3, seconds=300)
+    now = [0.0]
+    manager = site.manager()
+    manager.station.farms["farm"].system.clock = lambda: now[0]
+    manager.take(taken(LocalJobs=LOCAL_JOBS))
+
+    for round_ in range(300):
+        glitchy.glitch = shell.glitch = glitch if round_ % 12 < 8 else None
+        manager.advance()
+        now[0] += 30  # the glitch lasts for four minutes
+        if round_ % 3 == 0:
+            batch.run()
+        if ended(the_one(manager)):
+            break
+
+    job = the_one(manager)
+    assert job.outcome is not None, manager.book.log(Key(7, 1))
+    assert (job.outcome.status, job.local) == ("Done", {LocalState.DONE: LOCAL_JOBS})
+    assert batch.executed == dict.fromkeys(range(1, LOCAL_JOBS + 1), 1)
+    assert set(batch.submissions.values()) == {1}
+    assert {f"std.out.{n}" for n in (1, 2, 3)} <= output(job).keys()
+
+
+def test_a_kill_reaches_a_local_job_whose_reference_never_arrived(site: Site, batch: PretendedBatch) -> None:
+    glitchy = Glitchy(system=batch, glitch=Glitch.LATE)
+    site.system = glitchy
+    manager = site.manager()
+    manager.take(taken())
+    manager.advance()
+    assert set(batch.states.values()) == {State.WAITING}
+
+    manager.cancel(7, 1)
+    manager.advance()
+
+    assert set(batch.states.values()) == {State.KILLED}
+
+
+def test_a_grid_job_is_submitting_until_its_last_local_job_was_submitted(
+    site: Site, batch: PretendedBatch
+) -> None:
+    site.habits = {"at_once": 1}
+    manager = site.manager()
+    manager.take(taken(LocalJobs=LOCAL_JOBS))
+    phases = [the_one(manager).phase]
+    for _ in range(LOCAL_JOBS):
+        manager.advance()
+        phases.append(the_one(manager).phase)
+    assert phases == [Phase.SUBMITTING] * LOCAL_JOBS + [Phase.POLLING]
+
+
+def test_local_jobs_that_the_site_loses_are_submitted_again_and_that_is_no_submitting(
+    site: Site, batch: PretendedBatch
+) -> None:
+    manager = site.manager()
+    manager.take(taken(LocalJobs=2))
+    manager.advance()
+    first = next(iter(batch.states))
+    batch.states[first] = State.FAILED  # no mark of its own: a node has died
+
+    manager.advance()
+
+    assert the_one(manager).phase is Phase.UPDATING
+    manager.advance()
+    assert the_one(manager).phase is Phase.POLLING
+    assert len(batch.submissions) == 3
+
+
+def test_a_refused_submission_is_tried_as_often_as_the_policy_says(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(job: BatchJob) -> str:
+        raise SubmissionRefused(f"{job.stamp}: no such account")
+
+    monkeypatch.setattr(batch, "submit", refuse)
+    manager = site.manager()
+    manager.take(taken())
+    for _ in range(4):
+        manager.advance()
+
+    job = the_one(manager)
+    assert job.outcome is not None
+    assert job.outcome.status == "Failed"
+    assert "no such account" in job.outcome.application_status
+
+
+def test_a_handler_that_refuses_ends_the_job_with_its_words(site: Site) -> None:
+    manager = site.manager()
+    manager.take(taken(LocalJobs=0))
+    manager.advance()
+    job = the_one(manager)
+    assert job.outcome is not None
+    assert job.outcome.minor_status == "Illegal job description"
+    assert job.outcome.application_status == "LocalJobs: 0 is not allowed, only 1 to 1000000000000"
+
+
+def test_a_job_type_without_a_handler_is_refused_by_name(site: Site) -> None:
+    manager = site.manager()
+    manager.take(taken(JobType="alchemy"))
+    manager.advance()
+    job = the_one(manager)
+    assert job.outcome is not None
+    assert "no handler for 'alchemy', only for generic, montecarlo" in job.outcome.application_status
+
+
+def test_while_the_service_is_away_a_grid_job_waits_for_its_sandbox(site: Site) -> None:
+    site.sandboxes.away = True
+    manager = site.manager()
+    manager.take(taken())
+    manager.advance()
+    assert the_one(manager).phase is Phase.SUBMITTING
+    assert "does not answer" in the_one(manager).problem
+    site.sandboxes.away = False
+    manager.advance()
+    assert (the_one(manager).phase, the_one(manager).problem) == (Phase.POLLING, "")
+
+
+def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> None:
+    manager = site.manager()
+    seen: list[int] = []
+
+    def may_gather(_job: object, busy: Sequence[GridJob]) -> bool:
+        seen.append(len(busy))
+        return len(seen) > 2
+
+    object.__setattr__(manager.station, "may_gather", may_gather)
+    manager.take(taken())
+    phases = []
+    for _ in range(5):
+        manager.advance()
+        batch.run()
+        phases.append(the_one(manager).phase)
+    assert phases == [Phase.POLLING] * 4 + [Phase.ENDED]
+    assert seen == [0, 0, 0]
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = site.manager()
+    manager.take(taken())
+    full = OSError(28, "No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr("pilotage.fabric.runner.bundle.content", lambda _sandbox: (_ for _ in ()).throw(full))
+        manager.advance()
+    assert "No space left" in the_one(manager).problem
+
+    while not ended(the_one(manager)):
+        manager.advance()
+        batch.run()
+    assert batch.executed == {1: 1}
+
+
+def test_a_state_that_cannot_be_read_is_an_error_that_names_it(site: Site, tmp_path: Path) -> None:
+    manager = site.manager()
+    manager.take(taken())
+    site.close()
+    book = tmp_path / "state" / "book.sqlite"
+    content = book.read_bytes()
+    book.write_bytes(b"nonsense" * 1000)
+    with pytest.raises(StateUnusable, match=r"book\.sqlite: file is not a database"):
+        site.manager()
+    book.write_bytes(content)
+    assert the_one(site.manager()).taken.queue == QUEUE
+
+
+def test_a_second_manager_of_one_directory_is_refused(site: Site) -> None:
+    site.manager()
+    with pytest.raises(StateUnusable, match="another manager has it open"):
+        Book(site.directory / "state")
+
+
+def test_a_batch_system_that_hangs_is_asked_once_in_a_round_for_all_grid_jobs(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def hang(job: BatchJob) -> str:
+        asked.append(job.stamp)
+        raise SubmissionUncertain(f"{job.stamp}: no answer")
+
+    manager = site.manager()
+    for job_id in (1, 2, 3):
+        manager.take(taken(job_id))
+    with monkeypatch.context() as patched:
+        patched.setattr(batch, "submit", hang)
+        manager.advance()
+
+    assert len(asked) == 1
+    assert ["no answer" in each.problem for each in manager.grid_jobs()] == [True] * 3
+    for _ in range(10):
+        manager.advance()
+        batch.run()
+    assert [each.aggregate for each in manager.grid_jobs()] == [Aggregate.DONE] * 3
+
+
+def test_marks_that_a_shared_directory_shows_late_are_waited_for(site: Site, batch: PretendedBatch) -> None:
+    site.habits = {"settle": 60}
+    now = [0.0]
+    manager = site.manager()
+    manager._round.polling.monotonic = lambda: now[0]
+    manager.take(taken(LocalJobs=2))
+    manager.advance()
+    batch.run()
+    manager.advance()
+    late, never = batch.states
+    batch.run(exit_code=1)  # both end, and their marks say so
+    hidden = [Path(batch.order_of(each).marks, "end") for each in (late, never)]
+    for mark in hidden:
+        mark.rename(mark.with_suffix(".hidden"))
+
+    manager.advance()
+    assert the_one(manager).local == {LocalState.RUNNING: 2}
+    hidden[0].with_suffix(".hidden").rename(hidden[0])
+    now[0] += 59
+    manager.advance()
+    assert the_one(manager).local == {LocalState.FAILED: 1, LocalState.RUNNING: 1}
+    now[0] += 1
+    manager.advance()
+
+    assert the_one(manager).local == {LocalState.FAILED: 1, LocalState.UNSUBMITTED: 1}
+
+
+def test_a_shared_directory_that_is_not_mounted_costs_no_output(site: Site, batch: PretendedBatch) -> None:
+    manager = site.manager()
+    manager.take(taken())
+    manager.advance()
+    batch.run()
+    manager.advance()
+    batch.run()
+    elsewhere = site.shared.rename(site.directory / "not-mounted")
+
+    for _ in range(3):
+        manager.advance()
+    assert the_one(manager).local == {LocalState.RUNNING: 1}
+    site.shared.mkdir()
+    manager.advance()
+    assert the_one(manager).local == {LocalState.RUNNING: 1}
+    site.shared.rmdir()
+    elsewhere.rename(site.shared)
+    manager.advance()
+
+    assert "std.out.1" in output(the_one(manager))
+
+
+def test_a_book_that_cannot_grow_refuses_a_grid_job_and_keeps_what_it_has(site: Site) -> None:
+    manager = site.manager()
+    manager.take(taken(1))
+    manager.book._connection.execute(
+        "PRAGMA max_page_count = 1"
+    )  # SQLite takes the number of pages there are
+
+    with pytest.raises(StateUnusable, match=r"book\.sqlite: database or disk is full"):
+        manager.take(taken(2, Arguments="x" * 100_000))
+
+    manager = site.manager()
+    assert [each.taken.job_id for each in manager.grid_jobs()] == [1]
+    manager.take(taken(2, Arguments="x" * 100_000))
+    assert [each.taken.job_id for each in manager.grid_jobs()] == [1, 2]
+
+
+def test_of_a_local_job_that_was_cut_off_comes_what_the_batch_system_has(
+    site: Site, batch: PretendedBatch
+) -> None:
+    site.habits = {"retries": Retries(tries=1)}
+    manager = site.manager()
+    manager.take(taken(LocalJobs=2))
+    manager.advance()
+    batch.run()
+    lost, _ = batch.states
+    batch.states[lost] = State.FAILED  # its node has died
+    while not ended(the_one(manager)):
+        batch.run()
+        manager.advance()
+
+    job = the_one(manager)
+    assert job.outcome is not None
+    assert job.outcome.minor_status == "Partially Done"
+    assert "1: batch system: failed" in job.outcome.application_status
+    files = output(job)
+    assert files["batch.out.1"] == f"{lost}\n"
+    assert files["std.out.2"] == "ok"
+    assert "local job 1: it left no output" in files["manager.log"]
