@@ -12,7 +12,7 @@ from cs_config.configuration import Configuration
 from matcher import gates
 from matcher.doorkeeper import Doorkeeper
 from matcher.filling import Filling
-from matcher.gates import Gate
+from matcher.gate import Gate
 from matcher.requests import MatchRequest
 from matcher.resource import Resource
 from taskqueue import choosing, claims, match_requests, pilots

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from matcher import gates, limits, standings, throttles
+from matcher import gate, limits, standings, throttles
 from matcher.applicants import Applicant
 from matcher.survey import Survey
 from taskqueue import bans, scopes
@@ -84,15 +84,15 @@ def at_queue(
 
 def _told(ban: Ban) -> str:
     until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
-    return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {gates.TEST} run there"
+    return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {gate.TEST} run there"
 
 
 def _banned(conn: Connection, job: Applicant, sites: frozenset[str], now: datetime) -> Iterator[Closure]:
-    if gates.is_test(job.job_type):
+    if gate.is_test(job.job_type):
         return
     for ban in bans.current(conn, now=now):
         if ban.site in sites:
-            yield Closure(scope=ban.site, reason=gates.BANNED, text=_told(ban))
+            yield Closure(scope=ban.site, reason=gate.BANNED, text=_told(ban))
 
 
 def _limited(
@@ -106,7 +106,7 @@ def _limited(
     for scope, conditions in limits.conditions(conn, config, concerned, now).items():
         for each in conditions:
             if each.keeps_out(job):
-                yield Closure(scope=scope, reason=gates.LIMITS, text=f"{scope} {each.why}")
+                yield Closure(scope=scope, reason=gate.LIMITS, text=f"{scope} {each.why}")
 
 
 def _throttled(
@@ -117,4 +117,4 @@ def _throttled(
         found = scopes.read(conn, names[start : start + _PAGE])
         for scope, standing in standings.of(conn, config, found.values(), now).items():
             if why := standing.why_not(job):
-                yield Closure(scope=scope, reason=gates.THROTTLED, text=f"{scope} is throttled ({why})")
+                yield Closure(scope=scope, reason=gate.THROTTLED, text=f"{scope} is throttled ({why})")

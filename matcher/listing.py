@@ -6,7 +6,7 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-from matcher.gates import Gate
+from matcher.gate import Gate
 from taskqueue import choosing, task_queues
 from taskqueue.claims import Place
 from taskqueue.task_queues import TaskQueue

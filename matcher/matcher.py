@@ -13,7 +13,7 @@ from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import UnknownQueue
-from matcher.gates import LIMITS, Gate
+from matcher.gate import LIMITS, Gate
 from matcher.listing import Listing, listings
 from matcher.pilot_groups import PilotGroup
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest

@@ -12,7 +12,7 @@ from cs_config.configuration import Configuration
 from matcher import gates, places
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
-from matcher.gates import Gate
+from matcher.gate import Gate
 from matcher.pilot_groups import PilotGroups
 from matcher.places import Places
 from matcher.requests import Caller

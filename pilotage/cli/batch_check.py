@@ -12,15 +12,15 @@ import typer
 
 from pilotage.cli import application, batch_systems, directing, options, output
 from pilotage.cli.failures import REFUSED, WrongUsage
-from pilotage.fabric.batch import shipped_dialects
-from pilotage.fabric.batch.arc_settings import ComputingElement
+from pilotage.fabric.batch.arc.settings import ComputingElement
 from pilotage.fabric.batch.batch_system import Resources
-from pilotage.fabric.batch.bench import Bench, Violated
-from pilotage.fabric.batch.conformance import CHECKS
-from pilotage.fabric.batch.dialect import PARTS, Dialect, InvalidDialect, changed
+from pilotage.fabric.batch.conformance.bench import Bench, Violated
+from pilotage.fabric.batch.conformance.conformance import CHECKS
+from pilotage.fabric.batch.conformance.glitches import GlitchyShell
+from pilotage.fabric.batch.conformance.glitchy_http import GlitchyHttp
+from pilotage.fabric.batch.dialect import shipped_dialects
+from pilotage.fabric.batch.dialect.dialect import PARTS, Dialect, InvalidDialect, changed
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.glitches import GlitchyShell
-from pilotage.fabric.batch.glitchy_http import GlitchyHttp
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.settings import SPOKEN, Kind
 from pilotage.fabric.batch.shell import LocalShell

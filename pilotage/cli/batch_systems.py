@@ -3,17 +3,17 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from pilotage.fabric.batch import arc_rest
-from pilotage.fabric.batch.arc import Arc
-from pilotage.fabric.batch.arc_rest import ArcRest, Connect
-from pilotage.fabric.batch.arc_settings import ComputingElement
+from pilotage.fabric.batch.arc import rest as arc_rest
+from pilotage.fabric.batch.arc.arc import Arc
+from pilotage.fabric.batch.arc.rest import ArcRest, Connect
+from pilotage.fabric.batch.arc.settings import ComputingElement
 from pilotage.fabric.batch.batch_system import BatchSystem
-from pilotage.fabric.batch.command import Command
-from pilotage.fabric.batch.dialect import Dialect
+from pilotage.fabric.batch.dialect.command import Command
+from pilotage.fabric.batch.dialect.dialect import Dialect
 from pilotage.fabric.batch.grid_engine import GridEngine
-from pilotage.fabric.batch.htcondor import HTCondor
+from pilotage.fabric.batch.htcondor.htcondor import HTCondor
 from pilotage.fabric.batch.settings import Kind
-from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 
 _OWN: Mapping[Kind, Callable[..., BatchSystem]] = {

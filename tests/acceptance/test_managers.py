@@ -14,7 +14,7 @@ from pilotage.fabric.batch.batch_system import BatchSystem, Resources
 from pilotage.fabric.batch.grid_engine import GridEngine as GridEngineAdapter
 from pilotage.fabric.batch.idealizer import Evidence
 from pilotage.fabric.batch.shell import LocalShell, Shell
-from pilotage.fabric.batch.slurm import Slurm as SlurmAdapter
+from pilotage.fabric.batch.slurm.slurm import Slurm as SlurmAdapter
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.manager.grid_job import GridJob, LocalState
 from tests import manager_process

@@ -25,7 +25,7 @@ from pilotage.fabric.batch.batch_system import (
     Resources,
     State,
 )
-from pilotage.fabric.batch.glitches import Glitch, Glitchy
+from pilotage.fabric.batch.conformance.glitches import Glitch, Glitchy
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.client import Client

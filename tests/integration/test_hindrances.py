@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from agents import waits
-from matcher import gates
+from matcher import gate
 from matcher.claiming import Look
 from matcher.matcher import Matcher
 from taskqueue import bans, database, hindrances, job_control, job_waits, jobs, log, retention
@@ -138,7 +138,7 @@ def test_nothing_is_written_within_a_minute_nor_by_any_poll(engine: Engine, now:
     hand.matcher.refresh()
     with _statements(engine) as statements:
         for _ in range(5):
-            assert hand.ask().refused == gates.LIMITS
+            assert hand.ask().refused == gate.LIMITS
             hand.matcher.write_down()
             hand.now += timedelta(seconds=10)
     assert not {"INSERT", "UPDATE", "DELETE"} & set(statements)

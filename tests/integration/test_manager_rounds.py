@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pilotage.fabric.batch.batch_system import BatchJob, State
+from pilotage.fabric.batch.conformance.glitches import Glitch, Glitchy, GlitchyShell
 from pilotage.fabric.batch.errors import SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.glitches import Glitch, Glitchy, GlitchyShell
 from pilotage.fabric.batch.idealizer import Evidence
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager import local_script

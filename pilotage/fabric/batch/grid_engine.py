@@ -13,7 +13,7 @@ from xml.etree import ElementTree as Xml
 from pilotage.fabric.batch import joining
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
 from pilotage.fabric.batch.commanded import Commanded
-from pilotage.fabric.batch.dialect import Joined
+from pilotage.fabric.batch.dialect.dialect import Joined
 from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.batch.listing import Row
 from pilotage.fabric.batch.shell import Completed

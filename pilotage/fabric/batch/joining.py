@@ -7,7 +7,7 @@ batch system is told both, and of two amounts the larger, so that flags never ta
 import re
 from collections.abc import Sequence
 
-from pilotage.fabric.batch.dialect import Joined
+from pilotage.fabric.batch.dialect.dialect import Joined
 
 _AMOUNT = re.compile(r"(\d+)(\D*)", re.ASCII)
 

@@ -7,9 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.fabric.batch import dialect, shipped_dialects
-from pilotage.fabric.batch.arc_settings import ComputingElement
-from pilotage.fabric.batch.dialect import Dialect, changed
+from pilotage.fabric.batch.arc.settings import ComputingElement
+from pilotage.fabric.batch.dialect import dialect, shipped_dialects
+from pilotage.fabric.batch.dialect.dialect import Dialect, changed
 
 Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.cli import batch_check
-from pilotage.fabric.batch.arc import Arc
-from pilotage.fabric.batch.arc_rest import ArcRest, Credentials
+from pilotage.fabric.batch.arc.arc import Arc
+from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Handle, Report, Resources, State
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
 from tests.arc_ce import ArcCe

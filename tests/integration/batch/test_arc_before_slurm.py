@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.batch.arc import Arc
-from pilotage.fabric.batch.arc_rest import ArcRest, Credentials
-from pilotage.fabric.batch.bench import Bench
-from pilotage.fabric.batch.conformance import CHECKS
-from pilotage.fabric.batch.glitchy_http import GlitchyHttp
+from pilotage.fabric.batch.arc.arc import Arc
+from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
+from pilotage.fabric.batch.conformance.bench import Bench
+from pilotage.fabric.batch.conformance.conformance import CHECKS
+from pilotage.fabric.batch.conformance.glitchy_http import GlitchyHttp
 from taskqueue import database
 from tests.arc_ce import ArcCe
 from tests.director_field import Field

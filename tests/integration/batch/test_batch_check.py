@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from pilotage.cli import batch_check
-from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.batch_system import Handle, Report, State
-from pilotage.fabric.batch.bench import Bench, Violated
-from pilotage.fabric.batch.conformance import CHECKS
+from pilotage.fabric.batch.conformance.bench import Bench, Violated
+from pilotage.fabric.batch.conformance.conformance import CHECKS
+from pilotage.fabric.batch.dialect import shipped_dialects
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from tests.stand_ins import commands
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
-from pilotage.fabric.batch import shipped_dialects
-from pilotage.fabric.batch.bench import Bench
-from pilotage.fabric.batch.command import Command
-from pilotage.fabric.batch.conformance import CHECKS
-from pilotage.fabric.batch.glitches import GlitchyShell
+from pilotage.fabric.batch.conformance.bench import Bench
+from pilotage.fabric.batch.conformance.conformance import CHECKS
+from pilotage.fabric.batch.conformance.glitches import GlitchyShell
+from pilotage.fabric.batch.dialect import shipped_dialects
+from pilotage.fabric.batch.dialect.command import Command
 from pilotage.fabric.batch.grid_engine import GridEngine
-from pilotage.fabric.batch.htcondor import HTCondor
+from pilotage.fabric.batch.htcondor.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests import torque
 from tests.grid_engine import GridEngine as Cell

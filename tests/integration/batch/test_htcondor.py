@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric.batch.batch_system import Handle, Report, State
-from pilotage.fabric.batch.bench import Bench
+from pilotage.fabric.batch.conformance.bench import Bench
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.htcondor import HTCondor
+from pilotage.fabric.batch.htcondor.htcondor import HTCondor
 from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.stand_ins import commands

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.batch_system import BatchJob, Resources
-from pilotage.fabric.batch.command import Command
+from pilotage.fabric.batch.dialect import shipped_dialects
+from pilotage.fabric.batch.dialect.command import Command
 from pilotage.fabric.batch.errors import SubmissionUncertain
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas

@@ -12,7 +12,7 @@ from examples.servers.slurm import Slurm as Cluster
 from pilotage.fabric.batch.batch_system import BatchJob, Handle, Report, Resources, State
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.pilot import slot_end
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
-from pilotage.fabric.batch import shipped_dialects
-from pilotage.fabric.batch.bench import Bench
-from pilotage.fabric.batch.command import Command
-from pilotage.fabric.batch.conformance import CHECKS
+from pilotage.fabric.batch.conformance.bench import Bench
+from pilotage.fabric.batch.conformance.conformance import CHECKS
+from pilotage.fabric.batch.conformance.glitches import GlitchyShell
+from pilotage.fabric.batch.dialect import shipped_dialects
+from pilotage.fabric.batch.dialect.command import Command
 from pilotage.fabric.batch.errors import BatchSystemAway
-from pilotage.fabric.batch.glitches import GlitchyShell
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.ssh_server import SshServer

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from pilotage.cli import directing
-from pilotage.fabric.batch.command import Command
 from pilotage.fabric.batch.commanded import Commanded
+from pilotage.fabric.batch.dialect.command import Command
+from pilotage.fabric.batch.dialect.shipped_dialects import content
 from pilotage.fabric.batch.grid_engine import GridEngine
-from pilotage.fabric.batch.htcondor import HTCondor
+from pilotage.fabric.batch.htcondor.htcondor import HTCondor
 from pilotage.fabric.batch.settings import Kind, System
-from pilotage.fabric.batch.shipped_dialects import content
-from pilotage.fabric.batch.slurm import Slurm
+from pilotage.fabric.batch.slurm.slurm import Slurm
 
 
 def made(tmp_path: Path, **said: Any) -> Commanded:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import httpx
 import pytest
 
-from pilotage.fabric.batch.arc import Arc
-from pilotage.fabric.batch.arc_rest import ArcRest, Credentials
+from pilotage.fabric.batch.arc.arc import Arc
+from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Report, State
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 

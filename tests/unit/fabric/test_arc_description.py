@@ -2,7 +2,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from pilotage.fabric.batch.arc_description import describe
+from pilotage.fabric.batch.arc.description import describe
 from pilotage.fabric.batch.batch_system import BatchJob, Resources
 from pilotage.fabric.batch.errors import SubmissionRefused
 

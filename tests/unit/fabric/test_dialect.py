@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pilotage.fabric.batch import shipped_dialects
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Resources, State
-from pilotage.fabric.batch.command import Command
-from pilotage.fabric.batch.dialect import PARTS, Dialect, InvalidDialect, changed
+from pilotage.fabric.batch.dialect import shipped_dialects
+from pilotage.fabric.batch.dialect.command import Command
+from pilotage.fabric.batch.dialect.dialect import PARTS, Dialect, InvalidDialect, changed
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.settings import System
 from pilotage.fabric.batch.shell import Completed

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch import shipped_dialects
+from pilotage.fabric.batch.dialect import shipped_dialects
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 

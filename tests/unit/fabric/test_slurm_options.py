@@ -1,6 +1,6 @@
 import pytest
 
-from pilotage.fabric.batch.slurm_options import once
+from pilotage.fabric.batch.slurm.options import once
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pilotage.fabric.batch import slurm_options
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
 from pilotage.fabric.batch.commanded import Commanded
 from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.batch.listing import Row
 from pilotage.fabric.batch.shell import Completed
+from pilotage.fabric.batch.slurm import options
 
 #: Source: Slurm, squeue(1), job state codes. What is not named here is on its way.
 _STATES = {
@@ -53,7 +53,7 @@ class Slurm(Commanded):
             *("sbatch", "--parsable", "--no-requeue", f"--job-name={job.stamp}"),
             *(f"--partition={job.queue}", f"--chdir={self.areas.path(job.stamp)}"),
             *("--output=/dev/null", "--open-mode=append", "--export=NONE"),
-            *slurm_options.once((*_asked(job.resources), *self.flags, *job.flags)),
+            *options.once((*_asked(job.resources), *self.flags, *job.flags)),
             script,
         ]
 

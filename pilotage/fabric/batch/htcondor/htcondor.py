@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pilotage.fabric.batch import event_log
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
 from pilotage.fabric.batch.commanded import Commanded
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
+from pilotage.fabric.batch.htcondor import event_log
 from pilotage.fabric.batch.listing import Row
 from pilotage.fabric.batch.shell import Completed
 from pilotage.fabric.batch.work_area import batches

@@ -15,7 +15,7 @@ from pilotage.fabric.batch.batch_system import (
     Resources,
     State,
 )
-from pilotage.fabric.batch.glitches import Faults, Glitch, Glitchy
+from pilotage.fabric.batch.conformance.glitches import Faults, Glitch, Glitchy
 
 
 class Violated(Exception):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from pilotage.fabric.batch import arc_rest
-from pilotage.fabric.batch.glitches import Glitch
+from pilotage.fabric.batch.arc import rest as arc_rest
+from pilotage.fabric.batch.conformance.glitches import Glitch
 
 _FULL = {"job": {"status-code": "500", "reason": "Failed to store job description, on purpose"}}
 

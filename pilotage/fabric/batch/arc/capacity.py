@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pilotage.fabric.batch.arc_rest import Item
+from pilotage.fabric.batch.arc.rest import Item
 from pilotage.fabric.batch.batch_system import Capacity
 from pilotage.fabric.batch.errors import BatchSystemAway
 

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.fabric.batch.arc_rest import Credentials
+from pilotage.fabric.batch.arc.rest import Credentials
 
 
 class ComputingElement(BaseModel):

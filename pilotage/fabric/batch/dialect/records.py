@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from pilotage.fabric.batch.dialect import Source
+from pilotage.fabric.batch.dialect.dialect import Source
 from pilotage.fabric.batch.errors import BatchSystemAway
 from requirements import regexps
 

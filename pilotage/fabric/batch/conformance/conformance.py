@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pilotage.fabric.batch.batch_system import ENDED, Handle, State
-from pilotage.fabric.batch.bench import Bench, Violated
+from pilotage.fabric.batch.conformance.bench import Bench, Violated
+from pilotage.fabric.batch.conformance.glitches import Glitch
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.glitches import Glitch
 from pilotage.fabric.batch.idealizer import Evidence, Idealized
 
 _SLEEPS = "#!/bin/sh\nexec sleep 600\n"

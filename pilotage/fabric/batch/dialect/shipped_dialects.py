@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from pilotage.fabric.batch.dialect import Dialect
+from pilotage.fabric.batch.dialect.dialect import Dialect
 
 NAMES = ("lsf", "pbs")
 
@@ -15,7 +15,7 @@ NAMES = ("lsf", "pbs")
 @cache
 def content(name: str) -> Mapping[str, Any]:
     """What a shipped dialect says, as it could stand in a file of a site."""
-    file = resources.files("pilotage.fabric.batch") / "shipped" / f"{name}.yaml"
+    file = resources.files(__package__) / "shipped" / f"{name}.yaml"
     said: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return said
 

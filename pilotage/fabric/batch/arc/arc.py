@@ -9,9 +9,9 @@ not start. A submission that is cut off between leaves a job that A-REX itself g
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pilotage.fabric.batch.arc_capacity import capacity_of
-from pilotage.fabric.batch.arc_description import INPUTS, describe
-from pilotage.fabric.batch.arc_rest import ArcRest, Item
+from pilotage.fabric.batch.arc.capacity import capacity_of
+from pilotage.fabric.batch.arc.description import INPUTS, describe
+from pilotage.fabric.batch.arc.rest import ArcRest, Item
 from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Capacity, Handle, Output, Report, State
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.listing import Row, by_stamp, report, the_one

@@ -5,11 +5,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pilotage.fabric.batch import joining, records
-from pilotage.fabric.batch.amounts import Tally
+from pilotage.fabric.batch import joining
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
 from pilotage.fabric.batch.commanded import Commanded
-from pilotage.fabric.batch.dialect import REFERENCES, Dialect, Excuse, Source, Submit
+from pilotage.fabric.batch.dialect import records
+from pilotage.fabric.batch.dialect.amounts import Tally
+from pilotage.fabric.batch.dialect.dialect import REFERENCES, Dialect, Excuse, Source, Submit
 from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.batch.listing import Row
 from pilotage.fabric.batch.shell import Completed

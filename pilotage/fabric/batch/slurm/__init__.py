@@ -1,0 +1,1 @@
+"""Slurm as a batch system: its commands and their options."""
