@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pilotage.fabric.manager.asked import MOST
 from pilotage.fabric.manager.errors import UnfitJob
@@ -56,7 +56,9 @@ def sound_command(command: Command) -> Command:
     Raises:
         TypeError: Something in it is not what it should be.
     """
-    words, environment, size = command.words, command.environment, command.size
+    words: Any = command.words
+    environment: Any = command.environment
+    size: Any = command.size
     if not isinstance(words, tuple | list) or not words or not all(isinstance(each, str) for each in words):
         raise TypeError(f"words: {words!r:.100} are no strings, the program first")
     if not isinstance(environment, Mapping) or not all(
@@ -75,12 +77,12 @@ def sound_files(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
         UnfitJob: They are too large, or have no plain names.
         TypeError: They are something else.
     """
-    files = dict(files)
-    if not all(isinstance(name, str) and isinstance(content, bytes) for name, content in files.items()):
+    stated: dict[Any, Any] = dict(files)
+    if not all(isinstance(name, str) and isinstance(content, bytes) for name, content in stated.items()):
         raise TypeError("files: they are no bytes by name")
-    if sum(map(len, files.values())) > _MOST_ADDED or not all(map(_is_plain, files)):
+    if sum(map(len, stated.values())) > _MOST_ADDED or not all(map(_is_plain, stated)):
         raise UnfitJob(f"the files of a local job are no plain names with {_MOST_ADDED} bytes at most")
-    return files
+    return stated
 
 
 def _is_plain(name: str) -> bool:
