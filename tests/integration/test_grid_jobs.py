@@ -42,6 +42,13 @@ def test_a_montecarlo_job_comes_back_as_one_tar_with_every_event_once(site: Site
     assert [row["state"] for row in json.loads(files["local-jobs.json"])] == ["done"] * 4
 
 
+def test_a_file_that_a_local_job_did_not_write_is_named_in_the_managers_log(site: Site) -> None:
+    manager = site.manager()
+    manager.take(taken(JobType="generic", OutputSandbox=["events.txt", "plots.root"]))
+    log = output(until(manager, ended))["manager.log"]
+    assert "local job 1: done: missing from OutputSandbox: plots.root" in log
+
+
 def test_progress_and_the_end_of_the_output_are_seen_while_it_runs(site: Site) -> None:
     script = """#!/bin/sh
     echo "reading the geometry"

@@ -71,5 +71,8 @@ def _ended(seen: Seen, job: LocalJob, entry: Entry, habits: Habits) -> tuple[Loc
         )
         return trying.failed(job, SITE, said, entry, habits)
     if end is None or end.report.status == DONE:
-        return replace(job, state=LocalState.DONE, exit_code=0, message=""), f"local job {job.number}: done"
+        # Such as a file of the OutputSandbox that is missing: nothing that makes it less done.
+        noted = "" if end is None else end.report.application_status
+        line = ": ".join(filter(None, (f"local job {job.number}: done", noted)))
+        return replace(job, state=LocalState.DONE, exit_code=0, message=""), line
     return trying.failed(job, end.cause, end.report, entry, habits)
