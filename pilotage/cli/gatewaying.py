@@ -62,7 +62,7 @@ def opened(told: Told, file: Path) -> Iterator[Gateway]:
             handlers=known,
             sandboxes=service,
             limits={name: each.limits() for name, each in told.job_types.items()},
-            may_gather=lambda wants, _busy: permits.may_gather(wants),
+            may_gather=permits.may_gather,
         )
         manager = Manager(station=station, habits=told.habits(), book=book)
         life = renewal.life_left(credentials.claims(token), time.time())
