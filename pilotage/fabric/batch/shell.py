@@ -1,7 +1,6 @@
 """Where the commands of a batch system are run: on this host, or on another one."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.pilot import removal
 
 #: Characters that are shown of a complaint.
 _SAID = 500
@@ -121,4 +121,4 @@ class LocalShell:
 
     def remove(self, directory: str) -> None:
         """Remove a directory with all that is in it; one that is not there is no error."""
-        shutil.rmtree(directory, ignore_errors=True)
+        removal.remove(Path(directory))

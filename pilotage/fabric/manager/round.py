@@ -54,8 +54,9 @@ class Round:
         return "" if outlet is None else outlet.system
 
     def _to_the_batch_system(self, entry: Entry) -> None:
+        farm = self.station.farm_of(entry)
         if entry.cancelled:
-            self._cancelling.advance(entry, self.station.farm_of(entry))
+            self._cancelling.advance(entry, farm)
         else:
             self._materialising.advance(entry)
 

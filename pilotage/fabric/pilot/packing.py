@@ -17,6 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 _MOST_FILES = 100_000
+#: Directories below each other that are looked into; what lies deeper is refused. Walking recurses.
+_DEEPEST = 100
 #: Fast; most outputs are compressed already, and logs shrink anyway.
 _LEVEL = 1
 
@@ -81,7 +83,7 @@ class _Packer:
 
     def _everything(self) -> Iterator[str]:
         """Every path below the root; links to directories are not followed."""
-        for directory, below, files in os.walk(self._root):
+        for directory, below, files in self._walk(self._root):
             for name in (*below, *files):
                 yield os.path.relpath(Path(directory, name), self._root)
 
@@ -90,10 +92,18 @@ class _Packer:
         if top.is_symlink() or not top.is_dir():
             yield name
             return
-        for directory, below, files in os.walk(top):
+        for directory, below, files in self._walk(top):
             below.sort()
             for file in sorted(files):
                 yield os.path.relpath(Path(directory, file), self._root)
+
+    def _walk(self, top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        """As `os.walk`; directories that lie too deep stand among the files, as which they are refused."""
+        for directory, below, files in os.walk(top):
+            if len(Path(directory).parts) - len(self._root.parts) >= _DEEPEST:
+                files += below
+                below.clear()
+            yield directory, below, files
 
     def _file(self, members: tarfile.TarFile, name: str) -> None:
         if name in self._done:
@@ -114,7 +124,10 @@ class _Packer:
 
     def _open(self, name: str) -> int | None:
         """A descriptor of a regular file inside; None if it is something else or elsewhere."""
-        real = os.path.realpath(self._root / name)
+        try:
+            real = os.path.realpath(self._root / name)
+        except RecursionError:  # it is the first of a thousand links
+            return None
         if os.path.commonpath([real, self._root]) != str(self._root):
             return None
         try:
@@ -129,13 +142,29 @@ class _Packer:
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     """Whether a path fits a pattern: `*` stays in a directory, `**` does not, hidden files stay hidden."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_fits(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
-        return False
-    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+    reached = _skipping(pattern, {0})  # the places in the pattern that a part of the path may stand for next
+    for part in parts:
+        nexts = {
+            at if pattern[at] == "**" else at + 1 for at in reached if _fits_part(part, pattern[at : at + 1])
+        }
+        reached = _skipping(pattern, nexts)
+    return len(pattern) in reached
+
+
+def _fits_part(part: str, pattern: Sequence[str]) -> bool:
+    if not pattern or pattern[0] == "**":
+        return bool(pattern)
+    hidden = part.startswith(".") and not pattern[0].startswith(".")
+    return not hidden and fnmatch.fnmatchcase(part, pattern[0])
+
+
+def _skipping(pattern: Sequence[str], places: set[int]) -> set[int]:
+    """These places and those behind a `**`, which may stand for nothing."""
+    reached = set(places)
+    for at, word in enumerate(pattern):
+        if at in reached and word == "**":
+            reached.add(at + 1)
+    return reached
 
 
 def _member(name: str, facts: os.stat_result) -> tarfile.TarInfo:

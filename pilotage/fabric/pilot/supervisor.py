@@ -11,15 +11,15 @@ import errno
 import json
 import os
 import select
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
-from pilotage.fabric.pilot import kernel, processes
+from pilotage.fabric.pilot import kernel, processes, removal
 
 #: Seconds that the payload gets to end when its pilot is gone.
 _GRACE_OF_ORPHANS = 5.0
@@ -88,7 +88,7 @@ class _Supervisor:
         self._end_the_rest()
         self._tell({"ended": self._ended})
         if not self._pilot_lives:
-            shutil.rmtree(self._order.area, ignore_errors=True)
+            removal.remove(Path(self._order.area))
         return 0
 
     def _start(self) -> None:

@@ -19,6 +19,8 @@ from pilotage.fabric.pilot import host
 
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000
+#: Directories below each other; what walks through them recurses.
+_DEEPEST = 100
 #: Bytes that are read at a time; tarfile copies contents in smaller pieces.
 _LARGEST_PIECE = 4 << 20
 
@@ -100,6 +102,8 @@ class _Unpacker:
         if self._members > _MOST_MEMBERS:
             raise UnsafeArchive(f"has more than {_MOST_MEMBERS} members")
         parts = _inside(member.name, member.name)
+        if len(parts) > _DEEPEST:
+            raise UnsafeArchive(f"{member.name!r:.200} lies more than {_DEEPEST} directories deep")
         if member.isdir():
             self._directory(parts)
             return

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from pilotage.fabric.pilot import removal
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,7 @@ class WorkArea:
 
     def remove(self) -> None:
         """Remove all of it, also what the payload protected from removal."""
-        shutil.rmtree(self.top, ignore_errors=True)
-        for directory, below, _ in os.walk(self.top):
-            for name in below:
-                _unprotect(Path(directory, name))
-        shutil.rmtree(self.top, ignore_errors=True)
+        removal.remove(self.top)
 
 
 def make(below: Path, *, job_id: int, epoch: int) -> WorkArea:
@@ -54,9 +49,3 @@ def make(below: Path, *, job_id: int, epoch: int) -> WorkArea:
     area.home.mkdir(mode=0o700)
     area.scratch.mkdir(mode=0o700)
     return area
-
-
-def _unprotect(path: Path) -> None:
-    if not path.is_symlink():
-        with contextlib.suppress(OSError):
-            path.chmod(0o700)

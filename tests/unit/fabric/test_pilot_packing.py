@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import packing
+from pilotage.fabric.pilot import packing, removal
 from pilotage.fabric.pilot.packing import Packed
 
 
@@ -137,3 +137,36 @@ def test_nobody_learns_whose_files_they_were(root: Path) -> None:
         member = members.getmember("std.out")
 
     assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
+
+
+def test_a_tree_deeper_than_python_recurses_is_packed_down_to_a_hundred_levels(root: Path) -> None:
+    deep = root
+    for _ in range(1500):
+        deep = deep / "d"
+        deep.mkdir()
+        (deep / "f").touch()
+
+    files, packed = pack(root, "**")
+
+    assert {"std.out", "d/f", "d/" * 100 + "f"} <= set(files)
+    assert "d/" * 200 + "f" not in files
+    assert packed.refused
+    removal.remove(root)  # so much the less can pytest
+
+
+def test_many_stars_do_not_take_for_ever(root: Path) -> None:
+    (root / ("a/" * 60)).mkdir(parents=True)
+
+    _, packed = pack(root, "/".join(["**/a"] * 20) + "/b")
+
+    assert len(packed.missing) == 1
+
+
+def test_a_chain_of_links_longer_than_python_recurses_is_refused(root: Path) -> None:
+    for number in range(1500):
+        (root / f"l{number}").symlink_to(f"l{number + 1}")
+
+    files, packed = pack(root, "l0", "std.out")
+
+    assert packed.refused == ["l0"]
+    assert set(files) == {"std.out"}

@@ -180,3 +180,12 @@ def test_a_full_disk_is_not_the_fault_of_the_archive(root: Path, monkeypatch: py
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(OSError, match="No space left"):
         unpack(tar(file("a")), root)
+
+
+def test_a_tree_deeper_than_python_recurses_is_refused(tmp_path: Path) -> None:
+    archive = tar(file("d/" * 1200 + "f"))
+
+    with pytest.raises(UnsafeArchive, match="more than 100 directories deep"):
+        unpacking.unpack(io.BytesIO(archive), tmp_path, limit=LIMIT)
+
+    assert list(tmp_path.iterdir()) == []
