@@ -1,7 +1,7 @@
 """From the file of a director to its parts: clients, batch systems, the script of its pilots."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -58,7 +58,9 @@ def opened(told: Told) -> Iterator[Director]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
-            fold(vo): stack.enter_context(Client(told.url, token(each.token_file)))
+            fold(vo): stack.enter_context(
+                Client(told.url, fresh(each.token_file), whose=f"vos/{vo}/token_file: {each.token_file}")
+            )
             for vo, each in told.vos.items()
         }
         systems = {
@@ -81,10 +83,27 @@ def token(file: Path) -> str:
     Raises:
         InvalidDirector: There is none.
     """
-    text = file.read_text(encoding="utf-8").strip()
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
     if not text or not text.isascii() or len(text.split()) != 1:
         raise InvalidDirector([Problem(path=str(file), message="holds no token")])
     return text
+
+
+def fresh(file: Path) -> Callable[[], str]:
+    """Tells the token that is in a file at that moment; while there is none, the one that was there before.
+
+    Raises:
+        InvalidDirector: There is none now.
+    """
+    last = token(file)
+
+    def now() -> str:
+        nonlocal last
+        with suppress(OSError, InvalidDirector):
+            last = token(file)
+        return last
+
+    return now
 
 
 def system(told: System, stack: ExitStack) -> BatchSystem:
