@@ -1,0 +1,56 @@
+"""Files that directors and gateways are told by: parsed, or refused in the words of who reads them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+
+from requirements.errors import InvalidInput
+from requirements.problem import Problem
+
+
+def parsed(file: Path, invalid: type[InvalidInput]) -> object:
+    """What a file of YAML holds.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: it is none.
+    """
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else None
+        what = getattr(error, "problem", None) or "is not YAML"
+        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+
+
+def token(file: Path, invalid: type[InvalidInput]) -> str:
+    """The token in a file.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: there is none.
+    """
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
+    if not text or not text.isascii() or len(text.split()) != 1:
+        raise invalid([Problem(path=str(file), message="holds no token")])
+    return text
+
+
+def fresh_token(file: Path, invalid: type[InvalidInput]) -> Callable[[], str]:
+    """Tells the token that is in a file at that moment; while there is none, the one that was there before.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: there is none now.
+    """
+    last = token(file, invalid)
+
+    def now() -> str:
+        nonlocal last
+        with suppress(OSError, invalid):
+            last = token(file, invalid)
+        return last
+
+    return now
