@@ -31,7 +31,7 @@ def opened(told: Told) -> Iterator[Director]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
-            fold(vo): stack.enter_context(Client(told.url, told_file.token(each.token_file, InvalidDirector)))
+            fold(vo): stack.enter_context(_client(told.url, vo, each.token_file))
             for vo, each in told.vos.items()
         }
         systems = {
@@ -46,6 +46,11 @@ def opened(told: Told) -> Iterator[Director]:
             script=_script(told),
         )
         yield Director(sites=sites, clients=clients)
+
+
+def _client(url: str, vo: str, file: Path) -> Client:
+    shown = told_file.fresh_token(file, InvalidDirector)
+    return Client(url, shown, whose=f"vos/{vo}/token_file: {file}")
 
 
 def _script(told: Told) -> Callable[[Intent], str]:

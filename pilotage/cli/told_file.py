@@ -1,5 +1,7 @@
 """Files that directors and gateways are told by: parsed, or refused in the words of who reads them."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -31,7 +33,24 @@ def token(file: Path, invalid: type[InvalidInput]) -> str:
     Raises:
         InvalidInput: Of the class `invalid`: there is none.
     """
-    text = file.read_text(encoding="utf-8").strip()
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
     if not text or not text.isascii() or len(text.split()) != 1:
         raise invalid([Problem(path=str(file), message="holds no token")])
     return text
+
+
+def fresh_token(file: Path, invalid: type[InvalidInput]) -> Callable[[], str]:
+    """Tells the token that is in a file at that moment; while there is none, the one that was there before.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: there is none now.
+    """
+    last = token(file, invalid)
+
+    def now() -> str:
+        nonlocal last
+        with suppress(OSError, invalid):
+            last = token(file, invalid)
+        return last
+
+    return now
