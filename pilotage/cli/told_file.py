@@ -10,6 +10,20 @@ from requirements.errors import InvalidInput
 from requirements.problem import Problem
 
 
+class _Careful(yaml.SafeLoader):
+    """Refuses a name that stands twice, of which YAML would silently take the last."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Look at the names as they stand, before those that are merged in by `<<`."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if str(key.value) in lines:
+                message = f"{key.value} stands twice, the first time in line {lines[str(key.value)]}"
+                raise yaml.MarkedYAMLError(problem=message, problem_mark=key.start_mark)
+            lines[str(key.value)] = key.start_mark.line + 1
+        super().flatten_mapping(node)
+
+
 def parsed(file: Path, invalid: type[InvalidInput]) -> object:
     """What a file of YAML holds.
 
@@ -17,7 +31,7 @@ def parsed(file: Path, invalid: type[InvalidInput]) -> object:
         InvalidInput: Of the class `invalid`: it is none.
     """
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.load(file.read_text(encoding="utf-8"), _Careful)  # noqa: S506 - a safe one
     except UnicodeDecodeError as error:
         raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
     except yaml.YAMLError as error:
