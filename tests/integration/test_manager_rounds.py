@@ -1,7 +1,8 @@
 """A manager's rounds at a pretended site, whose batch system, directories and disks fail."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,12 @@ from pilotage.fabric.batch.conformance.glitches import Glitch, Glitchy, GlitchyS
 from pilotage.fabric.batch.errors import SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.idealizer import Evidence
 from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.manager import local_script
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.errors import StateUnusable
-from pilotage.fabric.manager.grid_job import Aggregate, GridJob, LocalState, Phase
+from pilotage.fabric.manager.grid_job import Aggregate, GridJob, LocalState, Phase, Taken
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.records import Key
+from pilotage.fabric.manager.records import Entry, Key
 from pilotage.fabric.manager.station import Retries
 from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
 from tests.pretended_batch import PretendedBatch
@@ -163,11 +165,11 @@ def test_while_the_service_is_away_a_grid_job_waits_for_its_sandbox(site: Site) 
 
 def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> None:
     manager = site.manager()
-    seen: list[int] = []
+    asked: list[Taken] = []
 
-    def may_gather(_job: object, busy: Sequence[GridJob]) -> bool:
-        seen.append(len(busy))
-        return len(seen) > 2
+    def may_gather(wants: Taken) -> bool:
+        asked.append(wants)
+        return len(asked) > 2
 
     object.__setattr__(manager.station, "may_gather", may_gather)
     manager.take(taken())
@@ -177,7 +179,7 @@ def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> 
         batch.run()
         phases.append(the_one(manager).phase)
     assert phases == [Phase.POLLING] * 4 + [Phase.ENDED]
-    assert seen == [0, 0, 0]
+    assert asked == [taken()] * 3
 
 
 def test_a_full_disk_is_told_and_nothing_is_lost(
@@ -327,3 +329,48 @@ def test_of_a_local_job_that_was_cut_off_comes_what_the_batch_system_has(
     assert files["batch.out.1"] == f"{lost}\n"
     assert files["std.out.2"] == "ok"
     assert "local job 1: it left no output" in files["manager.log"]
+
+
+def test_grid_jobs_of_a_queue_that_is_not_in_the_file_any_more_wait_until_it_is(
+    site: Site, batch: PretendedBatch
+) -> None:
+    site.habits = {"at_once": 1}
+    manager = site.manager()
+    manager.take(taken(7, LocalJobs=LOCAL_JOBS))
+    manager.advance()
+
+    site.queue = "LCG.A.org/ce/other"
+    manager = site.manager()
+    manager.take(taken(8, queue=site.queue))
+    manager.advance()
+    old, new = manager.grid_jobs()
+    assert old.problem == f"{QUEUE}: this gateway does not serve that queue"
+    assert old.local == {LocalState.WAITING: 1, LocalState.UNSUBMITTED: LOCAL_JOBS - 1}
+    assert new.local == {LocalState.WAITING: 1}
+
+    site.queue = QUEUE
+    manager = site.manager()
+    for _ in range(2 * LOCAL_JOBS):
+        manager.advance()
+        batch.run()
+    assert manager.grid_jobs()[0].local == {LocalState.DONE: LOCAL_JOBS}
+
+
+def test_a_fault_of_the_gateway_over_one_grid_job_holds_up_no_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = site.manager()
+    manager.take(taken(7))
+    manager.take(taken(8))
+    text = local_script.text
+
+    def faulty(entry: Entry, *rest: Any) -> str:
+        if entry.taken.job_id == 7:
+            raise KeyError("on purpose")
+        return text(entry, *rest)
+
+    monkeypatch.setattr(local_script, "text", faulty)
+    manager.advance()
+    faulty_one, other = manager.grid_jobs()
+    assert faulty_one.problem == "a fault of the gateway: KeyError('on purpose')"
+    assert (other.problem, other.local) == ("", {LocalState.WAITING: 1})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage.fabric.manager.records import LocalJob
-from pilotage.fabric.pilot import packing, unpacking
+from pilotage.fabric.pilot import host, packing, unpacking
 from pilotage.fabric.pilot.packing import Packed
 
 #: The manager's own files, which come first in the tar.
@@ -120,6 +120,10 @@ class Gathered:
                 (self._aside / name).replace(target)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 refused.append(f"{name!r:.200} is left out: there is another file in its way")
+            except OSError as error:  # with its number it may be too long
+                if host.is_to_blame(error):
+                    raise
+                refused.append(f"{name!r:.200} is left out: {error.strerror}")
         return refused
 
 

@@ -1,24 +1,15 @@
 """The plan of a grid job: whether it can be done, as how many local jobs, and what each of them runs."""
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from pilotage.fabric.manager import records
 from pilotage.fabric.manager.errors import UnfitJob
+from pilotage.fabric.manager.grid_job import job_type
+from pilotage.fabric.manager.handler_answers import asked_of, sound_command, sound_files
 from pilotage.fabric.manager.handlers import Command, Handler, Job, SiteLimits
 from pilotage.fabric.manager.records import Entry, LocalJob
 from pilotage.fabric.manager.station import Station
-
-log = logging.getLogger(__name__)
-
-_Answer = TypeVar("_Answer")
-
-#: The job type of those that state none.
-PLAIN = "generic"
-#: Bytes of the files that a handler adds to a local job.
-_MOST_ADDED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +37,11 @@ class Planning:
         handler, job = self._handler(entry), _job(entry)
         self.station.farm_of(entry)
         limits = self.station.limits.get(_type(entry), SiteLimits())
-        number = _asked_of(handler, lambda: _number(handler, job, limits))
+        number = asked_of(handler, lambda: _number(handler, job, limits))
         job = replace(job, number=number)
-        sizes = _asked_of(handler, lambda: [handler.command(job, n).size for n in range(1, number + 1)])
+        sizes = asked_of(
+            handler, lambda: [sound_command(handler.command(job, n)).size for n in range(1, number + 1)]
+        )
         return [
             LocalJob(
                 key=entry.key,
@@ -66,12 +59,8 @@ class Planning:
             UnfitJob: The handler does not say it.
         """
         handler, job = self._handler(entry), replace(_job(entry), number=entry.number or 0)
-        files = _asked_of(handler, lambda: dict(handler.prepare_work_area(job, n)))
-        if sum(map(len, files.values())) > _MOST_ADDED or any(
-            "/" in name or name in ("", ".", "..") for name in files
-        ):
-            raise UnfitJob(f"the files of local job {n} are no plain names with {_MOST_ADDED} bytes at most")
-        return Piece(command=_asked_of(handler, lambda: handler.command(job, n)), files=files)
+        files = asked_of(handler, lambda: sound_files(handler.prepare_work_area(job, n)))
+        return Piece(command=asked_of(handler, lambda: sound_command(handler.command(job, n))), files=files)
 
     def _handler(self, entry: Entry) -> Handler:
         found = self.station.handlers.get(_type(entry))
@@ -89,19 +78,8 @@ def _number(handler: Handler, job: Job, limits: SiteLimits) -> int:
     return number
 
 
-def _asked_of(handler: Handler, ask: Callable[[], _Answer]) -> _Answer:
-    """What a handler says; its faults are the job's end, not ours."""
-    try:
-        return ask()
-    except UnfitJob:
-        raise
-    except Exception as error:  # other people's code
-        log.exception("the handler %s broke", type(handler).__name__)
-        raise UnfitJob(f"the handler {type(handler).__name__} broke: {error!r:.300}") from error
-
-
 def _type(entry: Entry) -> str:
-    return str(entry.taken.description.get("JobType") or PLAIN)
+    return job_type(entry.taken.description)
 
 
 def _job(entry: Entry) -> Job:

@@ -118,6 +118,6 @@ def news(facts: Callable[[], Mapping[str, object]], phases: tuple[Progress, ...]
 def _object(text: str) -> Mapping[str, Any]:
     try:
         raw = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # brackets by the thousand
         return {}
     return raw if isinstance(raw, dict) else {}

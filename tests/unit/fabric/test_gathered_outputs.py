@@ -97,6 +97,13 @@ def test_a_name_in_the_way_of_another_is_left_out_and_said(place: Gathered) -> N
     assert names(place) == {"a.1"}
 
 
+def test_a_name_that_is_too_long_with_its_number_is_left_out_and_said(place: Gathered) -> None:
+    (line,) = place.add_archive(local_job(17), archive(**{"n" * 254: "x", "out": "y"}))
+    assert line.endswith("is left out: File name too long")
+    assert place.has(local_job(17))
+    assert names(place) == {"out.17"}
+
+
 def test_a_manager_that_was_killed_in_the_middle_takes_it_again(place: Gathered) -> None:
     place.add_archive(local_job(), archive(a="x", b="y"))
     (place.directory / "fetched" / "1").unlink()  # killed before it could note that it was done

@@ -66,6 +66,12 @@ def test_no_mark_breaks_its_reader(text: str) -> None:
     assert len(tail) <= 1500
 
 
+@pytest.mark.parametrize("text", ["[" * 15_000, '{"a":' * 3_000])
+def test_a_mark_of_brackets_only_tells_nothing(text: str) -> None:
+    assert marks.read_news(text) == ((), "")
+    assert marks.read_end(text) is None
+
+
 def test_an_end_that_no_runner_would_tell_is_none() -> None:
     assert marks.read_end('{"cause": "magic", "exit_code": 0}') is None
     forged = marks.read_end(
