@@ -20,7 +20,7 @@ _MOST = 10
 _GROUPS = 40
 _TRIED = 3
 #: Parts that may have to change together; what fails more is another job.
-_TOGETHER = 4
+TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def changes(
     groups = _groups(failures, lost & ~closed)
     fewest = min(map(len, groups), default=0)
     found: dict[str, Change] = {}
-    if fewest <= _TOGETHER:
+    if fewest <= TOGETHER:
         smallest = [(which, mask) for which, mask in groups.items() if len(which) == fewest]
         for which, mask in sorted(smallest, key=lambda each: -each[1].bit_count())[:_GROUPS]:
             if effort.over:

@@ -7,8 +7,7 @@ import os
 import re
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -16,6 +15,7 @@ from typing import Self
 import psutil
 
 from examples.servers.debian import PATH
+from examples.servers.starting import free_port, wait_until
 from tests.certificates import Authority
 from tests.token_issuer import TokenIssuer
 
@@ -97,7 +97,7 @@ class ArcCe:
     ) -> None:
         self.directory = directory
         self._environment = {**os.environ, **(environment or {}), "PATH": PATH}
-        self._port = _free_port()
+        self._port = free_port()
         self._authority = Authority(directory)
         self.authorities = self._authority.certificate
         self._issuer = TokenIssuer(*self._authority.sign("localhost"))
@@ -126,7 +126,7 @@ class ArcCe:
     def start_door(self) -> None:
         """Start the part that answers requests."""
         self._launch("arc-arex-ws-start")
-        _wait(self._answers)
+        wait_until(self._answers)
 
     def stop_door(self) -> None:
         """Stop the part that answers requests; jobs go on."""
@@ -152,7 +152,7 @@ class ArcCe:
         return [name for name in names if name.startswith(prefix)]
 
     def wait_until_taken(self, prefix: str) -> None:
-        _wait(lambda: bool(self.taken(prefix)))
+        wait_until(lambda: bool(self.taken(prefix)))
 
     def _lay_out(self, lrms: str, queues: tuple[str, ...]) -> None:
         for name in ("control", "session", "tmp", "trusted"):
@@ -234,16 +234,3 @@ class ArcCe:
                 each.kill()
         psutil.wait_procs(found, timeout=10)
         file.unlink(missing_ok=True)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "in time"
-        time.sleep(0.05)

@@ -10,8 +10,7 @@ import pwd
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from examples.servers.debian import PATH
+from examples.servers.starting import wait_until
 from pilotage.fabric.batch.shell import Completed, LocalShell
 
 USER = "pilotage-jobs"
@@ -98,14 +98,14 @@ class GridEngine:
         self._make_network()
         self._make_cell()
         self._serve("sge_qmaster")
-        _wait(lambda: self._succeeds("qconf", "-sh"))
+        wait_until(lambda: self._succeeds("qconf", "-sh"))
         for add in ("-ah", "-as"):
             self._succeeds("qconf", add, _HOST)
         self._serve("sge_execd")
         self._configure()
-        _wait(lambda: "load_values" in self.ask("qconf", "-se", _HOST))
+        wait_until(lambda: "load_values" in self.ask("qconf", "-se", _HOST))
         self.ask("qconf", "-mattr", "exechost", "complex_values", "h_vmem=8G,slots=8", _HOST)
-        _wait(lambda: "au" not in self.ask("qstat", "-f"))
+        wait_until(lambda: "au" not in self.ask("qstat", "-f"))
 
     def ask(self, *command: str) -> str:
         return self._run([*self._inside, *command]).stdout
@@ -141,7 +141,7 @@ class GridEngine:
         )
 
     def _make_user(self) -> None:
-        _wait(self._user_is_there)  # another process may be making it: it is made by one at a time
+        wait_until(self._user_is_there)  # another process may be making it: it is made by one at a time
         home = self.directory / "home"
         home.mkdir()
         shutil.chown(home, USER, USER)
@@ -261,10 +261,3 @@ class GridEngine:
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
         return done
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "in time"
-        time.sleep(0.1)

@@ -7,14 +7,13 @@ import os
 import secrets
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from examples.servers.debian import PATH, Suite
+from examples.servers.starting import free_port, wait_until
 
 SUITE = Suite(
     about="the batch system Slurm",
@@ -97,11 +96,11 @@ class Slurm:
         process = psutil.Process(int((self.directory / "slurmctld.pid").read_text()))
         process.kill()
         # It is nobody's child any more; what remains of it may stay for a while.
-        _wait(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
 
     def wait_until_up(self) -> None:
         """Return as soon as all nodes take jobs."""
-        _wait(self._is_up)
+        wait_until(self._is_up)
 
     def stop(self) -> None:
         """End all daemons and what they run."""
@@ -151,11 +150,11 @@ class Slurm:
     def _configuration(self) -> str:
         host = socket.gethostname().split(".")[0]
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()}"
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()}"
             f" CPUs={cores} RealMemory={memory} Features={features}"
             for name, (features, cores, memory) in NODES.items()
         )
-        return _CONFIGURATION.format(host=host, port=_free_port(), directory=self.directory, nodes=nodes)
+        return _CONFIGURATION.format(host=host, port=free_port(), directory=self.directory, nodes=nodes)
 
     def _is_up(self) -> bool:
         try:
@@ -175,17 +174,3 @@ class Slurm:
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr}")
         return done
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing came of it in {seconds:g} s")
-        time.sleep(0.05)

@@ -1,13 +1,11 @@
 """`pilotage agent`: the loops that keep things moving."""
 
-import signal
-import threading
 from dataclasses import asdict, is_dataclass
 from typing import Annotated
 
 import typer
 
-from pilotage.cli import agents_by_name, databases, logs, options, output, settings, wiring
+from pilotage.cli import agents_by_name, databases, logs, options, output, settings, stopping, wiring
 from pilotage.cli.agents_by_name import AGENTS, Surroundings
 from pilotage.cli.failures import WrongUsage
 from pilotage.cli.settings import Settings
@@ -50,7 +48,7 @@ def agent(
             _once(wanted, surroundings, chosen, as_json=as_json)
         else:
             with agents_by_name.running(wanted, surroundings):
-                _until_signal()
+                stopping.on_signals().wait()
 
 
 def _known(names: list[str]) -> list[str]:
@@ -83,10 +81,3 @@ def _said(facts: dict[str, object]) -> str:
         ", ".join(f"{name.replace('_', ' ')}: {output.cell(value)}" for name, value in facts.items() if value)
         or "nothing"
     )
-
-
-def _until_signal() -> None:
-    stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: stop.set())
-    stop.wait()

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import application, batch_systems, directing, options, output
+from pilotage.cli import application, batch_systems, options, output, told_file
 from pilotage.cli.failures import REFUSED, WrongUsage
 from pilotage.fabric.batch.arc.settings import ComputingElement
 from pilotage.fabric.batch.batch_system import Resources
@@ -116,7 +116,7 @@ def _bench(
 def _computing_element(file: Path | None) -> ComputingElement:
     if file is None:
         raise WrongUsage("arc: give its --ce")
-    content = directing.parsed(file, InvalidDirector)
+    content = told_file.parsed(file, InvalidDirector)
     return configuration.checked(ComputingElement, content, str(file), InvalidDirector, ())
 
 
@@ -128,7 +128,7 @@ def _dialect(kind: Kind, file: Path | None) -> Dialect | None:
         return None
     if kind is Kind.COMMAND and file is None:
         raise WrongUsage("command: give its --dialect")
-    content = {} if file is None else directing.parsed(file, InvalidDialect)
+    content = {} if file is None else told_file.parsed(file, InvalidDialect)
     if kind in shipped_dialects.NAMES and isinstance(content, Mapping):
         content = changed(shipped_dialects.content(kind), content)
     return configuration.checked(Dialect, content, str(file), InvalidDialect, PARTS)

@@ -12,8 +12,11 @@ from pilotage.fabric.batch.dialect.command import Command
 from pilotage.fabric.batch.dialect.dialect import Dialect
 from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.htcondor.htcondor import HTCondor
-from pilotage.fabric.batch.settings import Kind
+from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.batch.settings import Kind, System
+from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.slurm.slurm import Slurm
+from pilotage.fabric.batch.ssh_shell import Host, SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 
 _OWN: Mapping[Kind, Callable[..., BatchSystem]] = {
@@ -21,6 +24,34 @@ _OWN: Mapping[Kind, Callable[..., BatchSystem]] = {
     Kind.GRID_ENGINE: GridEngine,
     Kind.HTCONDOR: HTCondor,
 }
+
+
+def system(told: System, stack: ExitStack) -> BatchSystem:
+    """The batch system that a file describes; its connections end with the stack."""
+    if told.ce is not None:
+        return arc(told.ce, stack, flags=told.flags)
+    directory = str(told.directory)
+    if told.kind is Kind.LOCAL:
+        return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)
+    areas = WorkAreas(directory=directory, shell=shell(told, stack))
+    return commanded(told.kind, areas, flags=told.flags, dialect=told.dialect)
+
+
+def shell(told: System, stack: ExitStack) -> Shell:
+    """Where the commands of a batch system are; its connection ends with the stack."""
+    if told.ssh is None:
+        return LocalShell(environment=told.environment)
+    host = Host(
+        name=told.ssh.host,
+        known_hosts=told.ssh.known_hosts,
+        user=told.ssh.user,
+        key=told.ssh.key,
+        port=told.ssh.port,
+        environment=told.environment,
+    )
+    remote = SshShell(host)
+    stack.callback(remote.close)
+    return remote
 
 
 def commanded(

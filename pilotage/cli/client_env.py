@@ -1,8 +1,9 @@
 """`client.env` in the home directory: how commands on this machine reach the service of `pilotage up`."""
 
-import os
 import shlex
 from pathlib import Path
+
+from pilotage.fabric import private_file
 
 FILE = "client.env"
 
@@ -10,12 +11,8 @@ FILE = "client.env"
 def write(home: Path, *, url: str, token: str) -> Path:
     """Write URL and token, readable by their owner alone; a shell may source the file."""
     path = home / FILE
-    aside = path.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(f"PILOTAGE_URL={shlex.quote(url)}\nPILOTAGE_TOKEN={shlex.quote(token)}\n")
-    aside.replace(path)
+    text = f"PILOTAGE_URL={shlex.quote(url)}\nPILOTAGE_TOKEN={shlex.quote(token)}\n"
+    private_file.write(path, text)
     return path
 
 

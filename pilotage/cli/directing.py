@@ -4,17 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import yaml
-
-from pilotage.cli import batch_systems
+from pilotage.cli import batch_systems, told_file
 from pilotage.fabric import pilot_script
-from pilotage.fabric.batch.batch_system import BatchSystem
 from pilotage.fabric.batch.idealizer import Idealized
-from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.batch.settings import Kind, System
-from pilotage.fabric.batch.shell import LocalShell, Shell
-from pilotage.fabric.batch.ssh_shell import Host, SshShell
-from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.client import Client
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector, Told
@@ -22,8 +14,6 @@ from pilotage.fabric.director.cycle import Director
 from pilotage.fabric.director.outlets import Intent, Sites
 from pilotage.fabric.pilot import bundle
 from pilotage.fabric.pilot_script import PilotScript
-from requirements.errors import InvalidInput
-from requirements.problem import Problem
 from requirements.values import fold
 
 
@@ -33,24 +23,7 @@ def read(file: Path) -> Told:
     Raises:
         InvalidDirector: It cannot be read as what it should be; with every problem.
     """
-    return configuration.read(parsed(file, InvalidDirector), str(file))
-
-
-def parsed(file: Path, invalid: type[InvalidInput]) -> object:
-    """What a file of YAML holds.
-
-    Raises:
-        InvalidInput: Of the class `invalid`: it is none.
-    """
-    try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else None
-        what = getattr(error, "problem", None) or "is not YAML"
-        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+    return configuration.read(told_file.parsed(file, InvalidDirector), str(file))
 
 
 @contextmanager
@@ -58,11 +31,11 @@ def opened(told: Told) -> Iterator[Director]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
-            fold(vo): stack.enter_context(Client(told.url, token(each.token_file)))
+            fold(vo): stack.enter_context(_client(told.url, vo, each.token_file))
             for vo, each in told.vos.items()
         }
         systems = {
-            name: Idealized(system=system(each, stack), evidence=told.evidence())
+            name: Idealized(system=batch_systems.system(each, stack), evidence=told.evidence())
             for name, each in told.systems.items()
         }
         sites = Sites(
@@ -75,44 +48,9 @@ def opened(told: Told) -> Iterator[Director]:
         yield Director(sites=sites, clients=clients)
 
 
-def token(file: Path) -> str:
-    """The token in a file.
-
-    Raises:
-        InvalidDirector: There is none.
-    """
-    text = file.read_text(encoding="utf-8").strip()
-    if not text or not text.isascii() or len(text.split()) != 1:
-        raise InvalidDirector([Problem(path=str(file), message="holds no token")])
-    return text
-
-
-def system(told: System, stack: ExitStack) -> BatchSystem:
-    """The batch system that a file describes; its connections end with the stack."""
-    if told.ce is not None:
-        return batch_systems.arc(told.ce, stack, flags=told.flags)
-    directory = str(told.directory)
-    if told.kind is Kind.LOCAL:
-        return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)
-    areas = WorkAreas(directory=directory, shell=shell(told, stack))
-    return batch_systems.commanded(told.kind, areas, flags=told.flags, dialect=told.dialect)
-
-
-def shell(told: System, stack: ExitStack) -> Shell:
-    """Where the commands of a batch system are; its connection ends with the stack."""
-    if told.ssh is None:
-        return LocalShell(environment=told.environment)
-    host = Host(
-        name=told.ssh.host,
-        known_hosts=told.ssh.known_hosts,
-        user=told.ssh.user,
-        key=told.ssh.key,
-        port=told.ssh.port,
-        environment=told.environment,
-    )
-    remote = SshShell(host)
-    stack.callback(remote.close)
-    return remote
+def _client(url: str, vo: str, file: Path) -> Client:
+    shown = told_file.fresh_token(file, InvalidDirector)
+    return Client(url, shown, whose=f"vos/{vo}/token_file: {file}")
 
 
 def _script(told: Told) -> Callable[[Intent], str]:

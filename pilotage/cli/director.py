@@ -1,20 +1,15 @@
 """`pilotage director`: pilots into the batch queues of sites, as many as there is work for."""
 
-import json
 import logging
-import signal
-import sys
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pilotage.cli import directing, logs, options, output, settings
+from pilotage.cli import directing, logs, options, rounds, settings, stopping
 from pilotage.fabric.client import ApiError, ServiceAway
 from pilotage.fabric.director.cycle import Director
-from pilotage.fabric.director.summary import Summary
 
 log = logging.getLogger(__name__)
 
@@ -43,30 +38,18 @@ def director(
     told = directing.read(config)
     with directing.opened(told) as made:
         if once:
-            _tell(made.cycle(datetime.now(UTC)), as_json=as_json)
+            rounds.tell(made.cycle(datetime.now(UTC)), as_json=as_json)
         else:
             _run(made, every=told.every, as_json=as_json)
 
 
 def _run(made: Director, *, every: float, as_json: bool) -> None:
-    stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: stop.set())
+    stop = stopping.on_signals()
     while not stop.is_set():
         try:
-            _tell(made.cycle(datetime.now(UTC)), as_json=as_json)
+            rounds.tell(made.cycle(datetime.now(UTC)), as_json=as_json)
         except (ServiceAway, ApiError) as error:
             log.error("the cycle was cut off, the next one goes on: %s", error)  # noqa: TRY400 - theirs
         except Exception:
             log.exception("the cycle broke")
         stop.wait(every)
-
-
-def _tell(summary: Summary, *, as_json: bool) -> None:
-    for line in (*summary.away, *summary.problems):
-        log.warning("%s", line)
-    if as_json:
-        sys.stdout.write(json.dumps(output.fields(summary), default=str) + "\n")
-    else:
-        output.console().print(output.escape(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
-    sys.stdout.flush()

@@ -7,6 +7,9 @@ from rich.console import Group, RenderableType
 
 from pilotage.cli import output
 
+#: Characters of an expression, or of what would help, that a table shows.
+_SHOWN = 400
+
 
 def of_job(found: Mapping[str, Any]) -> RenderableType:
     """The answer of `GET /jobs/{id}/explain`."""
@@ -17,10 +20,10 @@ def of_job(found: Mapping[str, Any]) -> RenderableType:
     if found["reasons"]:
         parts.append(_reasons(found["reasons"]))
     if found.get("changes"):
-        rows = ((c["change"], c["gains"], c["example"]) for c in found["changes"])
+        rows = ((_short(c["change"]), c["gains"], c["example"]) for c in found["changes"])
         parts.append(output.table(("What would help", "#Queues", "Such as"), rows))
     parts += [f"Left out: {output.escape(str(each))}" for each in found.get("left_out", ())]
-    parts += [f"At this moment: {output.escape(str(each))}" for each in found.get("now", ())]
+    parts += [f"At this moment: {output.escape(_short(str(each)))}" for each in found.get("now", ())]
     if found.get("forwarding") is not None:
         parts.append(_forwarding(found["forwarding"]))
     return Group(*parts)
@@ -58,8 +61,8 @@ def of_queue(found: Mapping[str, Any]) -> RenderableType:
                 r["requirement"],
                 r["jobs"],
                 r["only_this"],
-                r["has"],
-                r["example"]["wanted"],
+                _short(r["has"]),
+                _short(r["example"]["wanted"]),
                 r["example"]["vo"],
             )
             for r in found["reasons"]
@@ -67,15 +70,15 @@ def of_queue(found: Mapping[str, Any]) -> RenderableType:
         headings = ("Requirement", "#Jobs lost", "#Only by this", "It has", "Such as wanted", "By")
         parts.append(output.table(headings, lost))
     if found["changes"]:
-        offers = ((c["offer"], c["gains"], c["vos"]) for c in found["changes"])
+        offers = ((_short(c["offer"]), c["gains"], c["vos"]) for c in found["changes"])
         parts.append(output.table(("What it could do", "#Jobs more", "Of"), offers))
-    parts += [f"At this moment: {output.escape(str(each))}" for each in found.get("now", ())]
+    parts += [f"At this moment: {output.escape(_short(str(each)))}" for each in found.get("now", ())]
     return Group(*parts)
 
 
 def _reasons(reasons: list[Mapping[str, Any]]) -> RenderableType:
     rows = (
-        (r["requirement"], r["wanted"], r["excluded"], r["only_this"], *_example(r.get("example")))
+        (r["requirement"], _short(r["wanted"]), r["excluded"], r["only_this"], *_example(r.get("example")))
         for r in reasons
     )
     headings = ("Requirement", "Wanted", "#Excludes", "#Only this", "Such as", "It has")
@@ -83,4 +86,12 @@ def _reasons(reasons: list[Mapping[str, Any]]) -> RenderableType:
 
 
 def _example(example: Mapping[str, Any] | None) -> tuple[object, object]:
-    return (example["queue"], example["has"]) if example else (None, None)
+    return (example["queue"], _short(example["has"])) if example else (None, None)
+
+
+def _short(text: str | None) -> str:
+    """`text`; of one that would fill the screen its begin and its end. JSON has the whole."""
+    if text is None or len(text) <= _SHOWN:
+        return text or ""
+    half = _SHOWN // 2
+    return f"{text[:half]} … {text[-half:]} ({len(text)} characters)"

@@ -1,10 +1,6 @@
 """`pilotage gateway`: grid jobs from the service, materialised as local jobs in a site's batch systems."""
 
-import json
 import logging
-import signal
-import sys
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import gatewaying, logs, options, output, settings
+from pilotage.cli import gatewaying, logs, options, rounds, settings, stopping
 from pilotage.fabric.gateway.configuration import Told
 from pilotage.fabric.gateway.gateway import Gateway
-from pilotage.fabric.gateway.summary import Summary
 from pilotage.fabric.manager.errors import StateUnusable
 from pilotage.fabric.pilot.pulse import Pulse
 from pilotage.fabric.pilot.transport import Away
@@ -59,17 +54,15 @@ def _once(made: Gateway, *, as_json: bool) -> None:
         made.deliver()
     except Away as error:
         summary.away.append(str(error))
-    _tell(summary, as_json=as_json)
+    rounds.tell(summary, as_json=as_json)
 
 
 def _run(made: Gateway, told: Told, *, as_json: bool) -> None:
-    stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: stop.set())
+    stop = stopping.on_signals()
     every = told.work_every
     with _thread("work", made.work, every), _thread("delivery", made.deliver, every):
         while not stop.is_set():
-            _careful("talk", lambda: _tell(made.talk(datetime.now(UTC)), as_json=as_json))
+            _careful("talk", lambda: rounds.tell(made.talk(datetime.now(UTC)), as_json=as_json))
             stop.wait(min(told.every, made.leases.heartbeat_seconds or told.every))
 
 
@@ -93,13 +86,3 @@ def _careful(name: str, step: Callable[[], object]) -> None:
         log.error("%s: the round was cut off: %s", name, error)  # noqa: TRY400 - the directory's fault
     except Exception:
         log.exception("%s: the round broke", name)
-
-
-def _tell(summary: Summary, *, as_json: bool) -> None:
-    for line in (*summary.away, *summary.problems):
-        log.warning("%s", line)
-    if as_json:
-        sys.stdout.write(json.dumps(output.fields(summary), default=str) + "\n")
-    else:
-        output.console().print(output.escape(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
-    sys.stdout.flush()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pilotage.cli import directing
+from pilotage.cli import batch_systems, told_file
 from pilotage.fabric.batch.idealizer import Idealized
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.advertising import Advertising
@@ -24,7 +24,7 @@ from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.handlers import Handler
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.station import Farm, Station
-from pilotage.fabric.pilot import credentials, renewal
+from pilotage.fabric.pilot import authorities, credentials, renewal
 from pilotage.fabric.pilot.renewal import Renewal
 from pilotage.fabric.pilot.transport import Transport
 from requirements.problem import Problem
@@ -37,7 +37,7 @@ def read(file: Path) -> Told:
     Raises:
         InvalidGateway: It cannot be read as what it should be; with every problem.
     """
-    return configuration.read(directing.parsed(file, InvalidGateway), str(file))
+    return configuration.read(told_file.parsed(file, InvalidGateway), str(file))
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def opened(told: Told, file: Path) -> Iterator[Gateway]:
     """The gateway that a file describes; its book and connections are closed with the block.
 
     Raises:
-        InvalidGateway: A handler, or the token, is not as it should be.
+        InvalidGateway: A handler, the token, or an authority is not as it should be.
         StateUnusable: Its directory cannot be used, or another gateway does.
     """
     known = _handlers(told, file)
@@ -53,8 +53,8 @@ def opened(told: Told, file: Path) -> Iterator[Gateway]:
         book = Book(told.directory)
         stack.callback(book.close)
         kept = KeptToken(file=told.directory / "token")
-        token = kept.later_of(directing.token(told.token_file))
-        service = GatewayService(Transport(told.url, token, context=_tls(told)), kept.write)
+        token = kept.later_of(told_file.token(told.token_file, InvalidGateway))
+        service = GatewayService(Transport(told.url, token, context=_tls(told, file)), kept.write)
         permits = Permits()
         station = Station(
             farms={name: _farm(told, name, stack) for name in told.systems},
@@ -62,7 +62,7 @@ def opened(told: Told, file: Path) -> Iterator[Gateway]:
             handlers=known,
             sandboxes=service,
             limits={name: each.limits() for name, each in told.job_types.items()},
-            may_gather=lambda wants, _busy: permits.may_gather(wants),
+            may_gather=permits.may_gather,
         )
         manager = Manager(station=station, habits=told.habits(), book=book)
         life = renewal.life_left(credentials.claims(token), time.time())
@@ -94,8 +94,8 @@ def _gateway(
 def _farm(told: Told, name: str, stack: ExitStack) -> Farm:
     described = told.systems[name]
     return Farm(
-        system=Idealized(system=directing.system(described, stack), evidence=told.evidence()),
-        shell=directing.shell(described, stack),
+        system=Idealized(system=batch_systems.system(described, stack), evidence=told.evidence()),
+        shell=batch_systems.shell(described, stack),
         directory=str(described.directory),
     )
 
@@ -127,10 +127,8 @@ def _handlers(told: Told, file: Path) -> Mapping[str, Handler]:
     return known
 
 
-def _tls(told: Told) -> ssl.SSLContext:
-    where = told.authorities
-    if where is None:
-        return ssl.create_default_context()
-    if where.is_dir():
-        return ssl.create_default_context(capath=str(where))
-    return ssl.create_default_context(cafile=str(where))
+def _tls(told: Told, file: Path) -> ssl.SSLContext:
+    try:
+        return authorities.context(told.authorities)
+    except ValueError as error:
+        raise InvalidGateway([Problem(path="authorities", message=str(error), file=str(file))]) from None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
 
+from pilotage.cli import stopping
 from pilotage.cli.failures import Refused
 
 #: A process that ends by itself sooner than this after its start will not fare better the next time. One
@@ -30,9 +31,7 @@ def keep_alive(target: Callable[[], None], count: int) -> None:
         Refused: A process ended by itself right after its start.
     """
     context = multiprocessing.get_context("spawn")
-    stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: stop.set())
+    stop = stopping.on_signals()
 
     def start() -> tuple[SpawnProcess, float]:
         process = context.Process(target=_run, args=(target,))

@@ -1,6 +1,6 @@
 """The HTTP interface as Python: one method a request, answers as parsed JSON."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -15,6 +15,8 @@ __all__ = ["ApiError", "Client", "ServiceAway"]
 Json = dict[str, Any]
 #: Bytes of an archive that are in memory at a time.
 _CHUNK = 1 << 20
+#: By these a service refuses whoever asks.
+_ABOUT_THE_TOKEN = frozenset({401, 403})
 
 
 class Client:
@@ -23,11 +25,23 @@ class Client:
     Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
     """
 
-    def __init__(self, url: str, token: str, *, timeout: float = 30.0) -> None:
+    def __init__(
+        self, url: str, token: str | Callable[[], str], *, whose: str = "", timeout: float = 30.0
+    ) -> None:
+        """Make it.
+
+        Args:
+            url: Of the service.
+            token: What is shown, or tells what is shown this time.
+            whose: Where the token comes from; told if it is refused.
+            timeout: Seconds until a service that does not answer is away.
+        """
         self.url = url.rstrip("/")
+        self._token = token
+        self._whose = whose
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"},
+            auth=self._show,
             timeout=timeout,
             trust_env=False,  # a proxy of the environment must not see the token
         )
@@ -143,7 +157,7 @@ class Client:
         with self._away_if_silent(), self._http.stream("GET", f"/api/v1/jobs/{job_id}/output") as response:
             if not response.is_success:
                 response.read()
-                raise _refusal(response)
+                raise _refusal(response, self._whose)
             for chunk in response.iter_bytes(_CHUNK):
                 to.write(chunk)
 
@@ -287,11 +301,16 @@ class Client:
         cursor = {} if after is None else {"after": str(after)}
         return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
 
+    def _show(self, request: httpx.Request) -> httpx.Request:
+        token = self._token if isinstance(self._token, str) else self._token()
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
     def _call(self, method: str, path: str, **request: Any) -> Json:
         with self._away_if_silent():
             response = self._http.request(method, f"/api/v1{path}", **request)
         if not response.is_success:
-            raise _refusal(response)
+            raise _refusal(response, self._whose)
         answer: Json = response.json()
         return answer
 
@@ -316,12 +335,14 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _refusal(response: httpx.Response) -> ApiError:
+def _refusal(response: httpx.Response, whose: str) -> ApiError:
     try:
         error = response.json()["error"]
         message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
     except (ValueError, KeyError, TypeError):
         message, code, details = f"the service answers {response.status_code}", "error", {}
+    if whose and response.status_code in _ABOUT_THE_TOKEN:
+        message = f"{whose}: {message}"
     wait = response.headers.get("Retry-After", "")
     retry_after = float(wait) if wait.isdecimal() else None
     return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)

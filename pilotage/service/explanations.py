@@ -1,6 +1,6 @@
 """Explanations of jobs, submitted or not, as they are answered."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 from cs_config import admissions, glue
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import closures, forwarded, job_ads, ranks, survey
+from matcher import changes, closures, forwarded, job_ads, ranks, survey
 from matcher.applicants import Applicant
 from matcher.bitmaps import bits
-from matcher.changes import changes
+from matcher.changes import Change
 from matcher.effort import Effort
-from matcher.explain import explain
+from matcher.explain import Explanation, explain
 from matcher.holding import Situation, holding
 from matcher.parts import Demand
 from matcher.ranks import Ranked
@@ -32,6 +32,7 @@ from taskqueue.jobs import Job
 #: DIRAC's word for no name in particular.
 _ANY = "any"
 _NOT_ALL_TRIED = "its Requirements are long: not every change of them was tried, another may help more"
+_TOO_MANY_AT_ONCE = f"changes of more than {changes.TOGETHER} requirements at once; none of fewer helps"
 
 
 def of_job(
@@ -106,7 +107,7 @@ def _explanation(
     )
     effort = Effort()
     closed = closures.closed(conn, config, applicant, whole, now)
-    better = changes(whole, vo, demand, effort, closed=closed)
+    better = changes.changes(whole, vo, demand, effort, closed=closed)
     return JobExplanation(
         job_id=job.job_id if job else None,
         status=job.status if job else None,
@@ -114,9 +115,15 @@ def _explanation(
         candidate_queues=found.candidate_queues,
         reasons=[ReasonAnswer.of(each) for each in found.exclusions],
         changes=[ChangeAnswer.of(each) for each in better],
-        left_out=[_NOT_ALL_TRIED] if effort.over else [],
+        left_out=_left_out(found, better, effort),
         now=holding(conn, situation),
     )
+
+
+def _left_out(found: Explanation, better: Sequence[Change], effort: Effort) -> list[str]:
+    """What a user has to know of the changes that were not tried."""
+    helpless = found.candidate_queues and not found.eligible_queues and not better
+    return [_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless)
 
 
 def _applicant(job: Job, body: Mapping[str, object]) -> Applicant:

@@ -24,8 +24,9 @@ from pathlib import Path
 import httpx
 from sqlalchemy import Engine, text
 
+from examples.servers.starting import free_port
 from taskqueue import database
-from tests.acceptance.processes import PILOTAGE, Supervised, free_port
+from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
 

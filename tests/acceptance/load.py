@@ -29,6 +29,7 @@ import httpx
 import psutil
 from sqlalchemy import Engine, text
 
+from examples.servers.starting import free_port
 from pilotage.service import keys
 from pilotage.service.grants import grant
 from pilotage.service.parts import utc_now
@@ -37,7 +38,7 @@ from taskqueue import database
 from tests.acceptance import load_record
 from tests.acceptance.load_players import Gateway, Pilot, Play, User
 from tests.acceptance.load_record import Bounds, Step, Truth
-from tests.acceptance.processes import PILOTAGE, Supervised, free_port
+from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.postgres import Postgres
 
 log = logging.getLogger(__name__)

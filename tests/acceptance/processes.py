@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,14 +9,6 @@ from pathlib import Path
 
 #: The command of the environment that the tests run in.
 PILOTAGE = Path(sys.executable).with_name("pilotage")
-
-
-def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Supervised:

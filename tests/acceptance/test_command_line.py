@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sqlite3
 import stat
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from examples.servers.starting import free_port, wait_until
 from pilotage.fabric.client import Client
 from tests.acceptance.processes import PILOTAGE
 
@@ -316,7 +316,7 @@ def test_it_goes_on_where_it_was_after_an_end_in_the_middle(tmp_path: Path) -> N
     arguments = ("--resources", str(tmp_path / "resources.yaml"), "--site", "LCG.Here.org", "--pilots", "1")
     with home.running(*arguments):
         ids = submit(home, tmp_path / "patient.yaml", "-n", 2)
-        _wait_until(lambda: home.json("job", "list", "--status", "Running")["jobs"])
+        wait_until(lambda: home.json("job", "list", "--status", "Running")["jobs"])
     assert not _processes_below(tmp_path)
     with sqlite3.connect(tmp_path / "home" / "pilotage.db") as conn:
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -330,19 +330,19 @@ def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -
     (tmp_path / "resources.yaml").write_text(RESOURCES)
     home = Home(tmp_path / "home")
     home.run("db", "upgrade")
-    port = _free_port()
+    port = free_port()
     token = home.json("token", "--role", "user", "--vo", "biomed", "--user", "ada")["token"]
     arguments = ("--workers", "2", "--port", str(port), "--resources", str(tmp_path / "resources.yaml"))
     with (tmp_path / "serve.log").open("w") as log:
         service = subprocess.Popen([str(PILOTAGE), "serve", *arguments], env=home.environment, stderr=log)
     try:
         with Client(f"http://127.0.0.1:{port}", token) as client:
-            _wait_until(client.ready)
-            _wait_until(lambda: len(_workers_of(service)) == 2)  # one is enough to be ready
+            wait_until(client.ready)
+            wait_until(lambda: len(_workers_of(service)) == 2)  # one is enough to be ready
             before = _workers_of(service)
             before[0].kill()
-            _wait_until(lambda: len(set(_workers_of(service)) - set(before)) == 1)
-            _wait_until(client.ready)
+            wait_until(lambda: len(set(_workers_of(service)) - set(before)) == 1)
+            wait_until(client.ready)
             description = '[ Executable = "/bin/true"; ]'
             assert client.submit(jdls=[description], idempotency_key="1") == [1]
             after = _workers_of(service)
@@ -361,19 +361,6 @@ def _workers_of(service: subprocess.Popen[bytes]) -> list[psutil.Process]:
             if "--multiprocessing-fork" in child.cmdline():
                 found.append(child)
     return found
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def _wait_until(condition: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def _processes_below(directory: Path) -> list[str]:

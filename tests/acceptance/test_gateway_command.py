@@ -4,14 +4,13 @@ import io
 import json
 import subprocess
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from examples.servers.starting import wait_until
 from pilotage.fabric.client import Client
 from taskqueue import database
 from tests.acceptance.processes import PILOTAGE, Supervised
@@ -71,14 +70,6 @@ def file(service: Service, tmp_path: Path) -> Path:
     return path
 
 
-def until(ask: Callable[[], Any], *, seconds: float = 90) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := ask()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return answer
-
-
 def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
     service: Service, file: Path, tmp_path: Path
 ) -> None:
@@ -97,11 +88,11 @@ def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
     gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
     gateway.start()
     try:
-        until(lambda: _generated(client, job_id) == [(3, 60, "events")])
+        wait_until(lambda: _generated(client, job_id) == [(3, 60, "events")])
         gateway.kill()
         go.touch()
         gateway.start()
-        until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
+        wait_until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
     finally:
         go.touch()
         gateway.stop()
@@ -143,7 +134,7 @@ def test_one_round_tells_what_it_did_and_a_second_gateway_is_refused(file: Path)
     gateway = Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=file.with_suffix(".log"))
     gateway.start()
     try:
-        until(lambda: "grid jobs: none" in file.with_suffix(".log").read_text())
+        wait_until(lambda: "grid jobs: none" in file.with_suffix(".log").read_text())
         second = run("gateway", "--config", str(file), "--once")
     finally:
         gateway.stop()

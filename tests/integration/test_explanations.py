@@ -416,3 +416,13 @@ def test_a_job_for_somebody_else_is_refused_with_whose_it_may_be(service: Servic
         answer = service.user().post("/api/v1/explain", json={"jobs": [{**JOB, **said}]})
         assert answer.status_code == 403
         assert f"yours is '{yours}'" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("number", "told"), [(4, False), (5, True)])
+def test_more_mistakes_than_changes_are_sought_for_are_said_to_be(service: Service, number: int, told: bool):
+    asked = {f"Nonsense{each}": each for each in range(number)}
+    body = {"jobs": [{**JOB, "Requirements": asked}]}
+    found = service.user().post("/api/v1/explain", json=body).json()
+    assert bool(found["changes"]) is not told
+    said = ["changes of more than 4 requirements at once; none of fewer helps"]
+    assert found["left_out"] == (said if told else [])

@@ -1,6 +1,6 @@
 """A manager's rounds at a pretended site, whose batch system, directories and disks fail."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager import local_script
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.errors import StateUnusable
-from pilotage.fabric.manager.grid_job import Aggregate, GridJob, LocalState, Phase
+from pilotage.fabric.manager.grid_job import Aggregate, GridJob, LocalState, Phase, Taken
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.records import Entry, Key
 from pilotage.fabric.manager.station import Retries
@@ -165,11 +165,11 @@ def test_while_the_service_is_away_a_grid_job_waits_for_its_sandbox(site: Site) 
 
 def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> None:
     manager = site.manager()
-    seen: list[int] = []
+    asked: list[Taken] = []
 
-    def may_gather(_job: object, busy: Sequence[GridJob]) -> bool:
-        seen.append(len(busy))
-        return len(seen) > 2
+    def may_gather(wants: Taken) -> bool:
+        asked.append(wants)
+        return len(asked) > 2
 
     object.__setattr__(manager.station, "may_gather", may_gather)
     manager.take(taken())
@@ -179,7 +179,7 @@ def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> 
         batch.run()
         phases.append(the_one(manager).phase)
     assert phases == [Phase.POLLING] * 4 + [Phase.ENDED]
-    assert seen == [0, 0, 0]
+    assert asked == [taken()] * 3
 
 
 def test_a_full_disk_is_told_and_nothing_is_lost(

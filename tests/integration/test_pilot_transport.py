@@ -193,7 +193,7 @@ def test_a_damaged_certificate_in_a_directory_spoils_nothing(tmp_path: Path) -> 
 @pytest.mark.parametrize("named", ["missing", "broken"])
 def test_a_file_without_certificates_is_wrong_usage(tmp_path: Path, named: str) -> None:
     (tmp_path / "broken").write_text("no certificate")
-    with pytest.raises(ValueError, match=f"--authorities .*{named}"):
+    with pytest.raises(ValueError, match=f"authorities .*{named}"):
         authorities.context(tmp_path / named)
 
 

@@ -137,8 +137,8 @@ def wrapper(area: str) -> str:
     return _WRAPPER.format(area=shlex.quote(area), twice=STARTED_TWICE)
 
 
-def batches(stamps: Sequence[str]) -> Iterator[list[str]]:
-    """The stamps in parts that fit into one command."""
-    rest = iter(stamps)
+def batches(words: Sequence[str]) -> Iterator[list[str]]:
+    """Stamps or paths in parts that fit into one command."""
+    rest = iter(words)
     while some := list(islice(rest, _AT_ONCE)):
         yield some

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.evidence import Evidence
@@ -17,6 +17,7 @@ from pilotage.fabric.director.posts import NAME
 from pilotage.fabric.director.slots import Address, Slot
 from pilotage.fabric.director.slots import Settings as _Told
 from pilotage.fabric.director.told_brokers import BrokerName, ToldBroker
+from pilotage.fabric.pilot import arguments
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
@@ -90,6 +91,12 @@ class Told(_Told):
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
+
+    @field_validator("pilot")
+    @classmethod
+    def _is_understood_by_pilots(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        arguments.check(words)
+        return words
 
     @model_validator(mode="after")
     def _sends_pilots_somewhere(self) -> Self:

@@ -4,13 +4,14 @@ import re
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch.evidence import Evidence
 from pilotage.fabric.batch.settings import System
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import Proof, Seconds
 from pilotage.fabric.director.posts import NAME
+from pilotage.fabric.director.slots import Settings
 from pilotage.fabric.manager.handlers import SiteLimits
 from pilotage.fabric.manager.station import Habits, Retries
 from requirements.errors import InvalidInput
@@ -28,17 +29,13 @@ class InvalidGateway(InvalidInput):
     code = "config_error"
 
 
-class _Told(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class Queue(configuration.Queue):
     """A queue of the resource tree whose grid jobs come here, and the batch queue of their local jobs."""
 
     max_grid_jobs: int = Field(default=10, ge=1, le=10_000)  #: at a time
 
 
-class JobType(_Told):
+class JobType(Settings):
     """What this site says of grid jobs of one type."""
 
     max_cpu_per_job: float | None = Field(default=None, gt=0)  #: seconds that a local job should take at most
@@ -54,14 +51,14 @@ class JobType(_Told):
         )
 
 
-class Again(_Told):
+class Again(Settings):
     """Which local jobs are tried again."""
 
     tries: int = Field(default=3, ge=1, le=100)  #: of a local job, the first one included
     exit_codes: bool = False  #: also after an exit status of the payload
 
 
-class Told(_Told):
+class Told(Settings):
     """All of it."""
 
     url: str = Field(pattern=_URL.pattern)
@@ -107,7 +104,7 @@ class Told(_Told):
 
     def evidence(self) -> Evidence:
         """When a local job is believed to be gone."""
-        return Evidence(listings=self.gone.listings, seconds=self.gone.seconds)
+        return self.gone.evidence()
 
     def scopes(self) -> tuple[str, ...]:
         """What is advertised: sites before their CEs, and these before their queues."""

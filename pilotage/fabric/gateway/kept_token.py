@@ -1,10 +1,10 @@
 """The token of a gateway: the one that it was given, or a later one that it got in exchange."""
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilotage.fabric import private_file
 from pilotage.fabric.pilot import credentials
 
 log = logging.getLogger(__name__)
@@ -28,13 +28,8 @@ class KeptToken:
 
     def write(self, token: str) -> None:
         """Keep a renewed one, for its owner only; where that cannot be, the one that was given has to do."""
-        aside = self.file.with_suffix(".new")
         try:
-            aside.unlink(missing_ok=True)
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(token)
-            aside.replace(self.file)
+            private_file.write(self.file, token)
         except OSError as error:
             log.warning("the renewed token cannot be kept: %s: %s", error.filename, error.strerror)
 

@@ -14,16 +14,13 @@ from pilotage.fabric.director.outlets import Outlet
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.requests import Requests
 from pilotage.fabric.gateway.summary import Summary
-from pilotage.fabric.manager.grid_job import GridJob, Taken
+from pilotage.fabric.manager.grid_job import GridJob, Taken, job_type
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service import Match, Service
 from pilotage.fabric.pilot.settings import Place, Wishes
 from pilotage.fabric.pilot.transport import Refused
 
 log = logging.getLogger(__name__)
-
-#: What jobs are that state no type.
-USUAL_TYPE = "generic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +120,7 @@ class Pulling:
 
     def _typed(self, match: Match, queue: str) -> Taken:
         """As the manager takes it: its JobType in the handler's spelling."""
-        stated = str(match.description.get("JobType") or USUAL_TYPE)
+        stated = job_type(match.description)
         spelled = {each.lower(): each for each in self.job_types}.get(stated.lower(), stated)
         return Taken(
             job_id=match.job_id,

@@ -46,6 +46,15 @@ class Aggregate(StrEnum):
     ERROR = "error"  #: all have ended, not all as they should
 
 
+#: What grid jobs are that state no type.
+_USUAL_TYPE = "generic"
+
+
+def job_type(description: Mapping[str, Any]) -> str:
+    """The type that a grid job is of."""
+    return str(description.get("JobType") or _USUAL_TYPE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """A grid job as it came from the service."""

@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 
 from pilotage.fabric.manager import records
 from pilotage.fabric.manager.errors import UnfitJob
+from pilotage.fabric.manager.grid_job import job_type
 from pilotage.fabric.manager.handler_answers import asked_of, sound_command, sound_files
 from pilotage.fabric.manager.handlers import Command, Handler, Job, SiteLimits
 from pilotage.fabric.manager.records import Entry, LocalJob
 from pilotage.fabric.manager.station import Station
-
-#: The job type of those that state none.
-PLAIN = "generic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,7 @@ def _number(handler: Handler, job: Job, limits: SiteLimits) -> int:
 
 
 def _type(entry: Entry) -> str:
-    return str(entry.taken.description.get("JobType") or PLAIN)
+    return job_type(entry.taken.description)
 
 
 def _job(entry: Entry) -> Job:

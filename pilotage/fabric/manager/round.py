@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -11,18 +11,14 @@ from pilotage.fabric.manager import shared_area
 from pilotage.fabric.manager.book import Book
 from pilotage.fabric.manager.cancelling import Cancelling
 from pilotage.fabric.manager.gathering import Gathering
-from pilotage.fabric.manager.grid_job import ENDED, GridJob, Phase
+from pilotage.fabric.manager.grid_job import ENDED
 from pilotage.fabric.manager.materialising import Materialising
 from pilotage.fabric.manager.polling import Polling
 from pilotage.fabric.manager.records import Entry, Key
-from pilotage.fabric.manager.standing import standing
 from pilotage.fabric.manager.station import Habits, Station
 from pilotage.fabric.manager.troubles import Troubles
 
 log = logging.getLogger(__name__)
-
-#: Phases that count against the permit to gather.
-_BUSY = frozenset({Phase.SUBMITTING, Phase.GATHERING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +75,7 @@ class Round:
         if not jobs or entry.forgotten or any(each.state not in ENDED for each in jobs):
             return
         if not entry.gathering:
-            if not self.station.may_gather(entry.taken, self._busy(entry.key)):
+            if not self.station.may_gather(entry.taken):
                 return
             self._gathering.begin(entry)
             entry = self._again(entry)
@@ -88,8 +84,10 @@ class Round:
 
     def _clean(self, entry: Entry) -> None:
         """Remove what is left of a grid job that nobody asks for any more."""
+        if not entry.forgotten:
+            return
         jobs = self.book.local_jobs(entry.key)
-        if not entry.forgotten or (entry.outcome is None and any(each.state not in ENDED for each in jobs)):
+        if entry.outcome is None and any(each.state not in ENDED for each in jobs):
             return
         if entry.packed:
             farm = self.station.farm_of(entry)
@@ -99,11 +97,6 @@ class Round:
             shared_area.area_of(entry, farm, self.book.key).remove()
         self._gathering.remove(entry)
         self.book.remove(entry.key)
-
-    def _busy(self, but: Key) -> Sequence[GridJob]:
-        others = [each for each in self.book.entries() if each.key != but]
-        found = (standing(each, self.book.local_jobs(each.key)) for each in others)
-        return [each for each in found if each.phase in _BUSY]
 
     def _again(self, entry: Entry) -> Entry:
         return next(each for each in self.book.entries() if each.key == entry.key)

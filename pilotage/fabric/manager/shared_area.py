@@ -1,16 +1,14 @@
 """The directory of a grid job that its local jobs see: its archive, and for each try a place for marks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from pilotage.fabric.batch.shell import Shell
+from pilotage.fabric.batch.work_area import batches
 from pilotage.fabric.manager.records import Entry, LocalJob
 from pilotage.fabric.manager.station import Farm
 from pilotage.fabric.runner import marks
 
-#: Paths in one command.
-_AT_ONCE = 400
 # What lies there may be anything: pipes block who opens them, links lead elsewhere, files may have no end.
 _READ = """\
 cd "$1" || exit
@@ -76,7 +74,7 @@ def contents(farm: Farm, paths: Sequence[str]) -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     names = [f"./{path.removeprefix(f'{farm.directory}/')}" for path in paths]
-    for some in _batches(names):
+    for some in batches(names):
         said = farm.shell.run(["sh", "-c", _READ, "sh", farm.directory, *some])
         for line in said.stdout.split("\n"):
             name, colon, content = line.partition(":")
@@ -88,9 +86,3 @@ def contents(farm: Farm, paths: Sequence[str]) -> Mapping[str, str]:
 def is_file(shell: Shell, path: str) -> bool:
     """Whether a file can be seen, and is one."""
     return shell.run(["sh", "-c", _IS_FILE, "sh", path]).status == 0
-
-
-def _batches(paths: Sequence[str]) -> Iterator[list[str]]:
-    rest = iter(paths)
-    while some := list(islice(rest, _AT_ONCE)):
-        yield some

@@ -1,6 +1,6 @@
 """What a job manager works with: batch systems, queues, handlers, and the service's side of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from pilotage.fabric.batch.idealizer import Idealized
 from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director.outlets import Outlet
 from pilotage.fabric.manager.errors import UnfitJob
-from pilotage.fabric.manager.grid_job import GridJob, Taken
+from pilotage.fabric.manager.grid_job import Taken
 from pilotage.fabric.manager.handlers import Handler, SiteLimits
 from pilotage.fabric.manager.records import Entry
 from pilotage.fabric.pilot.preparation import Sandboxes
@@ -47,7 +47,7 @@ class Habits:
     output_limit: int = 4 << 30  #: bytes of the output of a grid job, before compression
 
 
-def _at_any_time(_wants: Taken, _busy: Sequence[GridJob]) -> bool:
+def _at_any_time(_wants: Taken) -> bool:
     return True
 
 
@@ -60,8 +60,8 @@ class Station:
     handlers: Mapping[str, Handler]  #: by JobType
     sandboxes: Sandboxes  #: the service, such as `pilot.service.Service`
     limits: Mapping[str, SiteLimits] = field(default_factory=dict)  #: by JobType
-    #: Whether a grid job may begin to gather while these are submitting or gathering.
-    may_gather: Callable[[Taken, Sequence[GridJob]], bool] = _at_any_time
+    #: Whether a grid job may begin to gather now.
+    may_gather: Callable[[Taken], bool] = _at_any_time
 
     def farm_of(self, entry: Entry) -> Farm:
         """The batch system that a grid job runs in.

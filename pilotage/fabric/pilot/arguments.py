@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import NoReturn
 
 from pilotage.fabric.pilot import facts, flags, isolation, landing, namespaces
 from pilotage.fabric.pilot.isolation import Isolation
 from pilotage.fabric.pilot.settings import Care, Ends, Place, Settings, Slot, Wishes
 
 
-def parser() -> argparse.ArgumentParser:
+class _Doubting(argparse.ArgumentParser):
+    """Raises where its parent ends the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        del status  # whatever it is
+        raise ValueError(message or "asks for help, and for nothing to be done")
+
+
+def check(words: Sequence[str]) -> None:
+    """Whether a pilot elsewhere would understand these words.
+
+    Raises:
+        ValueError: It would not; the message says which.
+    """
+    parser(_Doubting).parse_args(words)
+
+
+def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     """All words that the pilot understands."""
-    made = argparse.ArgumentParser(
+    made = kind(
         prog="pilotage pilot",
         allow_abbrev=False,
         description="Takes jobs that fit this batch queue, as many at a time as its slot has room "

@@ -1,4 +1,4 @@
-"""The certificate authorities that the service is believed by."""
+"""The certificate authorities that a service, or a CE, is believed by."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def context(authorities: Path | None) -> ssl.SSLContext:
             return ssl.create_default_context(cafile=str(authorities))
         return _of_directory(authorities)
     except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"--authorities {authorities}: {error}") from None
+        raise ValueError(f"authorities {authorities}: {error}") from None
 
 
 def _of_directory(directory: Path) -> ssl.SSLContext:
@@ -37,5 +37,5 @@ def _of_directory(directory: Path) -> ssl.SSLContext:
         with contextlib.suppress(OSError, ssl.SSLError):  # one bad file of a hundred must not matter
             made.load_verify_locations(cafile=str(file))
     if not indexed and not made.cert_store_stats()["x509_ca"]:
-        raise ValueError(f"--authorities {directory}: holds no CA certificate")
+        raise ValueError(f"authorities {directory}: holds no CA certificate")
     return made

@@ -185,8 +185,8 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
 
 
 def _check_asked(name: str, read: TwoSided) -> None:
-    """Refuse a start value that asks for itself: CurMatches is counted from it, not the other way round."""
-    if name == throttles.CUR_MATCHES and fold(name) in read.own_names:
+    """Refuse what asks for itself: it would never be true, and CurMatches is counted from its start value."""
+    if fold(name) in read.own_names:
         what = f"{read.text!r:.80} asks for itself, allowed is a number or an expression of other names"
         raise InvalidInput([Problem(path=name, message=what)])
 

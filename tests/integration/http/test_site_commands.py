@@ -127,6 +127,7 @@ def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> 
         (("advertise", SITE, "CurrentJobs=1", "CurrentJobs=2"), 2, "CurrentJobs is given 2 times"),
         (("advertise", SITE, "CurMatches=CurMatches + 1"), 2, "asks for itself"),
         (("advertise", SITE, "CurMatches=1 + MY.curmatches"), 2, "asks for itself"),
+        (("advertise", SITE, "Requirements=CurMatches < 5 && my.requirements"), 2, "asks for itself"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(run: Run, words: tuple[str, ...], status: int, said: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.cli import directing
+from pilotage.cli import batch_systems
 from pilotage.fabric.batch.commanded import Commanded
 from pilotage.fabric.batch.dialect.command import Command
 from pilotage.fabric.batch.dialect.shipped_dialects import content
@@ -19,7 +19,7 @@ from pilotage.fabric.batch.slurm.slurm import Slurm
 def made(tmp_path: Path, **said: Any) -> Commanded:
     told = System.model_validate({"directory": str(tmp_path), "flags": ["-A", "grid"], **said})
     with ExitStack() as stack:
-        system = directing.system(told, stack)
+        system = batch_systems.system(told, stack)
     assert isinstance(system, Commanded)
     return system
 

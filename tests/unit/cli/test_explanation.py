@@ -51,3 +51,20 @@ def test_a_queue_is_told_with_what_it_loses_and_could_do():
     assert "A/b/c may run 0 of 4 waiting jobs." in text
     assert "at least 4000 MB" in text
     assert "offer MaxRAM 4000 MB" in text
+
+
+def test_long_expressions_are_cut_so_that_a_table_stays_readable():
+    long = "other.A == 1 || " * 1_000 + "other.Z == 2"
+    reason = {"requirement": "Requirements", "wanted": long, "excluded": 3, "only_this": 3, "example": None}
+    found = {
+        "job_id": 7,
+        "status": "Waiting",
+        "eligible_queues": 0,
+        "candidate_queues": 3,
+        "reasons": [reason],
+        "changes": [{"change": f"leave out `{long}`", "gains": 2, "example": "A/b/c"}],
+        "now": [f"A is throttled ({long} is not true)"],
+    }
+    text = told(explanation.of_job(found))
+    assert len(text) < 10_000
+    assert f"({len(found['now'][0])} characters)" in text

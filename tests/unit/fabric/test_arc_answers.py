@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Report, State
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from tests.certificates import Authority
 
 STAMP = "north-12345678"
 JOB = BatchJob(stamp=STAMP, script="#!/bin/sh\n", queue="long")
@@ -229,3 +231,14 @@ def test_capacity_is_that_of_queues_that_take_jobs() -> None:
 def test_a_ce_that_does_not_know_its_queues_yet_has_no_capacity() -> None:
     with pytest.raises(BatchSystemAway, match="does not say what it has"):
         ce(info=httpx.Response(200, json={"Domains": ""})).capacity()
+
+
+def test_a_directory_of_authorities_is_believed_that_nobody_indexed(tmp_path: Path) -> None:
+    Authority(tmp_path)
+    assert Credentials(authorities=tmp_path).context().cert_store_stats()["x509_ca"] == 1
+
+
+def test_authorities_that_cannot_be_read_are_the_reason_why_a_ce_is_away(tmp_path: Path) -> None:
+    rest = ArcRest("https://ce/arex", Credentials(authorities=tmp_path))
+    with pytest.raises(BatchSystemAway, match="holds no CA certificate"):
+        rest.jobs()

@@ -149,3 +149,17 @@ def test_all_problems_are_told_at_once() -> None:
 def test_a_file_without_settings_is_refused() -> None:
     with pytest.raises(InvalidDirector, match="holds no settings by name"):
         configuration.read(None, "d.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--max-emty=3"], "unrecognized arguments: --max-emty=3"),
+        (["--max-empty=many"], "argument --max-empty: "),
+        (["--isolation=jail"], "argument --isolation: "),
+        (["--help"], "asks for help"),
+    ],
+)
+def test_arguments_that_no_pilot_would_understand_are_refused(words: list[str], complaint: str) -> None:
+    with pytest.raises(InvalidDirector, match=f"pilot: {complaint}"):
+        configuration.read(said(pilot=words), "d.yaml")

@@ -16,6 +16,7 @@ import httpx
 
 from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.batch.shell import NoAnswer
+from pilotage.fabric.pilot import authorities
 
 #: What an object of an answer holds: A-REX knows texts only.
 Item = Mapping[str, Any]
@@ -34,22 +35,14 @@ def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
 class Credentials:
     """By what the CE believes us, and we believe it. Files may be renewed at any time."""
 
-    authorities: Path | None = (
-        None  #: CA certificates of the CE: a file or a hashed directory; None: the host's
-    )
+    authorities: Path | None = None  #: CA certificates of the CE: a file or a directory; None: the host's
     token_file: Path | None = None
     certificate: Path | None = None  #: of the client; a proxy with what it follows from does, too
     key: Path | None = None  #: of the certificate; None: it is in the same file
 
     def context(self) -> ssl.SSLContext:
         """What a connection needs, as the files are now."""
-        trusted = self.authorities
-        if trusted is None:
-            context = ssl.create_default_context()
-        elif trusted.is_dir():
-            context = ssl.create_default_context(capath=trusted)
-        else:
-            context = ssl.create_default_context(cafile=trusted)
+        context = authorities.context(self.authorities)
         if self.certificate is not None:
             context.load_cert_chain(self.certificate, self.key)
         return context
@@ -206,7 +199,7 @@ class ArcRest:
             raise BatchSystemAway(f"{self.url} cannot be reached: {error}") from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise NoAnswer(f"{self.url} gave no answer: {type(error).__name__} {error}") from error
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise BatchSystemAway(f"{self.url}: token, certificate or authorities: {error}") from error
 
 

@@ -19,7 +19,7 @@ class ComputingElement(BaseModel):
     token_file: Path | None = None  #: of a token that the CE takes; read anew whenever it changes
     certificate: Path | None = None  #: of the client, or a proxy (PEM)
     key: Path | None = None  #: of the certificate; none: it is in the same file
-    authorities: Path | None = None  #: CA certificates (PEM), a file or a hashed directory; none: the host's
+    authorities: Path | None = None  #: CA certificates (PEM), a file or a directory; none: the host's
 
     @model_validator(mode="after")
     def _says_who_we_are(self) -> Self:

@@ -1,0 +1,38 @@
+"""What keeps a gateway from being opened: its surroundings, which its file names."""
+
+from pathlib import Path
+
+import pytest
+
+from pilotage.cli import gatewaying
+from pilotage.fabric.gateway.configuration import InvalidGateway
+
+FILE = """\
+url: https://pilotage.example.org
+name: gate
+token_file: {directory}/gateway.token
+vos: [cms]
+directory: {directory}/state
+systems: {{farm: {{kind: slurm, directory: {directory}/shared}}}}
+queues: [{{queue: LCG.A.org/ce1/long, system: farm}}]
+authorities: {directory}/authorities
+"""
+
+
+def opening(directory: Path, token: str) -> str:
+    """Why it is not opened."""
+    (directory / "gateway.token").write_text(token)
+    (directory / "authorities").mkdir()
+    file = directory / "gateway.yaml"
+    file.write_text(FILE.format(directory=directory))
+    with pytest.raises(InvalidGateway) as refused, gatewaying.opened(gatewaying.read(file), file):
+        pass
+    return str(refused.value)
+
+
+def test_authorities_without_a_certificate_are_told_by_their_place_in_the_file(tmp_path: Path) -> None:
+    assert "authorities: authorities" in opening(tmp_path, "a.b.c")
+
+
+def test_a_file_without_a_token_is_told_in_the_words_of_gateways(tmp_path: Path) -> None:
+    assert "gateway.token: holds no token" in opening(tmp_path, "two words")
