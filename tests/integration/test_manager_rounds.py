@@ -1,5 +1,7 @@
 """A manager's rounds at a pretended site, whose batch system, directories and disks fail."""
 
+import fcntl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,6 +218,15 @@ def test_a_second_manager_of_one_directory_is_refused(site: Site) -> None:
     site.manager()
     with pytest.raises(StateUnusable, match="another manager has it open"):
         Book(site.directory / "state")
+
+
+def test_what_a_killed_manager_was_starting_does_not_keep_the_next_one_out(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    left = (state / "lock").open("w")
+    fcntl.flock(left, fcntl.LOCK_EX)
+    threading.Timer(0.2, left.close).start()
+    Book(state).close()
 
 
 def test_a_batch_system_that_hangs_is_asked_once_in_a_round_for_all_grid_jobs(

@@ -1,8 +1,9 @@
 """Several payloads at once on one slot, and that they do not disturb each other."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,26 @@ def test_the_end_of_one_payload_makes_room_for_the_next(server: LeaseServer, tmp
     asked = [(each["NumberOfProcessors"], each["MaxRAM"]) for each in server.bodies("requestJob")]
     assert asked[0] == (2, 2000)
     assert (1, 1000) in asked
+
+
+class LateServer(LeaseServer):
+    """Has nothing for half a slot, and says so only when all of it is free again; then there is a job."""
+
+    def _request_job(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        if said["NumberOfProcessors"] == 2 or len(self.jobs) == 2:
+            return super()._request_job(said)
+        self.wait_for(lambda: all(job.status == "Done" for job in self.jobs.values()))
+        self._changed.wait(0.5)  # until the pilot has taken notice
+        self.add(shell("true"))
+        return {"matches": [], "reason": "no_task_queue", "retry_after": 1}
+
+
+def test_what_half_a_slot_was_told_does_not_end_all_of_it(tmp_path: Path) -> None:
+    with LateServer() as server:
+        server.add(shell("sleep 0.5"))
+        run(server.url, tmp_path / "work", "--processors", "2", "--max-ram", "2000")
+
+        assert [job.status for job in server.jobs.values()] == ["Done", "Done"]
 
 
 def test_a_node_is_offered_whole_only_while_it_is(server: LeaseServer, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ One file of SQLite in the manager's directory, with one writer. Every change is 
 the disk when it returns: killed at any instant, a manager goes on from what stands here.
 """
 
-import fcntl
 import json
 import secrets
 import sqlite3
@@ -14,8 +13,8 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
 
+from pilotage.fabric.manager import directory_lock
 from pilotage.fabric.manager.errors import StateUnusable
 from pilotage.fabric.manager.grid_job import LocalState, Taken
 from pilotage.fabric.manager.records import Entry, Key, LocalJob
@@ -71,7 +70,7 @@ class Book:
         self._path = directory / "book.sqlite"
         self._turn = threading.RLock()
         with ExitStack() as opened:
-            opened.enter_context(_locked(directory))
+            opened.enter_context(directory_lock.hold(directory))
             self._connection = opened.enter_context(closing(_connected(self._path)))
             self.key = self._key()
             self._opened = opened.pop_all()
@@ -166,22 +165,6 @@ class Book:
     def _log(database: sqlite3.Connection, key: Key, lines: Iterable[str], now: datetime) -> None:
         at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
         database.executemany(_LOG, [(*key, at, " ".join(line[:_LONGEST].split())) for line in lines])
-
-
-def _locked(directory: Path) -> TextIO:
-    """The directory's lock, held until it is closed."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (directory / "lock").open("w")
-    except OSError as error:
-        raise StateUnusable(f"{directory}: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        why = "another manager has it open" if isinstance(error, BlockingIOError) else error.strerror
-        raise StateUnusable(f"{directory}: {why}") from None
-    return lock
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -159,7 +159,7 @@ class Agent:
 
     def _ask(self) -> None:
         """Ask once; a question whose answer was lost is asked again under the same id."""
-        freed = self._freed
+        freed, alone = self._freed, self._room.is_empty
         try:
             work = self._answer()
         except Refused as error:
@@ -169,7 +169,7 @@ class Agent:
             if self._room.is_empty:
                 self._given_up = Ending(AWAY, f"the service stays away: {error}")
         else:
-            self._accept(work, freed)
+            self._accept(work, freed, alone=alone)
 
     def _answer(self) -> Work:
         request_id, free = str(uuid.uuid4()), self._room.free
@@ -183,18 +183,21 @@ class Agent:
             stop=self._around.stop,
         )
 
-    def _accept(self, work: Work, freed: int) -> None:
-        """Take the jobs, or wait; but not if there has been more room since it was asked."""
+    def _accept(self, work: Work, freed: int, *, alone: bool) -> None:
+        """Take the jobs, or wait; but not if there has been more room since it was asked.
+
+        Only an answer to who had the whole slot free says that there is nothing for it.
+        """
         if work.matches:
             self._vain = 0
             self._begun += len(work.matches)
             self._crew.begin(work)
             return
-        self._vain += self._room.is_empty
+        self._vain += alone
         self._last_reason = work.reason
-        if freed != self._freed:
-            return
         pause = max(_SHORTEST_POLL, _POLL if work.retry_after is None else work.retry_after)
         self._ask_at = self._clock() + pause * random.uniform(0.9, 1.2)
-        if self._reason_to_end() is None:
+        if freed != self._freed:  # asked last: a payload that ends from here on says so itself
+            self._ask_at = self._clock()
+        elif self._reason_to_end() is None:
             log.info("no job (%s), asking again in %.0f s", work.reason, pause)
