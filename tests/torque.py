@@ -1,6 +1,6 @@
 """The commands of PBS (Torque) for the tests: Slurm's wrappers of them, in front of a private Slurm.
 
-Their package and Grid Engine's both own `qsub`: it is unpacked aside, with the modules that it needs.
+Their package and Grid Engine's both own `qsub`: it is unpacked aside.
 """
 
 import shutil
@@ -11,12 +11,13 @@ from examples.servers.slurm import SUITE as SLURM
 from examples.servers.slurm import Slurm
 
 _COMMANDS = "slurm-wlm-torque"
-_MODULES = ("libslurm-perl", "libslurmdb-perl")
+#: What it depends on.
+_MODULES = ("libslurm-perl", "libslurmdb-perl", "libswitch-perl")
 SUITE = Suite(
     about="the commands of PBS, in front of Slurm",
     programs=(*SLURM.programs, "perl"),
-    packages=(*SLURM.packages, "perl"),
-    aside=(_COMMANDS, *_MODULES),
+    packages=(*SLURM.packages, "perl", *_MODULES),
+    aside=(_COMMANDS,),
     needs_root=True,
 )
 
@@ -29,9 +30,4 @@ def environment(slurm: Slurm, directory: Path) -> dict[str, str]:
     (directory / "sbatch").symlink_to(sbatch)  # qsub looks for it beside itself
     for program in (aside(_COMMANDS) / "usr" / "bin").iterdir():
         (directory / program.name).symlink_to(program)
-    modules = (path for name in _MODULES for path in aside(name).glob("usr/lib/*/perl5/*"))
-    return {
-        **slurm.environment,
-        "PATH": f"{directory}:{PATH}",
-        "PERL5LIB": ":".join(map(str, modules)),
-    }
+    return {**slurm.environment, "PATH": f"{directory}:{PATH}"}
