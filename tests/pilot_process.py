@@ -17,6 +17,11 @@ from tests.lease_server import QUEUE, TOKEN
 MODULE = (sys.executable, "-m", "pilotage.fabric.pilot")
 
 
+def shell(script: str, **more: object) -> dict[str, object]:
+    """The description of a job that runs a shell script."""
+    return {"Executable": "/bin/sh", "Arguments": ["-c", script], **more}
+
+
 class PilotProcess:
     """One pilot; used with `with`, it is gone at the end."""
 

@@ -1,6 +1,5 @@
 """What a pilot does while the service is away, loses answers, or has given its job to another."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,12 +7,6 @@ import pytest
 
 from tests.lease_server import LeaseServer, Refusal
 from tests.pilot_process import PilotProcess, files_of, run, wait_until_gone
-
-
-@pytest.fixture
-def server() -> Iterator[LeaseServer]:
-    with LeaseServer() as made:
-        yield made
 
 
 def gate(*, then: str = "echo through") -> dict[str, object]:

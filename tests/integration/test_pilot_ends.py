@@ -3,19 +3,12 @@
 import os
 import signal
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lease_server import LeaseServer
 from tests.pilot_process import PilotProcess, files_of, run, wait_until_gone, wait_until_there
-
-
-@pytest.fixture
-def server() -> Iterator[LeaseServer]:
-    with LeaseServer() as made:
-        yield made
 
 
 @pytest.fixture

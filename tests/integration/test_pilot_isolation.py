@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,23 +12,22 @@ import pytest
 from pilotage.fabric.pilot import bundle
 from tests.debian import ALL_OF_THEM
 from tests.lease_server import TOKEN, LeaseServer
-from tests.pilot_process import PilotProcess, alive, files_of, run, sandbox, wait_until_gone, wait_until_there
+from tests.pilot_process import (
+    PilotProcess,
+    alive,
+    files_of,
+    run,
+    sandbox,
+    shell,
+    wait_until_gone,
+    wait_until_there,
+)
 
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "true")
 HAS_NAMESPACES = (
     shutil.which("unshare") is not None and subprocess.run(NAMESPACES, capture_output=True).returncode == 0
 )
 userns = pytest.mark.skipif(not HAS_NAMESPACES and not ALL_OF_THEM, reason="no user namespaces on this host")
-
-
-@pytest.fixture
-def server() -> Iterator[LeaseServer]:
-    with LeaseServer() as made:
-        yield made
-
-
-def shell(script: str, **more: object) -> dict[str, object]:
-    return {"Executable": "/bin/sh", "Arguments": ["-c", script], **more}
 
 
 def program(path: Path, script: str) -> Path:

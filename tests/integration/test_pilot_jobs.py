@@ -4,19 +4,12 @@ import base64
 import io
 import os
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lease_server import QUEUE, TOKEN, LeaseServer, Refusal
 from tests.pilot_process import PilotProcess, files_of, run, sandbox
-
-
-@pytest.fixture
-def server() -> Iterator[LeaseServer]:
-    with LeaseServer() as made:
-        yield made
 
 
 def shell(script: str, **more: object) -> dict[str, object]:

@@ -46,12 +46,6 @@ true
 
 
 @pytest.fixture
-def server() -> Iterator[LeaseServer]:
-    with LeaseServer() as made:
-        yield made
-
-
-@pytest.fixture
 def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
     with running(engine, tmp_path / "service", CONFIG) as made:
         yield made

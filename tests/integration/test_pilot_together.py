@@ -1,24 +1,14 @@
 """Several payloads at once on one slot, and that they do not disturb each other."""
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lease_server import LeaseServer, Refusal
-from tests.pilot_process import PilotProcess, files_of, run
-
-
-@pytest.fixture
-def server() -> Iterator[LeaseServer]:
-    with LeaseServer() as made:
-        yield made
-
-
-def shell(script: str, **more: object) -> dict[str, object]:
-    return {"Executable": "/bin/sh", "Arguments": ["-c", script], **more}
+from tests.pilot_process import PilotProcess, files_of, run, shell
 
 
 def meeting(place: Path, number: int, of: int) -> dict[str, object]:

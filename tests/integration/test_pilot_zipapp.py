@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ PYTHONS = [python for python in CANDIDATES if is_good(python)]
 @pytest.fixture(scope="module")
 def zipapp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bundle.build(tmp_path_factory.mktemp("bundle") / "pilot.pyz")
-
-
-@pytest.fixture
-def server() -> Iterator[LeaseServer]:
-    with LeaseServer() as made:
-        yield made
 
 
 def test_it_holds_the_pilot_and_nothing_else_of_ours(zipapp: Path) -> None:
