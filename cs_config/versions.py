@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from cs_config import validate
+from cs_config import rings, validate
 from cs_config.configuration import Configuration
 from cs_config.errors import VersionConflict, VersionNotFound
 from cs_config.tables import config_imports, config_versions
@@ -141,6 +141,7 @@ def store(
             conn.execute(STORE, row)
     except IntegrityError as error:
         raise VersionConflict(expected=current, current=current_version(conn)) from error
+    rings.after_commit(conn, rings.CONFIGURATION)
     return current + 1
 
 
