@@ -54,7 +54,7 @@ def _measured(console: Console, name: str, *, quick: bool) -> list[Result]:
             found.append(result)
             console.print(" · ".join(f"{key} {value}" for key, value in result.values.items()))
             status.update(f"{name}: {len(found)} measured in {time.monotonic() - began:.0f} s…")
-    results.show(name, found)
+    results.show(name, [result.values for result in found])
     path = results.keep(name, found, quick=quick, seconds=time.monotonic() - began)
     drawn = plots.draw(point for result in found for point in result.points)
     console.print(f"{time.monotonic() - began:.0f} s; written: {', '.join(map(str, [path, *drawn]))}")
@@ -71,7 +71,7 @@ def _told(console: Console, name: str, found: Sequence[Result]) -> int:
 def _judge(found: Sequence[Result], names: Sequence[str]) -> None:
     rows = [verdict.row() for verdict in targets.verdicts(found, names)]
     if rows:
-        Console().print(results.table("targets", rows))
+        results.show("targets", rows)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from rich.table import Table
 from benchmarks import machine
 
 DIRECTORY = Path("build/bench")
+_WIDE = 180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,10 @@ def rows(results: Sequence[Mapping[str, object]]) -> list[list[str]]:
     return [[_cell(result.get(column, "")) for column in columns(results)] for result in results]
 
 
-def show(name: str, results: Sequence[Result]) -> None:
-    """Print the table of a benchmark."""
-    Console().print(table(name, [result.values for result in results]))
+def show(name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Print a table; as wide as it needs where no terminal says otherwise."""
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDE)).print(table(name, rows))
 
 
 def keep(name: str, results: Sequence[Result], *, quick: bool, seconds: float) -> Path:
