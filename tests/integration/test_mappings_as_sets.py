@@ -32,7 +32,7 @@ def older(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         url = server.url("older")
     engine = database.connect(url)
     with database.writing(engine) as conn:
-        command.upgrade(database._alembic(conn), "0012")
+        command.upgrade(database._alembic(conn), "0013")
     yield engine
     engine.dispose()
     if request.param == "postgresql":
