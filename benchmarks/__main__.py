@@ -5,9 +5,9 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import explain, match, results
+from benchmarks import explain, match, nothing, results
 
-BENCHMARKS = {"explain": explain.run, "match": match.run}
+BENCHMARKS = {"explain": explain.run, "match": match.run, "nothing": nothing.run}
 
 
 def main() -> int:
