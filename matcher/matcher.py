@@ -1,5 +1,7 @@
 """The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,11 +12,13 @@ from sqlalchemy import Connection, Engine
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import claiming, gates, lottery, places
+from matcher import claiming, claiming_quickly, gates, lottery, places
 from matcher.claiming import Look, Wish
-from matcher.errors import UnknownQueue
+from matcher.doubts import Doubts
+from matcher.errors import UnknownQueue, Unserved
 from matcher.gate import LIMITS, Gate
 from matcher.listing import Listing, listings
+from matcher.lottery import Draw
 from matcher.pilot_groups import PilotGroup
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
@@ -23,7 +27,8 @@ from matcher.sightings import Sightings
 from matcher.view import Memory, View
 from requirements.errors import PilotageError
 from taskqueue import bans, database, hindrances, mapping, pilots, task_queues
-from taskqueue.claims import Claimed, Holder, Place
+from taskqueue.claims import Holder, Place
+from taskqueue.database import Reading
 from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
 
@@ -54,6 +59,7 @@ class Matcher:
         self._random = random or Random()
         self._memory = Memory()
         self._sightings = Sightings()
+        self.doubts = Doubts()  #: what may have been claimed for nobody; for the thread that calls `serve`
 
     def now(self) -> datetime:
         """The time by which leases count."""
@@ -66,7 +72,13 @@ class Matcher:
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
         with database.reading(self._engine) as conn:
-            self._memory.follow(conn)
+            self._read_news(conn, self._clock())
+
+    def _read_news(self, conn: Connection, now: datetime) -> None:
+        began = time.monotonic()
+        self._memory.follow(conn)
+        self._memory.news.banned = frozenset(ban.site for ban in bans.current(conn, now=now))
+        self._memory.news.at = began
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
         """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
@@ -75,16 +87,31 @@ class Matcher:
         """
         first = _firsts(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        with database.reading(self._engine) as conn:
-            view = self._view(conn)
-            given = claiming.given_before(conn, unique)
-            found = {
-                id(request): self._prepare(view, request, given.get(claiming.key_of(request), ()))
-                for request in unique
-            }
+        now = self._clock()
+        with database.reading_if_asked(self._engine) as reading:
+            found = self._found(reading, unique, now)
         wishes = [each for each in found.values() if isinstance(each, Wish)]
-        claimed = self._claim(wishes, view.now) if wishes else {}
+        claimed = self._claim(wishes, now) if wishes else {}
         return [_outcome(found, claimed, batch[number]) for number in first]
+
+    def _found(
+        self, reading: Reading, requests: Sequence[MatchRequest], now: datetime
+    ) -> dict[int, Wish | Look | PilotageError]:
+        """What each comes down to; who would get nothing is looked at again with what is known now."""
+        was_fresh = self._memory.news.is_fresh
+        view = self._view(reading, now, fresh=was_fresh)
+        found = {id(request): self._prepare(view, request) for request in requests}
+        vain = [request for request in requests if not isinstance(found[id(request)], Wish)]
+        if vain and was_fresh:
+            view = self._view(reading, now)
+            found |= {id(request): self._prepare(view, request) for request in vain}
+        # A wish finds out by itself whether it was answered before.
+        if keyed := [each for each in vain if each.request_id is not None]:
+            given = claiming.given_before(view.conn, keyed)
+            for request in keyed:
+                if held := given.get(claiming.key_of(request)):
+                    found[id(request)] = Look(claimed=held)
+        return found
 
     def settle(self, looks: Sequence[Look | PilotageError]) -> None:
         """Stop trying task queues that turned out to be empty."""
@@ -92,6 +119,7 @@ class Matcher:
         if emptied:
             with database.writing(self._engine) as conn:
                 task_queues.mark_empty(conn, emptied, now=self._clock())
+            self._memory.news.at = -math.inf
 
     def write_down(self, *, at_end: bool = False) -> None:
         """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
@@ -138,8 +166,8 @@ class Matcher:
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
-        with database.reading(self._engine) as conn:
-            view = self._view(conn)
+        with database.reading_if_asked(self._engine) as reading:
+            view = self._view(reading, self._clock())
             served, resource = view.place(presented, caller)
             if served is None:
                 return []
@@ -148,26 +176,24 @@ class Matcher:
                 # Before there is a node, nobody can say what it has not.
                 pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
-            return listings(conn, candidates, place, view.gate(place, keeper))
+            return listings(view.conn, candidates, place, view.gate(place, keeper))
 
-    def _view(self, conn: Connection) -> View:
-        """What is to be seen now; the first in a transaction."""
-        now = self._clock()
+    def _view(self, reading: Reading, now: datetime, *, fresh: bool = False) -> View:
+        """What is to be seen now, or was a moment ago; the first in a transaction."""
+        memory = self._memory
+        if not fresh:
+            self._read_news(reading.conn, now)
         return View(
-            conn=conn,
-            memory=self._memory,
-            age=self._memory.follow(conn),
+            reading=reading,
+            memory=memory,
+            age=memory.places.age,
             config=self._given().at(now),
             now=now,
-            banned=frozenset(ban.site for ban in bans.current(conn, now=now)),
+            banned=memory.news.banned,
         )
 
-    def _prepare(
-        self, view: View, request: MatchRequest, given: tuple[Claimed, ...]
-    ) -> Wish | Look | PilotageError:
+    def _prepare(self, view: View, request: MatchRequest) -> Wish | Look | PilotageError:
         """What a request comes down to; a look if it is answered without a claim."""
-        if given:
-            return Look(claimed=given)
         presented = request.presented
         try:
             view.require_one_place(presented, request.caller)
@@ -195,19 +221,45 @@ class Matcher:
             resource=resource,
             place=served.place,
             holder=_holder(view, request, served.place),
-            drawn=lottery.order(candidates, self._random),
+            drawn=Draw(lottery.order(candidates, self._random)),
             keeper=keeper,
             fitting=self._let_in(view, gate, candidates, served.place, resource),
             otherwise=otherwise,
+            uncounted=gate is None,
         )
 
-    def _claim(self, wishes: Sequence[Wish], now: datetime) -> dict[int, Look]:
+    def _claim(self, wishes: Sequence[Wish], now: datetime) -> dict[int, Look | PilotageError]:
         """What became of the wishes, by their requests; the claim goes by the newest configuration."""
         config = self._config()
-        with database.writing(self._engine) as conn:
+        found: dict[int, Look | PilotageError] = dict(self._claim_quickly(wishes, config, now))
+        rest = [wish for wish in wishes if id(wish.request) not in found]
+        try:
+            looks = self._claim_step_by_step(rest, config, now) if rest else []
+        except Exception as error:  # whatever it is, what is claimed by now has to be delivered
+            if not found:
+                raise
+            return found | {id(wish.request): Unserved(error) for wish in rest}
+        return found | {id(wish.request): wish.told(look) for wish, look in zip(rest, looks, strict=True)}
+
+    def _claim_quickly(self, wishes: Sequence[Wish], config: Configuration, now: datetime) -> dict[int, Look]:
+        """One statement for all where that is enough, on PostgreSQL."""
+        if self._engine.dialect.name == "sqlite":
+            return {}
+        plain = [wish for wish in wishes if wish.is_plain and not gates.counts(config, wish.place)]
+        looks = claiming_quickly.claim(self._engine, plain, self.doubts, now=now)
+        self._note_served([plain[number] for number in looks], list(looks.values()), now)
+        return {id(plain[number].request): look for number, look in looks.items()}
+
+    def _claim_step_by_step(self, wishes: Sequence[Wish], config: Configuration, now: datetime) -> list[Look]:
+        maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
+        with self.doubts.about(maybe), database.writing(self._engine) as conn:
             looks = claiming.claim_all(conn, wishes, config=config, now=now)
+            maybe += (
+                (wish.request, tuple(each.lease for each in look.claimed))
+                for wish, look in zip(wishes, looks, strict=True)
+            )
         self._note_served(wishes, looks, now)
-        return {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
+        return looks
 
     def _elsewhere(self, view: View, presented: Presented, served: Served, resource: Resource) -> str | None:
         """`node` if there are jobs that another node of the queue may run."""
@@ -315,7 +367,9 @@ def _firsts(batch: Sequence[MatchRequest]) -> list[int]:
 
 
 def _outcome(
-    found: Mapping[int, Wish | Look | PilotageError], claimed: Mapping[int, Look], request: MatchRequest
+    found: Mapping[int, Wish | Look | PilotageError],
+    claimed: Mapping[int, Look | PilotageError],
+    request: MatchRequest,
 ) -> Look | PilotageError:
     outcome = found[id(request)]
     return claimed[id(request)] if isinstance(outcome, Wish) else outcome
