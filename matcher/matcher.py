@@ -26,7 +26,7 @@ from matcher.served import Served
 from matcher.sightings import Sightings
 from matcher.view import Memory, View
 from requirements.errors import PilotageError
-from taskqueue import bans, database, hindrances, mapping, pilots, task_queues
+from taskqueue import bans, database, hindrances, pilots, served_pools, task_queues
 from taskqueue.claims import Holder, Place
 from taskqueue.database import Reading
 from taskqueue.hindrances import TURN
@@ -139,7 +139,7 @@ class Matcher:
         """
         known, unknown = _known(queues, self._config())
         with database.reading(self._engine) as conn:
-            found = mapping.pools_for_queues(conn, sorted(vos), sorted(set(known.values())))
+            found = served_pools.ids_for_queues(conn, sorted(vos), sorted(set(known.values())))
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_pilot_groups(
@@ -153,7 +153,7 @@ class Matcher:
         config = self._config()
         known, unknown = _known(queues, config)
         with database.reading(self._engine) as conn:
-            mapped = mapping.mapped_to_queues(conn, sorted(vos), sorted(set(known.values())))
+            mapped = served_pools.for_queues(conn, sorted(vos), sorted(set(known.values())))
             with self._memory.lock:
                 found = self._memory.groups.of(conn, config, mapped)
         return {text: found[address] for text, address in known.items()}, unknown
@@ -229,28 +229,46 @@ class Matcher:
         )
 
     def _claim(self, wishes: Sequence[Wish], now: datetime) -> dict[int, Look | PilotageError]:
-        """What became of the wishes, by their requests; the claim goes by the newest configuration."""
+        """What became of the wishes, by their requests; the claim goes by the newest configuration.
+
+        Those first who cannot take just any job. What is claimed is committed before the next step: when a
+        step fails, it has to be delivered all the same.
+        """
         config = self._config()
-        found: dict[int, Look | PilotageError] = dict(self._claim_quickly(wishes, config, now))
-        rest = [wish for wish in wishes if id(wish.request) not in found]
-        try:
-            looks = self._claim_step_by_step(rest, config, now) if rest else []
-        except Exception as error:  # whatever it is, what is claimed by now has to be delivered
-            if not found:
-                raise
-            return found | {id(wish.request): Unserved(error) for wish in rest}
-        return found | {id(wish.request): wish.told(look) for wish, look in zip(rest, looks, strict=True)}
+        plain = [wish for wish in wishes if self._is_plain(wish, config)]
+        found: dict[int, Look | PilotageError] = {}
+        for claim, some in (
+            (self._claim_step_by_step, [wish for wish in wishes if not self._is_plain(wish, config)]),
+            (self._claim_quickly, plain),
+            (self._claim_step_by_step, plain),
+        ):
+            left = [wish for wish in some if id(wish.request) not in found]
+            try:
+                found |= claim(left, config, now) if left else {}
+            except Exception as error:  # whatever it is
+                if not found:
+                    raise
+                return {id(wish.request): Unserved(error) for wish in wishes} | found
+        return found
 
-    def _claim_quickly(self, wishes: Sequence[Wish], config: Configuration, now: datetime) -> dict[int, Look]:
-        """One statement for all where that is enough, on PostgreSQL."""
-        if self._engine.dialect.name == "sqlite":
-            return {}
-        plain = [wish for wish in wishes if wish.is_plain and not gates.counts(config, wish.place)]
-        looks = claiming_quickly.claim(self._engine, plain, self.doubts, now=now)
-        self._note_served([plain[number] for number in looks], list(looks.values()), now)
-        return {id(plain[number].request): look for number, look in looks.items()}
+    def _is_plain(self, wish: Wish, config: Configuration) -> bool:
+        """Whether one statement may claim for it, together with others."""
+        return (
+            wish.is_plain and self._engine.dialect.name != "sqlite" and not gates.counts(config, wish.place)
+        )
 
-    def _claim_step_by_step(self, wishes: Sequence[Wish], config: Configuration, now: datetime) -> list[Look]:
+    def _claim_quickly(
+        self, wishes: Sequence[Wish], _config: Configuration, now: datetime
+    ) -> dict[int, Look]:
+        """In one statement, for those who find a job in it."""
+        looks = claiming_quickly.claim(self._engine, wishes, self.doubts, now=now)
+        self._note_served([wishes[number] for number in looks], list(looks.values()), now)
+        return {id(wishes[number].request): look for number, look in looks.items()}
+
+    def _claim_step_by_step(
+        self, wishes: Sequence[Wish], config: Configuration, now: datetime
+    ) -> dict[int, Look]:
+        """In one transaction, for all of them."""
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         with self.doubts.about(maybe), database.writing(self._engine) as conn:
             looks = claiming.claim_all(conn, wishes, config=config, now=now)
@@ -259,7 +277,7 @@ class Matcher:
                 for wish, look in zip(wishes, looks, strict=True)
             )
         self._note_served(wishes, looks, now)
-        return looks
+        return {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
 
     def _elsewhere(self, view: View, presented: Presented, served: Served, resource: Resource) -> str | None:
         """`node` if there are jobs that another node of the queue may run."""
