@@ -12,10 +12,11 @@ from sqlalchemy import Connection, Engine
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import claiming, claiming_quickly, gates, lottery, places
+from matcher import claiming, gates, lottery, places
+from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
-from matcher.errors import UnknownQueue, Unserved
+from matcher.errors import UnknownQueue
 from matcher.gate import LIMITS, Gate
 from matcher.listing import Listing, listings
 from matcher.lottery import Draw
@@ -59,7 +60,12 @@ class Matcher:
         self._random = random or Random()
         self._memory = Memory()
         self._sightings = Sightings()
-        self.doubts = Doubts()  #: what may have been claimed for nobody; for the thread that calls `serve`
+        self._claims = Claims(engine)
+
+    @property
+    def doubts(self) -> Doubts:
+        """What may have been claimed for nobody; for the thread that calls `serve`."""
+        return self._claims.doubts
 
     def now(self) -> datetime:
         """The time by which leases count."""
@@ -91,7 +97,9 @@ class Matcher:
         with database.reading_if_asked(self._engine) as reading:
             found = self._found(reading, unique, now)
         wishes = [each for each in found.values() if isinstance(each, Wish)]
-        claimed = self._claim(wishes, now) if wishes else {}
+        # The claim goes by the newest configuration.
+        claimed = self._claims.make(wishes, config=self._config(), now=now)
+        self._note_served(wishes, claimed, now)
         return [_outcome(found, claimed, batch[number]) for number in first]
 
     def _found(
@@ -228,57 +236,6 @@ class Matcher:
             uncounted=gate is None,
         )
 
-    def _claim(self, wishes: Sequence[Wish], now: datetime) -> dict[int, Look | PilotageError]:
-        """What became of the wishes, by their requests; the claim goes by the newest configuration.
-
-        Those first who cannot take just any job. What is claimed is committed before the next step: when a
-        step fails, it has to be delivered all the same.
-        """
-        config = self._config()
-        plain = [wish for wish in wishes if self._is_plain(wish, config)]
-        found: dict[int, Look | PilotageError] = {}
-        for claim, some in (
-            (self._claim_step_by_step, [wish for wish in wishes if not self._is_plain(wish, config)]),
-            (self._claim_quickly, plain),
-            (self._claim_step_by_step, plain),
-        ):
-            left = [wish for wish in some if id(wish.request) not in found]
-            try:
-                found |= claim(left, config, now) if left else {}
-            except Exception as error:  # whatever it is
-                if not found:
-                    raise
-                return {id(wish.request): Unserved(error) for wish in wishes} | found
-        return found
-
-    def _is_plain(self, wish: Wish, config: Configuration) -> bool:
-        """Whether one statement may claim for it, together with others."""
-        return (
-            wish.is_plain and self._engine.dialect.name != "sqlite" and not gates.counts(config, wish.place)
-        )
-
-    def _claim_quickly(
-        self, wishes: Sequence[Wish], _config: Configuration, now: datetime
-    ) -> dict[int, Look]:
-        """In one statement, for those who find a job in it."""
-        looks = claiming_quickly.claim(self._engine, wishes, self.doubts, now=now)
-        self._note_served([wishes[number] for number in looks], list(looks.values()), now)
-        return {id(wishes[number].request): look for number, look in looks.items()}
-
-    def _claim_step_by_step(
-        self, wishes: Sequence[Wish], config: Configuration, now: datetime
-    ) -> dict[int, Look]:
-        """In one transaction, for all of them."""
-        maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
-        with self.doubts.about(maybe), database.writing(self._engine) as conn:
-            looks = claiming.claim_all(conn, wishes, config=config, now=now)
-            maybe += (
-                (wish.request, tuple(each.lease for each in look.claimed))
-                for wish, look in zip(wishes, looks, strict=True)
-            )
-        self._note_served(wishes, looks, now)
-        return {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
-
     def _elsewhere(self, view: View, presented: Presented, served: Served, resource: Resource) -> str | None:
         """`node` if there are jobs that another node of the queue may run."""
         if not served.kept_back:
@@ -315,12 +272,14 @@ class Matcher:
         self._sightings.note(gate.refused or LIMITS, kept_out, view.now)
         return fitting
 
-    def _note_served(self, wishes: Sequence[Wish], looks: Sequence[Look], now: datetime) -> None:
+    def _note_served(self, wishes: Sequence[Wish], claimed: Found, now: datetime) -> None:
         """Note what pilots that fit were told when they tried to take jobs."""
-        for wish, look in zip(wishes, looks, strict=True):
-            cause = TURN if look.claimed else look.refused
-            if cause is not None and wish.job_id is None:
-                self._sightings.note(cause, wish.fitting, now)
+        for wish in wishes:
+            look = claimed[id(wish.request)]
+            if isinstance(look, Look) and wish.job_id is None:
+                cause = TURN if look.claimed else look.refused
+                if cause is not None:
+                    self._sightings.note(cause, wish.fitting, now)
 
 
 def _known(
@@ -386,7 +345,7 @@ def _firsts(batch: Sequence[MatchRequest]) -> list[int]:
 
 def _outcome(
     found: Mapping[int, Wish | Look | PilotageError],
-    claimed: Mapping[int, Look | PilotageError],
+    claimed: Found,
     request: MatchRequest,
 ) -> Look | PilotageError:
     outcome = found[id(request)]
