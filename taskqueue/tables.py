@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from cs_config.tables import UtcTime, metadata
+from taskqueue.class_sets import ClassSet
 from taskqueue.states import FINAL
 
 #: SQLite numbers rows by itself only in a column of type INTEGER.
@@ -216,7 +217,10 @@ queue_classes = Table(
     Column("queue_class_id", BigId, primary_key=True),
     Column("vo", Text, nullable=False),
     Column("digest", String(64), nullable=False),
+    # Its bit in the VO's mappings, small numbers first; null: a process of the release before made it.
+    Column("slot", Integer),
     UniqueConstraint("vo", "digest"),
+    Index("uq_queue_classes_vo_slot", "vo", "slot", unique=True),
     sqlite_autoincrement=True,
 )
 
@@ -242,7 +246,21 @@ queue_class_versions = Table(
     Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
 )
 
-#: The mapping: the queue classes that are eligible for a pool.
+#: The mapping: the queue classes that are eligible for a pool. No row: it is not resolved yet.
+pool_mappings = Table(
+    "pool_mappings",
+    metadata,
+    Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), primary_key=True),
+    Column("vo", Text, nullable=False),
+    Column("eligible", ClassSet, nullable=False),
+    Column(
+        "undecided", ClassSet, nullable=False
+    ),  # those where only some nodes may do; measured facts decide
+    Index("ix_pool_mappings_vo", "vo"),
+)
+
+#: The mapping as the release before reads and writes it. Rows of a pool go when its mapping is written, so
+#: that none of them is ever out of date.
 pool_queue_classes = Table(
     "pool_queue_classes",
     metadata,
@@ -289,6 +307,8 @@ attempts = Table(
     # What a job manager says beside; null: it said nothing of it.
     Column("phases", Text),  # JSON list of objects: progress.Phase
     Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
+    # It was open when commits had been lost: what its pilot said last may be among them.
+    Column("quarantined", Boolean, nullable=False, server_default=false()),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # A job is in one pair of hands at a time, whatever the code above does.
@@ -480,8 +500,23 @@ agent_leases = Table(
     postgresql_with=_BUSY,
 )
 
+#: One row: what concerns the installation as a whole. A process that sees another incarnation than before
+#: trusts nothing that it remembers.
+installation = Table(
+    "installation",
+    metadata,
+    Column("row_number", Integer, primary_key=True, autoincrement=False, server_default=text("1")),
+    # Another one after every loss of commits: the time in seconds, since a counter might be lost as well.
+    Column("incarnation", BigInteger, nullable=False, server_default=text("1")),
+    Column("opened_at", UtcTime),  # when it was opened; None: nothing was ever lost
+    # No attempt gets this number or a lower one: they may have been given out by a commit that was lost.
+    Column("epoch_floor", Integer, nullable=False, server_default=text("0")),
+    Column("trimmed_to", BigInteger, nullable=False, server_default=text("0")),  # last of `changes` removed
+    CheckConstraint("row_number = 1", name="one_row"),
+)
+
 #: What a matcher has to look at again: a task queue that appeared, emptied or changed, or a mapping.
-#: Read by `feed`, which knows why a growing number alone is no safe cursor.
+#: Read by `changes`, which knows why a growing number alone is no safe cursor.
 changes = Table(
     "changes",
     metadata,
