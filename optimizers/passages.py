@@ -74,7 +74,7 @@ def of(config: Configuration, steps: Mapping[str, Step]) -> Passages:
 def _key(job: PreparingJob, context: Context) -> Hashable | None:
     """What jobs that ask the same have in common; None: nobody asks the same."""
     asked = _asked(job.body)
-    if job.parameters is not None and (asked is job.body or "%" in asked):
+    if job.parameters is not None and (asked == job.body or "%" in asked):
         return None
     bounds = context.operations(job.vo).job_description.bounds
     if not keywords.PARTICULAR_FOLDED.isdisjoint(bounds):
