@@ -1,7 +1,8 @@
 """What can be wrong with the configuration, or with a question about it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from cs_config.differences import Difference
 from requirements.errors import InvalidInput, NotFound, PilotageError
 from requirements.problem import Problem
 
@@ -26,6 +27,22 @@ class VersionConflict(PilotageError):
     def details(self) -> Mapping[str, object]:
         """The version that was expected and the one that was found."""
         return {"expected": self.expected, "current": self.current}
+
+
+class EditConflict(VersionConflict):
+    """What somebody edits was changed by others meanwhile."""
+
+    def __init__(self, *, expected: int, current: int, conflicts: Sequence[Difference]) -> None:
+        super().__init__(expected=expected, current=current)
+        paths = ", ".join(each.path for each in conflicts[:5])
+        if conflicts:
+            self.args = (f"{paths}: changed since version {expected}; {current} is in force, read it again",)
+        self.conflicts = tuple(conflicts)
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The versions, and under `conflicts` what each path said in the one and says in the other."""
+        return {**super().details, "conflicts": [each.as_json() for each in self.conflicts]}
 
 
 class QueueNotFound(NotFound):

@@ -53,6 +53,7 @@ config_versions = Table(
     Column("author", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
+    Column("changed", Text),  # JSON list: paths that the version before has otherwise; null: not noted
 )
 
 #: The last digest imported from each file: an unchanged file is not imported again over later edits.

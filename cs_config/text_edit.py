@@ -7,6 +7,7 @@ from typing import TypeGuard
 import yaml
 
 from cs_config import source, yaml_text
+from cs_config.differences import equal
 from cs_config.sections import plain
 
 
@@ -42,15 +43,8 @@ def edited(text: str, before: Mapping[str, object], after: Mapping[str, object])
         lines[first:end] = edits[number].lines
     changed = "\n".join([*lines, ""])
     reading = source.read(changed, "")
-    is_right = not reading.problems and _equal(plain(reading.root), after)
+    is_right = not reading.problems and equal(plain(reading.root), after)
     return changed if is_right else yaml_text.to_yaml(after)
-
-
-def _equal(one: object, other: object) -> bool:
-    """Whether two trees say the same; the order of names makes no difference, True is not 1."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
-    return repr(one) == repr(other)
 
 
 def _edits(
@@ -61,8 +55,8 @@ def _edits(
     for key, value in node.value:
         if key.value not in after:
             yield _replaced(key, value, (), lines)
-        elif not _equal(old := before[key.value], new := after[key.value]):
-            if isinstance(old, dict) and isinstance(new, dict) and _is_block(value):
+        elif not equal(old := before[key.value], new := after[key.value]):
+            if isinstance(old, dict) and isinstance(new, dict) and new and _is_block(value):
                 yield from _edits(value, old, new, lines)
             else:
                 written = _written({key.value: new}, key.start_mark.column)

@@ -3,6 +3,8 @@
 The caller owns the transaction. Of two who store the same number the primary key lets one through.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -11,13 +13,15 @@ from pathlib import Path
 from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from cs_config import validate
+from cs_config import differences, validate
 from cs_config.configuration import Configuration
-from cs_config.errors import VersionConflict, VersionNotFound
+from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
 from cs_config.tables import config_imports, config_versions
 
 #: Tries of an import while others store versions too.
 _TRIES = 10
+#: Paths that are noted with a version; what changes more is compared when somebody asks.
+_MOST_NOTED = 1000
 
 _ABOUT = (
     config_versions.c.version,
@@ -29,6 +33,7 @@ _ABOUT = (
 )
 CURRENT_VERSION = select(func.coalesce(func.max(config_versions.c.version), 0))
 ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.version == bindparam("wanted"))
+CHANGED = select(config_versions.c.changed).where(config_versions.c.version == bindparam("wanted"))
 HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
 STORE = insert(config_versions)
 LAST_IMPORT = select(config_imports.c.digest).where(config_imports.c.file == bindparam("of_file"))
@@ -123,18 +128,49 @@ def store(
         ConfigError: The text is wrong; nothing is stored.
         VersionConflict: Another version came first; nothing is stored.
     """
-    validate.parse(text, source)
+    config = validate.parse(text, source)
+    return store_checked(conn, config, author=author, message=message, expected=expected, now=now)
+
+
+def store_checked(
+    conn: Connection,
+    config: Configuration,
+    *,
+    author: str,
+    message: str,
+    expected: int | None,
+    now: datetime,
+    changed: Sequence[str] | None = None,
+) -> int:
+    """Make a configuration that was read already the current version.
+
+    Args:
+        conn: In a transaction of the caller.
+        config: Its text and the name of its file are kept.
+        author: Who wants it.
+        message: Why.
+        expected: The version that it was made from; None: whichever is current.
+        now: Aware time.
+        changed: Paths that differ from `expected`; None: they are found when somebody asks.
+
+    Returns:
+        The number of the new version.
+
+    Raises:
+        VersionConflict: Another version came first; nothing is stored.
+    """
     current = current_version(conn)
     if expected is not None and expected != current:
         raise VersionConflict(expected=expected, current=current)
     row = {
         "version": current + 1,
-        "text": text,
-        "digest": digest(text),
-        "source": source,
+        "text": config.source,
+        "digest": digest(config.source),
+        "source": config.file,
         "author": author,
         "message": message,
         "created_at": now,
+        "changed": None if changed is None or len(changed) > _MOST_NOTED else json.dumps(list(changed)),
     }
     try:
         with conn.begin_nested():
@@ -194,6 +230,40 @@ def history(conn: Connection, limit: int = 100) -> list[Version]:
     """The latest versions, newest first."""
     rows = conn.execute(HISTORY, {"most": limit}).mappings()
     return [Version(**row) for row in rows]
+
+
+def about(conn: Connection, version: int) -> Version:
+    """What is known about one version.
+
+    Raises:
+        VersionNotFound: There is no such version.
+    """
+    row = dict(_row(conn, version))
+    del row["text"]
+    return Version(**row)
+
+
+def changes(conn: Connection, version: int) -> tuple[str, ...]:
+    """The paths in which a version differs from the one before; a section that is new or gone is one.
+
+    Raises:
+        VersionNotFound: There is no such version.
+        ConfigError: It was not noted, and one of the two cannot be read by this release.
+    """
+    noted = conn.execute(CHANGED, {"wanted": version}).scalar_one_or_none()
+    if noted is not None:
+        return tuple(json.loads(noted))
+    after = load(conn, version).tree
+    before = load(conn, version - 1).tree if version > 1 else {}
+    return differences.paths(differences.between(before, after))
+
+
+def changes_or_none(conn: Connection, version: int) -> tuple[str, ...] | None:
+    """The same; None where it cannot be told, since this release cannot read one of the two."""
+    try:
+        return changes(conn, version)
+    except (ConfigError, VersionNotFound):
+        return None
 
 
 def digest(text: str) -> str:

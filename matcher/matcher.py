@@ -22,7 +22,7 @@ from matcher.served import Served
 from matcher.sightings import Sightings
 from matcher.view import Memory, View
 from requirements.errors import PilotageError
-from taskqueue import bans, database, hindrances, mapping, pilots, task_queues
+from taskqueue import bans, database, hindrances, pilots, served_pools, task_queues
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
@@ -111,7 +111,7 @@ class Matcher:
         """
         known, unknown = _known(queues, self._config())
         with database.reading(self._engine) as conn:
-            found = mapping.pools_for_queues(conn, sorted(vos), sorted(set(known.values())))
+            found = served_pools.ids_for_queues(conn, sorted(vos), sorted(set(known.values())))
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_pilot_groups(
@@ -125,7 +125,7 @@ class Matcher:
         config = self._config()
         known, unknown = _known(queues, config)
         with database.reading(self._engine) as conn:
-            mapped = mapping.mapped_to_queues(conn, sorted(vos), sorted(set(known.values())))
+            mapped = served_pools.for_queues(conn, sorted(vos), sorted(set(known.values())))
             with self._memory.lock:
                 found = self._memory.groups.of(conn, config, mapped)
         return {text: found[address] for text, address in known.items()}, unknown

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from cs_config.tables import UtcTime, metadata
+from taskqueue.class_sets import ClassSet
 
 #: SQLite numbers rows by itself only in a column of type INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
@@ -192,7 +193,10 @@ queue_classes = Table(
     Column("queue_class_id", BigId, primary_key=True),
     Column("vo", Text, nullable=False),
     Column("digest", String(64), nullable=False),
+    # Its bit in the VO's mappings, small numbers first; null: a process of the release before made it.
+    Column("slot", Integer),
     UniqueConstraint("vo", "digest"),
+    Index("uq_queue_classes_vo_slot", "vo", "slot", unique=True),
     sqlite_autoincrement=True,
 )
 
@@ -218,7 +222,21 @@ queue_class_versions = Table(
     Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
 )
 
-#: The mapping: the queue classes that are eligible for a pool.
+#: The mapping: the queue classes that are eligible for a pool. No row: it is not resolved yet.
+pool_mappings = Table(
+    "pool_mappings",
+    metadata,
+    Column("pool_id", String(64), ForeignKey("submit_pools.pool_id", ondelete="CASCADE"), primary_key=True),
+    Column("vo", Text, nullable=False),
+    Column("eligible", ClassSet, nullable=False),
+    Column(
+        "undecided", ClassSet, nullable=False
+    ),  # those where only some nodes may do; measured facts decide
+    Index("ix_pool_mappings_vo", "vo"),
+)
+
+#: The mapping as the release before reads and writes it. Rows of a pool go when its mapping is written, so
+#: that none of them is ever out of date.
 pool_queue_classes = Table(
     "pool_queue_classes",
     metadata,

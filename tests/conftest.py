@@ -17,6 +17,7 @@ from taskqueue import database
 from tests import debian
 from tests.arc_ce import ArcCe
 from tests.grid_engine import GridEngine
+from tests.pgbouncer import Pgbouncer
 from tests.postgres import TEMPLATE, Postgres
 from tests.redis_server import RedisServer
 
@@ -74,6 +75,15 @@ def postgres(short_directory: Path) -> Iterator[Postgres]:
 def postgres_url(postgres: Postgres) -> Iterator[str]:
     with postgres.fresh() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: Postgres) -> Iterator[Pgbouncer]:
+    """A pooler in transaction mode before the same server."""
+    pooler = Pgbouncer(postgres)
+    pooler.start()
+    yield pooler
+    pooler.stop()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import sys
 
 from examples.servers import slurm
 from examples.servers.debian import Suite, install
-from tests import torque
+from tests import pgbouncer, torque
 
 SUITES = {
     "slurm": slurm.SUITE,
@@ -33,6 +33,7 @@ SUITES = {
         programs=("sshd", "ssh-keygen"),
         packages=("openssh-server", "openssh-client"),
     ),
+    "pgbouncer": pgbouncer.SUITE,
 }
 #: Where nothing may be left out a suite that is not ready fails.
 ALL_OF_THEM = os.environ.get("CI") == "true" or "PILOTAGE_TEST_ALL" in os.environ

@@ -18,13 +18,18 @@ def register(app: typer.Typer) -> None:
 
 
 def upgrade(
-    *, database_url: options.DatabaseUrl = None, as_json: options.AsJson = False, home: options.Home = None
+    *,
+    database_url: options.DatabaseUrl = None,
+    database_direct_url: options.DatabaseDirectUrl = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
 ) -> None:
     """Make the tables and the signing key, or bring the tables to what this release needs."""
-    chosen = settings.load({"home": home, "database_url": database_url})
+    flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
+    chosen = settings.load(flags)
     home_directory.make(chosen.home)
     keys.load_or_create(chosen.key)
-    databases.upgrade(chosen.database_url)
+    databases.upgrade(chosen.direct_url)
     _report(chosen, as_json=as_json)
 
 

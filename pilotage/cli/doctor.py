@@ -6,7 +6,7 @@ import typer
 
 from pilotage.cli import findings, options, output, settings
 from pilotage.cli.failures import REFUSED
-from pilotage.cli.findings import Health
+from pilotage.cli.finding import Health
 from pilotage.service.parts import utc_now
 
 _SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}

@@ -2,57 +2,29 @@
 
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import datetime
 from importlib import metadata, util
 from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import Engine, text
 
-from cs_config import versions
-from cs_config.errors import ConfigError
-from pilotage.cli import client_env, databases
-from pilotage.cli.agents_by_name import AGENTS
+from pilotage.cli import client_env, database_findings
 from pilotage.cli.failures import one_line
+from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import FILE, Settings
-from requirements.errors import PilotageError
-from taskqueue import agent_cycles, database
 
 #: Ours at the top level of the environment; others may use the same names.
 PACKAGES = ("requirements", "cs_config", "taskqueue", "matcher", "optimizers", "agents", "pilotage")
-#: The oldest PostgreSQL that has all we use.
-_POSTGRESQL = 130000
-#: An agent is at work if its latest cycle is not older than this, or than three of its cycles.
-_LATE = timedelta(minutes=1)
 #: Seconds that a healthy Redis needs at most.
 _PATIENCE = 3
-
-
-class Health(StrEnum):
-    """How a finding is meant."""
-
-    GOOD = "good"
-    WARNING = "warning"  #: works, but not as it should
-    BAD = "bad"  #: does not work, or is dangerous
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The answer to one question."""
-
-    subject: str
-    health: Health
-    message: str
 
 
 def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
     """Every finding, one after the other."""
     yield from packages()
     yield from files(settings)
-    yield from the_database(settings, now)
+    yield from database_findings.all_of(settings, now)
     yield from redis(settings)
 
 
@@ -99,74 +71,6 @@ def _secret(path: Path) -> Finding:
         message = f"others may read it (mode {mode:o}): chmod 600 {path}"
         return Finding(subject=path.name, health=Health.BAD, message=message)
     return Finding(subject=path.name, health=Health.GOOD, message=f"mode {mode:o}")
-
-
-def the_database(settings: Settings, now: datetime) -> Iterator[Finding]:
-    """Whether the database answers, is set up as we need it, has our tables, and is looked after."""
-    subject = "database"
-    try:
-        with databases.opened(settings.database_url, pool_size=1) as engine:
-            yield from _settings_of(engine)
-            yield Finding(subject=subject, health=Health.GOOD, message=databases.shown(settings.database_url))
-            state = database.schema_state(engine)
-            if not state.is_current:
-                message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"
-                yield Finding(subject="schema", health=Health.BAD, message=message)
-                return
-            yield Finding(subject="schema", health=Health.GOOD, message=f"revision {state.head}")
-            yield _configuration(engine)
-            yield _agents(engine, now)
-    except PilotageError as error:
-        yield Finding(subject=subject, health=Health.BAD, message=one_line(str(error)))
-
-
-def _settings_of(engine: Engine) -> Iterator[Finding]:
-    with database.reading(engine) as conn:
-        if engine.dialect.name == "sqlite":
-            mode = conn.execute(text("PRAGMA journal_mode")).scalar_one()
-            if mode != "wal":
-                message = f"journal mode {mode} instead of wal: is the file on a network file system?"
-                yield Finding(subject="database", health=Health.BAD, message=message)
-            return
-        number = int(conn.execute(text("SHOW server_version_num")).scalar_one())
-        if number < _POSTGRESQL:
-            message = f"PostgreSQL {number // 10000} is too old, 13 is the oldest that will do"
-            yield Finding(subject="database", health=Health.BAD, message=message)
-        for name in ("fsync", "synchronous_commit", "full_page_writes"):
-            value = conn.execute(text(f"SHOW {name}")).scalar_one()
-            if value == "off":
-                message = f"{name} is off: jobs that were accepted are lost when the power goes"
-                yield Finding(subject="database", health=Health.WARNING, message=message)
-
-
-def _configuration(engine: Engine) -> Finding:
-    with database.reading(engine) as conn:
-        version = versions.current_version(conn)
-        if version == 0:
-            message = "none yet: `pilotage up --resources FILE` or `pilotage config apply FILE`"
-            return Finding(subject="configuration", health=Health.WARNING, message=message)
-        try:
-            config = versions.load(conn, version)
-        except ConfigError as error:
-            message = f"version {version} cannot be read: {one_line(str(error))}"
-            return Finding(subject="configuration", health=Health.BAD, message=message)
-    message = f"version {version}, {len(config.addresses)} queues"
-    return Finding(subject="configuration", health=Health.GOOD, message=message)
-
-
-def _agents(engine: Engine, now: datetime) -> Finding:
-    """Whether somebody runs every agent: one that came with a release is easily forgotten."""
-    with database.reading(engine) as conn:
-        latest = agent_cycles.latest(conn)
-    missing = [
-        name
-        for name, agent in AGENTS.items()
-        if (began := latest.get(name)) is None or now - began > max(_LATE, timedelta(seconds=3 * agent.every))
-    ]
-    if not missing:
-        return Finding(subject="agents", health=Health.GOOD, message=f"at work: {', '.join(AGENTS)}")
-    message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
-    return Finding(subject="agents", health=Health.WARNING, message=message)
 
 
 def redis(settings: Settings) -> Iterator[Finding]:

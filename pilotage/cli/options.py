@@ -27,6 +27,14 @@ DatabaseUrl = Annotated[
         metavar="URL", help="Database (else PILOTAGE_DATABASE_URL, else SQLite in the home directory)."
     ),
 ]
+DatabaseDirectUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The same database without the pooler, where the other URL leads through pgbouncer "
+        "(else PILOTAGE_DATABASE_DIRECT_URL).",
+    ),
+]
 RedisUrl = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Redis (else PILOTAGE_REDIS_URL); none: optimizers run in the service."),

@@ -29,6 +29,8 @@ class Settings(BaseModel):
 
     home: Path
     database_url: str
+    #: Where `database_url` leads through pgbouncer: the server itself, for upgrades and for LISTEN.
+    database_direct_url: str | None = None
     redis_url: str | None = None  #: none: the optimizers run inside the service
     host: str = "127.0.0.1"  #: address that the service listens at
     port: int = Field(default=8750, ge=0, le=65535)  #: 0: any free one
@@ -42,6 +44,11 @@ class Settings(BaseModel):
     log_level: str = Field(default="warning", pattern="^(debug|info|warning|error)$")
     url: str | None = None  #: for clients: where the service is
     token: str | None = Field(default=None, repr=False)  #: for clients: who they are
+
+    @property
+    def direct_url(self) -> str:
+        """The database without a pooler before it."""
+        return self.database_direct_url or self.database_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def up(
 
 def _run(chosen: Settings, *, as_json: bool) -> None:
     client_env.remove(chosen.home)
-    databases.upgrade(chosen.database_url)
+    databases.upgrade(chosen.direct_url)
     with ExitStack() as stack:
         engine = stack.enter_context(wiring.opened(chosen))
         wiring.import_resources(engine, chosen)

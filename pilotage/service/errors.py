@@ -87,13 +87,19 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
         return await _bug(request, error)
     parts: Parts = request.app.state.parts
     parts.metrics.refused(error.code)
-    if status == 403:
+    if status == 403 or _is_refused_change(request, error):
         _write_down(request, error)
     return answer(status, error.code, str(error), dict(error.details), _headers(status, error))
 
 
+def _is_refused_change(request: Request, error: PilotageError) -> bool:
+    """Whether somebody did not get a change of the configuration; looking ahead is not one."""
+    is_change = request.method != "GET" and not request.url.path.endswith("/preview")
+    return is_change and isinstance(error, config_errors.ConfigError | config_errors.VersionConflict)
+
+
 def _write_down(request: Request, error: PilotageError) -> None:
-    """Every request outside its role, wherever that was found out."""
+    """Every request outside its role, wherever that was found out, and every change that was refused."""
     token: Token = request.state.token
     audit.refused(token.caller, method=request.method, path=request.url.path, reason=str(error))
 

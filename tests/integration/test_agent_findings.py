@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pilotage.cli import findings, settings
+from pilotage.cli import database_findings, settings
 from pilotage.cli.agents_by_name import AGENTS
-from pilotage.cli.findings import Finding, Health
+from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import Settings
 from taskqueue import agent_leases, database
 
@@ -31,7 +31,7 @@ def came_through(home: Path, agents: Iterable[str], at: datetime) -> None:
 
 
 def agents_of(home: Path, now: datetime) -> Finding:
-    [found] = [each for each in findings.the_database(installation(home), now) if each.subject == "agents"]
+    [found] = [each for each in database_findings.all_of(installation(home), now) if each.subject == "agents"]
     return found
 
 

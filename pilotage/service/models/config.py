@@ -26,10 +26,38 @@ class NewConfig(BaseModel):
     message: str = Field(default="", max_length=2000, description="Why.")
 
 
+class Edits(BaseModel):
+    """Edits of single paths; those of other paths that somebody else makes meanwhile stay."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    set: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Path, such as Resources/Sites/LCG.CERN.ch/MaxRAM, to a value, a list or a section.",
+    )
+    remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")
+    message: str = Field(default="", max_length=2000, description="Why.")
+
+
+class DifferenceAnswer(BaseModel):
+    """A path that two versions do not have alike; a section that only one has is one path."""
+
+    path: str
+    change: str = Field(description="added, removed or changed")
+    before: Any = Field(default=None, description="Left out where there was nothing.")
+    after: Any = Field(default=None, description="Left out where there is nothing.")
+
+
 class NewVersion(BaseModel):
     """The version that is in force now."""
 
     version: int
+
+
+class Changed(NewVersion):
+    """The version that is in force now, and what is another in it."""
+
+    changes: list[DifferenceAnswer] = Field(description="Empty: nothing was stored.")
 
 
 class Rollback(BaseModel):
@@ -49,9 +77,20 @@ class VersionAnswer(BaseModel):
     author: str
     message: str
     created_at: datetime
+    paths: list[str] | None = Field(
+        default=None, description="What it changed, as far as the caller may see it; None: not looked at."
+    )
 
 
 class Versions(BaseModel):
     """The latest versions, the newest first."""
 
     versions: list[VersionAnswer]
+
+
+class DifferencesAnswer(BaseModel):
+    """What differs between two versions, as far as the caller may see it."""
+
+    from_version: int
+    to_version: int
+    changes: list[DifferenceAnswer]

@@ -1,110 +1,142 @@
-"""The configuration: reading it, replacing it, its versions."""
+"""The configuration: reading it, changing it, its versions."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
-from cs_config import versions, visible, yaml_text
-from pilotage.service import access, audit
+from cs_config import edits, visible, yaml_text
+from cs_config.differences import Difference
+from pilotage.service import access, config_history, configuring
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller
+from pilotage.service.callers import Role
 from pilotage.service.models.config import (
+    Changed,
     ConfigAnswer,
+    DifferenceAnswer,
+    DifferencesAnswer,
+    Edits,
     NewConfig,
     NewVersion,
     Rollback,
     VersionAnswer,
     Versions,
 )
-from pilotage.service.parts import Parts
 from pilotage.service.refusals import PreconditionRequired
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
-from taskqueue import database
 
 router = APIRouter(prefix="/config", tags=["configuration"], route_class=ApiRoute)
 
 IfMatch = Annotated[str | None, Header(description="The version that the change starts from.")]
+VersionNumber = Annotated[int, Query(ge=1, le=2**31 - 1)]
 
 
 @router.get("")
 @access.allow(*access.EVERY_ROLE)
 def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
     """Show the configuration in force; of VOs that are not the caller's nothing is shown."""
-    with database.reading(parts.engine) as conn:
-        parts.live.refresh(conn)  # a change that starts from this answer should not find it outdated
-    config = parts.live.current
+    config = configuring.running(parts)
     response.headers["ETag"] = f'"{config.version}"'
     if caller.is_operator:
         return ConfigAnswer(
             version=config.version, config=dict(config.tree), text=config.source, source=config.file
         )
-    return ConfigAnswer(version=config.version, config=dict(visible.tree(config, caller.vos)))
+    shown = visible.tree(config, configuring.rights_of(caller))
+    return ConfigAnswer(version=config.version, config=dict(shown))
 
 
 @router.put("")
 @access.allow()
 def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch = None) -> NewVersion:
     """Replace the whole configuration; one that is wrong changes nothing."""
-    expected = _expected(if_match)
-    if expected is None:
-        raise PreconditionRequired("this needs the header If-Match with the version that it starts from")
-    return _store(parts, caller, _text(body), message=body.message, source=body.source, expected=expected)
-
-
-@router.get("/versions")
-@access.allow()
-def history(parts: PartsOf, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Versions:
-    """List the latest versions, the newest first."""
-    with database.reading(parts.engine) as conn:
-        found = versions.history(conn, limit)
-    return Versions(versions=[VersionAnswer.model_validate(asdict(each)) for each in found])
-
-
-@router.post("/rollback")
-@access.allow()
-def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> NewVersion:
-    """Make an older version's text the newest version."""
-    with database.reading(parts.engine) as conn:
-        text = versions.text_of(conn, body.version)
-    message = f"back to version {body.version}"
-    return _store(parts, caller, text, message=message, source="api", expected=_expected(if_match))
-
-
-def _store(
-    parts: Parts, caller: Caller, text: str, *, message: str, source: str, expected: int | None
-) -> NewVersion:
-    with database.writing(parts.engine) as conn:
-        version = versions.store(
-            conn,
-            text,
-            author=caller.user or caller.subject,
-            message=message,
-            source=source,
-            expected=expected,
-            now=parts.clock(),
-        )
-    with database.reading(parts.engine) as conn:
-        parts.live.refresh(conn)
-    audit.done(caller, "configuration", version=version, message=message)
+    expected = _required(if_match)
+    text = text_of(body)
+    version = configuring.replace(
+        parts, caller, text, message=body.message, source=body.source, expected=expected
+    )
     return NewVersion(version=version)
 
 
-def _text(body: NewConfig) -> str:
+@router.patch("", response_model_exclude_unset=True)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None) -> Changed:
+    """Change single paths of what the caller may change.
+
+    Changes of other paths that were stored since the version in `If-Match` stay; where the same path was
+    changed, the answer is 409 with the difference, and nothing is changed.
+    """
+    expected = _required(if_match)
+    asked = edits.read(body.set, body.remove)
+    version, proposal = configuring.edit(parts, caller, asked, message=body.message, expected=expected)
+    return Changed(version=version, changes=[_answer(each) for each in proposal.differences])
+
+
+@router.get("/versions")
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def history(
+    parts: PartsOf,
+    caller: CallerOf,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    path: Annotated[str, Query(max_length=2000, description="Only versions that changed it.")] = "",
+) -> Versions:
+    """List the latest versions that changed what the caller may see, the newest first."""
+    found = config_history.read(parts, caller, limit=limit, path=path)
+    return Versions(versions=[VersionAnswer(**asdict(each.version), paths=each.paths) for each in found])
+
+
+@router.get("/diff", response_model_exclude_unset=True)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def diff(
+    parts: PartsOf,
+    caller: CallerOf,
+    before: Annotated[VersionNumber, Query(alias="from")],
+    after: Annotated[VersionNumber | None, Query(alias="to", description="The newest, if left out.")] = None,
+) -> DifferencesAnswer:
+    """Say what differs between two versions, of what the caller may see."""
+    found = config_history.between(parts, caller, before=before, after=after)
+    return DifferencesAnswer(
+        from_version=before, to_version=found.after, changes=[_answer(each) for each in found.differences]
+    )
+
+
+@router.post("/rollback", response_model_exclude_unset=True)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> Changed:
+    """Make what the caller may change as it was in an older version: for an operator, its whole text."""
+    expected = None if if_match is None else _expected(if_match)
+    version, proposal = configuring.rollback(parts, caller, body.version, expected=expected)
+    return Changed(version=version, changes=[_answer(each) for each in proposal.differences])
+
+
+def text_of(body: NewConfig) -> str:
+    """The text of a whole configuration, however it was sent.
+
+    Raises:
+        InvalidRequest: It was sent in both ways, or in none.
+    """
     if (body.config is None) == (body.text is None):
         raise InvalidRequest([Problem(path="body", message="needs exactly one of config and text")])
     return body.text if body.text is not None else yaml_text.to_yaml(body.config or {})
 
 
-def _expected(if_match: str | None) -> int | None:
-    """The version in `If-Match: 7` or `"7"`; None without the header.
+def _answer(difference: Difference) -> DifferenceAnswer:
+    said: dict[str, Any] = difference.as_json()
+    return DifferenceAnswer(**said)
+
+
+def _required(if_match: str | None) -> int:
+    if if_match is None:
+        raise PreconditionRequired("this needs the header If-Match with the version that it starts from")
+    return _expected(if_match)
+
+
+def _expected(if_match: str) -> int:
+    """The version in `If-Match: 7` or `"7"`.
 
     Raises:
         InvalidRequest: It is no version.
     """
-    if if_match is None:
-        return None
     number = if_match.strip().strip('"')
     if not (number.isascii() and number.isdigit() and len(number) <= 9):
         message = f"{if_match!r:.80} is no version, which is a number such as 7"

@@ -44,7 +44,7 @@ def test_a_change_that_starts_from_an_old_version_is_409(service: Service, confi
     answer = put(operator, {"text": config_text}, 1)
     assert answer.status_code == 409
     assert answer.json()["error"]["code"] == "version_conflict"
-    assert answer.json()["error"]["details"] == {"expected": 1, "current": 2}
+    assert answer.json()["error"]["details"] == {"expected": 1, "current": 2, "conflicts": []}
 
 
 def test_if_match_has_to_be_a_version(service: Service, config_text: str):
@@ -82,7 +82,7 @@ def test_an_older_version_comes_back_as_the_newest(service: Service, config_text
     operator = service.operator()
     put(operator, {"config": {"Resources": {}}, "message": "oops"}, 1)
     answer = operator.post("/api/v1/config/rollback", json={"version": 1})
-    assert answer.json() == {"version": 3}
+    assert answer.json()["version"] == 3
     assert operator.get("/api/v1/config").json()["text"] == config_text
     assert operator.post("/api/v1/config/rollback", json={"version": 77}).status_code == 404
     stale = {"If-Match": "1"}

@@ -1,8 +1,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pilotage.cli import findings, settings
-from pilotage.cli.findings import Health
+from pilotage.cli import database_findings, findings, settings
+from pilotage.cli.finding import Health
 from pilotage.cli.settings import Settings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -31,7 +31,7 @@ def test_a_key_that_others_may_read_is_bad(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
-    (finding,) = findings.the_database(installation(tmp_path), NOW)
+    (finding,) = database_findings.all_of(installation(tmp_path), NOW)
     assert finding.health is Health.BAD
     assert "pilotage.db does not exist" in finding.message
     assert not (tmp_path / "pilotage.db").exists()

@@ -1,0 +1,85 @@
+"""A service as an installation runs it: `pilotage serve`, a process of its own with its own home."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pilotage.service import keys
+from pilotage.service.grants import grant
+from pilotage.service.tokens import Tokens
+from requirements.errors import PilotageError
+
+_URL = re.compile(r"pilotage serves (http://\S+)")
+
+
+class ServiceFailed(PilotageError):
+    """The service did not come up; it said why on standard error."""
+
+
+@dataclass(slots=True)
+class Service:
+    """A service that answers at `url`."""
+
+    url: str
+    process: psutil.Process
+    _tokens: Tokens = field(repr=False)
+
+    def token(self, role: str, **wishes: Any) -> str:
+        """A token of this installation."""
+        return self._tokens.mint(grant(role=role, **wishes), now=datetime.now(UTC))[0]
+
+    def cpu_seconds(self) -> float:
+        """What its processes have used so far, of those that live."""
+        processes = [self.process, *self.process.children(recursive=True)]
+        return sum(sum(each.cpu_times()[:2]) for each in processes)
+
+
+@contextmanager
+def serving(database_url: str, config: str, *, workers: int = 1) -> Iterator[Service]:
+    """`pilotage serve` on a migrated database with this configuration; ended afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pilotage-bench-") as name:
+        home = Path(name)
+        resources = home / "resources.yaml"
+        resources.write_text(config)
+        tokens = Tokens(keys.load_or_create(home / "signing-key.pem"))
+        arguments = ["--home", name, "--port", "0", "--database-url", database_url]
+        arguments += ["--workers", str(workers), "--resources", str(resources)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pilotage.cli", "serve", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            yield Service(_url(process), psutil.Process(process.pid), tokens)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def _url(process: "subprocess.Popen[str]") -> str:
+    """Where the service says that it is; what else it says goes to our standard error."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := _URL.search(line):
+            threading.Thread(target=_pass_on, args=(process,), daemon=True).start()
+            return found[1]
+        sys.stderr.write(line)
+    raise ServiceFailed(f"`pilotage serve` ended with {process.wait()} before it served")
+
+
+def _pass_on(process: "subprocess.Popen[str]") -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        sys.stderr.write(line)

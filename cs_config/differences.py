@@ -1,0 +1,115 @@
+"""What differs between two trees, path by path."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+#: What stands at the path of one tree and at no path of the other: a section, a list or a scalar.
+Entry = object
+
+
+#: Sections in which each VO, or each group of one, has its own.
+_OF_VOS: Final = frozenset({"VOs", "Operations", "Registry", "VO", "Groups"})
+
+
+class _Absent:
+    """Nothing of that name; a null is something: it takes away what is inherited."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+
+
+class Kind(StrEnum):
+    """What becomes of a path."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One path that two trees do not have alike."""
+
+    names: tuple[str, ...]  #: from the top
+    before: Entry  #: ABSENT: there is nothing
+    after: Entry  #: ABSENT: there is nothing
+
+    @property
+    def path(self) -> str:
+        """The names as one text."""
+        return "/".join(self.names)
+
+    @property
+    def kind(self) -> Kind:
+        """What becomes of the path."""
+        if self.before is ABSENT:
+            return Kind.ADDED
+        return Kind.REMOVED if self.after is ABSENT else Kind.CHANGED
+
+    def as_json(self) -> dict[str, object]:
+        """The same for machines; a side that has nothing is left out."""
+        sides = {"before": self.before, "after": self.after}
+        told = {name: entry for name, entry in sides.items() if entry is not ABSENT}
+        return {"path": self.path, "change": self.kind.value, **told}
+
+
+def equal(one: Entry, other: Entry) -> bool:
+    """Whether two entries say the same; the order of names makes no difference, True is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+    return repr(one) == repr(other)
+
+
+def between(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[Difference, ...]:
+    """Every difference; a section that only one of the trees has is one."""
+    return tuple(_between((), before, after))
+
+
+def _between(
+    names: tuple[str, ...], before: Mapping[str, Entry], after: Mapping[str, Entry]
+) -> Iterator[Difference]:
+    for name in (*before, *(name for name in after if name not in before)):
+        old, new = before.get(name, ABSENT), after.get(name, ABSENT)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _between((*names, name), old, new)
+        elif not equal(old, new):
+            yield Difference(names=(*names, name), before=old, after=new)
+
+
+def leaves(difference: Difference) -> Iterator[tuple[str, ...]]:
+    """The names of all that is different: of a section, of everything in it."""
+    found = {
+        path: None
+        for side in (difference.before, difference.after)
+        for path in _leaves(side, difference.names)
+    }
+    yield from found
+
+
+def paths(found: Iterable[Difference]) -> tuple[str, ...]:
+    """Where the differences are, so that each path belongs to one VO at most."""
+    return tuple("/".join(names) for difference in found for names in _by_vo(difference))
+
+
+def _by_vo(difference: Difference) -> Iterator[tuple[str, ...]]:
+    sides = (difference.before, difference.after)
+    sections = [side for side in sides if isinstance(side, dict)]
+    if difference.names[-1] not in _OF_VOS or not any(sections):
+        yield difference.names
+        return
+    for name in dict.fromkeys(name for section in sections for name in section):
+        entries = [side.get(name, ABSENT) if isinstance(side, dict) else ABSENT for side in sides]
+        yield from _by_vo(Difference(names=(*difference.names, name), before=entries[0], after=entries[1]))
+
+
+def _leaves(entry: Entry, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if isinstance(entry, dict) and entry:
+        for name, below in entry.items():
+            yield from _leaves(below, (*names, name))
+    elif entry is not ABSENT:
+        yield names

@@ -1,0 +1,89 @@
+"""A configuration that somebody wants beside the one that is in force."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cs_config import differences, edits, rights, text_edit, validate
+from cs_config.configuration import Configuration
+from cs_config.differences import Difference
+from cs_config.edits import Edit
+from cs_config.rights import Rights
+from cs_config.sections import Tree
+
+#: Where versions come from that were not read from a file.
+API = "api"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What would be in force, checked, and how it differs from what is."""
+
+    before: Configuration
+    after: Configuration  #: with the version of `before` until it is stored
+    differences: tuple[Difference, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that differs."""
+        return differences.paths(self.differences)
+
+
+def of_edits(base: Configuration, current: Configuration, asked: Sequence[Edit], allowed: Rights) -> Proposal:
+    """What is in force with edits that were made for an earlier version.
+
+    Args:
+        base: The version that the edits start from.
+        current: What is in force.
+        asked: The edits.
+        allowed: What their author may do.
+
+    Raises:
+        EditNotAllowed: They change more than their author may.
+        PathNotFound: What is to be removed is not there.
+        EditConflict: Others changed the same paths meanwhile.
+        ConfigError: What comes out is wrong.
+    """
+    rights.check_asked(allowed, asked)
+    named = edits.spelled(base.tree, asked)
+    rights.check_asked(allowed, named)
+    versions = (base.version, current.version)
+    return _of_tree(current, edits.applied(base.tree, current.tree, named, versions=versions), allowed)
+
+
+def of_text(current: Configuration, text: str, file: str = API) -> Proposal:
+    """A whole text in place of what is in force.
+
+    Raises:
+        ConfigError: It is wrong.
+    """
+    after = validate.parse(text, file, current.version)
+    return Proposal(before=current, after=after, differences=differences.between(current.tree, after.tree))
+
+
+def of_older(current: Configuration, older: Configuration, allowed: Rights) -> Proposal:
+    """What an earlier version said, of all that somebody may change.
+
+    Raises:
+        EditNotAllowed: Their sections cannot be as they were without changing others.
+        ConfigError: What comes out is wrong.
+    """
+    if allowed.everything:
+        return of_text(current, older.source)
+    back = [
+        Edit(names=names, value=edits.at(older.tree, names))
+        for difference in differences.between(current.tree, older.tree)
+        for names in differences.leaves(difference)
+        if allowed.may_change(names)
+    ]
+    tree = edits.applied(current.tree, current.tree, back, versions=(older.version, current.version))
+    return _of_tree(current, tree, allowed)
+
+
+def _of_tree(current: Configuration, tree: Tree, allowed: Rights) -> Proposal:
+    found = differences.between(current.tree, tree)
+    rights.check(current, allowed, found)
+    if not found:
+        return Proposal(before=current, after=current, differences=())
+    text = text_edit.edited(current.source, current.tree, tree)
+    after = validate.parse(text, API, current.version)
+    return Proposal(before=current, after=after, differences=found)

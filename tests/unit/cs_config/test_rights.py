@@ -1,0 +1,166 @@
+import pytest
+
+from cs_config import edits, proposals, validate
+from cs_config.proposals import Proposal
+from cs_config.rights import EditNotAllowed, Rights
+
+TEXT = """
+Resources:
+  Sites:
+    LCG.A.org:
+      MaxRAM: 1000          # of the site
+      VO: [cms, dune]
+      VOs: {dune: {MaxRAM: 500}}
+      CEs:
+        ce1:
+          Enabled: false
+          Queues:
+            long: {CPUTime: 100, VOs: {cms: {MaxRAM: 2000}, dune: {MaxRAM: 3000}}}
+            short: {CPUTime: 10}
+    LCG.B.org: {CEs: {}}
+Operations:
+  Defaults: {JobScheduling: {HoldTime: 5}}
+  dune: {JobScheduling: {HoldTime: 6}}
+Registry:
+  VO: {cms: {}, dune: {}}
+"""
+CONFIG = validate.parse(TEXT, "test.yaml", 3)
+SITE = "Resources/Sites/LCG.A.org"
+LONG = f"{SITE}/CEs/ce1/Queues/long"
+CMS = Rights(vos=frozenset({"cms"}), sees=frozenset({"cms"}))
+AT_A = Rights(sites=frozenset({"LCG.A.org"}))
+
+
+def proposed(rights: Rights, values: dict[str, object], *removed: str) -> Proposal:
+    return proposals.of_edits(CONFIG, CONFIG, edits.read(values, removed), rights)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{LONG}/VOs/cms/MaxRAM",
+        f"{LONG}/VOs/CMS/Cores",
+        f"{SITE}/VOs/cms/MaxRAM",
+        f"{SITE}/CEs/ce1/VOs/cms/GPUs",
+        "Operations/cms/JobScheduling/HoldTime",
+        "Operations/CMS/JobScheduling/HoldTime",
+    ],
+)
+def test_a_vo_admin_changes_the_sections_of_his_vo(path):
+    assert proposed(CMS, {path: 7}).after.version == 3
+
+
+NOT_OF_CMS = [
+    f"{LONG}/VOs/dune/MaxRAM",
+    f"{LONG}/MaxRAM",
+    f"{SITE}/MaxRAM",
+    f"{SITE}/VOs/dune",
+    f"{SITE}/VOs",
+    f"{SITE}/cms/VOs/cms",
+    SITE,
+    "Resources",
+    "Resources/Sites/LCG.A.org/CEs/ce1/VOs",
+    "Resources/VOs/cms/x",
+    "Operations",
+    "Operations/Defaults/JobScheduling/HoldTime",
+    "Operations/dune/JobScheduling/HoldTime",
+    "Registry/VO/cms/Description",
+    "Registry/Groups/cms_user/JobShare",
+    # Who is let in, and what the installation grants, is not for the VO to say.
+    f"{LONG}/VOs/cms/VO",
+    f"{LONG}/VOs/cms/vo",
+    f"{LONG}/VOs/cms/Requirements",
+    f"{LONG}/VOs/cms/Checks",
+    "Operations/cms/Limits/SandboxQuota",
+    "Operations/cms/limits",
+    "Operations/cms/JobScheduling/InputDataCatalogue",
+]
+
+
+@pytest.mark.parametrize("path", NOT_OF_CMS)
+def test_a_vo_admin_changes_nothing_else_and_is_told_the_path(path):
+    for asked in ({"values": {path: "x"}, "removed": ()}, {"values": {}, "removed": (path,)}):
+        with pytest.raises(EditNotAllowed, match="Operations/cms and VOs/cms") as caught:
+            proposed(CMS, asked["values"], *asked["removed"])
+        assert caught.value.paths == (path,)
+
+
+def test_what_is_refused_inside_a_section_of_ones_own_is_refused_with_the_section():
+    with pytest.raises(EditNotAllowed) as caught:
+        proposed(
+            CMS, {f"{LONG}/VOs/cms": {"MaxRAM": 1, "VO": ["cms"]}, "Operations/cms": {"Limits": {"X": 1}}}
+        )
+    assert caught.value.paths == (f"{LONG}/VOs/cms/VO", "Operations/cms/Limits/X")
+
+
+def test_a_vo_switches_a_queue_off_for_itself_but_not_on():
+    assert proposed(CMS, {f"{SITE}/CEs/ce1/VOs/cms/Enabled": False}).differences
+    for value in (True, "yes", None):
+        with pytest.raises(EditNotAllowed):
+            proposed(CMS, {f"{SITE}/CEs/ce1/VOs/cms/Enabled": value})
+        with pytest.raises(EditNotAllowed):
+            proposed(CMS, {f"{SITE}/CEs/ce1/VOs/cms": {"Enabled": value}})
+
+
+def test_a_vo_makes_no_site_ce_or_queue_by_saying_something_of_it():
+    path = "Resources/Sites/LCG.B.org/CEs/new/VOs/cms/MaxRAM"
+    with pytest.raises(EditNotAllowed) as caught:
+        proposed(CMS, {path: 1})
+    assert caught.value.paths == (path,)
+
+
+@pytest.mark.parametrize(
+    "path", [f"{SITE}/MaxRAM", f"{LONG}/Enabled", f"{SITE}/VO", f"{SITE}/CEs/ce1/Throttle/Policy"]
+)
+def test_a_site_admin_changes_his_site(path):
+    value = {"Enabled": False, "VO": ["cms"], "Policy": "level0"}.get(path.rpartition("/")[2], 5)
+    assert proposed(AT_A, {path: value}).paths
+
+
+def test_a_site_admin_adds_and_removes_a_queue():
+    assert proposed(AT_A, {f"{SITE}/CEs/ce2": {"Queues": {"q": {"MaxRAM": 5}}}}).differences
+    assert proposed(AT_A, {}, f"{SITE}/CEs/ce1/Queues/short").differences
+
+
+NOT_OF_A = [
+    f"{LONG}/VOs/cms/MaxRAM",
+    f"{SITE}/VOs/dune",
+    "Resources/Sites/LCG.B.org/MaxRAM",
+    "Operations/cms",
+]
+
+
+@pytest.mark.parametrize("path", [*NOT_OF_A, "Resources/Sites", "Registry/VO/cms", f"{SITE}/vos/cms/x"])
+def test_a_site_admin_changes_no_other_site_and_no_values_of_vos(path):
+    with pytest.raises(EditNotAllowed) as caught:
+        proposed(AT_A, {path: "x"})
+    assert caught.value.paths == (path,)
+
+
+def test_a_site_admin_does_not_remove_or_replace_a_queue_that_has_values_of_vos():
+    for asked in (((), (LONG,)), (((LONG, {"CPUTime": 5}),), ()), (((SITE, None),), ())):
+        with pytest.raises(EditNotAllowed) as caught:
+            proposed(AT_A, dict(asked[0]), *asked[1])
+        assert f"{LONG}/VOs/dune/MaxRAM" in caught.value.paths
+
+
+def test_an_operator_changes_all_and_comments_stay():
+    after = proposed(Rights(everything=True), {f"{SITE}/MaxRAM": 1500, "Registry/VO/icecube": {}}).after
+    assert "MaxRAM: 1500          # of the site" in after.source
+    assert "icecube" in after.vos
+
+
+def test_who_edits_nothing_is_refused_everything():
+    for path in (LONG, "Operations/cms", "Registry"):
+        with pytest.raises(EditNotAllowed, match="allowed is nothing"):
+            proposed(Rights(sees=frozenset({"cms"})), {path: 1})
+
+
+def test_going_back_a_vo_admin_takes_back_his_own_only():
+    later = validate.parse(
+        TEXT.replace("cms: {MaxRAM: 2000}", "cms: {MaxRAM: 9000, Cores: 3}").replace("500", "501"), "x", 4
+    )
+    after = proposals.of_older(later, CONFIG, CMS).after.tree
+    queues = after["Resources"]["Sites"]["LCG.A.org"]["CEs"]["ce1"]["Queues"]
+    assert queues["long"]["VOs"]["cms"] == {"MaxRAM": 2000}
+    assert after["Resources"]["Sites"]["LCG.A.org"]["VOs"]["dune"] == {"MaxRAM": 501}
