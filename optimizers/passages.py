@@ -74,7 +74,7 @@ def of(config: Configuration, steps: Mapping[str, Step]) -> Passages:
 def _key(job: PreparingJob, context: Context) -> Hashable | None:
     """What jobs that ask the same have in common; None: nobody asks the same."""
     asked = _asked(job.body)
-    if job.parameters is not None and (asked == job.body or "%" in asked):
+    if job.parameters is not None and (asked == job.body or "%" in asked or not _readable(job.parameters)):
         return None
     bounds = context.operations(job.vo).job_description.bounds
     if not keywords.PARTICULAR_FOLDED.isdisjoint(bounds):
@@ -84,6 +84,16 @@ def _key(job: PreparingJob, context: Context) -> Hashable | None:
 
 @lru_cache(maxsize=4096)
 def _asked(body: str) -> str:
-    """What of a description says what it asks; all of it where expressions may look at anything."""
-    asked = json.dumps(keywords.without_particulars(json.loads(body)))
+    """What of a description says what it asks; all of it where that cannot be told apart."""
+    try:
+        asked = json.dumps(keywords.without_particulars(json.loads(body)))
+    except (ValueError, AttributeError):
+        return body
     return body if _OWN.search(asked) else asked
+
+
+def _readable(parameters: str) -> bool:
+    try:
+        return isinstance(json.loads(parameters), dict)
+    except ValueError:
+        return False
