@@ -1,5 +1,6 @@
 """The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -26,6 +27,8 @@ from taskqueue import bans, database, hindrances, pilots, served_pools, task_que
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
+
+log = logging.getLogger(__name__)
 
 #: Why there is nothing, where no gate says so.
 #: The queue is switched off, or not for the VOs of the pilot.
@@ -66,7 +69,7 @@ class Matcher:
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
         with database.reading(self._engine) as conn:
-            self._memory.follow(conn)
+            self._follow(conn)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
         """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
@@ -150,13 +153,22 @@ class Matcher:
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
             return listings(conn, candidates, place, view.gate(place, keeper))
 
+    def _follow(self, conn: Connection) -> tuple[Memory, int]:
+        """What is remembered, brought up to date, and its age; a new memory if the database is another."""
+        memory = self._memory
+        while (age := memory.follow(conn)) is None:
+            log.warning("what has changed in the database cannot be told: everything is loaded anew")
+            memory = self._memory = Memory()
+        return memory, age
+
     def _view(self, conn: Connection) -> View:
         """What is to be seen now; the first in a transaction."""
         now = self._clock()
+        memory, age = self._follow(conn)
         return View(
             conn=conn,
-            memory=self._memory,
-            age=self._memory.follow(conn),
+            memory=memory,
+            age=age,
             config=self._given().at(now),
             now=now,
             banned=frozenset(ban.site for ban in bans.current(conn, now=now)),

@@ -283,6 +283,8 @@ attempts = Table(
     # What a job manager says beside; null: it said nothing of it.
     Column("phases", Text),  # JSON list of objects: progress.Phase
     Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
+    # It was open when commits had been lost: what its pilot said last may be among them.
+    Column("quarantined", Boolean, nullable=False, server_default=false()),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # A job is in one pair of hands at a time, whatever the code above does.
@@ -461,8 +463,23 @@ agent_leases = Table(
     Column("last_cycle_at", UtcTime),
 )
 
+#: One row: what concerns the installation as a whole. A process that sees another incarnation than before
+#: trusts nothing that it remembers.
+installation = Table(
+    "installation",
+    metadata,
+    Column("row_number", Integer, primary_key=True, autoincrement=False, server_default=text("1")),
+    # Another one after every loss of commits: the time in seconds, since a counter might be lost as well.
+    Column("incarnation", BigInteger, nullable=False, server_default=text("1")),
+    Column("opened_at", UtcTime),  # when it was opened; None: nothing was ever lost
+    # No attempt gets this number or a lower one: they may have been given out by a commit that was lost.
+    Column("epoch_floor", Integer, nullable=False, server_default=text("0")),
+    Column("trimmed_to", BigInteger, nullable=False, server_default=text("0")),  # last of `changes` removed
+    CheckConstraint("row_number = 1", name="one_row"),
+)
+
 #: What a matcher has to look at again: a task queue that appeared, emptied or changed, or a mapping.
-#: Read by `feed`, which knows why a growing number alone is no safe cursor.
+#: Read by `changes`, which knows why a growing number alone is no safe cursor.
 changes = Table(
     "changes",
     metadata,
