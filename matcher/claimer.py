@@ -24,7 +24,7 @@ from matcher.errors import Busy, NotInTime
 from matcher.matcher import Matcher
 from matcher.requests import MatchAnswer, MatchRequest
 from requirements.errors import PilotageError
-from taskqueue import database
+from taskqueue import database, retries
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class Claimer:
             self._matcher.refresh()
             return []
         try:
-            looks = self._matcher.serve([ticket.request for ticket in batch])
+            looks = retries.carry_out(lambda: self._matcher.serve([ticket.request for ticket in batch]))
         except Exception as error:
             if len(batch) == 1 or database.is_away(error):
                 raise
