@@ -98,11 +98,13 @@ class Shifts:
     def _elsewhere(self) -> Survey:
         """All queues that stay as they are."""
         rest = [each for each in self._after.addresses if each not in self._touched]
-        return survey.of_queues(self._after, self._vo, rest)
+        return _side(self._after, self._vo, rest).survey
 
 
-def _side(config: Configuration, vo: str, touched: _Queues) -> _Side:
-    return _Side(survey=survey.of_queues(config, vo, [each for each in touched if config.knows(each)]))
+def _side(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> _Side:
+    """Those of the queues that the VO may use: of the others nothing has to be asked."""
+    usable = [each for each in queues if config.knows(each) and config.usable(each, vo)]
+    return _Side(survey=survey.of_queues(config, vo, usable))
 
 
 def of_classes(
