@@ -1,36 +1,77 @@
-"""`./dev bench [NAME…] [--quick]`."""
+"""`./dev bench [NAME…] [--quick] [--page]`."""
 
 import argparse
 import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from benchmarks import explain, match, nothing, results
+from benchmarks import explain, match, nothing, page, plots, results, targets
+from benchmarks.results import Result
 
-BENCHMARKS = {"explain": explain.run, "match": match.run, "nothing": nothing.run}
+BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
+    "match": match.run,
+    "nothing": nothing.run,
+    "explain": explain.run,
+}
 
 
 def main() -> int:
-    """Run the benchmarks named, or all; 1 if one found a job doubled or lost."""
+    """Run the benchmarks named, or all; 1 if one found a job doubled or lost. A missed target is no error."""
+    options = _options()
+    console, flaws = Console(stderr=True), 0
+    names = options.names or list(BENCHMARKS)
+    if not options.page:
+        measured = {name: _measured(console, name, quick=options.quick) for name in names}
+        flaws = sum(_told(console, name, found) for name, found in measured.items())
+        _judge([result for found in measured.values() for result in found], names)
+    else:
+        page.rewrite(list(BENCHMARKS))
+        console.print(f"written: {page.PAGE}")
+    return int(flaws > 0)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; else all")
     parser.add_argument("--quick", action="store_true", help="smaller populations, fewer rounds")
+    parser.add_argument(
+        "--page", action="store_true", help="measure nothing; put the last results into the documentation"
+    )
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - BENCHMARKS.keys()):
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    console, flawed = Console(stderr=True), False
-    for name in options.names or BENCHMARKS:
-        measured = []
-        with console.status(f"{name}…"):
-            for result in BENCHMARKS[name](quick=options.quick):
-                measured.append(result)
-                console.print(result.values)
-        results.show(name, measured)
-        console.print(f"written to {results.keep(name, measured)}")
-        for flaw in (flaw for result in measured for flaw in result.flaws):
-            console.print(f"[red]{flaw}")
-            flawed = True
-    return int(flawed)
+    return options
+
+
+def _measured(console: Console, name: str, *, quick: bool) -> list[Result]:
+    """Run one, say what comes as it comes, and keep it."""
+    found: list[Result] = []
+    began = time.monotonic()
+    with console.status(f"{name}…") as status:
+        for result in BENCHMARKS[name](quick=quick):
+            found.append(result)
+            console.print(" · ".join(f"{key} {value}" for key, value in result.values.items()))
+            status.update(f"{name}: {len(found)} measured in {time.monotonic() - began:.0f} s…")
+    results.show(name, [result.values for result in found])
+    path = results.keep(name, found, quick=quick, seconds=time.monotonic() - began)
+    drawn = plots.draw(point for result in found for point in result.points)
+    console.print(f"{time.monotonic() - began:.0f} s; written: {', '.join(map(str, [path, *drawn]))}")
+    return found
+
+
+def _told(console: Console, name: str, found: Sequence[Result]) -> int:
+    flaws = [flaw for result in found for flaw in result.flaws]
+    for flaw in flaws:
+        console.print(f"[red]{name}: {flaw}")
+    return len(flaws)
+
+
+def _judge(found: Sequence[Result], names: Sequence[str]) -> None:
+    rows = [verdict.row() for verdict in targets.verdicts(found, names)]
+    if rows:
+        results.show("targets", rows)
 
 
 if __name__ == "__main__":

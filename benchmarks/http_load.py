@@ -117,6 +117,8 @@ def _run(url: str, script: Script, connections: int, seconds: float, per_second:
 async def _converse(url: str, script: Script, connections: int, seconds: float, per_second: float) -> Load:
     loop, load = asyncio.get_running_loop(), Load()
     address = urlsplit(url)
+    assert address.hostname is not None
+    assert address.port is not None
     conversations = [script(number) for number in range(connections)]
     clients = []
     for conversation in conversations:

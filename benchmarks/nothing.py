@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 
 from benchmarks import http_load, population, servers, services
 from benchmarks.http_load import Answer, Conversation, Load
-from benchmarks.results import Result
+from benchmarks.results import Point, Result
 from benchmarks.services import Service
 from taskqueue import database
 from taskqueue.tables import attempts
@@ -73,18 +73,25 @@ def _measured(
         empty.add(service, _empty, clients, seconds)
         ours.add(service, script, clients, seconds)
     failed = ours.failed + empty.failed
+    of_empty, p99 = round(ours.rate / empty.rate, 2), ours.quantile_ms(0.99)
     return Result(
         values={
             "what": what,
             "clients": clients,
             "per second": round(ours.rate),
             "empty per second": round(empty.rate),
-            "of empty": round(ours.rate / empty.rate, 2),
+            "of empty": of_empty,
             "CPU µs": round(ours.cpu),
             "empty CPU µs": round(empty.cpu),
             "p50 ms": ours.quantile_ms(0.5),
-            "p99 ms": ours.quantile_ms(0.99),
+            "p99 ms": p99,
         },
+        targets={"nothing": of_empty, "nothing p99": p99},
+        note=f"{what}, {clients} clients",
+        points=[
+            Point(plot="nothing", line=what, x=clients, y=ours.rate),
+            Point(plot="nothing", line=f"empty endpoint beside {what}", x=clients, y=empty.rate),
+        ],
         flaws=[f"{failed} requests failed"] if failed else [],
     )
 

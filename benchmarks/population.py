@@ -1,85 +1,113 @@
-"""Waiting jobs by the thousand, the same for the same seed."""
+"""Waiting jobs by the million, the same for the same seed.
 
-import random
+Some hundred jobs are submitted as a user would, through the checks and the optimizers. All others are copies
+of their rows, made inside the database, so that whatever a submission leaves there they have as well.
+"""
+
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, insert
+from sqlalchemy import Connection, Engine, text
 
+from benchmarks import copies, lhcb
+from benchmarks.copies import Wanted
+from benchmarks.lhcb import CPU_TIMES, SITES, VO, requirement_classes
+from cs_config import validate
+from cs_config.configuration import Configuration
+from optimizers import batch, submission
+from optimizers.submitter import Submitter
 from requirements.errors import PilotageError
-from taskqueue import database, task_queues
+from taskqueue import database, queue_places
 from taskqueue.classes import RequirementClass
-from taskqueue.states import JobStatus
-from taskqueue.tables import descriptions, jobs
-from taskqueue.task_queues import WaitingEntry
+
+__all__ = ["CPU_TIMES", "NOW", "SITES", "VO", "fill", "requirement_classes", "submit"]
 
 NOW = datetime(2026, 3, 28, tzinfo=UTC)
-VO = "lhcb"
-SITES = tuple(f"LCG.Site{number:02d}.org" for number in range(60))
-CPU_TIMES = (21_600, 43_200, 86_400, 172_800, 259_200, 345_600, 518_400, 691_200, 864_000, 1_080_000)
-JOB_TYPES = ("MCSimulation", "MCFastSimulation", "WGProduction", "Sprucing", "Merge")
-_AT_ONCE = 5_000
+_AT_ONCE = 1_000
+_OPERATOR = Submitter(subject="bench", vo=VO, owner="bench", operator=True)
 
 
 class TooFewJobs(PilotageError):
     """A class without a job would not be matched at all."""
 
 
-def requirement_classes(count: int, seed: int = 0) -> list[RequirementClass]:
-    """Distinct classes, shaped as those of LHCb: most of the sites, a CPU time, a job type, a production."""
-    draw = random.Random(seed)
-    return [
-        RequirementClass(
-            vo=VO,
-            cpu_time=draw.choice(CPU_TIMES),
-            sites=frozenset(draw.sample(SITES, draw.randint(45, 55))),
-            job_types=frozenset({draw.choice(JOB_TYPES)}),
-            min_ram=number % 997,
-            min_ram_per_core=number // 997,
-        )
-        for number in range(count)
-    ]
+class NotWaiting(PilotageError):
+    """The optimizers did not let a job through."""
 
 
-def fill(engine: Engine, *, classes: int, waiting: int) -> None:
-    """Put `waiting` jobs into task queues of `classes` requirement classes, spread evenly."""
+def fill(engine: Engine, *, classes: int, waiting: int, seed: int = 0) -> None:
+    """Put so many jobs of LHCb's shape into task queues of so many requirement classes; PostgreSQL only."""
     if waiting < classes:
         raise TooFewJobs(f"{waiting} jobs do not fill {classes} classes")
-    asked = requirement_classes(classes)
+    asked = requirement_classes(classes, seed)
+    base, others = asked[: lhcb.BASE], asked[lhcb.BASE :]
+    firsts = submit(engine, validate.parse(lhcb.tree()), [lhcb.description(each) for each in base])
+    sizes = lhcb.sizes(classes, waiting, seed)
     with database.writing(engine) as conn:
-        description = conn.execute(
-            insert(descriptions).values(source="", body='{"Executable": "/bin/true"}')
-        ).inserted_primary_key
-        assert description is not None
-    for start in range(0, waiting, _AT_ONCE):
-        numbers = range(start, min(start + _AT_ONCE, waiting))
-        with database.writing(engine) as conn:
-            ids = conn.execute(
-                insert(jobs).returning(jobs.c.job_id, sort_by_parameter_order=True),
-                [_job(description.description_id) for _ in numbers],
-            ).scalars()
-            task_queues.enqueue(
-                conn,
-                [
-                    _entry(job_id, asked[number % classes])
-                    for number, job_id in zip(numbers, ids, strict=True)
-                ],
-                now=NOW,
-            )
+        conn.execute(text("SET LOCAL statement_timeout = 0"))
+        own = _task_queues_of(conn, firsts)
+        wanted = [
+            Wanted(original=job_id, task_queue_id=own[job_id], copies=size - 1)
+            for job_id, size in zip(firsts, sizes, strict=False)
+        ]
+        made = _more_task_queues(conn, others, firsts)
+        wanted += [
+            Wanted(original=firsts[number % len(firsts)], task_queue_id=made[each.digest], copies=size)
+            for number, (each, size) in enumerate(zip(others, sizes[len(base) :], strict=True))
+        ]
+        copies.make(conn, wanted, seed=seed)
+    settle(engine)
 
 
-def _job(description_id: int) -> dict[str, object]:
-    return {
-        "vo": VO,
-        "owner": "lbprods",
-        "owner_group": "lhcb_prod",
-        "status": JobStatus.WAITING.value,
-        "description_id": description_id,
-        "submitted_at": NOW,
-        "updated_at": NOW,
-    }
+def submit(engine: Engine, config: Configuration, described: Sequence[dict[str, object]]) -> list[int]:
+    """Submit jobs and lead them through the optimizers; their ids, all of them Waiting."""
+    found: list[int] = []
+    for start in range(0, len(described), _AT_ONCE):
+        some = described[start : start + _AT_ONCE]
+        ids = submission.accept(engine, config, _OPERATOR, some, now=NOW)
+        result = batch.optimize(engine, config, ids, now=NOW)
+        if len(result.waiting) < len(ids):
+            raise NotWaiting(f"of {len(ids)} jobs {len(result.waiting)} wait: {dict(result.outcomes)}")
+        found += ids
+    return found
 
 
-def _entry(job_id: int, asked: RequirementClass) -> WaitingEntry:
-    return WaitingEntry(
-        job_id=job_id, requirement_class=asked, owner="lbprods", owner_group="lhcb_prod", priority=1.0
+def settle(engine: Engine) -> None:
+    """Do at once what autovacuum and the checkpointer would within minutes."""
+    with engine.connect() as conn:
+        conn = conn.execution_options(isolation_level="AUTOCOMMIT")
+        conn.exec_driver_sql("SET statement_timeout = 0")
+        conn.exec_driver_sql("VACUUM (FREEZE, ANALYZE)")
+        conn.exec_driver_sql("CHECKPOINT")
+        conn.exec_driver_sql("RESET statement_timeout")
+
+
+def _task_queues_of(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, int]:
+    found = conn.execute(
+        text("SELECT job_id, task_queue_id FROM jobs WHERE job_id = ANY(:ids)"), {"ids": list(job_ids)}
     )
+    return {row.job_id: row.task_queue_id for row in found}
+
+
+_MORE_TASK_QUEUES = text("""
+    WITH made (digest, original) AS
+      (SELECT * FROM unnest(CAST(:digests AS text[]), CAST(:originals AS bigint[])))
+    INSERT INTO task_queues (class_id, vo, owner, owner_group, priority, occupied, changed_at)
+    SELECT requirement_classes.class_id, jobs.vo, jobs.owner, jobs.owner_group, 1.0, true, :now
+    FROM made JOIN requirement_classes USING (digest) JOIN jobs ON jobs.job_id = made.original
+""")
+_BY_DIGEST = text("SELECT digest, task_queue_id FROM task_queues JOIN requirement_classes USING (class_id)")
+
+
+def _more_task_queues(
+    conn: Connection, classes: Sequence[RequirementClass], firsts: Sequence[int]
+) -> Mapping[str, int]:
+    """Task queues of further classes, for the owners of the first jobs in turn; by digest of the class."""
+    if not classes:
+        return {}
+    rows = [{"digest": each.digest, "vo": each.vo, "definition": each.to_json()} for each in classes]
+    conn.execute(queue_places.NEW_CLASS.of(conn), rows)
+    originals = [firsts[number % len(firsts)] for number in range(len(classes))]
+    digests = [each.digest for each in classes]
+    conn.execute(_MORE_TASK_QUEUES, {"digests": digests, "originals": originals, "now": NOW})
+    return {row.digest: row.task_queue_id for row in conn.execute(_BY_DIGEST)}

@@ -9,13 +9,23 @@ from pathlib import Path
 from taskqueue import database
 from tests.postgres import Postgres
 
+#: As one gives a server of this size; durability is left alone.
+_SETTINGS = {
+    "shared_buffers": "2GB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "15min",
+    "maintenance_work_mem": "512MB",
+    "work_mem": "32MB",
+    "random_page_cost": "1.1",
+}
+
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
     """A server of our own, gone afterwards with all it held."""
     directory = Path(tempfile.mkdtemp(prefix="pilotage-bench-"))
     directory.chmod(0o755)
-    server = Postgres(directory)
+    server = Postgres(directory, _SETTINGS)
     server.start()
     try:
         yield server

@@ -74,7 +74,7 @@ class Claimer:
     def __init__(self, engine: Engine, matcher: Matcher, *, most_waiting: int = _MOST_WAITING) -> None:
         self._engine = engine
         self._matcher = matcher
-        self._tickets: queue.Queue[Ticket] = queue.Queue(most_waiting)
+        self._tickets: queue.Queue[Ticket | None] = queue.Queue(most_waiting)
         self._returned: queue.SimpleQueue[tuple[MatchRequest, MatchAnswer]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="claimer", daemon=True)
         self._stopping = threading.Event()
@@ -109,6 +109,12 @@ class Claimer:
         except queue.Full:
             raise Busy(f"{self._tickets.maxsize} requests wait already; ask again later") from None
         return ticket
+
+    def wake(self) -> None:
+        """Look at once what has changed, also if nobody asks; whoever serves does so anyway."""
+        if self._tickets.empty():
+            with contextlib.suppress(queue.Full):
+                self._tickets.put_nowait(None)
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody waits for this answer any more; what it was given goes back."""
@@ -145,7 +151,7 @@ class Claimer:
 
     def _next(self, *, wait: float, most: int) -> list[Ticket]:
         """All that have come in; if none has, the first that comes within `wait` seconds."""
-        batch: list[Ticket] = []
+        batch: list[Ticket | None] = []
         try:
             while len(batch) < most:
                 batch.append(
@@ -153,7 +159,7 @@ class Claimer:
                 )
         except queue.Empty:
             pass
-        return batch
+        return [ticket for ticket in batch if ticket is not None]  # None: it was woken
 
     def _serve(self, batch: Sequence[Ticket]) -> list[Ticket]:
         if not batch:

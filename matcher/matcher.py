@@ -1,5 +1,6 @@
 """The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,10 +23,12 @@ from matcher.served import Served
 from matcher.sightings import Sightings
 from matcher.view import Memory, View
 from requirements.errors import PilotageError
-from taskqueue import bans, database, hindrances, mapping, pilots, task_queues
+from taskqueue import bans, database, hindrances, pilots, served_pools, task_queues
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
+
+log = logging.getLogger(__name__)
 
 #: Why there is nothing, where no gate says so.
 #: The queue is switched off, or not for the VOs of the pilot.
@@ -66,7 +69,7 @@ class Matcher:
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
         with database.reading(self._engine) as conn:
-            self._memory.follow(conn)
+            self._follow(conn)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
         """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
@@ -111,7 +114,7 @@ class Matcher:
         """
         known, unknown = _known(queues, self._config())
         with database.reading(self._engine) as conn:
-            found = mapping.pools_for_queues(conn, sorted(vos), sorted(set(known.values())))
+            found = served_pools.ids_for_queues(conn, sorted(vos), sorted(set(known.values())))
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_pilot_groups(
@@ -125,7 +128,7 @@ class Matcher:
         config = self._config()
         known, unknown = _known(queues, config)
         with database.reading(self._engine) as conn:
-            mapped = mapping.mapped_to_queues(conn, sorted(vos), sorted(set(known.values())))
+            mapped = served_pools.for_queues(conn, sorted(vos), sorted(set(known.values())))
             with self._memory.lock:
                 found = self._memory.groups.of(conn, config, mapped)
         return {text: found[address] for text, address in known.items()}, unknown
@@ -150,13 +153,22 @@ class Matcher:
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
             return listings(conn, candidates, place, view.gate(place, keeper))
 
+    def _follow(self, conn: Connection) -> tuple[Memory, int]:
+        """What is remembered, brought up to date, and its age; a new memory if the database is another."""
+        memory = self._memory
+        while (age := memory.follow(conn)) is None:
+            log.warning("what has changed in the database cannot be told: everything is loaded anew")
+            memory = self._memory = Memory()
+        return memory, age
+
     def _view(self, conn: Connection) -> View:
         """What is to be seen now; the first in a transaction."""
         now = self._clock()
+        memory, age = self._follow(conn)
         return View(
             conn=conn,
-            memory=self._memory,
-            age=self._memory.follow(conn),
+            memory=memory,
+            age=age,
             config=self._given().at(now),
             now=now,
             banned=frozenset(ban.site for ban in bans.current(conn, now=now)),

@@ -15,7 +15,7 @@ from sqlalchemy.sql.dml import Insert
 from taskqueue import changes
 from taskqueue.errors import PoolNotFound
 from taskqueue.states import FINAL, JobStatus
-from taskqueue.tables import jobs, submit_pools
+from taskqueue.tables import jobs, pool_mappings, pool_queue_classes, submit_pools
 from taskqueue.upserts import Twins, Upsert
 
 #: Ids in one statement; SQLite takes no more than 32,766 values.
@@ -42,6 +42,12 @@ IS_OF_OLDER = or_(
     ),
 )
 
+#: Its mapping was never stored, or was changed by a process of the release before.
+IS_NOT_OURS = or_(
+    ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id),
+    exists().where(pool_queue_classes.c.pool_id == submit_pools.c.pool_id),
+)
+
 ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
     submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
 )
@@ -58,6 +64,7 @@ OUTDATED = (
         submit_pools.c.vo == bindparam("vo"),
         or_(
             IS_OF_OLDER,
+            IS_NOT_OURS,
             submit_pools.c.refreshed_at.is_(None),
             submit_pools.c.refreshed_at < bindparam("refreshed_before"),
         ),

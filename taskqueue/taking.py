@@ -38,9 +38,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
+from taskqueue.class_sets import has
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs, task_queues, waiting_jobs
-from taskqueue.tables import pool_queue_classes as mapped
+from taskqueue.tables import jobs, queue_classes, task_queues, waiting_jobs
+from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_class_versions as versions
 
@@ -60,9 +61,11 @@ def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: 
     """
     here = (
         select(mapped.c.pool_id)
-        .join(members, members.c.queue_class_id == mapped.c.queue_class_id)
+        .join(members, members.c.vo == mapped.c.vo)
+        .join(queue_classes, queue_classes.c.queue_class_id == members.c.queue_class_id)
         .where(
             mapped.c.pool_id == jobs.c.submit_pool,
+            has(mapped.c.eligible, queue_classes.c.slot),
             members.c.vo == jobs.c.vo,
             members.c.site == site,
             or_(ce == "", members.c.ce == ce),
@@ -74,7 +77,7 @@ def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: 
         select(versions.c.config_version).where(versions.c.vo == jobs.c.vo).correlate(jobs).scalar_subquery()
     )
     # Never null: of what was not checked, the opposite has to hold as well.
-    fits = or_(~mapped.c.undecided, func.coalesce(current == checked, false()))
+    fits = or_(~has(mapped.c.undecided, queue_classes.c.slot), func.coalesce(current == checked, false()))
     everywhere = or_(queue != "", ~here.where(~fits).exists())
     return or_(jobs.c.submit_pool.is_(None), and_(here.where(fits).exists(), everywhere))
 

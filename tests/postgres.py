@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,18 +28,19 @@ _numbers = itertools.count()
 class Postgres:
     """One server on a unix socket in `directory`, as a child of ours: it can be killed and started again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
+        self._settings = settings or {}
         self._data = directory / "data"
         self._server: subprocess.Popen[bytes] | None = None
-        self._user: dict[str, int] = {}
+        self._user: int | None = None  #: None: whoever runs the tests
         self._bin = _PACKAGE / "pginstall18" / "bin"
         if os.geteuid() == 0:
             # PostgreSQL refuses root, and another user may not reach this environment: give it a copy.
             for part in (_PACKAGE, _PACKAGE.with_name(f"{_PACKAGE.name}.libs")):
                 shutil.copytree(part, directory / part.name, symlinks=True)
             self._bin = directory / _PACKAGE.name / "pginstall18" / "bin"
-            self._user = {"user": _NOBODY, "group": _NOBODY}
+            self._user = _NOBODY
             os.chown(directory, _NOBODY, _NOBODY)
         self._run(
             "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"
@@ -47,7 +48,9 @@ class Postgres:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._bin / program), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.directory, **self._user)
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=self.directory, user=self._user, group=self._user
+        )
         if done.returncode:
             raise RuntimeError(f"{program} failed: {done.stderr}")
 
@@ -69,6 +72,7 @@ class Postgres:
             "max_connections": "200",
             "shared_buffers": "64MB",
             "max_wal_size": "512MB",
+            **self._settings,
         }
         options = [f"-c{name}={value}" for name, value in settings.items()]
         log = (self.directory / "postgres.log").open("ab")
@@ -79,7 +83,8 @@ class Postgres:
                 stderr=log,
                 cwd=self.directory,
                 start_new_session=True,  # Ctrl-C is for the tests; they stop their server
-                **self._user,
+                user=self._user,
+                group=self._user,
             )
         self._wait_until_up()
 
@@ -118,4 +123,4 @@ class Postgres:
         with psycopg.connect(
             host=str(self.directory), user="postgres", dbname="postgres", autocommit=True
         ) as connection:
-            connection.execute(statement)  # type: ignore[call-overload]
+            connection.execute(statement)

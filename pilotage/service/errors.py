@@ -1,6 +1,7 @@
 """Errors as HTTP: one table from types to statuses, one shape of body."""
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -60,13 +61,23 @@ _SHOWN = 200
 
 def install(app: FastAPI) -> None:
     """Answer each error of the table, and those of the framework, in the one shape."""
-    app.add_exception_handler(PilotageError, _ours)
+    for kind, handler in _handlers().items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
-    for unavailable in database.UNAVAILABLE:
-        app.add_exception_handler(unavailable, _away)
+
+
+async def answer_to(request: Request, error: Exception) -> JSONResponse | None:
+    """The answer to an error that the framework does not see; None: it is a defect, which it has to see."""
+    handlers = _handlers()
+    found = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
+    return None if found is None else await found(request, error)
+
+
+def _handlers() -> Mapping[type[Exception], Callable[[Request, Exception], Awaitable[JSONResponse]]]:
+    away = dict.fromkeys(database.UNAVAILABLE, _away)
+    return {PilotageError: _ours, ClientDisconnect: _gone, **away}
 
 
 def status_of(error: Exception) -> int:

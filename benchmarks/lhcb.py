@@ -1,0 +1,172 @@
+"""A large VO, after the state of LHCb's queue on 28 March 2026, which DiracX published with its prototype.
+
+871,973 jobs waited in 501 task queues of 5 owners, for 60 sites and 67 platforms. Jobs name most of both.
+LHCb uses no tags; DiracX wants several hundred of them, so some classes here ask for one or two of 512.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import accumulate
+
+from taskqueue.classes import RequirementClass
+
+VO = "lhcb"
+SITES = tuple(f"LCG.Site{number:02d}.org" for number in range(60))
+PLATFORMS = tuple(f"x86_64_v{number % 4 + 1}-el{number // 4 + 5}" for number in range(67))
+TAGS = tuple(f"tag{number:03d}" for number in range(512))
+#: Owner and owner group.
+OWNERS = (
+    ("lbprods", "lhcb_prmgr"),
+    ("lbmc", "lhcb_mc"),
+    ("lbwg", "lhcb_wg"),
+    ("lbdata", "lhcb_data"),
+    ("lbuser", "lhcb_user"),
+)
+#: CPU seconds: task queues that ask for so much.
+CPU_QUEUES = {
+    21_600: 41,
+    43_200: 3,
+    86_400: 11,
+    172_800: 41,
+    259_200: 88,
+    345_600: 56,
+    518_400: 10,
+    691_200: 27,
+    864_000: 5,
+    1_080_000: 216,
+}
+CPU_TIMES = tuple(CPU_QUEUES)
+#: Job types: waiting jobs.
+JOB_TYPES = {
+    "MCSimulation": 520_258,
+    "MCFastSimulation": 187_908,
+    "WGProduction": 141_317,
+    "Sprucing": 14_465,
+    "Merge": 6_812,
+}
+#: Smallest and largest size of task queues, and how many there are of such a size.
+QUEUE_SIZES = ((1, 1, 37), (2, 10, 42), (11, 100, 52), (101, 1_000, 131), (1_001, 5_000, 271))
+#: Classes that share nothing but by chance.
+BASE = 500
+#: Share of the classes that ask for tags.
+_TAGGED = 0.15
+#: Tags that the nodes of a site offer.
+_OFFERED = 256
+_QUEUES_A_SITE = 4
+
+
+def requirement_classes(count: int, seed: int = 0) -> list[RequirementClass]:
+    """Distinct classes: most of the sites and platforms, a CPU time, a job type, sometimes tags.
+
+    The first `BASE` are drawn freely; each other one differs from one of these, in turn, in sites,
+    platforms and tags only.
+    """
+    draw = random.Random(seed)
+    found: dict[RequirementClass, None] = {}
+    base: list[RequirementClass] = []
+    while len(found) < count:
+        if len(base) < BASE:
+            base.append(_class(draw))
+            found[base[-1]] = None
+        else:
+            found[_variation(draw, base[len(found) % BASE])] = None
+    return list(found)
+
+
+def _class(draw: random.Random) -> RequirementClass:
+    asked = RequirementClass(
+        vo=VO,
+        cpu_time=draw.choices(CPU_TIMES, list(CPU_QUEUES.values()))[0],
+        job_types=frozenset(draw.choices(list(JOB_TYPES), list(JOB_TYPES.values()))),
+    )
+    return _variation(draw, asked)
+
+
+def _variation(draw: random.Random, asked: RequirementClass) -> RequirementClass:
+    return replace(
+        asked,
+        sites=frozenset(draw.sample(SITES, draw.randint(45, 55))),
+        platforms=frozenset(draw.sample(PLATFORMS, draw.randint(40, 64))),
+        tags=frozenset(draw.sample(TAGS, draw.randint(1, 2)) if draw.random() < _TAGGED else ()),
+    )
+
+
+def sizes(classes: int, waiting: int, seed: int = 0) -> list[int]:
+    """How many jobs each class has: at least one, in all `waiting`, small and large as LHCb's."""
+    draw = random.Random(seed)
+    kinds = draw.choices(QUEUE_SIZES, [number for *_, number in QUEUE_SIZES], k=classes)
+    weights = [low * (high / low) ** draw.random() for low, high, _ in kinds]
+    spare, whole = waiting - classes, sum(weights)
+    ends = [round(spare * reached / whole) for reached in accumulate(weights)]
+    return [1 + end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def description(asked: RequirementClass) -> dict[str, object]:
+    """The job that a user submits to get into a class; its owner follows from the class."""
+    owner, group = OWNERS[int(asked.digest[:8], 16) % len(OWNERS)]
+    said: dict[str, object] = {
+        "Executable": "/cvmfs/lhcb.cern.ch/lib/prun",
+        "Arguments": "--production 00231457 --events 400",
+        "VO": VO,
+        "Owner": owner,
+        "OwnerGroup": group,
+        "CPUTime": asked.cpu_time,
+        "Site": sorted(asked.sites),
+        "Platform": sorted(asked.platforms),
+        "JobType": min(asked.job_types),
+    }
+    return said | ({"Tag": sorted(asked.tags)} if asked.tags else {})
+
+
+@cache
+def queues() -> tuple[Mapping[str, object], ...]:
+    """What a pilot offers in each of the queues of the VO's sites; long queues are the rule."""
+    draw = random.Random(0)
+    tags = {site: sorted(draw.sample(TAGS, _OFFERED)) for site in SITES}
+    return tuple(
+        {
+            "Site": site,
+            "GridCE": f"ce{number % 2}.{site[4:].lower()}",
+            "Queue": f"grid{number}",
+            "CPUTime": draw.choices((100_000, 400_000, 1_200_000), (1, 2, 7))[0],
+            "Platform": draw.choice(PLATFORMS),
+            "NumberOfProcessors": draw.choice((1, 1, 8)),
+            "MaxRAM": draw.choice((2_000, 4_000, 16_000)),
+            "Tag": tags[site],
+        }
+        for site in SITES
+        for number in range(_QUEUES_A_SITE)
+    )
+
+
+def tree(*, limited: int = 0) -> str:
+    """The configuration of the VO's sites.
+
+    Args:
+        limited: Sites at which the jobs of a type are counted in every claim; the limit is never reached.
+    """
+    lines = ["Resources:", "  Sites:"]
+    for site in SITES:
+        lines += [f"    {site}:", "      CEs:"]
+        mine = [queue for queue in queues() if queue["Site"] == site]
+        for ce in dict.fromkeys(str(queue["GridCE"]) for queue in mine):
+            lines += [f"        {ce}:", "          Queues:"]
+            lines += [
+                f"            {queue['Queue']}: {{CPUTime: {queue['CPUTime']}, MaxRAM: {queue['MaxRAM']}}}"
+                for queue in mine
+                if queue["GridCE"] == ce
+            ]
+    lines += [
+        "Operations:",
+        "  Defaults:",
+        "    Limits: {RequestsPerSecond: 1000000}",
+        f"    JobDescription: {{CPUTime: {{max: {max(CPU_TIMES)}}}}}",
+    ]
+    if limited:
+        lines += ["    JobScheduling:", "      RunningLimit:"]
+        lines += [f"        {site}: {{JobType: {{MCSimulation: 1000000}}}}" for site in SITES[:limited]]
+    lines += ["Registry:", f"  VO: {{{VO}: {{}}}}", "  Groups:"]
+    lines += [f"    {group}: {{VO: {VO}, Properties: [NormalUser]}}" for _, group in OWNERS]
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""What shall be reached on two cores with everything on them, and whether it is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One number that shall be reached."""
+
+    benchmark: str  #: which measures it
+    text: str
+    wanted: float
+    unit: str = ""
+    at_most: bool = False  #: else at least
+
+    def met(self, measured: float) -> bool:
+        """Whether a number will do."""
+        return measured <= self.wanted if self.at_most else measured >= self.wanted
+
+    def shown(self, value: float) -> str:
+        """A number with its unit."""
+        number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        return f"{number}{self.unit}"
+
+    @property
+    def limit(self) -> str:
+        """What is wanted, for people."""
+        return f"{'≤' if self.at_most else '≥'} {self.shown(self.wanted)}"
+
+
+def _match(text: str, wanted: float, unit: str = "", *, at_most: bool = False) -> Target:
+    return Target(benchmark="match", text=text, wanted=wanted, unit=unit, at_most=at_most)
+
+
+_HTTP = "match over HTTP, 10⁶ waiting, 10,000 classes, 16 to 64 clients"
+_DIRAC = "in process against DIRAC's TaskQueueDB"
+
+#: By the names that results use.
+TARGETS: Mapping[str, Target] = {
+    "http": _match(f"{_HTTP}, full hand-over", 2_500, "/s"),
+    "http p99": _match(f"{_HTTP}: p99", 50, " ms", at_most=True),
+    "single": _match(
+        "single claims in process, 10,000 classes, against the bare claim with as many clients", 0.6, "×"
+    ),
+    "batched": _match("64 concurrent requests of one process against the bare claim of one client", 1.5, "×"),
+    **{
+        f"dirac {queues} {clients}": _match(
+            f"{_DIRAC}, {queues:,} task queues, {clients} client{'s' * (clients > 1)}", wanted, "×"
+        )
+        for queues, wanted in ((10, 6), (1_000, 8), (10_000, 50))
+        for clients in (1, 4)
+    },
+    "growth classes": _match("growth of match time from 10 to 50,000 classes", 1.5, "×", at_most=True),
+    "growth jobs": _match("growth of match time from 10⁴ to 10⁷ waiting jobs", 1.5, "×", at_most=True),
+    "nothing": Target(
+        benchmark="nothing",
+        text="nothing over HTTP against the empty endpoint of the same server, token verified",
+        wanted=0.6,
+        unit="×",
+    ),
+    "nothing p99": Target(
+        benchmark="nothing", text="nothing over HTTP: p99", wanted=10, unit=" ms", at_most=True
+    ),
+    "heartbeats": Target(
+        benchmark="mixed",
+        text="heartbeats of running jobs beside 500 matches/s",
+        wanted=2_000,
+        unit="/s",
+    ),
+    "submit": Target(
+        benchmark="submit",
+        text="submission until Waiting: JDL text in, 1,000 a call, two log rows a job",
+        wanted=5_000,
+        unit="/s",
+    ),
+    "refresh": Target(
+        benchmark="pools",
+        text="refresh 10,000 pools × 100,000 queues (5,000 classes, 10 % density), with commit",
+        wanted=10,
+        unit=" s",
+        at_most=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a target came out; of several measurements the worst."""
+
+    target: Target
+    measured: float | None  #: None: it was not measured
+    note: str = ""
+
+    def row(self) -> dict[str, str]:
+        """For a table."""
+        return {
+            "what": self.target.text,
+            "target": self.target.limit,
+            "measured": "not measured" if self.measured is None else self.target.shown(self.measured),
+            "met": "" if self.measured is None else "yes" if self.target.met(self.measured) else "no",
+            "note": self.note,
+        }
+
+
+def verdicts(results: Iterable[Result], benchmarks: Sequence[str]) -> list[Verdict]:
+    """What became of the targets of these benchmarks."""
+    found = list(results)
+    return [
+        _verdict(name, target, found) for name, target in TARGETS.items() if target.benchmark in benchmarks
+    ]
+
+
+def _verdict(name: str, target: Target, results: Sequence[Result]) -> Verdict:
+    measured = [(result.targets[name], result.note) for result in results if name in result.targets]
+    if not measured:
+        return Verdict(target=target, measured=None)
+    worst = (max if target.at_most else min)(measured, key=lambda each: each[0])
+    return Verdict(target=target, measured=worst[0], note=worst[1])
