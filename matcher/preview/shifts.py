@@ -8,10 +8,10 @@ from functools import cached_property
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import survey
-from matcher.bitmaps import bits
 from matcher.parts import Application, Part, Requirement
 from matcher.shop_window import parts_of
 from matcher.survey import Survey
+from requirements.bits import bits
 from requirements.values import Value
 from taskqueue.classes import RequirementClass
 from taskqueue.waiting_classes import WaitingClass
