@@ -24,7 +24,7 @@ from matcher.errors import Busy, NotInTime, Unserved
 from matcher.matcher import Matcher
 from matcher.requests import MatchAnswer, MatchRequest
 from requirements.errors import PilotageError
-from taskqueue import database
+from taskqueue import database, retries
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Claimer:
     def __init__(self, engine: Engine, matcher: Matcher, *, most_waiting: int = _MOST_WAITING) -> None:
         self._engine = engine
         self._matcher = matcher
-        self._tickets: queue.Queue[Ticket] = queue.Queue(most_waiting)
+        self._tickets: queue.Queue[Ticket | None] = queue.Queue(most_waiting)
         self._returned: queue.SimpleQueue[_Returned] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="claimer", daemon=True)
         self._stopping = threading.Event()
@@ -113,6 +113,12 @@ class Claimer:
         except queue.Full:
             raise Busy(f"{self._tickets.maxsize} requests wait already; ask again later") from None
         return ticket
+
+    def wake(self) -> None:
+        """Look at once what has changed, also if nobody asks; whoever serves does so anyway."""
+        if self._tickets.empty():
+            with contextlib.suppress(queue.Full):
+                self._tickets.put_nowait(None)
 
     def abandon(self, ticket: Ticket) -> None:
         """Nobody waits for this answer any more; what it was given goes back."""
@@ -150,7 +156,7 @@ class Claimer:
 
     def _next(self, *, wait: float, most: int) -> list[Ticket]:
         """All that have come in; if none has, the first that comes within `wait` seconds."""
-        batch: list[Ticket] = []
+        batch: list[Ticket | None] = []
         try:
             while len(batch) < most:
                 batch.append(
@@ -158,14 +164,14 @@ class Claimer:
                 )
         except queue.Empty:
             pass
-        return batch
+        return [ticket for ticket in batch if ticket is not None]  # None: it was woken
 
     def _serve(self, batch: Sequence[Ticket]) -> list[Ticket]:
         if not batch:
             self._matcher.refresh()
             return []
         try:
-            looks = self._matcher.serve([ticket.request for ticket in batch])
+            looks = retries.carry_out(lambda: self._matcher.serve([ticket.request for ticket in batch]))
         except Exception as error:
             if len(batch) == 1 or database.is_away(error):
                 raise

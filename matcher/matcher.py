@@ -1,5 +1,6 @@
 """The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,8 @@ from taskqueue.claims import Holder, Place
 from taskqueue.database import Reading
 from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
+
+log = logging.getLogger(__name__)
 
 #: Why there is nothing, where no gate says so.
 #: The queue is switched off, or not for the VOs of the pilot.
@@ -78,13 +81,7 @@ class Matcher:
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
         with database.reading(self._engine) as conn:
-            self._read_news(conn, self._clock())
-
-    def _read_news(self, conn: Connection, now: datetime) -> None:
-        began = time.monotonic()
-        self._memory.follow(conn)
-        self._memory.news.banned = frozenset(ban.site for ban in bans.current(conn, now=now))
-        self._memory.news.at = began
+            self._follow(conn, self._clock())
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
         """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
@@ -186,15 +183,26 @@ class Matcher:
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
             return listings(view.conn, candidates, place, view.gate(place, keeper))
 
+    def _follow(self, conn: Connection, now: datetime) -> tuple[Memory, int]:
+        """What is remembered, brought up to date, and its age; a new memory if the database is another."""
+        memory = self._memory
+        began = time.monotonic()
+        while (age := memory.follow(conn)) is None:
+            log.warning("what has changed in the database cannot be told: everything is loaded anew")
+            memory = self._memory = Memory()
+        memory.news.banned = frozenset(ban.site for ban in bans.current(conn, now=now))
+        memory.news.at = began
+        return memory, age
+
     def _view(self, reading: Reading, now: datetime, *, fresh: bool = False) -> View:
         """What is to be seen now, or was a moment ago; the first in a transaction."""
-        memory = self._memory
+        memory, age = self._memory, self._memory.places.age
         if not fresh:
-            self._read_news(reading.conn, now)
+            memory, age = self._follow(reading.conn, now)
         return View(
             reading=reading,
             memory=memory,
-            age=memory.places.age,
+            age=age,
             config=self._given().at(now),
             now=now,
             banned=memory.news.banned,

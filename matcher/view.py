@@ -58,10 +58,16 @@ class Memory:
     #: It is read and changed by one thread at a time; no claim is made under it.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def follow(self, conn: Connection) -> int:
-        """Take up what has changed, first in a transaction; the age of what is read in it from here on."""
+    def follow(self, conn: Connection) -> int | None:
+        """Take up what has changed, first in a transaction; the age of what is read in it from here on.
+
+        None: nobody can say what has changed, and nothing of this memory holds any more.
+        """
         with self.lock:
-            self.places.forget(self.waiting.follow(conn))
+            changed = self.waiting.follow(conn)
+            if changed is None:
+                return None
+            self.places.forget(changed)
             return self.places.age
 
 

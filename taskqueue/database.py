@@ -5,8 +5,8 @@ Every transaction begins here, in `writing` or `reading`; the functions of the o
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,11 @@ from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from cs_config import rings
 from taskqueue import postgresql, sqlite
+
+#: Tells others that there is something new, by the topics of `rings`.
+Ring = Callable[[frozenset[str]], None]
 
 #: What is raised when the database is away or too busy: nobody's fault, try again later.
 UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeout)
@@ -73,18 +77,31 @@ def is_away(error: Exception) -> bool:
     return said not in (None, "SQLITE_ERROR")
 
 
+def ring_with(engine: Engine, ring: Ring) -> None:
+    """Have this called, with the topics, after commits of what others follow; it neither waits nor fails."""
+    engine.update_execution_options(ring=ring)
+
+
+def _nobody(_topics: frozenset[str]) -> None:
+    pass
+
+
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """One transaction that changes something; rolled back when anything is raised in it.
 
-    READ COMMITTED on PostgreSQL; on SQLite the only writer (`BEGIN IMMEDIATE`).
+    READ COMMITTED on PostgreSQL; on SQLite the only writer (`BEGIN IMMEDIATE`). After the commit it rings for
+    what others follow, where `ring_with` said how.
     """
-    if engine.dialect.name == "sqlite":
-        with sqlite.turn_to_write(engine), engine.begin() as conn:
+    turn = sqlite.turn_to_write(engine) if engine.dialect.name == "sqlite" else nullcontext()
+    with turn, engine.connect() as conn:
+        rings.taken(conn)  # of a transaction that was not committed
+        with conn.begin():
             yield conn
-    else:
-        with engine.begin() as conn:
-            yield conn
+        topics = rings.taken(conn)
+    if topics:
+        ring: Ring = engine.get_execution_options().get("ring", _nobody)
+        ring(topics)
 
 
 @contextmanager
