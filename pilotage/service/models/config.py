@@ -24,6 +24,11 @@ class NewConfig(BaseModel):
     text: str | None = Field(default=None, description="The YAML source, which keeps its comments.")
     source: str = Field(default="api", max_length=255, description="File that the text came from.")
     message: str = Field(default="", max_length=2000, description="Why.")
+    guard: list[str] = Field(
+        default_factory=list,
+        max_length=20,
+        description="Conditions such as stuck_jobs=0: where one does not hold, nothing is changed.",
+    )
 
 
 class Edits(BaseModel):
@@ -37,6 +42,18 @@ class Edits(BaseModel):
     )
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")
     message: str = Field(default="", max_length=2000, description="Why.")
+    guard: list[str] = Field(
+        default_factory=list,
+        max_length=20,
+        description="Conditions such as stuck_jobs=0: where one does not hold, nothing is changed.",
+    )
+
+
+class Proposed(NewConfig):
+    """A change that is only looked at: edits of single paths, or a whole configuration."""
+
+    set: dict[str, Any] = Field(default_factory=dict, description="As in `PATCH`.")
+    remove: list[str] = Field(default_factory=list, max_length=10_000, description="As in `PATCH`.")
 
 
 class DifferenceAnswer(BaseModel):

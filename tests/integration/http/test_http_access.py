@@ -73,6 +73,7 @@ ROUTES = [
     ("GET", "/config", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("PUT", "/config", TREE, set()),
     ("PATCH", "/config", {"set": {"Resources/X": 1}}, {"vo_admin", "site_admin"}),
+    ("POST", "/config/preview", {}, {"vo_admin", "site_admin"}),
     ("GET", "/config/versions", None, {"vo_admin", "site_admin"}),
     ("GET", "/config/diff?from=1", None, {"vo_admin", "site_admin"}),
     ("POST", "/config/rollback", {"version": 1}, {"vo_admin", "site_admin"}),
