@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
 
-from taskqueue import database
+from taskqueue import database, retries
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,13 @@ def utc_now() -> datetime:
 
 
 def run(
-    cycle: Callable[[datetime], object], *, name: str, every: float, stop: Event, clock: Clock = utc_now
+    cycle: Callable[[datetime], object],
+    *,
+    name: str,
+    every: float,
+    stop: Event,
+    woken: Event | None = None,
+    clock: Clock = utc_now,
 ) -> None:
     """Call `cycle` until `stop` is set.
 
@@ -26,12 +32,16 @@ def run(
         cycle: One piece of work; what it returns goes to the log where it says anything.
         name: Of the agent, for the log.
         every: Seconds between the end of one cycle and the start of the next.
-        stop: Ends the loop, also while it waits.
+        stop: Ends the loop, also while it waits, unless there is another event that wakes it.
+        woken: Begins the next cycle at once; to be set with `stop` as well.
         clock: Tells the time that each cycle gets.
     """
+    woken = woken or stop
     while not stop.is_set():
         once(cycle, name=name, clock=clock)
-        stop.wait(every)
+        woken.wait(every)
+        if woken is not stop:
+            woken.clear()
 
 
 def once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_now) -> bool:
@@ -41,7 +51,7 @@ def once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_n
         Whether it came through.
     """
     try:
-        result = cycle(clock())
+        result = retries.carry_out(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is away, next try in the next cycle: %s", name, error)
         return False

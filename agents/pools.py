@@ -108,6 +108,7 @@ def _refresh(mine: Turn, config: Configuration, vo: str) -> dict[str, mapping.Ch
         pool_refresh.lock(conn, digests)
         queue_classes.sync(conn, vo=vo, classes=configured_classes(config, vo), **of)
         changed = mapping.resolve_all(conn, vo=vo, digests=digests, **of)
+        queue_classes.prune(conn, vo)
     return dict(changed or {})
 
 

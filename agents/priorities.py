@@ -51,7 +51,7 @@ class Look:
 
     fence: int  #: of the turn; another one means that another process looked meanwhile
     config_version: int
-    position: int  #: in the feed of changes
+    position: changes.Position  #: in the feed
     whole_at: datetime  #: when everything was weighed the last time
     appeared: frozenset[Appeared] = frozenset()  #: the feed may say the same again
 
@@ -103,17 +103,25 @@ def _look_around(
 ) -> tuple[Sequence[str], Look]:
     """The VOs to weigh anew, and what to remember once that is done."""
     if last is None or _is_whole_due(last, config, mine):
-        return priorities.vos(conn), Look(
-            fence=mine.fence,
-            config_version=config.version,
-            position=changes.position(conn),
-            whole_at=mine.now,
-        )
-    found, position = changes.read(conn, last.position)
+        return _everything(conn, config, mine)
+    read = changes.read(conn, last.position)
+    if read is None:
+        return _everything(conn, config, mine)
+    found, position = read
     ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
     appeared = priorities.appeared(conn, ids)
     vos = sorted({each.vo for each in appeared - last.appeared})
     return vos, replace(last, position=position, appeared=appeared)
+
+
+def _everything(conn: Connection, config: Configuration, mine: Turn) -> tuple[Sequence[str], Look]:
+    look = Look(
+        fence=mine.fence,
+        config_version=config.version,
+        position=changes.position(conn),
+        whole_at=mine.now,
+    )
+    return priorities.vos(conn), look
 
 
 def _is_whole_due(last: Look, config: Configuration, mine: Turn) -> bool:

@@ -18,6 +18,7 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from taskqueue import (
     blobs,
+    changes,
     database,
     known_vos,
     retention,
@@ -37,8 +38,10 @@ _FILES: Final = 50
 
 #: Answers to requests for work matter for the length of a lease.
 _MATCH_REQUESTS: Final = timedelta(days=1)
-#: A matcher that has read nothing for so long reads everything anew.
-_CHANGES: Final = timedelta(days=1)
+#: Matchers read every second; one that has read nothing for so long loads everything anew. There may be
+#: hundreds of changes a second.
+_CHANGES: Final = timedelta(hours=1)
+_CHANGES_LIMIT: Final = 10_000
 #: An empty task queue may get its next job any moment, and making it anew costs a little.
 _TASK_QUEUES: Final = timedelta(days=1)
 _IDEMPOTENCY_KEYS: Final = timedelta(days=7)
@@ -84,6 +87,11 @@ def cycle(
     removed: Counter[str] = Counter()
     for kind, step in _steps(config, vos, now):
         removed[kind] += _repeat(mine, step)
+    removed["changes"] += mine.repeat(
+        lambda conn: changes.trim(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
+        most=_CHANGES_LIMIT,
+        rounds=_ROUNDS,
+    )
     for vo in vos:
         removed["blobs"] += _remove_blobs(mine, config, vo, store)
     if mine.last is None or mine.last.date() != now.date():
@@ -105,7 +113,6 @@ def _steps(config: Configuration, vos: list[str], now: datetime) -> Iterator[tup
     yield "match requests", _of_all(retention.remove_match_requests, now - _MATCH_REQUESTS)
     yield "idempotency keys", _of_all(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
     yield "hindrances", _of_all(retention.remove_hindrances, now - _HINDRANCES)
-    yield "changes", _of_all(retention.remove_changes, now - _CHANGES)
     yield "revoked tokens", _of_all(retention.remove_revoked_tokens, now)
 
 

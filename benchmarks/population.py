@@ -17,7 +17,7 @@ from cs_config.configuration import Configuration
 from optimizers import batch, submission
 from optimizers.submitter import Submitter
 from requirements.errors import PilotageError
-from taskqueue import database, task_queues
+from taskqueue import database, queue_places
 from taskqueue.classes import RequirementClass
 
 __all__ = ["CPU_TIMES", "NOW", "SITES", "VO", "fill", "requirement_classes", "submit"]
@@ -106,7 +106,7 @@ def _more_task_queues(
     if not classes:
         return {}
     rows = [{"digest": each.digest, "vo": each.vo, "definition": each.to_json()} for each in classes]
-    conn.execute(task_queues.NEW_CLASS.of(conn), rows)
+    conn.execute(queue_places.NEW_CLASS.of(conn), rows)
     originals = [firsts[number % len(firsts)] for number in range(len(classes))]
     digests = [each.digest for each in classes]
     conn.execute(_MORE_TASK_QUEUES, {"digests": digests, "originals": originals, "now": NOW})

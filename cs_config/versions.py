@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from cs_config import differences, validate
+from cs_config import differences, rings, validate
 from cs_config.configuration import Configuration
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
 from cs_config.tables import config_imports, config_versions
@@ -177,6 +177,7 @@ def store_checked(
             conn.execute(STORE, row)
     except IntegrityError as error:
         raise VersionConflict(expected=current, current=current_version(conn)) from error
+    rings.after_commit(conn, rings.CONFIGURATION)
     return current + 1
 
 

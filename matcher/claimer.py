@@ -20,11 +20,11 @@ from sqlalchemy import Engine
 from matcher import matcher as matching
 from matcher import undelivered
 from matcher.claiming import Look
-from matcher.errors import Busy, NotInTime
+from matcher.errors import Busy, NotInTime, Unserved
 from matcher.matcher import Matcher
 from matcher.requests import MatchAnswer, MatchRequest
 from requirements.errors import PilotageError
-from taskqueue import database
+from taskqueue import database, retries
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,10 @@ _IDLE = 0.5
 _PAUSE = 0.02
 #: Seconds after which a turn that has not ended is one that never will.
 _STUCK = 60.0
+
+
+#: A request, and the leases that nobody was told of.
+_Returned = tuple[MatchRequest, tuple[str, ...]]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -74,8 +78,8 @@ class Claimer:
     def __init__(self, engine: Engine, matcher: Matcher, *, most_waiting: int = _MOST_WAITING) -> None:
         self._engine = engine
         self._matcher = matcher
-        self._tickets: queue.Queue[Ticket] = queue.Queue(most_waiting)
-        self._returned: queue.SimpleQueue[tuple[MatchRequest, MatchAnswer]] = queue.SimpleQueue()
+        self._tickets: queue.Queue[Ticket | None] = queue.Queue(most_waiting)
+        self._returned: queue.SimpleQueue[_Returned] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="claimer", daemon=True)
         self._stopping = threading.Event()
         self._turn_began = time.monotonic()
@@ -110,10 +114,16 @@ class Claimer:
             raise Busy(f"{self._tickets.maxsize} requests wait already; ask again later") from None
         return ticket
 
+    def wake(self) -> None:
+        """Look at once what has changed, also if nobody asks; whoever serves does so anyway."""
+        if self._tickets.empty():
+            with contextlib.suppress(queue.Full):
+                self._tickets.put_nowait(None)
+
     def abandon(self, ticket: Ticket) -> None:
         """Nobody waits for this answer any more; what it was given goes back."""
         if not ticket.future.cancel() and ticket.future.exception() is None:
-            self._returned.put((ticket.request, ticket.future.result()))
+            self._returned.put((ticket.request, _leases(ticket.future.result())))
 
     def _run(self) -> None:
         again: list[Ticket] = []
@@ -130,6 +140,7 @@ class Claimer:
             if not ticket.wanted:
                 ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
         try:
+            self._release_doubtful()
             again = self._serve([ticket for ticket in batch if ticket.wanted])
             self._release_returned()
             self._matcher.write_down()
@@ -145,7 +156,7 @@ class Claimer:
 
     def _next(self, *, wait: float, most: int) -> list[Ticket]:
         """All that have come in; if none has, the first that comes within `wait` seconds."""
-        batch: list[Ticket] = []
+        batch: list[Ticket | None] = []
         try:
             while len(batch) < most:
                 batch.append(
@@ -153,14 +164,14 @@ class Claimer:
                 )
         except queue.Empty:
             pass
-        return batch
+        return [ticket for ticket in batch if ticket is not None]  # None: it was woken
 
     def _serve(self, batch: Sequence[Ticket]) -> list[Ticket]:
         if not batch:
             self._matcher.refresh()
             return []
         try:
-            looks = self._matcher.serve([ticket.request for ticket in batch])
+            looks = retries.carry_out(lambda: self._matcher.serve([ticket.request for ticket in batch]))
         except Exception as error:
             if len(batch) == 1 or database.is_away(error):
                 raise
@@ -168,13 +179,19 @@ class Claimer:
             return [again for ticket in batch for again in self._turn([ticket])]
         again = self._deliver(batch, looks)
         self._matcher.settle(looks)
+        for ticket, look in zip(batch, looks, strict=True):
+            if isinstance(look, Unserved):
+                log.warning("a request could not be served with others: %s; it goes alone", look.cause)
+                again += self._turn([ticket])
         return again
 
     def _deliver(self, batch: Sequence[Ticket], looks: Sequence[Look | PilotageError]) -> list[Ticket]:
         again: list[Ticket] = []
         delivered: set[str] = set()
-        undeliverable: list[tuple[MatchRequest, MatchAnswer]] = []
+        undeliverable: list[_Returned] = []
         for ticket, look in zip(batch, looks, strict=True):
+            if isinstance(look, Unserved):
+                continue  # it will be served alone
             if isinstance(look, PilotageError):
                 ticket.refuse(look)
             elif look.in_other_hands and ticket.wanted:
@@ -182,21 +199,36 @@ class Claimer:
             else:
                 answer = matching.answer(ticket.request, look)
                 if ticket.deliver(answer):
-                    delivered.update(match.lease for match in answer.matches)
+                    delivered.update(_leases(answer))
                 elif answer.matches:
-                    undeliverable.append((ticket.request, answer))
-        for request, answer in undeliverable:
+                    undeliverable.append((ticket.request, _leases(answer)))
+        for request, leases in undeliverable:
             # The same request said twice: one of the two has its answer.
-            if delivered.isdisjoint(match.lease for match in answer.matches):
-                self._returned.put((request, answer))
+            if delivered.isdisjoint(leases):
+                self._returned.put((request, leases))
         return again
 
     def _release_returned(self) -> None:
         """Release what nobody was told of; if that fails, its lease runs out instead."""
         while not self._returned.empty():
-            request, answer = self._returned.get()
+            request, leases = self._returned.get()
             with database.writing(self._engine) as conn:
-                undelivered.release(conn, request, answer, now=self._matcher.now())
+                undelivered.release(conn, request, leases, now=self._matcher.now())
+
+    def _release_doubtful(self) -> None:
+        """Release what may have been claimed while the connection broke, before anything else is claimed."""
+        doubts = self._matcher.doubts
+        for doubt in doubts.due():
+            with database.writing(self._engine) as conn:
+                found = undelivered.release_if_claimed(
+                    conn, doubt.request, doubt.leases, now=self._matcher.now()
+                )
+            if found:
+                doubts.settle(doubt)
+
+
+def _leases(answer: MatchAnswer) -> tuple[str, ...]:
+    return tuple(match.lease for match in answer.matches)
 
 
 def _refuse_all(batch: Sequence[Ticket], error: Exception) -> None:

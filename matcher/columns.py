@@ -14,6 +14,7 @@ from typing import cast
 from cs_config import glue
 from matcher import parts
 from matcher.queue_views import QueueView
+from requirements.bits import mask_of
 from requirements.values import Value, exact, fold, lookup
 
 #: A queue that stands for all that are alike, and those.
@@ -128,16 +129,6 @@ class Columns:
             answers = sorted(masks, key=_capacity) if ordered else list(masks)
             self._made[key] = [(firsts[answer], masks[answer]) for answer in answers]
         return self._made[key]
-
-
-def mask_of(numbers: Sequence[int]) -> int:
-    """The set of these positions; they need not be in order."""
-    if not numbers:
-        return 0
-    mask = bytearray((max(numbers) >> 3) + 1)
-    for number in numbers:
-        mask[number >> 3] |= 1 << (number & 7)
-    return int.from_bytes(mask, "little")
 
 
 def _capacity(answer: Hashable) -> float:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from matcher import rules
-from matcher.bitmaps import NameBitmap, Restriction, ThresholdBitmap, bits
+from matcher.bitmaps import NameBitmap, Restriction, ThresholdBitmap
 from matcher.resource import Resource
+from requirements.bits import bits
 from requirements.values import fold
 from taskqueue.classes import RequirementClass
 

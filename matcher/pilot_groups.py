@@ -19,7 +19,7 @@ from requirements.canonical import Requirements
 from requirements.declarations import Declarations
 from requirements.flags import flags
 from taskqueue import pools
-from taskqueue.mapping import MappedPool
+from taskqueue.served_pools import MappedPool
 
 Flags = tuple[str, ...]
 #: Flags that are remembered; beyond that we start anew.

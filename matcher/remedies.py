@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from matcher import parts, rewordings, rules
-from matcher.bitmaps import bits
 from matcher.effort import Effort
 from matcher.failures import Failure
 from matcher.parts import Application, Demand, Requirement
@@ -14,6 +13,7 @@ from matcher.queue_views import QueueView
 from matcher.steps import steps
 from matcher.survey import Survey
 from requirements import evaluator
+from requirements.bits import bits
 from requirements.canonical import Requirements
 from requirements.declarations import Kind
 from requirements.record import Record

@@ -10,22 +10,26 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher.node_checks import NodeChecks
 from matcher.node_facts import Facts
-from taskqueue import queue_classes
+from taskqueue import queue_classes, served_pools
 from taskqueue.claims import Place
-from taskqueue.tables import pool_queue_classes as mapped
+from taskqueue.class_sets import has
+from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
-
-POOLS_OF_CLASS = select(mapped.c.pool_id, mapped.c.undecided).where(
-    mapped.c.queue_class_id == bindparam("queue_class_id")
-)
+from taskqueue.tables import queue_classes as classes
 
 
 def _pools_at(*, ce: bool) -> Select[Any]:
     found = (
-        select(mapped.c.pool_id, mapped.c.undecided, members.c.vo, members.c.ce, members.c.queue)
-        .join(members, members.c.queue_class_id == mapped.c.queue_class_id)
+        select(
+            mapped.c.pool_id,
+            has(mapped.c.undecided, classes.c.slot).label("undecided"),
+            *(members.c.vo, members.c.ce, members.c.queue),
+        )
+        .join(members, members.c.vo == mapped.c.vo)
+        .join(classes, classes.c.queue_class_id == members.c.queue_class_id)
         .where(
             mapped.c.pool_id.in_(bindparam("pools", expanding=True)),
+            has(mapped.c.eligible, classes.c.slot),
             members.c.site == bindparam("site"),
             members.c.vo.in_(bindparam("vos", expanding=True)),
         )
@@ -74,11 +78,8 @@ class Reader:
     def at_queue(self, address: QueueAddress, vos: Iterable[str], facts: Facts) -> Served:
         """The pools that a node of a queue with these facts may run."""
         found = _Mapped(checked=self._checked(vos))
-        for vo in vos:
-            queue_class_id = queue_classes.class_of(self.conn, vo, address)
-            if queue_class_id is not None:
-                for row in self.conn.execute(POOLS_OF_CLASS, {"queue_class_id": queue_class_id}):
-                    found.add(row.pool_id, vo, address, undecided=row.undecided)
+        for each in served_pools.for_queues(self.conn, sorted(vos), [address])[address]:
+            found.add(each.pool_id, each.vo, address, undecided=each.undecided)
         return self._served(Place(site=address.site, ce=address.ce, queue=address.queue), found, facts)
 
     def at_site(self, place: Place, pools: Iterable[str], vos: Iterable[str], facts: Facts) -> Served:
@@ -91,7 +92,7 @@ class Reader:
             rows = self.conn.execute(POOLS_AT_SITE, values)
         for row in rows:
             address = QueueAddress(site=place.site, ce=row.ce, queue=row.queue)
-            found.add(row.pool_id, row.vo, address, undecided=row.undecided)
+            found.add(row.pool_id, row.vo, address, undecided=bool(row.undecided))
         return self._served(place, found, facts)
 
     def _checked(self, vos: Iterable[str]) -> int | None:

@@ -16,12 +16,12 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import parts, queue_views
-from matcher.bitmaps import bits
-from matcher.columns import Column, Columns, mask_of
+from matcher.columns import Column, Columns
 from matcher.failures import Failure, Failures
 from matcher.parts import Demand, Part, Requirement
 from matcher.queue_views import QueueView
 from requirements import evaluator
+from requirements.bits import bits, mask_of
 from requirements.canonical import Requirements
 from requirements.declarations import Declarations
 from requirements.values import Value, fold
@@ -71,8 +71,12 @@ class Survey:
 
     def eligible(self, demand: Demand) -> int:
         """The candidates that fail nothing."""
+        return self.fulfilling(parts.parts(demand))
+
+    def fulfilling(self, asked: Iterable[Part]) -> int:
+        """The candidates that fail none of these parts."""
         found = self.candidates
-        for part in parts.parts(demand):
+        for part in asked:
             found &= self._fulfilled(part)
         return found
 

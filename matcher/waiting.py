@@ -28,17 +28,23 @@ class Waiting:
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
         self._remembered: dict[tuple[Resource, frozenset[str]], Sequence[TaskQueue]] = {}
-        self._position: int | None = None  # in the feed; None: nothing is loaded
+        self._position: changes.Position | None = None  # in the feed; None: nothing is loaded
 
-    def follow(self, conn: Connection) -> frozenset[str]:
-        """Take up what has changed; the VOs whose mapping did. The first time, load everything."""
+    def follow(self, conn: Connection) -> frozenset[str] | None:
+        """Take up what has changed; the VOs whose mapping did. The first time, load everything.
+
+        None: nobody can say what has changed; this and all else that is remembered of the database is void.
+        """
         if self._position is None:
             position = changes.position(conn)
             for each in task_queues.occupied(conn):
                 self._add(each)
             self._position = position
             return frozenset()
-        found, position = changes.read(conn, self._position)
+        read = changes.read(conn, self._position)
+        if read is None:
+            return None
+        found, position = read
         ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
         if ids:
             self._look_again(conn, ids)

@@ -20,6 +20,8 @@ from optimizers import plugins, rq_tasks
 from optimizers.doorbell import QUEUE
 from optimizers.rq_tasks import Workshop
 from taskqueue import database
+from taskqueue.bells.bell import quietly
+from taskqueue.bells.redis_wire import RedisWire
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,8 @@ def run(database_url: str, redis_url: str, *, burst: bool = False) -> None:
         burst: End when nothing is left to do.
     """
     workshop = rq_tasks.open_workshop(database_url)
+    # The processes that it forks are too short-lived for a bell with threads.
+    database.ring_with(workshop.engine, quietly(RedisWire(redis_url)))
     plugins.installed()
     stopping = Event()
     while not stopping.is_set():

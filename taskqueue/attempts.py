@@ -81,6 +81,7 @@ class Attempt:
     output: str | None  #: blob of the output archive
     phases: str | None  #: JSON list of `progress.Phase`; None: nothing was said
     local_jobs: str | None  #: JSON object: numbers of local jobs by their state
+    quarantined: bool  #: open when commits had been lost; what its pilot said last may be among them
 
 
 def get(conn: Connection, lease: str) -> Attempt:

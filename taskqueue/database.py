@@ -5,8 +5,8 @@ Every transaction begins here, in `writing` or `reading`; the functions of the o
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,11 @@ from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from cs_config import rings
 from taskqueue import postgresql, sqlite
+
+#: Tells others that there is something new, by the topics of `rings`.
+Ring = Callable[[frozenset[str]], None]
 
 #: What is raised when the database is away or too busy: nobody's fault, try again later.
 UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeout)
@@ -73,18 +77,31 @@ def is_away(error: Exception) -> bool:
     return said not in (None, "SQLITE_ERROR")
 
 
+def ring_with(engine: Engine, ring: Ring) -> None:
+    """Have this called, with the topics, after commits of what others follow; it neither waits nor fails."""
+    engine.update_execution_options(ring=ring)
+
+
+def _nobody(_topics: frozenset[str]) -> None:
+    pass
+
+
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """One transaction that changes something; rolled back when anything is raised in it.
 
-    READ COMMITTED on PostgreSQL; on SQLite the only writer (`BEGIN IMMEDIATE`).
+    READ COMMITTED on PostgreSQL; on SQLite the only writer (`BEGIN IMMEDIATE`). After the commit it rings for
+    what others follow, where `ring_with` said how.
     """
-    if engine.dialect.name == "sqlite":
-        with sqlite.turn_to_write(engine), engine.begin() as conn:
+    turn = sqlite.turn_to_write(engine) if engine.dialect.name == "sqlite" else nullcontext()
+    with turn, engine.connect() as conn:
+        rings.taken(conn)  # of a transaction that was not committed
+        with conn.begin():
             yield conn
-    else:
-        with engine.begin() as conn:
-            yield conn
+        topics = rings.taken(conn)
+    if topics:
+        ring: Ring = engine.get_execution_options().get("ring", _nobody)
+        ring(topics)
 
 
 @contextmanager
@@ -94,6 +111,39 @@ def reading(engine: Engine) -> Iterator[Connection]:
         conn = conn.execution_options(postgresql_readonly=True, deferred=True)
         with conn.begin():
             yield conn
+
+
+class Reading:
+    """A transaction that changes nothing, begun when it is asked for."""
+
+    def __init__(self, engine: Engine, stack: ExitStack) -> None:
+        self._engine = engine
+        self._stack = stack
+        self._conn: Connection | None = None
+
+    @property
+    def conn(self) -> Connection:
+        """In the transaction."""
+        if self._conn is None:
+            self._conn = self._stack.enter_context(reading(self._engine))
+        return self._conn
+
+
+@contextmanager
+def reading_if_asked(engine: Engine) -> Iterator[Reading]:
+    """As `reading`, for those who may have no question: they do not go to the server at all."""
+    with ExitStack() as stack:
+        yield Reading(engine, stack)
+
+
+@contextmanager
+def each_alone(engine: Engine) -> Iterator[Connection]:
+    """Every statement is a transaction of its own, made when the statement returns.
+
+    For PostgreSQL, where a transaction of one statement then costs one way to the server and back.
+    """
+    with engine.connect() as conn:
+        yield conn.execution_options(isolation_level="AUTOCOMMIT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

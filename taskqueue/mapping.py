@@ -1,4 +1,4 @@
-"""The mapping of pools to queues, stored over queue classes.
+"""The mapping of pools to queues, stored over queue classes: for each pool the set of those that it fits.
 
 A mapping is written only while the VO's queue classes are of the version that it was computed from; see
 `queue_classes`. Only differences are written, and a transaction shows them all at once.
@@ -8,23 +8,31 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, insert, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, delete, select, update
+from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
+from requirements.bits import mask_of
 from taskqueue import changes, pools, queue_classes
-from taskqueue.tables import pool_queue_classes as mapped
-from taskqueue.tables import queue_class_members as members
+from taskqueue.tables import pool_mappings as mapped
+from taskqueue.tables import pool_queue_classes as mapped_before
 from taskqueue.tables import submit_pools
+from taskqueue.upserts import Twins, Upsert
 from taskqueue.views import pool_queues
 
 #: Keys in one statement; SQLite takes no more than 32,766 values.
 BATCH = 1000
 
-#: Of one pool: its eligible queue classes, and whether it is undecided there.
-_OfPool = Mapping[int, bool]
-
 _VO: BindParameter[str] = bindparam("the_vo")
 _POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
+
+
+def _put(insert: Upsert) -> Insert:
+    new = insert.excluded
+    return insert.on_conflict_do_update(
+        index_elements=["pool_id"], set_={"eligible": new.eligible, "undecided": new.undecided}
+    )
+
 
 LOCK_POOLS = (
     select(submit_pools.c.pool_id)
@@ -33,20 +41,12 @@ LOCK_POOLS = (
     .with_for_update()
 )
 
-MAPPED = select(mapped.c.pool_id, mapped.c.queue_class_id, mapped.c.undecided).where(
-    mapped.c.pool_id.in_(_POOLS)
-)
+MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(_POOLS))
 
-#: With the names of the binds of TURN and UNMAP.
-MAP = insert(mapped).values(
-    pool_id=bindparam("the_pool"), queue_class_id=bindparam("the_class"), undecided=bindparam("is_undecided")
-)
+PUT = Twins(mapped, _put)
 
-_IS_PAIR = and_(mapped.c.pool_id == bindparam("the_pool"), mapped.c.queue_class_id == bindparam("the_class"))
-
-TURN = update(mapped).where(_IS_PAIR).values(undecided=bindparam("is_undecided"))
-
-UNMAP = delete(mapped).where(_IS_PAIR)
+#: What a process of the release before has written: it is out of date from now on.
+REMOVE_BEFORE = delete(mapped_before).where(mapped_before.c.pool_id.in_(_POOLS))
 
 REFRESHED = (
     update(submit_pools)
@@ -66,15 +66,13 @@ ELIGIBLE = (
 
 WITH_QUEUES = select(pool_queues.c.pool_id).where(pool_queues.c.pool_id.in_(_POOLS)).distinct()
 
-AT_SITES = (
-    select(members.c.vo, members.c.site, members.c.ce, members.c.queue, mapped.c.pool_id, mapped.c.undecided)
-    .join(mapped, mapped.c.queue_class_id == members.c.queue_class_id)
-    .where(
-        members.c.vo.in_(bindparam("vos", expanding=True)),
-        members.c.site.in_(bindparam("sites", expanding=True)),
-    )
-    .order_by(mapped.c.pool_id)
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classes:
+    """The queue classes of one pool, as sets of slots."""
+
+    eligible: int
+    undecided: int = 0  #: those of them where only some nodes may do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +87,8 @@ class Change:
         return bool(self.gained or self.lost or self.turned)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappedPool:
-    """A pool as it stands to a queue that is eligible for it."""
-
-    pool_id: str
-    vo: str
-    undecided: bool  #: whether the node decides
+_NO_CHANGE = Change(gained=0, lost=0)
+_NONE = Classes(eligible=0)
 
 
 def resolve(
@@ -144,22 +137,36 @@ def resolve_all(
         What changed for each of the pools that exist. None: the VO's queue classes are of another version,
         nothing was written; take the current configuration, sync, compute again.
     """
-    there = [pool_id for ids in _batches(digests) for pool_id in _lock(conn, vo, ids)]
+    there = _lock(conn, vo, digests)
     if queue_classes.hold(conn, vo) != (config_version, expiries):
         return None
-    class_ids = queue_classes.ids(conn, vo)
-    changed: dict[str, Change] = {}
-    for pool_ids in _batches(there):
-        wanted = {
-            pool_id: {class_ids[digest]: undecided for digest, undecided in digests[pool_id].items()}
-            for pool_id in pool_ids
-        }
-        changed |= _write(conn, wanted)
-        of = {"now": now, "version": config_version, "its_expiries": expiries}
-        conn.execute(REFRESHED, {"pool_ids": pool_ids, **of})
-    if any(changed.values()):
-        changes.append(conn, "mapping", [vo], now=now)
-    return changed
+    slots = queue_classes.slots(conn, vo)
+    wanted = {pool_id: _as_sets(digests[pool_id], slots) for pool_id in there}
+    return _store(conn, vo, wanted, config_version=config_version, expiries=expiries, now=now)
+
+
+def refresh_all(
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    slots: Mapping[str, int],
+    wanted: Mapping[str, Classes],
+    now: datetime,
+) -> Mapping[str, Change] | None:
+    """The same for those who know the slots: `wanted` has the classes of each pool by them.
+
+    Returns:
+        None: the VO's queue classes are of another version, or have other slots; nothing was written.
+    """
+    there = _lock(conn, vo, wanted)
+    if queue_classes.hold(conn, vo) != (config_version, expiries):
+        return None
+    if not slots.items() <= queue_classes.slots(conn, vo).items():
+        return None
+    found = {pool_id: wanted[pool_id] for pool_id in there}
+    return _store(conn, vo, found, config_version=config_version, expiries=expiries, now=now)
 
 
 def with_queues(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
@@ -177,60 +184,66 @@ def eligible_queues_of(conn: Connection, pool_id: str) -> list[QueueAddress]:
     return [QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in rows]
 
 
-def pools_for_queues(
-    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
-) -> Mapping[QueueAddress, list[str]]:
-    """For each of the queues the ids of the pools of these VOs that it is eligible for, maybe none."""
-    found = mapped_to_queues(conn, vos, addresses)
-    return {address: [each.pool_id for each in of_queue] for address, of_queue in found.items()}
+def _lock(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
+    """Those of the pools that exist, locked in order."""
+    return [
+        pool_id
+        for ids in _batches(pool_ids)
+        for pool_id in conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": ids}).scalars()
+    ]
 
 
-def mapped_to_queues(
-    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
-) -> Mapping[QueueAddress, list[MappedPool]]:
-    """The same, with whether only some nodes of the queue may do."""
-    found: dict[QueueAddress, list[MappedPool]] = {address: [] for address in addresses}
-    for sites in _batches({address.site for address in addresses}):
-        for row in conn.execute(AT_SITES, {"vos": sorted(vos), "sites": sites}):
-            of_queue = found.get(QueueAddress(site=row.site, ce=row.ce, queue=row.queue))
-            if of_queue is not None:
-                of_queue.append(MappedPool(pool_id=row.pool_id, vo=row.vo, undecided=row.undecided))
-    return found
+def _as_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> Classes:
+    return Classes(
+        eligible=mask_of([slots[digest] for digest in digests]),
+        undecided=mask_of([slots[digest] for digest, undecided in digests.items() if undecided]),
+    )
 
 
-def _lock(conn: Connection, vo: str, pool_ids: Sequence[str]) -> Sequence[str]:
-    return conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": pool_ids}).scalars().all()
+def _store(
+    conn: Connection,
+    vo: str,
+    wanted: Mapping[str, Classes],
+    *,
+    config_version: int,
+    expiries: int,
+    now: datetime,
+) -> dict[str, Change]:
+    changed: dict[str, Change] = {}
+    of = {"now": now, "version": config_version, "its_expiries": expiries}
+    for pool_ids in _batches(wanted):
+        changed |= _write(conn, vo, {pool_id: wanted[pool_id] for pool_id in pool_ids})
+        conn.execute(REFRESHED, {"pool_ids": pool_ids, **of})
+    if any(changed.values()):
+        changes.append(conn, "mapping", [vo], now=now)
+    return changed
 
 
-def _write(conn: Connection, wanted: Mapping[str, _OfPool]) -> dict[str, Change]:
-    stored: dict[str, dict[int, bool]] = {pool_id: {} for pool_id in wanted}
-    for row in conn.execute(MAPPED, {"pool_ids": list(wanted)}):
-        stored[row.pool_id][row.queue_class_id] = row.undecided
-    gained = {pool_id: _without(wanted[pool_id], stored[pool_id]) for pool_id in wanted}
-    lost = {pool_id: _without(stored[pool_id], wanted[pool_id]) for pool_id in wanted}
-    turned = {pool_id: _turned(wanted[pool_id], stored[pool_id]) for pool_id in wanted}
-    for statement, pairs in ((MAP, gained), (TURN, turned), (UNMAP, lost)):
-        if rows := list(_rows(pairs, undecided=statement is not UNMAP)):
-            conn.execute(statement, rows)
-    return {
-        pool_id: Change(gained=len(gained[pool_id]), lost=len(lost[pool_id]), turned=len(turned[pool_id]))
-        for pool_id in wanted
+def _write(conn: Connection, vo: str, wanted: Mapping[str, Classes]) -> dict[str, Change]:
+    stored = {
+        row.pool_id: Classes(eligible=row.eligible, undecided=row.undecided)
+        for row in conn.execute(MAPPED, {"pool_ids": list(wanted)})
     }
+    rows = [
+        {"pool_id": pool_id, "vo": vo, "eligible": new.eligible, "undecided": new.undecided}
+        for pool_id, new in wanted.items()
+        if stored.get(pool_id) != new
+    ]
+    if rows:
+        conn.execute(PUT.of(conn), rows)
+    conn.execute(REMOVE_BEFORE, {"pool_ids": list(wanted)})
+    return {pool_id: _change(stored.get(pool_id, _NONE), new) for pool_id, new in wanted.items()}
 
 
-def _without(these: _OfPool, those: _OfPool) -> _OfPool:
-    return {each: undecided for each, undecided in these.items() if each not in those}
-
-
-def _turned(wanted: _OfPool, stored: _OfPool) -> _OfPool:
-    return {each: undecided for each, undecided in wanted.items() if stored.get(each, undecided) != undecided}
-
-
-def _rows(pairs: Mapping[str, _OfPool], *, undecided: bool) -> Iterator[dict[str, object]]:
-    for pool_id, classes in pairs.items():
-        for class_id in sorted(classes):
-            row: dict[str, object] = {"the_pool": pool_id, "the_class": class_id}
-            yield {**row, "is_undecided": classes[class_id]} if undecided else row
+def _change(old: Classes, new: Classes) -> Change:
+    if old == new:
+        return _NO_CHANGE
+    both = old.eligible & new.eligible
+    return Change(
+        gained=(new.eligible & ~old.eligible).bit_count(),
+        lost=(old.eligible & ~new.eligible).bit_count(),
+        turned=((old.undecided ^ new.undecided) & both).bit_count(),
+    )
 
 
 def _batches(keys: Collection[str]) -> Iterator[Sequence[str]]:

@@ -20,6 +20,7 @@ VOS_BEHIND = (
     .where(
         or_(
             pools.IS_OF_OLDER,
+            pools.IS_NOT_OURS,
             submit_pools.c.refreshed_at.is_(None),
             submit_pools.c.refreshed_at < bindparam("refreshed_before"),
         )

@@ -15,7 +15,7 @@ from sqlalchemy.sql.dml import Insert
 from taskqueue import changes
 from taskqueue.errors import PoolNotFound
 from taskqueue.states import FINAL, JobStatus
-from taskqueue.tables import jobs, submit_pools
+from taskqueue.tables import jobs, pool_mappings, pool_queue_classes, submit_pools
 from taskqueue.upserts import Twins, Upsert
 
 #: Ids in one statement; SQLite takes no more than 32,766 values.
@@ -42,9 +42,20 @@ IS_OF_OLDER = or_(
     ),
 )
 
+#: Its mapping was never stored, or was changed by a process of the release before.
+IS_NOT_OURS = or_(
+    ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id),
+    exists().where(pool_queue_classes.c.pool_id == submit_pools.c.pool_id),
+)
+
 ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
     submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
 )
+
+REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.original).order_by(
+    submit_pools.c.pool_id
+)
+REQUIREMENTS_OF = REQUIREMENTS.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
 
 #: What a refresh has to look at: computed from another configuration, or long ago, or never.
 OUTDATED = (
@@ -53,6 +64,7 @@ OUTDATED = (
         submit_pools.c.vo == bindparam("vo"),
         or_(
             IS_OF_OLDER,
+            IS_NOT_OURS,
             submit_pools.c.refreshed_at.is_(None),
             submit_pools.c.refreshed_at < bindparam("refreshed_before"),
         ),
@@ -202,3 +214,12 @@ def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: i
     deleted = conn.execute(DELETE_UNUSED, {"before": before, "pool_ids": unused}).all()
     changes.append(conn, "mapping", sorted({row.vo for row in deleted}), now=now)
     return [row.pool_id for row in deleted]
+
+
+def requirements(conn: Connection, vos: Collection[str] | None) -> dict[str, dict[str, str]]:
+    """What the pools of these VOs (None: of all) ask, JSON as first written, by VO and id."""
+    rows = conn.execute(REQUIREMENTS) if vos is None else conn.execute(REQUIREMENTS_OF, {"vos": sorted(vos)})
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row.vo, {})[row.pool_id] = row.original
+    return found

@@ -4,18 +4,35 @@ They are those of one configuration version a VO, after so many of its expiries:
 expired is a newer one. Who writes something that was computed from them holds that until the transaction
 ends (`hold`), so that nothing old is written after something newer has landed. Lock order: pools by id,
 then the versions of VOs by name.
+
+Each class has a slot, its bit in the mappings of the VO's pools. A slot is given again only after no
+mapping has it any more (`prune`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, or_, select
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
 from cs_config.queue_classes import QueueClass
 from taskqueue import changes
-from taskqueue.tables import pool_queue_classes as mapped
+from taskqueue.tables import pool_mappings, submit_pools
+from taskqueue.tables import pool_queue_classes as mapped_before
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_class_versions as versions
 from taskqueue.tables import queue_classes as table
@@ -37,10 +54,6 @@ def _advance(insert: Upsert) -> Insert:
     ).returning(versions.c.vo)
 
 
-def _add_class(insert: Upsert) -> Insert:
-    return insert.on_conflict_do_nothing(index_elements=["vo", "digest"])
-
-
 def _put_member(insert: Upsert) -> Insert:
     return insert.on_conflict_do_update(
         index_elements=["vo", "site", "ce", "queue"],
@@ -50,14 +63,21 @@ def _put_member(insert: Upsert) -> Insert:
 
 #: Takes the VO's version row for this transaction alone; no row comes back when a newer version is there.
 ADVANCE = Twins(versions, _advance)
-ADD_CLASS = Twins(table, _add_class)
 PUT_MEMBER = Twins(members, _put_member)
 
 VERSION = select(versions.c.config_version, versions.c.expiries).where(versions.c.vo == _VO)
 #: FOR SHARE: a newer version waits until what was computed from this one is written.
 HOLD_VERSION = VERSION.with_for_update(read=True)
 
-CLASSES = select(table.c.digest, table.c.queue_class_id).where(table.c.vo == _VO)
+CLASSES = select(table.c.digest, table.c.queue_class_id, table.c.slot).where(table.c.vo == _VO)
+ADD_CLASS = insert(table)
+#: To what a process of the release before has added.
+GIVE_SLOT = (
+    update(table)
+    .where(table.c.vo == _VO, table.c.digest == bindparam("the_digest"))
+    .values(slot=bindparam("its_slot"))
+)
+WITHOUT_SLOT = select(exists().where(table.c.vo == _VO, table.c.slot.is_(None)))
 
 MEMBERS = select(members.c.site, members.c.ce, members.c.queue, members.c.queue_class_id).where(
     members.c.vo == _VO
@@ -74,12 +94,34 @@ CLASS_OF = select(members.c.queue_class_id).where(_IS_QUEUE)
 
 REMOVE_MEMBER = delete(members).where(_IS_QUEUE)
 
-#: Empty, and no pool is mapped to it any more.
+_computed_before = (
+    exists()
+    .where(
+        pool_mappings.c.pool_id == submit_pools.c.pool_id,
+        submit_pools.c.vo == versions.c.vo,
+        or_(
+            submit_pools.c.config_version != versions.c.config_version,
+            submit_pools.c.expiries != versions.c.expiries,
+        ),
+    )
+    .correlate(versions)
+)
+#: Empty, while all mappings are of this version: none of them has it.
 PRUNE_CLASSES = delete(table).where(
     table.c.vo == _VO,
     ~exists().where(members.c.queue_class_id == table.c.queue_class_id),
-    ~exists().where(mapped.c.queue_class_id == table.c.queue_class_id),
+    ~exists().where(mapped_before.c.queue_class_id == table.c.queue_class_id),
+    exists().where(versions.c.vo == _VO, ~_computed_before),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The queue classes of a VO in one configuration version: what is stored while the version is."""
+
+    config_version: int
+    expiries: int
+    classes: Sequence[QueueClass]
 
 
 def version(conn: Connection, vo: str) -> int | None:
@@ -94,9 +136,17 @@ def hold(conn: Connection, vo: str) -> tuple[int, int] | None:
     return None if row is None else (row.config_version, row.expiries)
 
 
-def ids(conn: Connection, vo: str) -> dict[str, int]:
-    """The id of each queue class of the VO by its digest."""
-    return {row.digest: row.queue_class_id for row in conn.execute(CLASSES, {"the_vo": vo})}
+def slots(conn: Connection, vo: str) -> dict[str, int]:
+    """The slot of each queue class of the VO by its digest."""
+    rows = conn.execute(CLASSES, {"the_vo": vo})
+    return {row.digest: row.slot for row in rows if row.slot is not None}
+
+
+def with_new(taken: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
+    """The slots of classes, the lowest free ones for those that have none: the same for all who ask."""
+    used = set(taken.values())
+    free = (slot for slot in count() if slot not in used)
+    return {**taken, **dict(zip(sorted(set(digests) - taken.keys()), free))}  # noqa: B905  (free is endless)
 
 
 def class_of(conn: Connection, vo: str, queue: QueueAddress) -> int | None:
@@ -113,6 +163,7 @@ def sync(
     expiries: int = 0,
     classes: Sequence[QueueClass],
     now: datetime,
+    before: Known | None = None,
 ) -> bool:
     """Make the stored queue classes of a VO those of a configuration version; only differences are written.
 
@@ -123,36 +174,81 @@ def sync(
         expiries: How many of its moments of expiry have passed.
         classes: All of the VO.
         now: The time.
+        before: Those of another version: where it is the stored one, the members need not be read.
 
     Returns:
         Whether they are now of this version; False: a newer one is there already, and stays.
     """
-    stored = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
-    if stored is not None and tuple(stored) == (config_version, expiries):
+    row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
+    stored = None if row is None else tuple(row)
+    if stored == (config_version, expiries):
+        if conn.scalar(WITHOUT_SLOT, {"the_vo": vo}):
+            _add(conn, vo, classes)
         return True
-    row = {"vo": vo, "config_version": config_version, "expiries": expiries}
-    if conn.execute(ADVANCE.of(conn), row).first() is None:
+    advanced = {"vo": vo, "config_version": config_version, "expiries": expiries}
+    if conn.execute(ADVANCE.of(conn), advanced).first() is None:
         return False
     class_ids = _add(conn, vo, classes)
-    wanted = {queue: class_ids[each.digest] for each in classes for queue in each.queues}
-    if _write_members(conn, vo, wanted):
+    if before is not None and stored == (before.config_version, before.expiries):
+        old, new = _differing(before.classes, classes), _differing(classes, before.classes)
+        is_other = _write_members(conn, vo, stored=_in(old, class_ids), wanted=_in(new, class_ids))
+    else:
+        is_other = _write_members(conn, vo, stored=_stored(conn, vo), wanted=_in(classes, class_ids))
+    if is_other:
         changes.append(conn, "mapping", [vo], now=now)
-    conn.execute(PRUNE_CLASSES, {"the_vo": vo})
     return True
 
 
+def prune(conn: Connection, vo: str) -> None:
+    """Remove classes that no queue and no mapping has; they stay while a mapping is of another version."""
+    conn.execute(PRUNE_CLASSES, {"the_vo": vo})
+
+
 def _add(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> dict[str, int]:
-    rows = [{"vo": vo, "digest": digest} for digest in sorted({each.digest for each in classes})]
-    if rows:
-        conn.execute(ADD_CLASS.of(conn), rows)
-    return ids(conn, vo)
+    """Store the classes that are new, each with a slot; the ids of all."""
+    stored = {row.digest: row for row in conn.execute(CLASSES, {"the_vo": vo})}
+    wanted = {each.digest for each in classes} | {
+        digest for digest, row in stored.items() if row.slot is None
+    }
+    taken = {digest: row.slot for digest, row in stored.items() if row.slot is not None}
+    given = with_new(taken, wanted)
+    if late := [_slot(vo, digest, given[digest]) for digest in sorted(stored.keys() - taken.keys())]:
+        conn.execute(GIVE_SLOT, late)
+    new = sorted(wanted - stored.keys())
+    if new:
+        conn.execute(ADD_CLASS, [{"vo": vo, "digest": digest, "slot": given[digest]} for digest in new])
+        return {row.digest: row.queue_class_id for row in conn.execute(CLASSES, {"the_vo": vo})}
+    return {digest: row.queue_class_id for digest, row in stored.items()}
 
 
-def _write_members(conn: Connection, vo: str, wanted: Mapping[QueueAddress, int]) -> bool:
-    stored = {
+def _slot(vo: str, digest: str, slot: int) -> dict[str, object]:
+    return {"the_vo": vo, "the_digest": digest, "its_slot": slot}
+
+
+def _named(vo: str, queue: QueueAddress) -> dict[str, object]:
+    return {"the_vo": vo, "the_site": queue.site, "the_ce": queue.ce, "the_queue": queue.queue}
+
+
+def _differing(these: Sequence[QueueClass], those: Sequence[QueueClass]) -> Iterator[QueueClass]:
+    """Those of these classes that are not among those, or with other queues."""
+    queues = {each.digest: each.queues for each in those}
+    return (each for each in these if queues.get(each.digest) != each.queues)
+
+
+def _in(classes: Iterable[QueueClass], class_ids: Mapping[str, int]) -> dict[QueueAddress, int]:
+    return {queue: class_ids[each.digest] for each in classes for queue in each.queues}
+
+
+def _stored(conn: Connection, vo: str) -> dict[QueueAddress, int]:
+    return {
         QueueAddress(site=row.site, ce=row.ce, queue=row.queue): row.queue_class_id
         for row in conn.execute(MEMBERS, {"the_vo": vo})
     }
+
+
+def _write_members(
+    conn: Connection, vo: str, *, stored: Mapping[QueueAddress, int], wanted: Mapping[QueueAddress, int]
+) -> bool:
     put = [
         {"vo": vo, "site": queue.site, "ce": queue.ce, "queue": queue.queue, "queue_class_id": class_id}
         for queue, class_id in sorted(wanted.items())
@@ -164,7 +260,3 @@ def _write_members(conn: Connection, vo: str, wanted: Mapping[QueueAddress, int]
     if put:
         conn.execute(PUT_MEMBER.of(conn), put)
     return bool(put or gone)
-
-
-def _named(vo: str, queue: QueueAddress) -> dict[str, object]:
-    return {"the_vo": vo, "the_site": queue.site, "the_ce": queue.ce, "the_queue": queue.queue}

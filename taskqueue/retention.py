@@ -26,7 +26,6 @@ from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
 from taskqueue.tables import (
     attempts,
     blobs,
-    changes,
     descriptions,
     hindrances,
     idempotency_keys,
@@ -116,7 +115,6 @@ def _remove(table: Table, is_old: ColumnElement[bool]) -> Delete:
 REMOVE_MATCH_REQUESTS = _remove(match_requests, match_requests.c.at < _BEFORE)
 REMOVE_IDEMPOTENCY_KEYS = _remove(idempotency_keys, idempotency_keys.c.at < _BEFORE)
 REMOVE_HINDRANCES = _remove(hindrances, hindrances.c.until < _BEFORE)
-REMOVE_CHANGES = _remove(changes, changes.c.at < _BEFORE)
 REMOVE_REVOKED_TOKENS = _remove(revoked_tokens, revoked_tokens.c.expires_at < _BEFORE)
 REMOVE_PILOTS = _remove(
     pilots,
@@ -172,11 +170,6 @@ def remove_match_requests(conn: Connection, *, before: datetime, limit: int) -> 
 def remove_idempotency_keys(conn: Connection, *, before: datetime, limit: int) -> int:
     """Remove keys of submissions of before that time; they are kept seven days."""
     return conn.execute(REMOVE_IDEMPOTENCY_KEYS, {"before": before, "limit": limit}).rowcount
-
-
-def remove_changes(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Remove changes that every matcher has read, or is too late to read."""
-    return conn.execute(REMOVE_CHANGES, {"before": before, "limit": limit}).rowcount
 
 
 def remove_hindrances(conn: Connection, *, before: datetime, limit: int) -> int:

@@ -38,9 +38,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
+from taskqueue.class_sets import has
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs, task_queues, waiting_jobs
-from taskqueue.tables import pool_queue_classes as mapped
+from taskqueue.tables import jobs, queue_classes, task_queues, waiting_jobs
+from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_class_versions as versions
 
@@ -51,8 +52,8 @@ _BATCH: Final = 1000
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 
-def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
-    """The current mapping decides, not what the matcher remembers of it.
+def eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
+    """Of a job: the current mapping decides, not what the matcher remembers of it.
 
     Some queue of the place has to be eligible. What is not stated is empty; without a site no queue is there.
     Where nodes decide, their facts must have been checked with the configuration that the mapping is of; if
@@ -60,9 +61,11 @@ def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: 
     """
     here = (
         select(mapped.c.pool_id)
-        .join(members, members.c.queue_class_id == mapped.c.queue_class_id)
+        .join(members, members.c.vo == mapped.c.vo)
+        .join(queue_classes, queue_classes.c.queue_class_id == members.c.queue_class_id)
         .where(
             mapped.c.pool_id == jobs.c.submit_pool,
+            has(mapped.c.eligible, queue_classes.c.slot),
             members.c.vo == jobs.c.vo,
             members.c.site == site,
             or_(ce == "", members.c.ce == ce),
@@ -74,7 +77,7 @@ def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: 
         select(versions.c.config_version).where(versions.c.vo == jobs.c.vo).correlate(jobs).scalar_subquery()
     )
     # Never null: of what was not checked, the opposite has to hold as well.
-    fits = or_(~mapped.c.undecided, func.coalesce(current == checked, false()))
+    fits = or_(~has(mapped.c.undecided, queue_classes.c.slot), func.coalesce(current == checked, false()))
     everywhere = or_(queue != "", ~here.where(~fits).exists())
     return or_(jobs.c.submit_pool.is_(None), and_(here.where(fits).exists(), everywhere))
 
@@ -89,14 +92,20 @@ HERE: Mapping[str, BindParameter[Any]] = {
 def claimable(
     task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
 ) -> Select[int]:
-    """The jobs of a task queue that may be taken, the user's priority first, then first in, first out."""
+    """The jobs of a task queue that may be taken for a place, in the order of a claim."""
+    return in_order(task_queue_id).where(
+        eligible_here(*outer, site=site, ce=ce, queue=queue, checked=checked)
+    )
+
+
+def in_order(task_queue_id: Any) -> Select[int]:
+    """The jobs that wait in a task queue, the user's priority first, then first in, first out."""
     return (
         select(waiting_jobs.c.job_id)
         .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
         .where(
             waiting_jobs.c.task_queue_id == task_queue_id,
             jobs.c.status == JobStatus.WAITING.value,
-            _eligible_here(*outer, site=site, ce=ce, queue=queue, checked=checked),
         )
         .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     )
@@ -104,7 +113,8 @@ def claimable(
 
 CLAIMED = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id, jobs.c.parameters)
 _TAKEN = (waiting_jobs.c.job_id, waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
-_GIVEN = {
+#: What a job becomes that is taken, but for its site.
+GIVEN: Mapping[str, Any] = {
     "status": JobStatus.MATCHED.value,
     "minor_status": ASSIGNED,
     "application_status": "",
@@ -153,7 +163,7 @@ def _give_postgresql() -> ReturningUpdate[Any]:
     return (
         update(jobs)
         .where(jobs.c.job_id == given.c.job_id, jobs.c.status == JobStatus.WAITING.value)
-        .values(site=given.c.site, **_GIVEN)
+        .values(site=given.c.site, **GIVEN)
         .returning(*CLAIMED)
     )
 
@@ -167,7 +177,7 @@ LEAVE_SQLITE = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_JOB_IDS)).r
 GIVE_SQLITE = (
     update(jobs)
     .where(jobs.c.job_id.in_(_JOB_IDS), jobs.c.status == JobStatus.WAITING.value)
-    .values(site=bindparam("at_site"), **_GIVEN)
+    .values(site=bindparam("at_site"), **GIVEN)
     .returning(*CLAIMED)
 )
 

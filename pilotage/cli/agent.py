@@ -26,6 +26,7 @@ def agent(
         bool, typer.Option("--once", help="One cycle of each, tell what it did, and end.")
     ] = False,
     database_url: options.DatabaseUrl = None,
+    redis_url: options.RedisUrl = None,
     log_level: options.LogLevel = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
@@ -34,10 +35,15 @@ def agent(
 
     May run on several hosts; each agent's work is done by one of them at a time.
     """
-    chosen = settings.load({"home": home, "database_url": database_url, "log_level": log_level})
+    flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
+    chosen = settings.load(flags)
     wanted = _known(names)
     logs.configure(chosen.log_level, as_json=as_json and not once)
-    with wiring.opened(chosen) as engine, wiring.live_configuration(engine) as live:
+    with (
+        wiring.opened(chosen) as engine,
+        wiring.bell(chosen, engine) as bell,
+        wiring.live_configuration(engine, bell) as live,
+    ):
         surroundings = Surroundings(
             engine=engine,
             current=lambda: live.current,

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from agents import loop
-from cs_config import versions
+from cs_config import rings, versions
 from cs_config.errors import ConfigError
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
@@ -24,6 +24,10 @@ from pilotage.service.metrics import Metrics
 from pilotage.service.parts import Parts, utc_now
 from pilotage.service.tokens import Tokens
 from taskqueue import database
+from taskqueue.bells.bell import Bell
+from taskqueue.bells.postgresql_wire import PostgresqlWire
+from taskqueue.bells.redis_wire import RedisWire
+from taskqueue.bells.wire import Wire
 from taskqueue.blob_store import DirectoryStore
 
 log = logging.getLogger(__name__)
@@ -79,7 +83,30 @@ def import_resources(engine: Engine, settings: Settings) -> int | None:
 
 
 @contextmanager
-def live_configuration(engine: Engine) -> Iterator[LiveConfiguration]:
+def bell(settings: Settings, engine: Engine) -> Iterator[Bell]:
+    """What tells other processes at once of what this one commits, and this one of theirs.
+
+    By Redis where there is one, else by PostgreSQL; with SQLite there are no others that matter.
+    """
+    rung = Bell(_wire(settings, engine))
+    database.ring_with(engine, rung.ring)
+    rung.start()
+    try:
+        yield rung
+    finally:
+        rung.stop()
+
+
+def _wire(settings: Settings, engine: Engine) -> Wire | None:
+    if settings.redis_url is not None:
+        return RedisWire(settings.redis_url)
+    if engine.dialect.name == "postgresql":
+        return PostgresqlWire(engine, settings.direct_url)
+    return None
+
+
+@contextmanager
+def live_configuration(engine: Engine, rung: Bell) -> Iterator[LiveConfiguration]:
     """The current configuration, kept current by a thread."""
     live = LiveConfiguration()
 
@@ -88,21 +115,33 @@ def live_configuration(engine: Engine) -> Iterator[LiveConfiguration]:
             live.refresh(conn)
 
     refresh(utc_now())
-    with repeated(refresh, name="configuration", every=CONFIGURATION_EVERY):
+    woken = threading.Event()
+    rung.answer(rings.CONFIGURATION, woken.set)
+    with repeated(refresh, name="configuration", every=CONFIGURATION_EVERY, woken=woken):
         yield live
 
 
 @contextmanager
-def repeated(cycle: Callable[[datetime], object], *, name: str, every: float) -> Iterator[None]:
-    """Call `cycle` in a thread of its own, again and again, until the end of the block."""
-    stop = threading.Event()
-    arguments = {"name": name, "every": every, "stop": stop}
+def repeated(
+    cycle: Callable[[datetime], object], *, name: str, every: float, woken: threading.Event | None = None
+) -> Iterator[None]:
+    """Call `cycle` in a thread of its own, again and again, until the end of the block.
+
+    Args:
+        cycle: What is to be done.
+        name: Of the thread.
+        every: Seconds between two calls.
+        woken: Has the next call come at once.
+    """
+    stop, woken = threading.Event(), woken or threading.Event()
+    arguments = {"name": name, "every": every, "stop": stop, "woken": woken}
     thread = threading.Thread(target=loop.run, args=(cycle,), kwargs=arguments, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
+        woken.set()
         thread.join(30)
 
 
@@ -110,12 +149,14 @@ def repeated(cycle: Callable[[datetime], object], *, name: str, every: float) ->
 def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
     """All parts of a service process, their threads started; ended in the reverse order."""
     with ExitStack() as stack:
-        live = stack.enter_context(live_configuration(engine))
+        rung = stack.enter_context(bell(settings, engine))
+        live = stack.enter_context(live_configuration(engine, rung))
         metrics = Metrics()
         matcher = Matcher(engine, lambda: live.current, utc_now)
         claimer = Claimer(engine, matcher)
         claimer.start()
         stack.callback(claimer.stop)
+        rung.answer(rings.CHANGES, claimer.wake)
         yield Parts(
             engine=engine,
             live=live,

@@ -13,7 +13,6 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import changes, closures, forwarded, job_ads, ranks, survey
 from matcher.applicants import Applicant
-from matcher.bitmaps import bits
 from matcher.changes import Change
 from matcher.effort import Effort
 from matcher.explain import Explanation, explain
@@ -24,6 +23,7 @@ from optimizers import description, foresight
 from optimizers.foresight import Foreseen
 from optimizers.submitter import Ownership
 from pilotage.service.models.explain import ChangeAnswer, ForwardingAnswer, JobExplanation, ReasonAnswer
+from requirements.bits import bits
 from requirements.errors import InvalidInput
 from taskqueue import descriptions, job_classes
 from taskqueue.classes import RequirementClass

@@ -1,17 +1,19 @@
 """The feed: nothing that is committed is ever skipped, however late it was committed."""
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select, text, update
 
 from taskqueue import changes, database
-from taskqueue.changes import MAPPING, TASK_QUEUE, Change
+from taskqueue.changes import MAPPING, TASK_QUEUE, Change, Position
+from taskqueue.tables import changes as table
+from taskqueue.tables import installation
 
 
 @pytest.fixture
-def start(engine: Engine) -> int:
+def start(engine: Engine) -> Position:
     with database.reading(engine) as conn:
         return changes.position(conn)
 
@@ -21,9 +23,11 @@ def _append(engine: Engine, now: datetime, *keys: str, kind: str = TASK_QUEUE) -
         changes.append(conn, kind, keys, now=now)
 
 
-def _read(engine: Engine, since: int) -> tuple[set[str], int]:
+def _read(engine: Engine, since: Position) -> tuple[set[str], Position]:
     with database.reading(engine) as conn:
-        found, following = changes.read(conn, since)
+        read = changes.read(conn, since)
+    assert read is not None
+    found, following = read
     return _keys(found), following
 
 
@@ -31,12 +35,13 @@ def _keys(found: Collection[Change]) -> set[str]:
     return {change.key for change in found}
 
 
-def test_what_was_committed_after_the_start_is_read(engine: Engine, now: datetime, start: int) -> None:
+def test_what_was_committed_after_the_start_is_read(engine: Engine, now: datetime, start: Position) -> None:
     _append(engine, now, "1", "2")
     _append(engine, now, "lhcb", kind=MAPPING)
     with database.reading(engine) as conn:
-        found, _ = changes.read(conn, start)
-    assert set(found) == {
+        read = changes.read(conn, start)
+    assert read is not None
+    assert set(read[0]) == {
         Change(kind=TASK_QUEUE, key="1"),
         Change(kind=TASK_QUEUE, key="2"),
         Change(kind=MAPPING, key="lhcb"),
@@ -44,7 +49,7 @@ def test_what_was_committed_after_the_start_is_read(engine: Engine, now: datetim
 
 
 def test_who_goes_on_from_where_he_stood_reads_only_what_is_new(
-    engine: Engine, now: datetime, start: int
+    engine: Engine, now: datetime, start: Position
 ) -> None:
     _append(engine, now, "1")
     found, position = _read(engine, start)
@@ -60,7 +65,7 @@ def test_what_was_committed_before_the_start_is_not_read(engine: Engine, now: da
     assert _read(engine, position)[0] == set()
 
 
-def test_what_was_rolled_back_never_comes(engine: Engine, now: datetime, start: int) -> None:
+def test_what_was_rolled_back_never_comes(engine: Engine, now: datetime, start: Position) -> None:
     with engine.connect() as conn, conn.begin() as transaction:
         changes.append(conn, TASK_QUEUE, ["1"], now=now)
         transaction.rollback()
@@ -68,7 +73,7 @@ def test_what_was_rolled_back_never_comes(engine: Engine, now: datetime, start: 
     assert _read(engine, start)[0] == {"2"}
 
 
-def test_no_keys_make_no_rows(engine: Engine, now: datetime, start: int) -> None:
+def test_no_keys_make_no_rows(engine: Engine, now: datetime, start: Position) -> None:
     _append(engine, now)
     assert _read(engine, start)[0] == set()
 
@@ -86,9 +91,9 @@ def test_a_transaction_that_took_its_number_early_and_commits_late_is_not_skippe
         assert found == {"fast"}, "what is committed does not wait for the slow one"
         _append(engine, now, "later")
         found, position = _read(engine, position)
-        assert "later" in found
+        assert found == {"later"}, "what was read does not come again, however long the slow one takes"
     found, position = _read(engine, position)
-    assert "slow" in found
+    assert found == {"slow"}
     assert _read(engine, position)[0] == set()
     engine.dispose()
 
@@ -103,4 +108,102 @@ def test_a_transaction_that_begins_before_the_start_and_writes_after_it_is_not_s
             start = changes.position(conn)
         changes.append(slow, TASK_QUEUE, ["second"], now=now)
     assert _read(engine, start)[0] == {"first", "second"}
+    engine.dispose()
+
+
+def _is_lost(engine: Engine, since: Position) -> bool:
+    with database.reading(engine) as conn:
+        return changes.read(conn, since) is None
+
+
+def _trim(engine: Engine, before: datetime, most: int = 100) -> int:
+    with database.writing(engine) as conn:
+        return changes.trim(conn, before=before, most=most)
+
+
+def test_who_was_away_while_rows_were_trimmed_is_told_to_begin_anew(
+    engine: Engine, now: datetime, start: Position
+) -> None:
+    _append(engine, now, "1")
+    _, position = _read(engine, start)
+    assert _trim(engine, now + timedelta(seconds=1)) == 1
+    assert _is_lost(engine, start)
+    assert _read(engine, position)[0] == set(), "who had read what was trimmed goes on"
+    _append(engine, now, "2")
+    assert _read(engine, position)[0] == {"2"}
+
+
+def test_only_old_rows_are_trimmed_and_a_part_of_them_at_a_time(
+    engine: Engine, now: datetime, start: Position
+) -> None:
+    _append(engine, now, "1", "2", "3")
+    _append(engine, now + timedelta(hours=1), "4")
+    assert [_trim(engine, now + timedelta(minutes=1), most=2) for _ in range(3)] == [2, 1, 0]
+    with database.reading(engine) as conn:
+        assert conn.execute(select(table.c.key)).scalars().all() == ["4"]
+    assert _is_lost(engine, start)
+
+
+def test_a_transaction_that_is_held_open_keeps_its_readers_from_beginning_anew(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    with database.reading(engine) as conn:
+        start = changes.position(conn)
+    with database.writing(engine) as slow:
+        changes.append(slow, TASK_QUEUE, ["slow"], now=now)
+        _append(engine, now, "fast")
+        found, position = _read(engine, start)
+        assert found == {"fast"}
+        assert _trim(engine, now + timedelta(hours=1)) == 0, "the slow one may have written any row"
+    assert _read(engine, position)[0] == {"slow"}
+    assert _trim(engine, now + timedelta(hours=1)) == 2
+    engine.dispose()
+
+
+def test_another_incarnation_is_another_history(engine: Engine, now: datetime, start: Position) -> None:
+    with database.writing(engine) as conn:
+        conn.execute(update(installation).values(incarnation=2))
+    _append(engine, now, "1")
+    assert _is_lost(engine, start)
+
+
+def test_a_database_that_has_gone_back_is_another_history(sqlite_url: str, now: datetime) -> None:
+    engine = database.connect(sqlite_url)
+    with database.reading(engine) as conn:
+        before = changes.position(conn)
+    _append(engine, now, "1")
+    with database.reading(engine) as conn:
+        later = changes.position(conn)
+    with database.writing(engine) as conn:
+        conn.execute(text("UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'changes'"))
+    assert _is_lost(engine, later)
+    assert not _is_lost(engine, before)
+    engine.dispose()
+
+
+def test_tables_that_were_restored_beside_a_living_server_are_another_history(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    with database.reading(engine) as conn:
+        start = changes.position(conn)
+    with database.writing(engine) as conn:
+        conn.execute(text("ALTER TABLE changes RENAME TO before_the_restore"))
+        conn.execute(text("CREATE TABLE changes (LIKE before_the_restore INCLUDING ALL)"))
+    _append(engine, now, "1")
+    assert _is_lost(engine, start)
+    engine.dispose()
+
+
+def test_rows_of_another_servers_dump_go_like_all_others(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    _append(engine, now, "of the other server")
+    with database.writing(engine) as conn:
+        conn.execute(update(table).values(xid=table.c.xid + 10**9))
+        start = changes.position(conn)
+    assert _trim(engine, now + timedelta(hours=1)) == 1
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(func.count()).select_from(table)) == 0
+    assert not _is_lost(engine, start), "a number that is yet to come says nothing of this server"
     engine.dispose()

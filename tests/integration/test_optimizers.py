@@ -16,13 +16,14 @@ from requirements.record import Record
 from taskqueue import database, job_control, mapping, pools, preparing, queue_classes
 from taskqueue.tables import (
     job_log,
-    pool_queue_classes,
+    pool_mappings,
     queue_class_versions,
     requirement_classes,
     submit_pools,
     task_queues,
 )
 from taskqueue.tables import jobs as jobs_table
+from taskqueue.views import pool_queues
 from tests import stored
 from tests.submitted import ANN, GRID, grid, job, log_of, submit, waiting, way
 
@@ -161,14 +162,16 @@ def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_
     stored.at_once(3, lambda number: batch.optimize(engine, grid(), shuffled[number], now=now))
     assert waiting(engine) == ids
     assert count(engine, submit_pools) == 10
-    assert count(engine, pool_queue_classes) == 30
+    assert count(engine, pool_mappings) == 10
+    assert count(engine, pool_queues) == 30
 
 
 def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: datetime) -> None:
     ids = submit(engine, grid(), now, *([NEEDS_4000] * 8))
     pairs = [ids[start : start + 2] for start in range(0, 8, 2)]
     stored.at_once(4, lambda number: batch.optimize(engine, grid(), pairs[number], now=now))
-    assert count(engine, pool_queue_classes) == 2
+    assert count(engine, pool_mappings) == 1
+    assert count(engine, pool_queues) == 2
     assert waiting(engine) == ids
 
 

@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Engine, select, text
 
 from cs_config.configuration import QueueAddress
 from cs_config.queue_classes import QueueClass
-from taskqueue import database, mapping, pools, queue_classes
+from taskqueue import database, mapping, pools, queue_classes, served_pools
 from taskqueue.errors import PoolNotFound
 from taskqueue.pools import NewPool
 from taskqueue.states import JobStatus
-from taskqueue.tables import changes, pool_queue_classes, queue_class_members, submit_pools
+from taskqueue.tables import changes, pool_mappings, queue_class_members, submit_pools
 from tests import stored
 
 HOUR = timedelta(hours=1)
@@ -87,8 +87,8 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         assert mapping.eligible_queues_of(conn, "p") == [A, B]
         assert mapping.eligible_queues_of(conn, "q") == []
         assert mapping.with_queues(conn, ["p", "q"]) == {"p"}
-        assert mapping.pools_for_queues(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
-        assert mapping.pools_for_queues(conn, ["cms"], [A]) == {A: []}
+        assert served_pools.ids_for_queues(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
+        assert served_pools.ids_for_queues(conn, ["cms"], [A]) == {A: []}
         view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
         assert [row["queue"] for row in view] == ["a", "b"]
         assert {row["config_version"] for row in view} == {7}
@@ -129,10 +129,14 @@ def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> No
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
         _sync(conn, 2, now, {"z": [A, B]})
-        assert set(queue_classes.ids(conn, "lhcb")) == {"x" * 64, "z" * 64}  # p is still mapped to x
+        queue_classes.prune(conn, "lhcb")
+        assert queue_classes.slots(conn, "lhcb") == {"x" * 64: 0, "y" * 64: 1, "z" * 64: 2}  # p may have x
         _resolve(conn, "p", 2, "z", now)
-        _sync(conn, 3, now, {"z": [A, B, C]})
-        assert set(queue_classes.ids(conn, "lhcb")) == {"z" * 64}
+        queue_classes.prune(conn, "lhcb")
+        assert queue_classes.slots(conn, "lhcb") == {"z" * 64: 2}
+        _sync(conn, 3, now, {"z": [A, B], "v": [C]})
+        assert queue_classes.slots(conn, "lhcb") == {"z" * 64: 2, "v" * 64: 0}
+        assert mapping.eligible_queues_of(conn, "p") == [A, B]
 
 
 def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None:
@@ -264,7 +268,7 @@ def test_an_unused_pool_goes_after_the_grace_time_with_its_mapping(engine: Engin
         _resolve(conn, "p", 1, "x", now)
         assert pools.delete_unused(conn, before=now, now=now) == []
         assert pools.delete_unused(conn, before=now + HOUR, now=now + 2 * HOUR) == ["p"]
-        assert conn.execute(select(pool_queue_classes)).all() == []
+        assert conn.execute(select(pool_mappings)).all() == []
         assert pools.delete_unused(conn, before=now + HOUR, now=now + 2 * HOUR) == []
 
 

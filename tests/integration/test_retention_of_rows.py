@@ -13,7 +13,6 @@ from taskqueue.errors import JobNotFound
 from taskqueue.states import JobStatus, PilotStatus
 from taskqueue.tables import (
     attempts,
-    changes,
     descriptions,
     idempotency_keys,
     job_log,
@@ -165,7 +164,6 @@ _ROWS: list[tuple[Callable[..., int], Table, dict[str, object], str]] = [
         {"subject": "s", "key": "k", "body_digest": "d", "job_ids": "[]"},
         "at",
     ),
-    (retention.remove_changes, changes, {"xid": 0, "kind": "mapping", "key": "k"}, "at"),
     (retention.remove_revoked_tokens, revoked_tokens, {"jti": "j"}, "expires_at"),
 ]
 

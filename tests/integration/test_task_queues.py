@@ -15,12 +15,14 @@ from tests import stored, waiting
 OTHER = RequirementClass(vo="lhcb", cpu_time=86400)
 
 
-def _told(engine: Engine, since: int) -> set[int]:
+def _told(engine: Engine, since: changes.Position) -> set[int]:
     with database.reading(engine) as conn:
-        return {int(change.key) for change in changes.read(conn, since)[0]}
+        read = changes.read(conn, since)
+    assert read is not None
+    return {int(change.key) for change in read[0]}
 
 
-def _position(engine: Engine) -> int:
+def _position(engine: Engine) -> changes.Position:
     with database.reading(engine) as conn:
         return changes.position(conn)
 
