@@ -152,13 +152,13 @@ def _finish(engine: Engine, given: Sequence[Claimed], now: datetime) -> list[Cla
 def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
     engine: Engine, primary: Postgres, replica: Postgres, load: _Load, now: datetime
 ) -> None:
-    received = _put(engine, now, 300)
+    received = _put(engine, now, 150)
     load.start()
-    load.until_more(30)
+    load.until_more(20)
     replica.fall_behind()
-    load.until_more(30)
+    load.until_more(20)
     not_received = _put(engine, now, 20)
-    load.until_more(30)
+    load.until_more(20)
     primary.kill()  # whoever asks at this moment gets no answer
     load.pause()
     replica.promote()
