@@ -17,7 +17,7 @@ from cs_config.configuration import Configuration
 from optimizers import batch, submission
 from optimizers.submitter import Submitter
 from requirements.errors import PilotageError
-from taskqueue import database, task_queues
+from taskqueue import database, queue_places
 from taskqueue.classes import RequirementClass
 
 __all__ = ["CPU_TIMES", "NOW", "SITES", "VO", "fill", "requirement_classes", "submit"]
@@ -35,11 +35,11 @@ class NotWaiting(PilotageError):
     """The optimizers did not let a job through."""
 
 
-def fill(engine: Engine, *, classes: int, waiting: int, seed: int = 0) -> None:
+def fill(engine: Engine, *, classes: int, waiting: int, seed: int = 0, tagged: float = lhcb.TAGGED) -> None:
     """Put so many jobs of LHCb's shape into task queues of so many requirement classes; PostgreSQL only."""
     if waiting < classes:
         raise TooFewJobs(f"{waiting} jobs do not fill {classes} classes")
-    asked = requirement_classes(classes, seed)
+    asked = requirement_classes(classes, seed, tagged=tagged)
     base, others = asked[: lhcb.BASE], asked[lhcb.BASE :]
     firsts = submit(engine, validate.parse(lhcb.tree()), [lhcb.description(each) for each in base])
     sizes = lhcb.sizes(classes, waiting, seed)
@@ -106,7 +106,7 @@ def _more_task_queues(
     if not classes:
         return {}
     rows = [{"digest": each.digest, "vo": each.vo, "definition": each.to_json()} for each in classes]
-    conn.execute(task_queues.NEW_CLASS.of(conn), rows)
+    conn.execute(queue_places.NEW_CLASS.of(conn), rows)
     originals = [firsts[number % len(firsts)] for number in range(len(classes))]
     digests = [each.digest for each in classes]
     conn.execute(_MORE_TASK_QUEUES, {"digests": digests, "originals": originals, "now": NOW})

@@ -14,7 +14,7 @@ from requirements import canonical
 from taskqueue import mapping, pools, queue_classes, stuck_jobs, task_queues
 from taskqueue.pools import NewPool
 from taskqueue.preparing import PreparingJob
-from taskqueue.task_queues import WaitingEntry
+from taskqueue.queue_places import Place
 
 #: A job with what the chain found out about it.
 Arriving = tuple[PreparingJob, Candidate]
@@ -62,23 +62,29 @@ def _new_pool(pool: ResolvedPool, vo: str) -> NewPool:
     return NewPool(
         pool_id=pool.pool_id,
         vo=vo,
-        requirements=canonical.canonical(pool.requirements, vo).decode(),
+        requirements=pool.canonical,
         original=canonical.to_json(pool.requirements),
     )
 
 
-def enqueue(conn: Connection, arriving: Sequence[Arriving], *, now: datetime) -> None:
-    """Put jobs that are Waiting into their task queues."""
-    entries = [
-        WaitingEntry(
-            job_id=job.job_id,
-            requirement_class=candidate.requirement_class,
-            owner=job.owner,
-            owner_group=job.owner_group,
-            priority=job.priority,
-        )
-        for job, candidate in arriving
-        if candidate.requirement_class is not None
-    ]
+def hold_places(conn: Connection, arriving: Sequence[Arriving], *, now: datetime) -> Mapping[int, int]:
+    """Task queues for jobs that are to be Waiting, by job id; locked from here on."""
+    by_job: dict[int, tuple[str, str, str]] = {}
+    wanted: dict[tuple[str, str, str], Place] = {}
+    for job, candidate in arriving:
+        if (asked := candidate.requirement_class) is not None:
+            key = asked.digest, job.owner_group, job.owner
+            by_job[job.job_id] = key
+            wanted.setdefault(key, (asked, job.owner_group, job.owner))
+    if not wanted:
+        return {}
+    ids = task_queues.hold(conn, wanted.values(), now=now)
+    by_key = {key: ids[place] for key, place in wanted.items()}
+    return {job_id: by_key[key] for job_id, key in by_job.items()}
+
+
+def enqueue(conn: Connection, arriving: Sequence[Arriving], places: Mapping[int, int]) -> None:
+    """Put jobs that are Waiting into the task queues that `hold_places` gave."""
+    entries = [(job.job_id, places[job.job_id], job.priority) for job, _ in arriving if job.job_id in places]
     if entries:
-        task_queues.enqueue(conn, entries, now=now)
+        task_queues.wait(conn, entries)

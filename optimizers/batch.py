@@ -6,7 +6,7 @@ read: two workers with the same jobs, or one that is killed and does it all agai
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -14,18 +14,19 @@ from typing import Final
 from sqlalchemy import Connection, Engine
 
 from cs_config.configuration import Configuration
-from optimizers import arrival, catalogue, chain, eligibility, plugins, verdict
+from optimizers import arrival, catalogue, chain, eligibility, passages, plugins
 from optimizers.chain import Passage, Step
 from optimizers.context import Context
 from optimizers.outcome import Done, Failed, Hold
-from optimizers.stored_job import candidate_of
-from taskqueue import database, preparing
-from taskqueue.preparing import PreparingJob
+from optimizers.passages import Passages
+from optimizers.verdict import verdict_of
+from taskqueue import database, preparing, retries
+from taskqueue.preparing import PreparingJob, Settled, Verdict
 
 log = logging.getLogger(__name__)
 
 #: Jobs in one transaction: enough that its cost does not count, few enough that nobody waits for it long.
-MOST_AT_ONCE: Final = 500
+MOST_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +80,9 @@ def optimize(
     """
     result = BatchResult()
     context = _context(config, now)
-    usable = plugins.installed() if steps is None else steps
+    known = passages.of(context.config, plugins.installed() if steps is None else steps)
     for start in range(0, len(job_ids), MOST_AT_ONCE):
-        result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], usable)
+        result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], known)
     if observe:
         observe(result)
     return result
@@ -108,14 +109,11 @@ def _context(config: Configuration, now: datetime) -> Context:
     )
 
 
-def _optimize_some(
-    engine: Engine, context: Context, job_ids: Sequence[int], steps: Mapping[str, Step]
-) -> BatchResult:
+def _optimize_some(engine: Engine, context: Context, job_ids: Sequence[int], known: Passages) -> BatchResult:
     with database.reading(engine) as conn:
         found = preparing.read(conn, job_ids, now=context.now)
-    passages = [(job, chain.run(candidate_of(job, context), steps, context)) for job in found]
     absent = tuple(sorted(set(job_ids) - {job.job_id for job in found}))
-    return BatchResult(left=absent) + _write(engine, context, passages)
+    return BatchResult(left=absent) + _write(engine, context, known.of(found, context))
 
 
 def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult:
@@ -123,8 +121,7 @@ def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult
     if not passages:
         return BatchResult()
     try:
-        with database.writing(engine) as conn:
-            return _write_all(conn, context, passages)
+        return retries.carry_out(lambda: _write_once(engine, context, passages))
     except database.UNAVAILABLE:
         raise
     except Exception as error:
@@ -140,15 +137,29 @@ def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult
         return _write(engine, context, [(job, refused)])
 
 
+def _write_once(engine: Engine, context: Context, passages: _Passages) -> BatchResult:
+    with database.writing(engine) as conn:
+        return _write_all(conn, context, passages)
+
+
 def _write_all(conn: Connection, context: Context, passages: _Passages) -> BatchResult:
     ours = {job.job_id for job in preparing.lock(conn, (job for job, _ in passages), now=context.now)}
     mine = [(job, passage) for job, passage in passages if job.job_id in ours]
     matchable = arrival.touch_pools(conn, _candidates(mine), context)
-    preparing.settle(
-        conn, [verdict.settled(job, passage, context, matchable) for job, passage in mine], now=context.now
-    )
-    arrival.enqueue(conn, _candidates(mine), now=context.now)
+    places = arrival.hold_places(conn, _candidates(mine), now=context.now)
+    settled = list(_settled(mine, context, matchable))
+    preparing.settle(conn, settled, task_queues=places, now=context.now)
+    arrival.enqueue(conn, _candidates(mine), places)
     return _counted(passages, mine)
+
+
+def _settled(passages: _Passages, context: Context, matchable: frozenset[str]) -> Iterator[Settled]:
+    """Each job with what became of it; jobs with one passage share a verdict."""
+    known: dict[tuple[int, str], Verdict] = {}
+    for job, passage in passages:
+        if (verdict := known.get((id(passage), job.vo))) is None:
+            known[id(passage), job.vo] = verdict = verdict_of(passage, job.vo, context, matchable)
+        yield job, verdict
 
 
 def _candidates(passages: _Passages) -> list[arrival.Arriving]:
@@ -159,14 +170,18 @@ def _candidates(passages: _Passages) -> list[arrival.Arriving]:
 
 def _counted(passages: _Passages, mine: _Passages) -> BatchResult:
     written = {job.job_id for job, _ in mine}
-    outcomes = Counter((passage.step, type(passage.outcome).__name__) for _, passage in mine)
-    outcomes.update((step, "Done") for _, passage in mine for step in passage.passed if step != passage.step)
+    outcomes: Counter[tuple[str, str]] = Counter()
+    jobs = Counter(id(passage) for _, passage in mine)
+    for passage in {id(passage): passage for _, passage in mine}.values():
+        outcomes[passage.step, type(passage.outcome).__name__] += jobs[id(passage)]
+        for step in passage.passed:
+            outcomes[step, "Done"] += jobs[id(passage)] if step != passage.step else 0
     return BatchResult(
         waiting=_ids(mine, Done),
         held=_ids(mine, Hold),
         failed=_ids(mine, Failed),
         left=tuple(job.job_id for job, _ in passages if job.job_id not in written),
-        outcomes=outcomes,
+        outcomes=+outcomes,
     )
 
 

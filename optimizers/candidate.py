@@ -21,6 +21,7 @@ class ResolvedPool:
 
     pool_id: str
     requirements: Requirements
+    canonical: str  #: the form of them that the id is of
     queue_classes: Collection[EligibleClass]
 
     @property

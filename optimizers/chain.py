@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from optimizers.alike import is_alike
 from optimizers.candidate import Candidate
 from optimizers.context import Context
 from optimizers.outcome import Done, Failed, Outcome
@@ -27,11 +28,13 @@ class Passage:
     outcome: Outcome
     step: str  #: the one that said so
     passed: tuple[str, ...]  #: the steps that let it through, in order
+    alike: bool = False  #: nothing was looked at that jobs which ask the same could differ in
 
 
 def run(candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Passage:
     """Lead a job through `JobPath` and the steps that this one names, until one holds or fails it."""
     passed: list[str] = []
+    asked = [FIRST]
     outcome = _ask(FIRST, candidate, steps, context)
     name = FIRST
     while isinstance(outcome, Done):
@@ -39,12 +42,14 @@ def run(candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Pa
         if len(passed) > len(outcome.candidate.path):
             break
         name = outcome.candidate.path[len(passed) - 1]
+        asked.append(name)
         outcome = _ask(name, outcome.candidate, steps, context)
     if isinstance(outcome, Done) and outcome.candidate.requirement_class is None:
         outcome = Failed(
             reason=f"{name} is the last optimizer and did not say what the job asks of a resource"
         )
-    return Passage(outcome=outcome, step=name, passed=tuple(passed))
+    same = all(is_alike(steps.get(each)) for each in asked)
+    return Passage(outcome=outcome, step=name, passed=tuple(passed), alike=same)
 
 
 def _ask(name: str, candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Outcome:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from optimizers.alike import alike
 from optimizers.candidate import Candidate
 from optimizers.context import Context
 from optimizers.outcome import Done, Outcome
@@ -10,6 +11,7 @@ from optimizers.outcome import Done, Outcome
 _FIRST, _LAST = "JobSanity", "JobScheduling"
 
 
+@alike
 def job_path(candidate: Candidate, context: Context) -> Outcome:
     """The job's own `JobPath`, else the configured one; InputData only for jobs that name input data.
 

@@ -3,11 +3,13 @@
 The submission has checked the same; the configuration may have changed since.
 """
 
+from optimizers.alike import alike
 from optimizers.candidate import Candidate
 from optimizers.context import Context
 from optimizers.outcome import Done, Failed, Outcome
 
 
+@alike
 def job_sanity(candidate: Candidate, context: Context) -> Outcome:  # noqa: ARG001, every step is called alike
     """Refuse what can never run: a description that does not hold any more, a sandbox that is gone."""
     if candidate.problems:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from cs_config import platforms
 from optimizers import job_sites, processors
+from optimizers.alike import alike
 from optimizers.candidate import Candidate
 from optimizers.context import Context
 from optimizers.cpu_segments import segment
@@ -18,6 +19,7 @@ from taskqueue.classes import RequirementClass
 NAME = "JobScheduling"
 
 
+@alike
 def job_scheduling(candidate: Candidate, context: Context) -> Outcome:
     """Let a job that was taken back wait a while, then say where it may run and what it needs there."""
     if delay := _delay(candidate, context):

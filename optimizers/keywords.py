@@ -3,7 +3,7 @@
 Looked up without case, in singular or plural.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optimizers import readers
@@ -90,6 +90,15 @@ KEYWORDS = (
     Keyword(name="CPUPerEvent", attribute="cpu_per_event", read=readers.number, minimum=0, maximum=10**12),
 )
 
+#: What each job has for itself: it changes neither where the job may run nor what is wrong with it otherwise.
+PARTICULAR = frozenset(
+    {
+        *("Arguments", "StdOutput", "StdError", "ExecutionEnvironment", "OutputSandbox", "LogLevel"),
+        *("JobConfigArgs", "JobName", "JobGroup", "OutputData", "OutputPath", "FirstEvent", "Seed"),
+    }
+)
+PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
+
 #: Read by `parametric` before a description is one job's.
 PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor")
 
@@ -101,3 +110,8 @@ NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAM
 def find(name: str) -> Keyword | None:
     """The keyword of a name in any spelling that is understood."""
     return _BY_FOLD.get(fold(name))
+
+
+def without_particulars(body: Mapping[str, object]) -> dict[str, object]:
+    """What a description asks: a stored body without what each job has for itself."""
+    return {name: value for name, value in body.items() if name not in PARTICULAR}

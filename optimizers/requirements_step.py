@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+from optimizers.alike import alike
 from optimizers.candidate import NO_ELIGIBLE_QUEUE, Candidate, ResolvedPool
 from optimizers.context import Context
 from optimizers.outcome import Done, Failed, Outcome
 from requirements import canonical
 
 
+@alike
 def resolve_requirements(candidate: Candidate, context: Context) -> Outcome:
     """Name the pool by the hash of the requirements and find its queues; `batch` stores both.
 
@@ -16,9 +18,10 @@ def resolve_requirements(candidate: Candidate, context: Context) -> Outcome:
     asked = candidate.description.requirements
     if asked is None:
         return Done(candidate=replace(candidate, pool=None))
-    pool_id = canonical.pool_id(asked, candidate.vo)
+    form = canonical.canonical(asked, candidate.vo)
+    pool_id = canonical.identity(form)
     found = context.eligibility.of(pool_id, asked, candidate.vo)
     if not found and context.operations(candidate.vo).job_scheduling.reject_unmatchable:
         return Failed(reason=NO_ELIGIBLE_QUEUE)
-    pool = ResolvedPool(pool_id=pool_id, requirements=asked, queue_classes=found)
+    pool = ResolvedPool(pool_id=pool_id, requirements=asked, canonical=form.decode(), queue_classes=found)
     return Done(candidate=replace(candidate, pool=pool))

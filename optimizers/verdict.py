@@ -6,26 +6,25 @@ from optimizers.candidate import NO_ELIGIBLE_QUEUE
 from optimizers.chain import Passage
 from optimizers.context import Context
 from optimizers.outcome import Done, Failed, Hold
-from taskqueue.preparing import PreparingJob, Settled
+from taskqueue.preparing import Verdict
 from taskqueue.states import JobStatus
 
 
-def settled(job: PreparingJob, passage: Passage, context: Context, matchable: frozenset[str]) -> Settled:
+def verdict_of(passage: Passage, vo: str, context: Context, matchable: frozenset[str]) -> Verdict:
     """The state that an outcome means, in the words of DIRAC.
 
     Args:
-        job: As it was read.
         passage: What the chain said.
+        vo: Of the job, or of all that ask the same.
         context: Options and time.
         matchable: Those of the batch's pools that have an eligible queue.
     """
     outcome = passage.outcome
     if isinstance(outcome, Done):
-        return _waiting(job, passage, outcome, matchable)
+        return _waiting(passage, outcome, matchable)
     if isinstance(outcome, Hold):
-        delay = outcome.delay or timedelta(seconds=context.operations(job.vo).job_scheduling.hold_time)
-        return Settled(
-            job=job,
+        delay = outcome.delay or timedelta(seconds=context.operations(vo).job_scheduling.hold_time)
+        return Verdict(
             status=JobStatus.CHECKING,
             minor_status=passage.step,
             application_status=outcome.reason,
@@ -33,15 +32,14 @@ def settled(job: PreparingJob, passage: Passage, context: Context, matchable: fr
             step=passage.step,
             due_at=context.now + delay,
         )
-    return _failed(job, passage, outcome)
+    return _failed(passage, outcome)
 
 
-def _waiting(job: PreparingJob, passage: Passage, outcome: Done, matchable: frozenset[str]) -> Settled:
+def _waiting(passage: Passage, outcome: Done, matchable: frozenset[str]) -> Verdict:
     candidate = outcome.candidate
     pool = candidate.pool.pool_id if candidate.pool else None
     stuck = pool is not None and pool not in matchable
-    return Settled(
-        job=job,
+    return Verdict(
         status=JobStatus.WAITING,
         minor_status=NO_ELIGIBLE_QUEUE if stuck else candidate.minor_status,
         note=f"passed {', '.join(passage.passed)}",
@@ -51,9 +49,8 @@ def _waiting(job: PreparingJob, passage: Passage, outcome: Done, matchable: froz
     )
 
 
-def _failed(job: PreparingJob, passage: Passage, outcome: Failed) -> Settled:
-    return Settled(
-        job=job,
+def _failed(passage: Passage, outcome: Failed) -> Verdict:
+    return Verdict(
         status=JobStatus.FAILED,
         minor_status=f"{passage.step} optimizer",
         application_status=outcome.reason,

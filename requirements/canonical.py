@@ -31,7 +31,12 @@ def _as_json(value: Value) -> object:
 
 def pool_id(requirements: Requirements, vo: str) -> str:
     """Identity of the SubmitPool: SHA-256 of the canonical form, 64 lower-case hexadecimal digits."""
-    return hashlib.sha256(canonical(requirements, vo)).hexdigest()
+    return identity(canonical(requirements, vo))
+
+
+def identity(form: bytes) -> str:
+    """The same of a canonical form."""
+    return hashlib.sha256(form).hexdigest()
 
 
 def to_json(requirements: Requirements) -> str:

@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, select
 
-from taskqueue import placeholders
+from taskqueue import placeholders, row_ids
+from taskqueue.bulk import BulkInsert
 from taskqueue.errors import JobNotFound
 from taskqueue.tables import descriptions, jobs
 
-STORE = insert(descriptions).returning(descriptions.c.description_id, sort_by_parameter_order=True)
+STORE = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox"))
 
 OF_JOB = (
     select(descriptions.c.source, descriptions.c.body, descriptions.c.sandbox, jobs.c.parameters)
@@ -23,7 +24,7 @@ OF_JOB = (
 class Description:
     """A job's description in the form that people and pilots get."""
 
-    source: str  #: as it came: JDL, YAML or JSON
+    source: str  #: as it came, JDL, YAML or JSON; of what shares a stored text, with the job's own values
     body: Mapping[str, object]  #: checked, in our spelling, with the job's own values for its placeholders
     sandbox: str | None  #: blob of the input sandbox
 
@@ -37,10 +38,17 @@ class NewDescription:
     sandbox: str | None = None  #: blob of the input sandbox
 
 
-def store(conn: Connection, new: Sequence[NewDescription]) -> list[int]:
+def store(conn: Connection, new: Sequence[NewDescription]) -> Sequence[int]:
     """Store descriptions; their ids in the same order."""
-    rows = [{"source": each.source, "body": json.dumps(each.body), "sandbox": each.sandbox} for each in new]
-    return list(conn.execute(STORE, rows).scalars())
+    ids = row_ids.take(conn, descriptions, len(new))
+    columns = {
+        "description_id": ids,
+        "source": [each.source for each in new],
+        "body": [json.dumps(each.body) for each in new],
+        "sandbox": [each.sandbox for each in new],
+    }
+    STORE.execute(conn, columns)
+    return ids
 
 
 def of_job(conn: Connection, job_id: int) -> Description:

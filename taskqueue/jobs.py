@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, select
 
-from taskqueue import descriptions, log
+from taskqueue import descriptions, log, row_ids
+from taskqueue.bulk import BulkInsert
 from taskqueue.descriptions import NewDescription
 from taskqueue.errors import JobNotFound
+from taskqueue.placeholders import Parameters
 from taskqueue.states import JobStatus
 from taskqueue.tables import jobs as table
 
@@ -20,7 +22,16 @@ COLUMNS = [column for column in table.c if column.name not in {"parameters", "st
 
 GET = select(*COLUMNS).where(table.c.job_id == bindparam("job_id"))
 
-STORE = insert(table).returning(table.c.job_id, sort_by_parameter_order=True)
+#: As given for each job.
+_STATED = ("vo", "owner", "owner_group", "job_name", "job_type", "job_group", "priority", "site")
+STORE = BulkInsert(
+    table,
+    varying=("job_id", *_STATED, "description_id", "parameters"),
+    common=(
+        *("status", "minor_status", "application_status", "epoch", "reschedules"),
+        *("due_at", "submitted_at", "updated_at"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +73,7 @@ class NewJob:
     job_type: str = ""
     job_group: str = ""
     priority: float = 1.0
-    parameters: Mapping[str, str] | None = None  #: for the placeholders of its description
+    parameters: Parameters | None = None  #: for the placeholders of its description
     site: str = "ANY"  #: what it asks
 
 
@@ -105,30 +116,30 @@ def submit_all(conn: Connection, bundles: Sequence[Bundle], *, now: datetime) ->
     if not bundles:
         return []
     description_ids = descriptions.store(conn, [bundle.description for bundle in bundles])
-    rows = [
-        _row(job, description_id, now)
-        for bundle, description_id in zip(bundles, description_ids, strict=True)
-        for job in bundle.jobs
-    ]
-    job_ids = list(conn.execute(STORE, rows).scalars())
-    log.append(conn, (_stored(job_id, now) for job_id in job_ids))
-    return job_ids
+    new = [job for bundle in bundles for job in bundle.jobs]
+    job_ids = row_ids.take(conn, table, len(new))
+    columns = {
+        **{name: [getattr(job, name) for job in new] for name in _STATED},
+        "description_id": [
+            description_id
+            for bundle, description_id in zip(bundles, description_ids, strict=True)
+            for _ in bundle.jobs
+        ],
+        "parameters": [None if job.parameters is None else json.dumps(job.parameters) for job in new],
+        "job_id": job_ids,
+    }
+    STORE.execute(conn, columns, **_received(now))
+    log.append_alike(conn, [(_stored(job_ids[0], now), job_ids)])
+    return list(job_ids)
 
 
-def _row(job: NewJob, description_id: int, now: datetime) -> dict[str, object]:
+def _received(now: datetime) -> dict[str, object]:
     return {
-        "vo": job.vo,
-        "owner": job.owner,
-        "owner_group": job.owner_group,
         "status": JobStatus.RECEIVED.value,
         "minor_status": ACCEPTED,
-        "job_name": job.job_name,
-        "job_type": job.job_type,
-        "job_group": job.job_group,
-        "priority": job.priority,
-        "description_id": description_id,
-        "parameters": None if job.parameters is None else json.dumps(job.parameters),
-        "site": job.site,
+        "application_status": "",
+        "epoch": 0,
+        "reschedules": 0,
         "due_at": now,
         "submitted_at": now,
         "updated_at": now,

@@ -1,17 +1,20 @@
 """Every change of a job's status, written in the transaction of the change."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, RowMapping, bindparam, insert, select
+from sqlalchemy import Connection, RowMapping, bindparam, select
 
+from taskqueue.bulk import BulkInsert
 from taskqueue.states import JobStatus
 from taskqueue.tables import job_log
 
 _COLUMNS = [column for column in job_log.c if column.name != "log_id"]
 
-APPEND = insert(job_log)
+_NAMES = [column.name for column in _COLUMNS]
+
+APPEND = BulkInsert(job_log, varying=_NAMES)
 
 OF_JOB = select(*_COLUMNS).where(job_log.c.job_id == bindparam("job_id")).order_by(job_log.c.log_id)
 OF_JOBS = (
@@ -37,9 +40,16 @@ class LogEntry:
 
 def append(conn: Connection, entries: Iterable[LogEntry]) -> None:
     """Write entries, in their order."""
-    rows = [_row(entry) for entry in entries]
-    if rows:
-        conn.execute(APPEND, rows)
+    append_alike(conn, ((entry, [entry.job_id]) for entry in entries))
+
+
+def append_alike(conn: Connection, groups: Iterable[tuple[LogEntry, Sequence[int]]]) -> None:
+    """Write each entry once for each of the jobs beside it, whatever its own job is."""
+    columns: dict[str, list[object]] = {name: [] for name in _NAMES}
+    for entry, job_ids in groups:
+        for name, value in _row(entry).items():
+            columns[name] += job_ids if name == "job_id" else [value] * len(job_ids)
+    APPEND.execute(conn, columns)
 
 
 def of_job(conn: Connection, job_id: int) -> list[LogEntry]:

@@ -1,4 +1,4 @@
-"""What a member of a parametric job puts in the places that its description leaves open.
+"""What a job puts in the places that the description which it shares with others leaves open.
 
 Source: DIRAC's parametric jobs (`%s`, `%n`, `%(name)s`).
 """
@@ -8,23 +8,25 @@ from collections.abc import Mapping
 
 _PLACE = re.compile(r"%\((?P<name>[^()%]+)\)s|%(?P<short>[sn])")
 
+#: Value by name: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`. What is no text takes a place as a whole.
+Parameters = Mapping[str, object]
 
-def fill(body: Mapping[str, object], parameters: Mapping[str, str] | None) -> dict[str, object]:
-    """The description of one job: that of the submission with this member's values in it.
+
+def fill(body: Mapping[str, object], parameters: Parameters | None) -> dict[str, object]:
+    """The description of one job: the shared one with this job's values in it.
 
     Args:
         body: Keywords to JSON values; texts at any depth may hold placeholders.
-        parameters: Value by name: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`. None: no parametric job,
-            so that its percent signs are its own.
+        parameters: None: the job shares with nobody, so that its percent signs are its own.
     """
     if not parameters:
         return dict(body)
     return {name: _filled(value, parameters) for name, value in body.items()}
 
 
-def _filled(value: object, parameters: Mapping[str, str]) -> object:
+def _filled(value: object, parameters: Parameters) -> object:
     if isinstance(value, str):
-        return fill_text(value, parameters) if "%" in value else value
+        return _filled_text(value, parameters) if "%" in value else value
     if isinstance(value, Mapping):
         return {name: _filled(item, parameters) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -32,6 +34,15 @@ def _filled(value: object, parameters: Mapping[str, str]) -> object:
     return value
 
 
-def fill_text(text: str, parameters: Mapping[str, str]) -> str:
+def _filled_text(text: str, parameters: Parameters) -> object:
+    whole = _PLACE.fullmatch(text)
+    return fill_text(text, parameters) if whole is None else parameters.get(_name(whole), text)
+
+
+def fill_text(text: str, parameters: Parameters) -> str:
     """One text with its placeholders filled; those of unknown name stay as they are."""
-    return _PLACE.sub(lambda place: parameters.get(place["name"] or place["short"], place[0]), text)
+    return _PLACE.sub(lambda place: str(parameters.get(_name(place), place[0])), text)
+
+
+def _name(place: re.Match[str]) -> str:
+    return place["name"] or place["short"]

@@ -5,7 +5,6 @@ until the commit, and whoever wants to call it empty takes that lock first and l
 statement of its own: so no job is overlooked that was on its way in.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,49 +18,20 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     select,
-    tuple_,
     update,
 )
-from sqlalchemy.sql.dml import Insert
 
-from taskqueue import changes, shares
+from taskqueue import changes, queue_places, shares
+from taskqueue.bulk import BulkInsert, BulkUpdate
 from taskqueue.classes import RequirementClass
+from taskqueue.queue_places import Place
 from taskqueue.tables import jobs, requirement_classes, task_queues, waiting_jobs
-from taskqueue.upserts import Twins, Upsert
 
 #: Ids in one statement; SQLite takes no more than 32,766 values.
 BATCH = 1000
 
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
-_Key = tuple[int, str, str]  # class id, owner group, owner
-
-
-def _keep(insert: Upsert) -> Insert:
-    return insert.on_conflict_do_nothing()
-
-
-NEW_CLASS = Twins(requirement_classes, _keep)
-NEW_TASK_QUEUE = Twins(task_queues, _keep)
-
-CLASS_IDS = select(requirement_classes.c.digest, requirement_classes.c.class_id).where(
-    requirement_classes.c.digest.in_(bindparam("digests", expanding=True))
-)
-TASK_QUEUE_IDS = select(
-    task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner, task_queues.c.task_queue_id
-).where(
-    tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(
-        bindparam("keys", expanding=True)
-    )
-)
-# KEY SHARE: only the removal of a class has to wait.
-LOCK_CLASSES = (
-    select(requirement_classes.c.class_id)
-    .where(requirement_classes.c.class_id.in_(_IDS))
-    .order_by(requirement_classes.c.class_id)
-    .with_for_update(read=True, key_share=True)
-)
 # NO KEY UPDATE: a claim, which only refers to the row, is not held up.
 LOCK = (
     select(task_queues.c.task_queue_id, task_queues.c.occupied)
@@ -85,8 +55,8 @@ WITH_JOBS = select(task_queues.c.task_queue_id).where(
     task_queues.c.task_queue_id.in_(_IDS),
     exists().where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id),
 )
-PUT = update(jobs).where(jobs.c.job_id.in_(_IDS)).values(task_queue_id=bindparam("the_task_queue"))
-WAIT = insert(waiting_jobs)
+PUT = BulkUpdate(jobs, key="job_id", varying=("task_queue_id",))
+WAIT = BulkInsert(waiting_jobs, varying=("job_id", "task_queue_id", "priority"))
 LEAVE = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_IDS))
 PLACES = (
     select(jobs.c.job_id, jobs.c.task_queue_id, jobs.c.priority)
@@ -153,35 +123,29 @@ def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime)
     """
     if not entries:
         return
-    while (held := _hold(conn, entries, now)) is None:
-        pass  # what was not used for long was removed under our hands: it is made anew
-    by_key, ids = held
-    for key, members in sorted(by_key.items()):
-        _put(conn, ids[key], [entry.job_id for entry in members])
-    rows = [
-        {"job_id": entry.job_id, "task_queue_id": ids[key], "priority": entry.priority}
-        for key, members in by_key.items()
-        for entry in members
-    ]
-    conn.execute(WAIT, rows)
+    ids = hold(conn, {_place(entry) for entry in entries}, now=now)
+    by_job = {entry.job_id: ids[_place(entry)] for entry in entries}
+    PUT.execute(conn, {"job_id": list(by_job), "task_queue_id": list(by_job.values())})
+    wait(conn, [(entry.job_id, by_job[entry.job_id], entry.priority) for entry in entries])
 
 
-def _hold(
-    conn: Connection, entries: Sequence[WaitingEntry], now: datetime
-) -> tuple[Mapping[_Key, Sequence[WaitingEntry]], Mapping[_Key, int]] | None:
-    """The entries by their task queues, which are locked and occupied; None: one went before it was."""
-    wanted = {entry.requirement_class for entry in entries}
-    classes = _ensure_classes(conn, wanted)
-    if any(each.digest not in classes for each in wanted):
-        return None
-    by_key: defaultdict[_Key, list[WaitingEntry]] = defaultdict(list)
-    for entry in entries:
-        digest = entry.requirement_class.digest
-        by_key[classes[digest], entry.owner_group, entry.owner].append(entry)
-    ids = _ensure_task_queues(conn, by_key, now)
-    if len(ids) < len(by_key) or _occupy(conn, set(ids.values()), now) < len(by_key):
-        return None
-    return by_key, ids
+def hold(conn: Connection, wanted: Collection[Place], *, now: datetime) -> Mapping[Place, int]:
+    """The task queues of these places, made if need be; none is removed or called empty before the commit."""
+    while True:
+        ids = queue_places.ensure(conn, wanted, now=now)
+        if len(ids) == len(wanted) and _occupy(conn, set(ids.values()), now) == len(wanted):
+            return ids
+        # What was not used for long was removed under our hands: it is made anew.
+
+
+def wait(conn: Connection, entries: Sequence[tuple[int, int, float]]) -> None:
+    """Let jobs wait in task queues that `hold` gave: id of the job and of the task queue, and priority."""
+    job_ids, task_queue_ids, priorities = zip(*entries, strict=True)
+    WAIT.execute(conn, {"job_id": job_ids, "task_queue_id": task_queue_ids, "priority": priorities})
+
+
+def _place(entry: WaitingEntry) -> Place:
+    return entry.requirement_class, entry.owner_group, entry.owner
 
 
 def enqueue_again(conn: Connection, job_ids: Collection[int], *, now: datetime) -> None:
@@ -189,7 +153,8 @@ def enqueue_again(conn: Connection, job_ids: Collection[int], *, now: datetime) 
     for ids in _batches(job_ids):
         rows = conn.execute(PLACES, {"ids": ids}).all()
         _occupy(conn, {row.task_queue_id for row in rows}, now)
-        conn.execute(WAIT, [row._asdict() for row in rows])
+        if rows:
+            wait(conn, [(row.job_id, row.task_queue_id, row.priority) for row in rows])
 
 
 def dequeue(conn: Connection, job_ids: Collection[int]) -> None:
@@ -240,63 +205,6 @@ def first_jobs(conn: Connection, task_queue_id: int, most: int) -> list[int]:
     return list(conn.execute(FIRST_IN, {"task_queue_id": task_queue_id, "most": most}).scalars())
 
 
-def _ensure_classes(conn: Connection, classes: Collection[RequirementClass]) -> Mapping[str, int]:
-    rows = [
-        {"digest": each.digest, "vo": each.vo, "definition": each.to_json()}
-        for each in sorted(classes, key=lambda each: each.digest)
-    ]
-    digests = [row["digest"] for row in rows]
-    known = _class_ids(conn, digests)
-    if missing := [row for row in rows if row["digest"] not in known]:
-        conn.execute(NEW_CLASS.of(conn), missing)
-        known = _class_ids(conn, digests)
-    return known
-
-
-def _class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for start in range(0, len(digests), BATCH):
-        rows = conn.execute(CLASS_IDS, {"digests": digests[start : start + BATCH]})
-        found |= {row.digest: row.class_id for row in rows}
-    return found
-
-
-def _ensure_task_queues(
-    conn: Connection, by_key: Mapping[_Key, Sequence[WaitingEntry]], now: datetime
-) -> Mapping[_Key, int]:
-    known = _task_queue_ids(conn, list(by_key))
-    missing = sorted(key for key in by_key if key not in known)
-    if not missing or not _lock_classes(conn, {class_id for class_id, _, _ in missing}):
-        return known
-    rows = [
-        {
-            "class_id": class_id,
-            "vo": by_key[class_id, owner_group, owner][0].requirement_class.vo,
-            "owner": owner,
-            "owner_group": owner_group,
-            "priority": 1.0,
-            "occupied": False,  # `_occupy` says it, with the change that the matchers read
-            "changed_at": now,
-        }
-        for class_id, owner_group, owner in missing
-    ]
-    conn.execute(NEW_TASK_QUEUE.of(conn), rows)
-    return _task_queue_ids(conn, list(by_key))
-
-
-def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
-    """Keep classes from being removed before they have their task queue; False: one is gone."""
-    return all(len(conn.execute(LOCK_CLASSES, {"ids": ids}).all()) == len(ids) for ids in _batches(class_ids))
-
-
-def _task_queue_ids(conn: Connection, keys: Sequence[_Key]) -> Mapping[_Key, int]:
-    found: dict[_Key, int] = {}
-    for start in range(0, len(keys), BATCH):
-        rows = conn.execute(TASK_QUEUE_IDS, {"keys": keys[start : start + BATCH]})
-        found |= {(row.class_id, row.owner_group, row.owner): row.task_queue_id for row in rows}
-    return found
-
-
 def _occupy(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> int:
     """Lock task queues that get jobs; how many there are, since one may have been removed just now."""
     found = 0
@@ -311,11 +219,6 @@ def _set_occupied(conn: Connection, ids: Collection[int], now: datetime, *, is_o
     if ids:
         conn.execute(SET_OCCUPIED, {"ids": sorted(ids), "is_occupied": is_occupied, "now": now})
         changes.append(conn, changes.TASK_QUEUE, [str(each) for each in ids], now=now)
-
-
-def _put(conn: Connection, task_queue_id: int, job_ids: Collection[int]) -> None:
-    for ids in _batches(job_ids):
-        conn.execute(PUT, {"ids": ids, "the_task_queue": task_queue_id})
 
 
 def _batches(ids: Collection[int]) -> list[list[int]]:

@@ -114,13 +114,13 @@ def test_a_worker_follows_the_configuration(
 
 
 def test_only_job_ids_go_through_redis(redis_server: RedisServer) -> None:
-    RedisDoorbell(redis_server.url).ring(range(1, 1201))
+    RedisDoorbell(redis_server.url).ring(range(1, 2201))
     with redis_server.client() as client:
         queue = Queue(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
         batches = [client.hget(f"rq:job:{each}", "data") for each in queue.job_ids]
     calls = [json.loads(zlib.decompress(data)) for data in batches if isinstance(data, bytes)]
     assert [call[0] for call in calls] == ["optimizers.rq_tasks.optimize_jobs"] * 3
-    assert [job_id for call in calls for job_id in call[2][0]] == list(range(1, 1201))
+    assert [job_id for call in calls for job_id in call[2][0]] == list(range(1, 2201))
 
 
 def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(

@@ -182,7 +182,8 @@ def with_pool(candidate: Candidate, context: Context) -> Candidate:
     )
     requirements = Record(values=(("Memory", 4000),))
     return replace(
-        candidate, pool=ResolvedPool(pool_id="f" * 64, requirements=requirements, queue_classes=eligible)
+        candidate,
+        pool=ResolvedPool(pool_id="f" * 64, requirements=requirements, canonical="", queue_classes=eligible),
     )
 
 

@@ -1,0 +1,99 @@
+"""What the chain said about jobs, remembered for those that ask the same."""
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
+from threading import Lock
+from typing import Final
+
+from cs_config.configuration import Configuration
+from optimizers import chain, keywords
+from optimizers.chain import Passage, Step
+from optimizers.context import Context
+from optimizers.outcome import Done
+from optimizers.stored_job import candidate_of
+from taskqueue.preparing import PreparingJob
+
+#: Passages that are kept; one is some kilobytes.
+_MOST_KEPT: Final = 20_000
+#: `MY.X` in an expression: a particular may change what is asked after all.
+_OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
+
+
+class Passages:
+    """Those through the same steps in front of one configuration; safe in several threads."""
+
+    def __init__(self, config: Configuration, steps: Mapping[str, Step]) -> None:
+        self.config = config
+        self.steps = steps
+        self._known: OrderedDict[Hashable, Passage] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, jobs: Sequence[PreparingJob], context: Context) -> list[tuple[PreparingJob, Passage]]:
+        """Each of the jobs with its passage, which those that ask the same share."""
+        here: dict[Hashable, Passage] = {}
+        return [(job, self._of(job, context, here)) for job in jobs]
+
+    def _of(self, job: PreparingJob, context: Context, here: dict[Hashable, Passage]) -> Passage:
+        """The passage of one job; `here` are those of its batch."""
+        key = _key(job, context)
+        known = here.get(key) or self._known.get(key)
+        if known is not None:
+            return known
+        passage = chain.run(candidate_of(job, context), self.steps, context)
+        if passage.alike and key is not None:
+            here[key] = passage
+            self._keep(key, passage)
+        return passage
+
+    def _keep(self, key: Hashable, passage: Passage) -> None:
+        """Remember what went well for later batches; a refusal is found anew."""
+        if not isinstance(passage.outcome, Done):
+            return
+        with self._lock:
+            self._known[key] = passage
+            if len(self._known) > _MOST_KEPT:
+                self._known.popitem(last=False)
+
+
+_latest: list[Passages] = []
+
+
+def of(config: Configuration, steps: Mapping[str, Step]) -> Passages:
+    """Those of this configuration, shared by all batches of the process while it is current."""
+    for known in _latest:
+        if known.config is config and known.steps == steps:
+            return known
+    made = Passages(config, steps)
+    _latest[:] = [made]
+    return made
+
+
+def _key(job: PreparingJob, context: Context) -> Hashable | None:
+    """What jobs that ask the same have in common; None: nobody asks the same."""
+    asked = _asked(job.body)
+    if job.parameters is not None and (asked == job.body or "%" in asked or not _readable(job.parameters)):
+        return None
+    bounds = context.operations(job.vo).job_description.bounds
+    if not keywords.PARTICULAR_FOLDED.isdisjoint(bounds):
+        return None
+    return asked, job.vo, job.step, job.reschedules, job.sandbox_gone
+
+
+@lru_cache(maxsize=4096)
+def _asked(body: str) -> str:
+    """What of a description says what it asks; all of it where that cannot be told apart."""
+    try:
+        asked = json.dumps(keywords.without_particulars(json.loads(body)))
+    except (ValueError, AttributeError):
+        return body
+    return body if _OWN.search(asked) else asked
+
+
+def _readable(parameters: str) -> bool:
+    try:
+        return isinstance(json.loads(parameters), dict)
+    except ValueError:
+        return False

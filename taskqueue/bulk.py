@@ -1,0 +1,116 @@
+"""Many rows in one statement, in the form in which each database is fastest.
+
+PostgreSQL gets one array a column and unnests them; SQLite, which runs inside this process, gets the rows
+one after the other without a word of SQLAlchemy between them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Dialect,
+    Table,
+    bindparam,
+    cast,
+    column,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+#: Before the names of binds: no bind is called like a column of what is updated.
+_BIND: Final = "its_"
+
+#: Values of each column, all equally many.
+Columns = Mapping[str, Sequence[Any]]
+
+
+class BulkInsert:
+    """Puts rows into a table; what all of them have in common is sent once."""
+
+    def __init__(self, table: Table, *, varying: Sequence[str], common: Sequence[str] = ()) -> None:
+        self._columns = [table.c[name] for name in (*varying, *common)]
+        rows = _unnested([table.c[name] for name in varying])
+        same = [cast(bindparam(_BIND + name), table.c[name].type) for name in common]
+        chosen = select(*(rows.c[name] for name in varying), *same)
+        self._on_postgresql = insert(table).from_select([*varying, *common], chosen)
+        names = ", ".join((*varying, *common))
+        places = ", ".join("?" * len(self._columns))
+        self._on_sqlite = f"INSERT INTO {table.name} ({names}) VALUES ({places})"  # noqa: S608, our own names
+
+    def execute(self, conn: Connection, columns: Columns, **common: object) -> None:
+        """Insert as many rows as the columns have values, in their order."""
+        if not len(next(iter(columns.values()))):
+            return
+        if conn.dialect.name == "postgresql":
+            conn.execute(self._on_postgresql, _bound(columns, common))
+        else:
+            conn.exec_driver_sql(self._on_sqlite, _rows(self._columns, columns, common, conn.dialect))
+
+
+class BulkUpdate:
+    """Gives each of many rows, found by their key, values of its own."""
+
+    def __init__(self, table: Table, *, key: str, varying: Sequence[str], common: Sequence[str] = ()) -> None:
+        self._columns = [table.c[name] for name in (*varying, *common, key)]
+        rows = _unnested([table.c[name] for name in (key, *varying)])
+        same: dict[str, Any] = {name: bindparam(_BIND + name) for name in common}
+        self._on_postgresql = (
+            update(table)
+            .where(table.c[key] == rows.c[key])
+            .values({name: rows.c[name] for name in varying} | same)
+        )
+        assigned = ", ".join(f"{name} = ?" for name in (*varying, *common))
+        self._on_sqlite = f"UPDATE {table.name} SET {assigned} WHERE {key} = ?"  # noqa: S608, our own names
+
+    def execute(self, conn: Connection, columns: Columns, **common: object) -> None:
+        """Update the rows; those that are not there are passed over."""
+        if not len(next(iter(columns.values()))):
+            return
+        if conn.dialect.name == "postgresql":
+            conn.execute(self._on_postgresql, _bound(columns, common))
+        else:
+            conn.exec_driver_sql(self._on_sqlite, _rows(self._columns, columns, common, conn.dialect))
+
+
+def _unnested(columns: Sequence[Column[Any]]) -> TableValuedAlias:
+    arrays = [bindparam(_BIND + each.name, type_=ARRAY(each.type)) for each in columns]
+    names = [column(each.name, each.type) for each in columns]
+    return func.unnest(*arrays).table_valued(*names, name="given").render_derived()
+
+
+def _bound(columns: Columns, common: Mapping[str, object]) -> dict[str, object]:
+    return {_BIND + name: value for name, value in {**columns, **common}.items()}
+
+
+def _rows(
+    wanted: Sequence[Column[Any]], columns: Columns, common: Mapping[str, object], dialect: Dialect
+) -> list[tuple[Any, ...]]:
+    count = len(next(iter(columns.values())))
+    return list(zip(*_values(wanted, columns, common, count, dialect), strict=True))
+
+
+def _values(
+    wanted: Sequence[Column[Any]],
+    columns: Columns,
+    common: Mapping[str, object],
+    count: int,
+    dialect: Dialect,
+) -> Iterator[Sequence[Any]]:
+    """The values of each column as the driver takes them."""
+    for each in wanted:
+        process = each.type.dialect_impl(dialect).bind_processor(dialect) or _as_it_is
+        if each.name in common:
+            yield [process(common[each.name])] * count
+        else:
+            values = columns[each.name]
+            yield values if process is _as_it_is else [process(value) for value in values]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
