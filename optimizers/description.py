@@ -1,7 +1,7 @@
 """The description of one job, checked against the configuration of its VO."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from cs_config.operations import Operations
@@ -111,6 +111,20 @@ def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
     return description
 
 
+def with_own(
+    description: JobDescription, own: Iterable[tuple[str, object]], operations: Operations
+) -> JobDescription | None:
+    """The description with these keywords as well; None: `parse` would find something wrong with one."""
+    reader = _Reader(operations=operations, problems=[], spelled={})
+    values: dict[str, Any] = {}
+    for name, value in own:
+        values.update(reader.keyword(name, value))
+    if reader.problems:
+        return None
+    changed = replace(description, **values)
+    return None if any(_contradictions(changed, operations)) else changed
+
+
 def _as_it_is(problem: Problem) -> Problem:
     return problem
 
@@ -131,6 +145,12 @@ def body(description: JobDescription) -> dict[str, object]:
     if description.rank is not None:
         stated["Rank"] = description.rank.stated
     return stated | {name: own_side.as_json(value) for name, value in description.extra.items()}
+
+
+def stated(description: JobDescription, name: str) -> object:
+    """The value of one of `keywords.KEYWORDS` as `body` has it."""
+    keyword = keywords.BY_NAME[name]
+    return _as_json(keyword, getattr(description, keyword.attribute))
 
 
 def _as_json(keyword: Keyword, value: object) -> object:

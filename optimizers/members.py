@@ -21,7 +21,7 @@ class Member:
     """One job of a submission."""
 
     description: JobDescription
-    parameters: parametric.Member | None  #: None: no parametric job
+    parameters: placeholders.Parameters | None  #: for the placeholders of the shared body; None: it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
