@@ -24,7 +24,7 @@ _BY_SPELLING: Final = {
 #: No escapes, no end of line, nothing that cannot be shown or stored.
 _PLAIN: Final = r'"[^"\\\x00-\x1f\x7f-\x9f\ud800-\udfff]+"'
 _CUT: Final = re.compile(
-    rf"""((?:\A|[\n;\[])\s*(?:{"|".join(_BY_SPELLING)})\s*=\s*)
+    rf"""([\n;\[]\s*(?:{"|".join(_BY_SPELLING)})\s*=\s*)
          ({_PLAIN} | (?:0|[1-9][0-9]{{0,8}})(?=\s*;) | \{{{_PLAIN}(?:,\ {_PLAIN})*\}})(?=\s*;)""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -48,14 +48,14 @@ def cut(text: str) -> Cut | None:
     """The text without what its job has for itself; None: it has nothing, or of no plain form."""
     if len(text) > _LONGEST or "=)s" in text:
         return None
-    parts = _CUT.split(text)
+    parts = _CUT.split(f"\n{text}")
     if len(parts) == 1:
         return None
     values = tuple(map(_value, parts[2::3]))
     names = (_BY_SPELLING[_NAME.search(lead)[0].lower()] for lead in parts[1::3])  # type: ignore[index]
-    lefts = (shared + lead for shared, lead in zip(parts[0::3], (*parts[1::3], ""), strict=True))
+    first, *others = map("".join, zip(parts[0::3], (*parts[1::3], ""), strict=True))
     return Cut(
-        pieces=tuple(lefts),
+        pieces=(first[1:], *others),
         openings=tuple((name, type(value)) for name, value in zip(names, values, strict=True)),
         values=values,
     )

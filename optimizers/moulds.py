@@ -17,6 +17,7 @@ from cs_config.options import Operations
 from optimizers import cuts, jdl, keywords, members, parametric
 from optimizers import description as descriptions
 from optimizers.cuts import Cut, Value
+from optimizers.keywords import Keyword
 from optimizers.members import Member, Submitted
 from optimizers.submitter import Submitter
 from requirements.classads import Unevaluated
@@ -39,22 +40,23 @@ class Mould:
 
     source: str  #: the text, with placeholders
     submitted: Submitted  #: its body has placeholders; of its one member the values are of no meaning
+    keywords: tuple[Keyword, ...]  #: that each has for itself
     options: Operations
 
     def cast(self, cut: Cut) -> Member | None:
         """The job of one of the texts; None: a value is not as it should be."""
-        names = [name for name, _ in cut.openings]
+        own = list(zip(self.keywords, cut.values, strict=True))
         [member] = self.submitted.members
-        own = zip(names, cut.values, strict=True)
-        said = descriptions.with_own(member.description, own, self.options)
-        if said is None:
+        read = descriptions.read_own(member.description, own, self.options)
+        if read is None:
             return None
         parameters: dict[str, object] = {}
-        for name, value in zip(names, cut.values, strict=True):
-            stated = parameters[f"{name}="] = descriptions.stated(said, name)
+        for keyword, value in own:
+            stated = descriptions.as_json(keyword, read[keyword.attribute])
+            parameters[f"{keyword.name}="] = stated
             if stated != value:
-                parameters[f"{name}=="] = value
-        return Member(description=said, parameters=parameters)
+                parameters[f"{keyword.name}=="] = value
+        return Member(description=member.description, own=read, parameters=parameters)
 
 
 class Moulds:
@@ -108,6 +110,7 @@ def _make(cut: Cut, submitter: Submitter, config: Configuration, archive: str | 
     return Mould(
         source=cuts.join(cut.pieces, [places[name] for name, _ in cut.openings]),
         submitted=replace(submitted, body={**submitted.body, **places}),
+        keywords=tuple(keywords.BY_NAME[name] for name, _ in cut.openings),
         options=operations(config, submitted.whose.vo),
     )
 
