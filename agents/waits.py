@@ -7,24 +7,29 @@ from typing import Final
 from sqlalchemy import Engine
 
 from agents import turn
+from agents.turn import Turn
 from taskqueue import job_waits
+from taskqueue.job_waits import End
 
 NAME: Final = "waits"
-#: Jobs in one transaction, and such transactions in one cycle.
-_MOST: Final = 500
+#: Jobs that one transaction looks at, and such transactions in one cycle.
+_MOST: Final = 2000
 _ROUNDS: Final = 40
 #: A transaction that ended a job may commit this much later than it says.
 _LATE: Final = timedelta(minutes=10)
 #: By then the matchers have written what kept a job from pilots.
 _KNOWN: Final = timedelta(minutes=2)
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BEGINNING: Final = End(at=datetime(1970, 1, 1, tzinfo=UTC), job_id=0)
+#: A new process begins so long before the last cycle of any; a backlog that is older is booked at the latest
+#: when its log goes.
+_BEFORE: Final = timedelta(days=1)
 
 
 @dataclass(slots=True)
 class Memory:
-    """How far the jobs that ended have been looked at; a new process begins from the start."""
+    """How far the jobs that ended have been looked at; None: a new process has looked at none."""
 
-    seen: datetime = _BEGINNING
+    seen: End | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +57,20 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: Memory) -> Wait
     mine = turn.take(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
+    seen = memory.seen or _first(mine)
     booked = 0
     for _ in range(_ROUNDS):
         with mine.writing() as conn:
-            ended = job_waits.book_ended(conn, since=memory.seen, until=now - _KNOWN, most=_MOST)
-        booked += len(ended)
-        if len(ended) < _MOST:
-            memory.seen = max(memory.seen, now - _LATE)
+            done = job_waits.book_ended(conn, since=seen, until=now - _KNOWN, most=_MOST)
+        booked += done.jobs
+        if done.last is None:
+            seen = max(seen, End(at=now - _LATE, job_id=0), key=lambda end: end.at)
             break
-        memory.seen = ended[-1]
+        seen = done.last
+    memory.seen = seen
     mine.finish()
     return WaitsResult(booked=booked)
+
+
+def _first(mine: Turn) -> End:
+    return _BEGINNING if mine.last is None else End(at=mine.last - _BEFORE, job_id=0)

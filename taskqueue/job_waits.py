@@ -2,25 +2,30 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Connection,
     RowMapping,
+    Select,
     bindparam,
     delete,
     func,
     insert,
+    or_,
     select,
+    union_all,
 )
 
 from taskqueue import hindrances, log, waiting_time
 from taskqueue.hindrances import Hindrance
 from taskqueue.jobs import Job
 from taskqueue.log import LogEntry
-from taskqueue.states import FINAL
+from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import job_waits as table
 from taskqueue.tables import jobs
 
@@ -30,18 +35,35 @@ _is_booked = (
     .where(table.c.job_id == jobs.c.job_id, table.c.ended_at == jobs.c.updated_at)
     .exists()
 )
-#: A job that was started again and ended again is counted anew.
-NOT_BOOKED = (
-    select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id)
-    .where(
-        jobs.c.status.in_(sorted(FINAL)),
-        jobs.c.updated_at >= bindparam("since", type_=jobs.c.updated_at.type),
-        jobs.c.updated_at <= bindparam("until", type_=jobs.c.updated_at.type),
-        ~_is_booked,
+
+
+def _ended(status: JobStatus) -> Select[*tuple[Any, ...]]:
+    """In the order of the index over status and time; of all statuses at once there is no such order."""
+    at, job_id = jobs.c.updated_at, jobs.c.job_id
+    since = bindparam("since", type_=at.type)
+    found = (
+        select(job_id, at)
+        .where(
+            jobs.c.status == status.value,
+            at >= since,
+            at <= bindparam("until", type_=at.type),
+            or_(at > since, job_id > bindparam("after")),
+        )
+        .order_by(at, job_id)
+        .limit(bindparam("most"))
+        .subquery()
     )
-    .order_by(jobs.c.updated_at)
+    return select(found)
+
+
+_looked_at = union_all(*map(_ended, sorted(FINAL))).subquery()
+#: So many are looked at, not so many found: most are booked already, and there may be a year of them.
+ENDED = (
+    select(_looked_at.c.job_id, _looked_at.c.updated_at)
+    .order_by(_looked_at.c.updated_at, _looked_at.c.job_id)
     .limit(bindparam("most"))
 )
+#: A job that was started again and ended again is counted anew.
 OF_THESE = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).where(
     jobs.c.job_id.in_(_IDS), ~_is_booked
 )
@@ -50,16 +72,35 @@ BOOK = insert(table)
 OF_JOB = select(table.c.cause, table.c.seconds).where(table.c.job_id == bindparam("the_job"))
 
 
-def book_ended(conn: Connection, *, since: datetime, until: datetime, most: int) -> list[datetime]:
-    """Write down for what jobs had waited that ended in that time; when each ended, the earliest first."""
-    rows = conn.execute(NOT_BOOKED, {"since": since, "until": until, "most": most}).mappings().all()
-    return _book(conn, rows)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """When which job ended: the order in which they are looked at."""
+
+    at: datetime
+    job_id: int
 
 
-def book(conn: Connection, job_ids: Collection[int]) -> None:
-    """The same for these, which have ended and are about to lose their log."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booked:
+    """What `book_ended` did."""
+
+    jobs: int  #: that were not written down before
+    last: End | None  #: the last one that was looked at; None: there is no more
+
+
+def book_ended(conn: Connection, *, since: End, until: datetime, most: int) -> Booked:
+    """Write down for what jobs had waited that ended after `since`, looking at so many of them."""
+    values = {"since": since.at, "after": since.job_id, "until": until, "most": most}
+    rows = conn.execute(ENDED, values).all()
+    last = End(at=rows[-1].updated_at, job_id=rows[-1].job_id) if len(rows) == most else None
+    return Booked(jobs=book(conn, [row.job_id for row in rows]), last=last)
+
+
+def book(conn: Connection, job_ids: Collection[int]) -> int:
+    """The same for these, which have ended; for how many it was not written down before."""
     rows = conn.execute(OF_THESE, {"job_ids": sorted(job_ids)}).mappings().all()
     _book(conn, rows)
+    return len(rows)
 
 
 def of_job(conn: Connection, job_id: int) -> dict[str, float]:
@@ -97,7 +138,7 @@ def sums(
     return found
 
 
-def _book(conn: Connection, ended: Sequence[RowMapping]) -> list[datetime]:
+def _book(conn: Connection, ended: Sequence[RowMapping]) -> None:
     logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
     for entry in log.of_jobs(conn, [row["job_id"] for row in ended]):
         logs[entry.job_id].append(entry)
@@ -112,7 +153,6 @@ def _book(conn: Connection, ended: Sequence[RowMapping]) -> list[datetime]:
     if rows:
         conn.execute(FORGET, {"job_ids": sorted({row["job_id"] for row in rows})})
         conn.execute(BOOK, rows)
-    return sorted(row["updated_at"] for row in ended)
 
 
 def _hindrances(

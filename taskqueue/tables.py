@@ -26,9 +26,27 @@ from sqlalchemy import (
 
 from cs_config.tables import UtcTime, metadata
 from taskqueue.class_sets import ClassSet
+from taskqueue.states import FINAL
 
 #: SQLite numbers rows by itself only in a column of type INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
+
+#: PostgreSQL: large tables. A fifth of a hundred million rows may not lie dead before somebody cleans up, nor
+#: may the planner believe numbers that are a fifth off.
+_LARGE = {
+    "autovacuum_vacuum_scale_factor": 0.02,
+    "autovacuum_vacuum_insert_scale_factor": 0.05,
+    "autovacuum_analyze_scale_factor": 0.02,
+}
+#: PostgreSQL: room for the next version of a row beside it, so that no index has to learn of it.
+_ROOMY = {**_LARGE, "fillfactor": 85}
+#: PostgreSQL: rows come and go all the time, and who looks for the first one steps over those that went.
+_QUEUE = {"autovacuum_vacuum_scale_factor": 0.01, "autovacuum_analyze_scale_factor": 0.02}
+#: PostgreSQL: few rows that change many times a second.
+_BUSY = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.0, "autovacuum_vacuum_threshold": 500}
+
+_FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
+_ended, _living = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
 
 #: What a user wrote, once for all jobs of one submission that share it (parametric jobs).
 descriptions = Table(
@@ -76,7 +94,9 @@ jobs = Table(
         postgresql_where=text("due_at IS NOT NULL"),
     ),
     Index("ix_jobs_vo_owner_status", "vo", "owner", "status"),
-    Index("ix_jobs_status_updated_at", "status", "updated_at"),
+    # Two, so that a statement which names a job and its status never looks at all jobs of that status.
+    Index("ix_jobs_ended", "status", "updated_at", sqlite_where=_ended, postgresql_where=_ended),
+    Index("ix_jobs_living", "status", "job_id", sqlite_where=_living, postgresql_where=_living),
     # Which pools are in use: asked when a pool may go, never about jobs that are final.
     Index(
         "ix_jobs_submit_pool",
@@ -87,6 +107,7 @@ jobs = Table(
     ),
     Index("ix_jobs_description_id", "description_id"),
     sqlite_autoincrement=True,  # an id is never given out twice
+    postgresql_with=_LARGE,
 )
 
 #: Every change of a job's status, in order; written in the transaction of the change.
@@ -104,6 +125,7 @@ job_log = Table(
     Column("epoch", Integer, nullable=False, default=0),
     Index("ix_job_log_job_id_log_id", "job_id", "log_id"),
     sqlite_autoincrement=True,
+    postgresql_with=_LARGE,
 )
 
 #: For what each job that has ended had waited, in seconds by cause; outlives its log.
@@ -115,6 +137,7 @@ job_waits = Table(
     Column("seconds", Float, nullable=False),
     Column("ended_at", UtcTime, nullable=False),  # jobs.updated_at of the end that was counted
     PrimaryKeyConstraint("job_id", "cause"),
+    postgresql_with=_LARGE,
 )
 
 #: The distinct sets of requirements that matching looks at; immutable, so a copy never goes stale.
@@ -168,6 +191,7 @@ waiting_jobs = Table(
     Column("priority", Float, nullable=False),
     # The order of a claim: the user's priority, then first in, first out.
     Index("ix_waiting_jobs_task_queue_id", "task_queue_id", text("priority DESC"), "job_id"),
+    postgresql_with=_QUEUE,
 )
 
 #: Requirements of a VO under their hash (RFC #7), with the state of their mapping to queues.
@@ -295,11 +319,18 @@ attempts = Table(
         sqlite_where=text("closed_at IS NULL"),
         postgresql_where=text("closed_at IS NULL"),
     ),
+    # Nothing that a heartbeat changes is in any index: it is the commonest write of all.
     Index(
-        "ix_attempts_lease_expires_at",
-        "lease_expires_at",
-        sqlite_where=text("closed_at IS NULL"),
-        postgresql_where=text("closed_at IS NULL"),
+        "ix_attempts_not_started",
+        "job_id",
+        sqlite_where=text("closed_at IS NULL AND started_at IS NULL"),
+        postgresql_where=text("closed_at IS NULL AND started_at IS NULL"),
+    ),
+    Index(
+        "ix_attempts_ending",
+        "job_id",
+        sqlite_where=text("closed_at IS NULL AND ending IS true"),
+        postgresql_where=text("closed_at IS NULL AND ending IS true"),
     ),
     Index("ix_attempts_stamp", "stamp"),
     # What is at a site now: counted where limits are set.
@@ -311,6 +342,7 @@ attempts = Table(
         sqlite_where=text("closed_at IS NULL"),
         postgresql_where=text("closed_at IS NULL"),
     ),
+    postgresql_with=_ROOMY,
 )
 
 #: One row a site, CE or queue that something limits: who holds its lock decides alone what is matched
@@ -327,6 +359,7 @@ scopes = Table(
     Column("advertised_at", UtcTime),  # when it was accepted
     Column("taken_at", Text),  # what the site says of when it counted; for people
     Index("ix_scopes_site", "site"),
+    postgresql_with=_BUSY,
 )
 
 #: Matches that are not in the site's own counts yet, one row for each scope that counts them. What became
@@ -342,6 +375,7 @@ reservations = Table(
     PrimaryKeyConstraint("scope", "job_id", "epoch"),
     ForeignKeyConstraint(["job_id", "epoch"], ["attempts.job_id", "attempts.epoch"], ondelete="CASCADE"),
     Index("ix_reservations_job_id_epoch", "job_id", "epoch"),
+    postgresql_with=_QUEUE,
 )
 
 #: Sites that get no jobs but tests, until they are allowed again.
@@ -366,6 +400,7 @@ matching_delays = Table(
     Column("tokens", Float, nullable=False),
     Column("at", UtcTime, nullable=False),
     PrimaryKeyConstraint("scope", "attribute", "value", "vo"),
+    postgresql_with=_BUSY,
 )
 
 #: Answers to requests for work by their `request_id`: a lost answer is given again, not made anew.
@@ -378,6 +413,7 @@ match_requests = Table(
     Column("matches", Text, nullable=False),  # JSON list of [job_id, epoch]
     PrimaryKeyConstraint("subject", "request_id"),
     Index("ix_match_requests_at", "at"),
+    postgresql_with=_QUEUE,
 )
 
 #: Ids given to a submission under its idempotency key.
@@ -461,6 +497,7 @@ agent_leases = Table(
     Column("fence", BigInteger, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
     Column("last_cycle_at", UtcTime),
+    postgresql_with=_BUSY,
 )
 
 #: One row: what concerns the installation as a whole. A process that sees another incarnation than before
@@ -493,6 +530,7 @@ changes = Table(
     Index("ix_changes_xid", "xid"),
     Index("ix_changes_at", "at"),
     sqlite_autoincrement=True,
+    postgresql_with=_QUEUE,
 )
 
 #: Tokens that are not accepted any more although they have not expired.

@@ -1,17 +1,20 @@
 """What every route does before its handler: who asks, may it, is the body JSON that we can use."""
 
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
 from pilotage.service import access, strict_json
 from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import BodyTooLarge
 from pilotage.service.tokens import Token
+from taskqueue import retries
 
 #: Bytes of a body that somebody may send of whom nothing is known.
 _STRANGERS_JSON = 4096
@@ -39,20 +42,50 @@ class StrictRequest(Request):
             InvalidRequest: It is not JSON that we can use.
         """
         refuse_by_length(self, limit)
-        body = bytearray()
-        async for chunk in self.stream():
-            body += chunk
-            if len(body) > limit:
-                raise BodyTooLarge(limit)
-        self._body = bytes(body)
-        if len(body) > _AT_ONCE:
+        self._body = await self._whole(limit)
+        if len(self._body) > _AT_ONCE:
             self.content = await anyio.to_thread.run_sync(strict_json.parse, self._body)
-        elif body:
+        elif self._body:
             self.content = strict_json.parse(self._body)
+
+    async def _whole(self, limit: int) -> bytes:
+        chunks, size = [], 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > limit:
+                raise BodyTooLarge(limit)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
 
     async def json(self) -> Any:
         """What `load` found."""
         return self.content
+
+    @property
+    def whole(self) -> bytes:
+        """The bytes that `load` read."""
+        return self._body
+
+
+async def admit(
+    request: StrictRequest, parts: Parts, endpoint: Callable[..., Any], *, takes_json: bool
+) -> Caller:
+    """Who asks, if it may; only then its body is read, as far as `endpoint` takes one.
+
+    Raises:
+        PilotageError: It may not, or the body is not JSON that we can use.
+    """
+    token = request.state.token = access.authenticate(request, parts)
+    access.require(request, token.caller, access.allowed_roles(endpoint))
+    _check_texts(request)
+    if takes_json:
+        most = getattr(endpoint, _MOST_BYTES, parts.limits.json_bytes)
+        await request.load(min(most, parts.limits.json_bytes))
+    return token.caller
 
 
 def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
@@ -65,30 +98,36 @@ def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
     return mark
 
 
-class ApiRoute(APIRoute):
+class _Repeating(APIRoute):
+    """A route whose handler is carried out again if another transaction was in its way.
+
+    Handlers with a thread of their own only: those of the event loop read the body themselves, or wait for
+    the claimer, which does the same.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
+        again = endpoint if inspect.iscoroutinefunction(endpoint) else retries.repeatable(endpoint)
+        super().__init__(path, again, **about)
+
+
+class ApiRoute(_Repeating):
     """A route of `/api/v1`: authenticates and admits before anything of the body is read."""
 
     def get_route_handler(self) -> _Handler:
         """The handler behind the door."""
         handle = super().get_route_handler()
-        roles = access.allowed_roles(self.endpoint)
-        takes_json = self.body_field is not None
-        most = getattr(self.endpoint, _MOST_BYTES, None)
+        access.allowed_roles(self.endpoint)  # a route that does not say who may use it does not start
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
             parts: Parts = request.app.state.parts
-            request.state.token = access.authenticate(request, parts)
-            access.require(request, request.state.token.caller, roles)
-            _check_texts(request)
-            if takes_json:
-                await request.load(min(most or parts.limits.json_bytes, parts.limits.json_bytes))
+            await admit(request, parts, self.endpoint, takes_json=self.body_field is not None)
             return await handle(request)
 
         return guarded
 
 
-class SecretRoute(APIRoute):
+class SecretRoute(_Repeating):
     """A route of `/api/v1` whose caller shows a pilot's secret where others show a token.
 
     Nothing is known of the caller before the handler has looked at the secret: little is read.

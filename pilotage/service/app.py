@@ -15,6 +15,7 @@ from pilotage.service.measured import Measured
 from pilotage.service.models.errors import ErrorAnswer
 from pilotage.service.parts import Parts
 from pilotage.service.routes import ROUTERS, health, metrics
+from pilotage.service.shortcuts import Shortcuts
 
 #: Seconds until a token that another process revoked is refused here.
 _REVOKED_WITHIN = 2.0
@@ -47,6 +48,7 @@ def create_app(parts: Parts) -> FastAPI:
     app.include_router(api)
     app.include_router(health.router)
     app.include_router(metrics.router)
+    app.add_middleware(Shortcuts, parts=parts)
     app.add_middleware(Measured, metrics=parts.metrics)
     errors.install(app)
     return app

@@ -1,6 +1,7 @@
 """Errors as HTTP: one table from types to statuses, one shape of body."""
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -10,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
 from matcher import errors as matcher_errors
+from matcher.preview import guards
 from pilotage.service import audit, refusals
 from pilotage.service.parts import Parts
 from pilotage.service.tokens import Token
@@ -27,6 +29,7 @@ STATUS: dict[type[Exception], int] = {
     NotFound: 404,
     config_errors.ConfigError: 422,
     config_errors.VersionConflict: 409,
+    guards.GuardFailed: 409,
     taskqueue_errors.IllegalTransition: 409,
     taskqueue_errors.StaleLease: 409,
     taskqueue_errors.RescheduleLimit: 409,
@@ -46,6 +49,8 @@ STATUS: dict[type[Exception], int] = {
     refusals.ClientGone: 400,
 }
 
+#: What keeps a change of the configuration from being made.
+_REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, guards.GuardFailed)
 #: Seconds after which another try makes sense, where the error does not say.
 _RETRY_AFTER = {429: 30, 503: 5}
 #: Words for what the framework itself refuses.
@@ -56,13 +61,23 @@ _SHOWN = 200
 
 def install(app: FastAPI) -> None:
     """Answer each error of the table, and those of the framework, in the one shape."""
-    app.add_exception_handler(PilotageError, _ours)
+    for kind, handler in _handlers().items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
-    for unavailable in database.UNAVAILABLE:
-        app.add_exception_handler(unavailable, _away)
+
+
+async def answer_to(request: Request, error: Exception) -> JSONResponse | None:
+    """The answer to an error that the framework does not see; None: it is a defect, which it has to see."""
+    handlers = _handlers()
+    found = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
+    return None if found is None else await found(request, error)
+
+
+def _handlers() -> Mapping[type[Exception], Callable[[Request, Exception], Awaitable[JSONResponse]]]:
+    away = dict.fromkeys(database.UNAVAILABLE, _away)
+    return {PilotageError: _ours, ClientDisconnect: _gone, **away}
 
 
 def status_of(error: Exception) -> int:
@@ -95,7 +110,7 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
 def _is_refused_change(request: Request, error: PilotageError) -> bool:
     """Whether somebody did not get a change of the configuration; looking ahead is not one."""
     is_change = request.method != "GET" and not request.url.path.endswith("/preview")
-    return is_change and isinstance(error, config_errors.ConfigError | config_errors.VersionConflict)
+    return is_change and isinstance(error, _REFUSED_CHANGES)
 
 
 def _write_down(request: Request, error: PilotageError) -> None:

@@ -28,6 +28,8 @@ class Metrics:
             registry=self.registry,
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
         )
+        #: The series of what was served before; to look them up by their labels costs more than to count.
+        self._served: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._refusals = Counter(
             "pilotage_http_refusals_total", "Refused requests by code.", ["code"], registry=self.registry
         )
@@ -64,8 +66,13 @@ class Metrics:
 
     def served(self, *, method: str, route: str, status: int, seconds: float) -> None:
         """A request was answered."""
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        counted = self._served.get((method, route, status))
+        if counted is None:
+            series = self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
+            counted = self._served[method, route, status] = series
+        counter, histogram = counted
+        counter.inc()
+        histogram.observe(seconds)
 
     def refused(self, code: str) -> None:
         """A request was refused."""

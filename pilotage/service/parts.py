@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
 from matcher.matcher import Matcher
+from pilotage.service.heartbeats import Heartbeats
 from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
 from pilotage.service.pilot_places import PilotPlaces
@@ -48,9 +49,11 @@ class Parts:
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
     rates: RateLimiter = field(default_factory=RateLimiter)
+    heartbeats: Heartbeats = field(init=False)
     places: PilotPlaces = field(init=False)
     revoked: RevokedTokens = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "heartbeats", Heartbeats(self.engine, self.live, self.clock))
         object.__setattr__(self, "places", PilotPlaces(self.engine))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))

@@ -38,11 +38,16 @@ WHERE connamespace = 'public'::regnamespace AND conname NOT LIKE '%alembic%' ORD
 _INDEXES = """
 SELECT tablename, indexname, indexdef FROM pg_indexes
 WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1, 2"""
+_STORAGE = """
+SELECT relname, unnest(reloptions) FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' ORDER BY 1, 2"""
 _VIEWS = "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1"
 
 
 def _schema(engine: Engine) -> list[tuple[str, ...]]:
-    queries = [_SQLITE] if engine.dialect.name == "sqlite" else [_COLUMNS, _CONSTRAINTS, _INDEXES, _VIEWS]
+    queries = (
+        [_SQLITE] if engine.dialect.name == "sqlite" else [_COLUMNS, _CONSTRAINTS, _INDEXES, _STORAGE, _VIEWS]
+    )
     with database.reading(engine) as conn:
         rows = [row for query in queries for row in conn.execute(text(query))]
     return [tuple(_plain(str(value)) for value in row) for row in rows]

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path
 from sqlalchemy import Connection
 
 from cs_config.operations import operations
-from pilotage.service import lease_scope
+from pilotage.service import lease_scope, lease_times
 from pilotage.service.access import allow
 from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
 from pilotage.service.callers import Caller, Role
@@ -16,6 +17,8 @@ from pilotage.service.parts import Parts
 from taskqueue import database, handover
 from taskqueue.attempts import Attempt
 from taskqueue.errors import StaleLease
+from taskqueue.heartbeats import Beat
+from taskqueue.progress import Progress
 
 router = APIRouter(prefix="/leases", tags=["leases"], route_class=ApiRoute)
 
@@ -28,44 +31,38 @@ _Report = Callable[[Connection, Attempt], dict[str, Any]]
 @router.post("/{lease}/start")
 @allow(Role.PILOT, Role.GATEWAY)
 @takes_at_most(SMALL)
-def start(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Start | None = None) -> LeaseAnswer:
+async def start(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Start | None = None) -> LeaseAnswer:
     """The payload is about to run: the job becomes Running."""
     del body  # what newer pilots say beside is not refused
 
     def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        lease_time = lease_scope.length(parts, attempt.vo)
+        config = parts.live.current
+        lease_time = lease_times.length(config, attempt.vo)
         answer = handover.start(conn, lease, lease_time=lease_time, now=parts.clock())
-        return answer | {"heartbeat_seconds": lease_scope.heartbeat_every(parts, attempt.vo)}
+        return answer | {"heartbeat_seconds": lease_times.heartbeat_every(config, attempt.vo)}
 
-    return _reported(parts, caller, lease, "start", report)
+    return await run_sync(_reported, parts, caller, lease, "start", report)
 
 
 @router.post("/{lease}/heartbeat")
 @allow(Role.PILOT, Role.GATEWAY)
 @takes_at_most(SMALL)
-def heartbeat(
+async def heartbeat(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Heartbeat | None = None
 ) -> LeaseAnswer:
     """The payload runs; the answer may tell the pilot to end it."""
-    said = body or Heartbeat()
-
-    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        answer = handover.heartbeat(
-            conn,
-            lease,
-            said=said.told(),
-            lease_time=lease_scope.length(parts, attempt.vo),
-            now=parts.clock(),
-        )
-        return answer | {"heartbeat_seconds": lease_scope.heartbeat_every(parts, attempt.vo)}
-
-    return _reported(parts, caller, lease, "heartbeat", report)
+    said = (body or Heartbeat()).told()
+    holder = None if caller.is_operator else caller.subject
+    vo = await parts.heartbeats.note(Beat(lease=lease, holder=holder, said=said))
+    if vo is None:  # not as plain as most
+        return await run_sync(_heartbeat_alone, parts, caller, lease, said)
+    return LeaseAnswer(heartbeat_seconds=lease_times.heartbeat_every(parts.live.current, vo))
 
 
 @router.post("/{lease}/finish")
 @allow(Role.PILOT, Role.GATEWAY)
 @takes_at_most(SMALL)
-def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finish) -> LeaseAnswer:
+async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finish) -> LeaseAnswer:
     """The payload has ended; its output was put before."""
     ended = handover.Finish(
         status=body.status,
@@ -77,7 +74,7 @@ def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finish) -> 
     def report(conn: Connection, _attempt: Attempt) -> dict[str, Any]:
         return handover.finish(conn, lease, ended, now=parts.clock())
 
-    return _reported(parts, caller, lease, "finish", report)
+    return await run_sync(_reported, parts, caller, lease, "finish", report)
 
 
 @router.post("/{lease}/release")
@@ -96,6 +93,18 @@ def release(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Release | 
     answer = _reported(parts, caller, lease, "release", report)
     parts.ring(job_ids)  # one that was rescheduled goes to the optimizers
     return answer
+
+
+def _heartbeat_alone(parts: Parts, caller: Caller, lease: str, said: Progress) -> LeaseAnswer:
+    """Of a job that has not begun, has stalled or was killed; or of no open attempt at all."""
+
+    def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
+        config = parts.live.current
+        lease_time = lease_times.length(config, attempt.vo)
+        answer = handover.heartbeat(conn, lease, said=said, lease_time=lease_time, now=parts.clock())
+        return answer | {"heartbeat_seconds": lease_times.heartbeat_every(config, attempt.vo)}
+
+    return _reported(parts, caller, lease, "heartbeat", report)
 
 
 def _reported(parts: Parts, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:

@@ -1,0 +1,130 @@
+"""Heartbeats over HTTP: many at once, each with its own answer."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import httpx
+import pytest
+from sqlalchemy.exc import InterfaceError
+
+from pilotage.service.parts import utc_now
+from taskqueue import attempts, database, heartbeats, lost
+from taskqueue.heartbeats import Beat
+from tests.running_service import Service
+
+QUEUE = "LCG.A.org/ce1/long"
+ASKED = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
+
+
+def _run(service: Service, count: int) -> tuple[httpx.Client, list[dict]]:
+    """A pilot with so many jobs that run."""
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "true"}] * count})
+    pilot = service.pilot(QUEUE)
+    matches = pilot.post("/api/v1/matcher/requestJob", json={**ASKED, "count": count}).json()["matches"]
+    assert len(matches) == count
+    for match in matches:
+        assert pilot.post(f"/api/v1/leases/{match['lease']}/start").is_success
+    return pilot, matches
+
+
+def _beat(pilot: httpx.Client, matches: Sequence[dict]) -> list[httpx.Response]:
+    def one(match: dict) -> httpx.Response:
+        said = {"progress": f"of {match['job_id']}"}
+        alone = {
+            "Connection": "close"
+        }  # after a defect the server ends the connection, which nobody shall share
+        return pilot.post(f"/api/v1/leases/{match['lease']}/heartbeat", json=said, headers=alone)
+
+    with ThreadPoolExecutor(len(matches)) as pool:
+        return list(pool.map(one, matches))
+
+
+def _progress(service: Service, match: dict) -> str:
+    with database.reading(service.engine) as conn:
+        return attempts.get(conn, match["lease"]).progress
+
+
+def test_each_of_many_at_once_gets_its_own_answer(service: Service):
+    pilot, matches = _run(service, 12)
+    killed, stale, stalled, *plain = matches
+    operator = service.operator()
+    with database.writing(service.engine) as conn:
+        found = lost.stall(conn, vo="cms", silent_since=utc_now() + timedelta(minutes=1), now=utc_now())
+        assert len(found) == 12
+    _beat(pilot, [killed, stale, *plain])
+    assert operator.post(f"/api/v1/jobs/{killed['job_id']}/kill").is_success
+    ended = {"status": "Done", "exit_code": 0}
+    assert pilot.post(f"/api/v1/leases/{stale['lease']}/finish", json=ended).is_success
+    answers = _beat(pilot, matches)
+    assert answers[0].json()["commands"] == ["kill"]
+    assert (answers[1].status_code, answers[1].json()["error"]["code"]) == (409, "stale_lease")
+    for answer in answers[2:]:
+        assert (answer.status_code, answer.json()["commands"]) == (200, [])
+        assert 0 < answer.json()["heartbeat_seconds"] <= 20
+    for match in (stalled, *plain):
+        assert _progress(service, match) == f"of {match['job_id']}"
+        assert operator.get(f"/api/v1/jobs/{match['job_id']}").json()["status"] == "Running"
+
+
+def test_a_heartbeat_for_anothers_lease_is_404_and_changes_nothing(service: Service):
+    pilot, [match] = _run(service, 1)
+    _beat(pilot, [match])
+    answer = service.pilot(QUEUE).post(f"/api/v1/leases/{match['lease']}/heartbeat", json={"progress": "x"})
+    assert answer.status_code == 404
+    assert _progress(service, match) == f"of {match['job_id']}"
+
+
+def test_a_poisoned_heartbeat_fails_alone(service: Service, monkeypatch: pytest.MonkeyPatch):
+    pilot, matches = _run(service, 6)
+    original = heartbeats.beat
+
+    def poisoned(conn, beats: Sequence[Beat], **others):
+        if any(each.lease == matches[0]["lease"] for each in beats):
+            raise ZeroDivisionError("a defect of ours")
+        return original(conn, beats, **others)
+
+    monkeypatch.setattr(heartbeats, "beat", poisoned)
+    answers = _beat(pilot, matches)
+    assert [answer.status_code for answer in answers] == [500, *[200] * 5]
+    assert [_progress(service, match) for match in matches[1:]] == [
+        f"of {match['job_id']}" for match in matches[1:]
+    ]
+
+
+def test_while_the_database_is_away_all_are_told_to_come_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    pilot, matches = _run(service, 4)
+
+    def away(*_args, **_others):
+        raise InterfaceError("UPDATE", {}, Exception("the connection is closed"))
+
+    with monkeypatch.context() as cut:
+        cut.setattr(heartbeats, "beat", away)
+        for answer in _beat(pilot, matches):
+            assert answer.status_code == 503
+            assert answer.headers["Retry-After"]
+    assert all(answer.is_success for answer in _beat(pilot, matches))
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 200),
+        (b"{}", 200),
+        (b'{"progress": 5}', 400),
+        (b'{"progress": "x", "progress": "y"}', 400),
+        (b"[]", 400),
+        (b"{", 400),
+        (b'{"progress": "\\u0000"}', 400),
+    ],
+)
+def test_what_is_no_heartbeat_is_told_as_everywhere(service: Service, body: bytes, status: int):
+    pilot, [match] = _run(service, 1)
+    json = {"Content-Type": "application/json"}
+    answer = pilot.post(f"/api/v1/leases/{match['lease']}/heartbeat", content=body, headers=json)
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"]["details"]["problems"]
+        assert _progress(service, match) == ""

@@ -1,0 +1,125 @@
+"""Heartbeats of many pilots in one transaction: the plain ones, and nobody else's."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from taskqueue import attempts, database, handover, heartbeats, job_control, jobs, lost
+from taskqueue.attempts import Attempt
+from taskqueue.handover import Finish
+from taskqueue.heartbeats import Beat
+from taskqueue.progress import NOTHING, Progress
+from taskqueue.states import JobStatus
+from tests import stored, waiting
+from tests.waiting import HOLDER
+
+LEASE = timedelta(minutes=5)
+MINUTE = timedelta(minutes=1)
+
+
+def _running(engine: Engine, now: datetime, count: int) -> list[Attempt]:
+    """Attempts of jobs that run."""
+    with database.writing(engine) as conn:
+        ids = waiting.put(conn, now, count)
+        task_queue = waiting.task_queue_of(conn, ids[0])
+        for each in waiting.claim(conn, [task_queue], now, count=count):
+            handover.start(conn, each.lease, lease_time=LEASE, now=now)
+    return _attempts(engine, ids)
+
+
+def _attempts(engine: Engine, job_ids: list[int]) -> list[Attempt]:
+    with database.reading(engine) as conn:
+        found = [attempts.latest(conn, job_id) for job_id in job_ids]
+    return [each for each in found if each is not None]
+
+
+def _again(engine: Engine, before: list[Attempt]) -> list[Attempt]:
+    return _attempts(engine, [each.job_id for each in before])
+
+
+def _beat(engine: Engine, now: datetime, *beats: Beat) -> Mapping[str, str]:
+    with database.writing(engine) as conn:
+        return heartbeats.beat(conn, beats, lease_time=lambda _vo: LEASE, now=now)
+
+
+def _of(attempt: Attempt, holder: str | None = HOLDER.subject, said: Progress = NOTHING) -> Beat:
+    return Beat(lease=attempt.lease, holder=holder, said=said)
+
+
+def test_each_keeps_its_own_words_and_gets_its_own_time(engine: Engine, now: datetime) -> None:
+    first, second, silent = running = _running(engine, now, 3)
+    told = Progress(text="half", output_tail="…the end", local_jobs={"active": 2})
+    noted = _beat(engine, now + MINUTE, _of(first, said=told), _of(second, holder=None))
+    assert noted == {first.lease: "lhcb", second.lease: "lhcb"}
+    first, second, after = _again(engine, running)
+    assert (first.progress, first.output_tail, first.local_jobs) == ("half", "…the end", '{"active": 2}')
+    assert (second.progress, second.output_tail, second.local_jobs) == ("", "", None)
+    for each in (first, second):
+        assert (each.heartbeat_at, each.lease_expires_at) == (now + MINUTE, now + MINUTE + LEASE)
+    assert after == silent
+
+
+def test_what_was_said_before_stays_until_something_else_is_said(engine: Engine, now: datetime) -> None:
+    [attempt] = running = _running(engine, now, 1)
+    _beat(engine, now, _of(attempt, said=Progress(text="half", output_tail="so far")))
+    _beat(engine, now, _of(attempt, said=Progress(text="more")))
+    [attempt] = _again(engine, running)
+    assert (attempt.progress, attempt.output_tail) == ("more", "so far")
+
+
+def test_whoever_is_not_plain_is_left_out_and_as_it_was(engine: Engine, now: datetime) -> None:
+    plain, killed, stalled, ended, foreign = running = _running(engine, now, 5)
+    with database.writing(engine) as conn:
+        job_control.kill(conn, killed.job_id, source="alice", now=now)
+        handover.finish(conn, ended.lease, Finish(status="Done"), now=now)
+        [waiting_id] = waiting.put(conn, now, owner="bob")
+        [unbegun] = waiting.claim(conn, [waiting.task_queue_of(conn, waiting_id)], now)
+        for each in (plain, killed, foreign):
+            conn.execute(handover.TOUCH, _touched(each, now + MINUTE))
+        assert lost.stall(conn, vo="lhcb", silent_since=now + MINUTE, now=now) == [stalled.job_id]
+    before = _again(engine, running)
+    beats = [_of(each) for each in (plain, killed, stalled, ended)]
+    others = [_of(foreign, "somebody else"), Beat(lease=unbegun.lease, holder=None, said=NOTHING)]
+    noted = _beat(engine, now + 2 * MINUTE, *beats, *others, Beat(lease="none", holder=None, said=NOTHING))
+    assert set(noted) == {plain.lease}
+    assert _again(engine, running)[1:] == before[1:]
+    [left] = _attempts(engine, [waiting_id])
+    assert left.heartbeat_at is None
+
+
+def _touched(attempt: Attempt, now: datetime) -> dict[str, object]:
+    return {
+        "the_lease": attempt.lease,
+        "now": now,
+        "started": None,
+        "expires": now + LEASE,
+        **NOTHING.values(),
+    }
+
+
+def test_no_heartbeats_are_one_transaction_all_the_same(engine: Engine, now: datetime) -> None:
+    assert _beat(engine, now) == {}
+
+
+@pytest.mark.parametrize("end", ["stall", "kill", "finish"])
+def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: datetime, end: str) -> None:
+    """The lock is waited for; what was seen before it counts no more."""
+    engine = database.connect(postgres_url)
+    attempt, other = running = _running(engine, now, 2)
+
+    def happens(conn: Connection) -> None:
+        if end == "kill":
+            job_control.kill(conn, attempt.job_id, source="alice", now=now)
+        elif end == "finish":
+            handover.finish(conn, attempt.lease, Finish(status="Done"), now=now)
+        else:
+            assert len(lost.stall(conn, vo="lhcb", silent_since=now + MINUTE, now=now, most=1)) == 1
+
+    noted = stored.meanwhile(engine, happens, lambda: _beat(engine, now + MINUTE, _of(attempt), _of(other)))
+    assert noted == {other.lease: "lhcb"}
+    assert [each.heartbeat_at for each in _again(engine, running)] == [now, now + MINUTE]
+    with database.reading(engine) as conn:
+        assert jobs.get(conn, attempt.job_id).status is not JobStatus.RUNNING
+    engine.dispose()
