@@ -1,7 +1,7 @@
 """The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -14,7 +14,9 @@ from cs_config.operations import operations
 from matcher import claiming, gates, lottery, places
 from matcher.claiming import Look, Wish
 from matcher.errors import UnknownQueue
+from matcher.freshness import Freshness
 from matcher.gate import LIMITS, Gate
+from matcher.idle import Vain
 from matcher.listing import Listing, listings
 from matcher.pilot_groups import PilotGroup
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
@@ -56,6 +58,7 @@ class Matcher:
         self._clock = clock
         self._random = random or Random()
         self._memory = Memory()
+        self._freshness = Freshness()
         self._sightings = Sightings()
 
     def now(self) -> datetime:
@@ -88,6 +91,18 @@ class Matcher:
         wishes = [each for each in found.values() if isinstance(each, Wish)]
         claimed = self._claim(wishes, view.now) if wishes else {}
         return [_outcome(found, claimed, batch[number]) for number in first]
+
+    def rung(self) -> None:
+        """There is something new in the feed: until it has been read, nothing is told from memory."""
+        self._freshness.ring()
+
+    def in_vain(self, likeness: Hashable) -> Vain | None:
+        """What there is still nothing for, told from memory; None: a look is needed. From any thread.
+
+        Who names its request has to know that it names it for the first time: what a request was given is
+        remembered by the database only.
+        """
+        return self._memory.in_vain(likeness, self._config()) if self._freshness.is_good else None
 
     def settle(self, looks: Sequence[Look | PilotageError]) -> None:
         """Stop trying task queues that turned out to be empty."""
@@ -155,10 +170,11 @@ class Matcher:
 
     def _follow(self, conn: Connection) -> tuple[Memory, int]:
         """What is remembered, brought up to date, and its age; a new memory if the database is another."""
-        memory = self._memory
+        memory, reading = self._memory, self._freshness.begin()
         while (age := memory.follow(conn)) is None:
             log.warning("what has changed in the database cannot be told: everything is loaded anew")
             memory = self._memory = Memory()
+        self._freshness.end(reading)
         return memory, age
 
     def _view(self, conn: Connection) -> View:
@@ -190,10 +206,15 @@ class Matcher:
             return Look(refused=NOT_USABLE)
         if within := gates.below(view.config, served.place, resource.named_vos):
             return places.not_exact(served.place, within[0])
-        candidates = view.wanted(presented, served.pools, resource)
-        candidates, keeper = view.admitted(served.place, resource, candidates)
+        changed = (
+            view.memory.waiting.changed
+        )  # before the look, so that nothing that comes during it is missed
+        fitting = view.wanted(presented, served.pools, resource)
+        candidates, keeper = view.admitted(served.place, resource, fitting)
         otherwise = self._elsewhere(view, presented, served, resource)
         if not candidates and otherwise is None:
+            if not fitting:
+                _remember_vain(view, request, served, resource, changed)
             return Look()
         # A look without locks, so that polling at a closed place costs no writing.
         gate = view.gate(served.place)
@@ -298,6 +319,28 @@ def _holder(view: View, request: MatchRequest, place: Place) -> Holder:
         stamp=stamp,
         lease_time=timedelta(seconds=leases.time),
     )
+
+
+def _remember_vain(
+    view: View, request: MatchRequest, served: Served, resource: Resource, changed: int
+) -> None:
+    """No task queue has a job that fits: who says the same again need not be looked at again.
+
+    Not where one job was asked for, or where more than the mapping and the configuration decide.
+    """
+    presented = request.presented
+    if request.likeness is None or presented.job_id is not None or presented.several:
+        return
+    if served.lasting and not served.kept_back:
+        vain = Vain(
+            resource=resource,
+            served=served,
+            warnings=presented.warnings,
+            config=view.config,
+            age=view.age,
+            changed=changed,
+        )
+        view.memory.idle.note(request.likeness, vain)
 
 
 def _refusal(
