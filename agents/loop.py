@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
 
-from taskqueue import database
+from taskqueue import database, retries
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_n
         Whether it came through.
     """
     try:
-        result = cycle(clock())
+        result = retries.carry_out(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is away, next try in the next cycle: %s", name, error)
         return False

@@ -1,6 +1,6 @@
 """Edits of single paths, which merge with edits of other paths that somebody else made meanwhile."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cs_config.differences import ABSENT, Difference, Entry, equal
@@ -46,6 +46,13 @@ def read(values: Mapping[str, object], removed: Sequence[str] = ()) -> tuple[Edi
     if problems:
         raise InvalidRequest(problems)
     return tuple(edits)
+
+
+def of_differences(found: Iterable[Difference]) -> tuple[dict[str, Entry], list[str]]:
+    """What `read` takes, so that the one tree becomes the other: values by path, and paths removed."""
+    found = list(found)
+    values = {each.path: each.after for each in found if each.after is not ABSENT}
+    return values, [each.path for each in found if each.after is ABSENT]
 
 
 def _names(path: str) -> tuple[str, ...]:

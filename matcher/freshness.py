@@ -10,7 +10,7 @@ _GOOD = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Begun:
     """A look at the feed that has begun."""
 
     at: float
@@ -34,15 +34,15 @@ class Freshness:
         """Whether nothing new has been rung for, and the last look is no older than a second."""
         return self._clock() < self._until
 
-    def begin(self) -> Reading:
+    def begin(self) -> Begun:
         """A look begins: call it before the transaction reads anything."""
-        return Reading(self._clock(), self._rings)
+        return Begun(self._clock(), self._rings)
 
-    def end(self, reading: Reading) -> None:
+    def end(self, begun: Begun) -> None:
         """What that look saw is remembered now."""
         with self._lock:
-            if reading.rings == self._rings:
-                self._until = reading.at + _GOOD
+            if begun.rings == self._rings:
+                self._until = begun.at + _GOOD
 
     def ring(self) -> None:
         """There is something new; from any thread."""

@@ -6,8 +6,8 @@ an owner who splits work wins no more often than one who does not.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
 from random import Random
 
 from taskqueue.task_queues import TaskQueue
@@ -16,6 +16,30 @@ from taskqueue.task_queues import TaskQueue
 _LEAST = 1e-9
 #: Draws before the rest is put in order; most requests are served by the first.
 _FEW = 4
+
+
+class Draw:
+    """Task queues in the order in which one request tries them, and how far it has come."""
+
+    def __init__(self, order: Iterator[TaskQueue]) -> None:
+        self._order = order
+        self.tried: list[TaskQueue] = []
+
+    def next(self, fits: Callable[[TaskQueue], bool] = lambda _: True) -> TaskQueue | None:
+        """The next that fits, as tried; None: there is none any more."""
+        found = next(filter(fits, self._order), None)
+        if found is not None:
+            self.tried.append(found)
+        return found
+
+    def rest(self) -> Iterator[TaskQueue]:
+        """Those that were not tried, once."""
+        return self._order
+
+    def start_over(self) -> None:
+        """What was tried was not really: it comes again."""
+        self._order = chain(self.tried, self._order)
+        self.tried = []
 
 
 def order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:

@@ -116,7 +116,7 @@ def window(
 def _misses(
     here: Survey, vo: str, waiting: WaitingClass, job: Mapping[str, Value] | None
 ) -> tuple[_Miss, ...]:
-    asked = _parts(waiting.asked, waiting.requirements)
+    asked = parts_of(waiting.asked, waiting.requirements)
     applying = () if job is None else (Application(job=job),)
     return (*_closed(here, vo), *_failing(here, (*asked, *applying)))
 
@@ -134,7 +134,7 @@ def _failing(here: Survey, asked: Sequence[Part]) -> Iterator[_Miss]:
 
 
 @lru_cache(maxsize=20_000)
-def _parts(asked: RequirementClass, requirements: str | None) -> tuple[Part, ...]:
+def parts_of(asked: RequirementClass, requirements: str | None) -> tuple[Part, ...]:
     """What a class asks; the same for every queue that is looked at."""
     read = None if requirements is None else canonical.from_json(requirements)
     return tuple(parts.parts(Demand(asked=asked, requirements=read)))

@@ -71,8 +71,12 @@ class Survey:
 
     def eligible(self, demand: Demand) -> int:
         """The candidates that fail nothing."""
+        return self.fulfilling(parts.parts(demand))
+
+    def fulfilling(self, asked: Iterable[Part]) -> int:
+        """The candidates that fail none of these parts."""
         found = self.candidates
-        for part in parts.parts(demand):
+        for part in asked:
             found &= self._fulfilled(part)
         return found
 

@@ -20,7 +20,7 @@ from optimizers.context import Context
 from optimizers.outcome import Done, Failed, Hold
 from optimizers.passages import Passages
 from optimizers.verdict import verdict_of
-from taskqueue import database, preparing
+from taskqueue import database, preparing, retries
 from taskqueue.preparing import PreparingJob, Settled, Verdict
 
 log = logging.getLogger(__name__)
@@ -121,8 +121,7 @@ def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult
     if not passages:
         return BatchResult()
     try:
-        with database.writing(engine) as conn:
-            return _write_all(conn, context, passages)
+        return retries.carry_out(lambda: _write_once(engine, context, passages))
     except database.UNAVAILABLE:
         raise
     except Exception as error:
@@ -136,6 +135,11 @@ def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult
         reason = f"could not be stored: {type(error).__name__}"
         refused = Passage(outcome=Failed(reason=reason), step=passage.step, passed=())
         return _write(engine, context, [(job, refused)])
+
+
+def _write_once(engine: Engine, context: Context, passages: _Passages) -> BatchResult:
+    with database.writing(engine) as conn:
+        return _write_all(conn, context, passages)
 
 
 def _write_all(conn: Connection, context: Context, passages: _Passages) -> BatchResult:

@@ -52,6 +52,11 @@ ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
     submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
 )
 
+REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.original).order_by(
+    submit_pools.c.pool_id
+)
+REQUIREMENTS_OF = REQUIREMENTS.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
+
 #: What a refresh has to look at: computed from another configuration, or long ago, or never.
 OUTDATED = (
     select(submit_pools)
@@ -209,3 +214,12 @@ def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: i
     deleted = conn.execute(DELETE_UNUSED, {"before": before, "pool_ids": unused}).all()
     changes.append(conn, "mapping", sorted({row.vo for row in deleted}), now=now)
     return [row.pool_id for row in deleted]
+
+
+def requirements(conn: Connection, vos: Collection[str] | None) -> dict[str, dict[str, str]]:
+    """What the pools of these VOs (None: of all) ask, JSON as first written, by VO and id."""
+    rows = conn.execute(REQUIREMENTS) if vos is None else conn.execute(REQUIREMENTS_OF, {"vos": sorted(vos)})
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row.vo, {})[row.pool_id] = row.original
+    return found

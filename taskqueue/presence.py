@@ -1,12 +1,14 @@
 """What of ours is at a site, CE or queue now, by the state that a gateway would count it in."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, or_, select
 
-from taskqueue.states import JobStatus
-from taskqueue.tables import attempts, jobs
+from cs_config.address import QueueAddress
+from taskqueue.states import PILOT_STEPS, JobStatus, PilotStatus
+from taskqueue.tables import attempts, jobs, pilots
 
 _NOT_BEGUN = attempts.c.started_at.is_(None)
 
@@ -48,6 +50,26 @@ BY_VALUE = {
 }
 
 
+_PLACE = (attempts.c.vo, attempts.c.site, attempts.c.ce, attempts.c.queue)
+JOBS_BY_QUEUE = (
+    select(*_PLACE, func.count().label("number")).where(attempts.c.closed_at.is_(None)).group_by(*_PLACE)
+)
+_PILOTS_PLACE = (pilots.c.vo, pilots.c.site, pilots.c.ce, pilots.c.queue)
+PILOTS_BY_QUEUE = (
+    select(*_PILOTS_PLACE, func.count().label("number"))
+    .where(pilots.c.status.in_(sorted(each.value for each in PilotStatus if PILOT_STEPS[each])))
+    .group_by(*_PILOTS_PLACE)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtQueue:
+    """What a VO has at a queue."""
+
+    jobs: int  #: in the hands of pilots
+    pilots: int  #: submitted and not ended
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
     """Numbers of jobs in the hands of pilots."""
@@ -69,3 +91,18 @@ def by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str,
     site, ce = (*scope.split("/"), "")[:2]
     rows = conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
     return {(row.vo, row.value): row.jobs for row in rows}
+
+
+def by_queue(conn: Connection) -> Mapping[tuple[str, QueueAddress], AtQueue]:
+    """What is at each queue now, by VO."""
+    jobs_there = dict(_numbers(conn.execute(JOBS_BY_QUEUE)))
+    pilots_there = dict(_numbers(conn.execute(PILOTS_BY_QUEUE)))
+    return {
+        key: AtQueue(jobs=jobs_there.get(key, 0), pilots=pilots_there.get(key, 0))
+        for key in jobs_there.keys() | pilots_there.keys()
+    }
+
+
+def _numbers(rows: Iterable[Row[Any]]) -> Iterator[tuple[tuple[str, QueueAddress], int]]:
+    for row in rows:
+        yield (row.vo, QueueAddress(site=row.site, ce=row.ce, queue=row.queue)), row.number

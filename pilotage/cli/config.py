@@ -1,8 +1,16 @@
-"""`pilotage config`: check, show, store, import and export the configuration."""
+"""`pilotage config`: look at, change, import and export the configuration."""
 
 import typer
 
-from pilotage.cli import config_check, config_export, config_import, config_show, config_versions
+from pilotage.cli import (
+    config_check,
+    config_edit,
+    config_export,
+    config_import,
+    config_preview,
+    config_show,
+    config_versions,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -10,8 +18,12 @@ def register(app: typer.Typer) -> None:
     commands = typer.Typer(help="The configuration: resource tree, operations options, registry.")
     commands.command("check")(config_check.check)
     commands.command("show")(config_show.show)
-    commands.command("apply")(config_versions.apply)
+    commands.command("set")(config_edit.set_)
+    commands.command("diff")(config_versions.diff)
+    commands.command("preview")(config_preview.preview)
+    commands.command("apply")(config_edit.apply)
     commands.command("history")(config_versions.history)
+    commands.command("rollback")(config_versions.rollback)
     imports = typer.Typer(help="Bring descriptions of other systems into the tree.")
     imports.command("classad")(config_import.classad)
     commands.add_typer(imports, name="import")

@@ -286,16 +286,44 @@ class Client:
         """The configuration in force, as far as it may be seen."""
         return self._call("GET", "/config")
 
-    def put_config(self, *, text: str, source: str, message: str, version: int) -> int:
+    def put_config(
+        self, *, text: str, source: str, message: str, version: int, guards: Sequence[str] = ()
+    ) -> int:
         """Make a text the configuration in force; `version` is the one that it replaces."""
-        body = {"text": text, "source": source, "message": message}
+        body = {
+            "text": text,
+            "source": source,
+            "message": message,
+            **({"guard": list(guards)} if guards else {}),
+        }
         return int(self._call("PUT", "/config", json=body, headers={"If-Match": str(version)})["version"])
 
-    def config_versions(self, *, limit: int = 100) -> list[Json]:
-        """The latest versions of the configuration, the newest first."""
-        answer = self._call("GET", "/config/versions", params={"limit": str(limit)})
+    def patch_config(self, edits: Mapping[str, object], *, version: int) -> Json:
+        """Change single paths (`set`, `remove`), as they were in `version`; what was changed."""
+        return self._call("PATCH", "/config", json=dict(edits), headers={"If-Match": str(version)})
+
+    def preview_config(self, change: Mapping[str, object]) -> Json:
+        """What a change would do: edits, or a whole `text`."""
+        return self._call("POST", "/config/preview", json=dict(change))
+
+    def rollback_config(self, version: int) -> Json:
+        """Make all that we may change as it was in a version."""
+        return self._call("POST", "/config/rollback", json={"version": version})
+
+    def config_versions(self, *, limit: int = 100, path: str = "") -> list[Json]:
+        """The latest versions of the configuration that changed something at a path, the newest first."""
+        answer = self._call("GET", "/config/versions", params={"limit": str(limit), "path": path})
         versions: list[Json] = answer["versions"]
         return versions
+
+    def config_blame(self, path: str, vo: str | None) -> Json:
+        """Where the values at a path are written, by whom, and which jobs they keep away."""
+        return self._call("GET", "/config/blame", params={"path": path} | ({"vo": vo} if vo else {}))
+
+    def config_diff(self, before: int, after: int | None = None) -> Json:
+        """What differs between two versions of the configuration; None: the newest."""
+        params = {"from": str(before)} | ({} if after is None else {"to": str(after)})
+        return self._call("GET", "/config/diff", params=params)
 
     def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
         cursor = {} if after is None else {"after": str(after)}

@@ -1,5 +1,6 @@
 """What every route does before its handler: who asks, may it, is the body JSON that we can use."""
 
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +14,7 @@ from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import BodyTooLarge
 from pilotage.service.tokens import Token
+from taskqueue import retries
 
 #: Bytes of a body that somebody may send of whom nothing is known.
 _STRANGERS_JSON = 4096
@@ -96,7 +98,19 @@ def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
     return mark
 
 
-class ApiRoute(APIRoute):
+class _Repeating(APIRoute):
+    """A route whose handler is carried out again if another transaction was in its way.
+
+    Handlers with a thread of their own only: those of the event loop read the body themselves, or wait for
+    the claimer, which does the same.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
+        again = endpoint if inspect.iscoroutinefunction(endpoint) else retries.repeatable(endpoint)
+        super().__init__(path, again, **about)
+
+
+class ApiRoute(_Repeating):
     """A route of `/api/v1`: authenticates and admits before anything of the body is read."""
 
     def get_route_handler(self) -> _Handler:
@@ -113,7 +127,7 @@ class ApiRoute(APIRoute):
         return guarded
 
 
-class SecretRoute(APIRoute):
+class SecretRoute(_Repeating):
     """A route of `/api/v1` whose caller shows a pilot's secret where others show a token.
 
     Nothing is known of the caller before the handler has looked at the secret: little is read.

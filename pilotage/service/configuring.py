@@ -11,9 +11,14 @@ from cs_config.edits import Edit
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.proposals import Proposal
 from cs_config.rights import Rights
+from matcher.preview import guards as guarding
+from matcher.preview import outlook
+from matcher.preview.guards import Guard
+from matcher.preview.outlook import Outlook
 from pilotage.service import audit
 from pilotage.service.callers import Caller, Role
 from pilotage.service.parts import Parts
+from requirements.errors import NotAllowed
 from taskqueue import database
 
 #: Tries while others store versions too.
@@ -90,8 +95,26 @@ def proposed_edits(parts: Parts, caller: Caller, edits: Sequence[Edit], *, expec
     return proposals.of_edits(base, current, edits, rights_of(caller))
 
 
+def proposed_text(parts: Parts, caller: Caller, text: str, *, source: str) -> Proposal:
+    """What a whole text would make of the configuration.
+
+    Raises:
+        NotAllowed: It is for operators.
+        ConfigError: It is wrong.
+    """
+    if not caller.is_operator:
+        raise NotAllowed(f"a whole configuration is for operators; {rights_of(caller).allowed}")
+    return proposals.of_text(in_force(parts), text, source)
+
+
 def edit(
-    parts: Parts, caller: Caller, edits: Sequence[Edit], *, message: str, expected: int
+    parts: Parts,
+    caller: Caller,
+    edits: Sequence[Edit],
+    *,
+    message: str,
+    expected: int,
+    guards: Sequence[Guard] = (),
 ) -> tuple[int, Proposal]:
     """Change single paths; changes of other paths that came meanwhile stay.
 
@@ -103,9 +126,14 @@ def edit(
         PathNotFound: What is to be removed is not there.
         VersionConflict: The same paths were changed meanwhile, or there is no such version yet.
         ConfigError: What comes out is wrong.
+        GuardFailed: It would do what it must not.
     """
     return _stored(
-        parts, caller, lambda: proposed_edits(parts, caller, edits, expected=expected), message=message
+        parts,
+        caller,
+        lambda: proposed_edits(parts, caller, edits, expected=expected),
+        message=message,
+        guards=guards,
     )
 
 
@@ -129,12 +157,22 @@ def rollback(parts: Parts, caller: Caller, number: int, *, expected: int | None)
     return _stored(parts, caller, proposed, message=f"back to version {number}")
 
 
-def replace(parts: Parts, caller: Caller, text: str, *, message: str, source: str, expected: int) -> int:
+def replace(
+    parts: Parts,
+    caller: Caller,
+    text: str,
+    *,
+    message: str,
+    source: str,
+    expected: int,
+    guards: Sequence[Guard] = (),
+) -> int:
     """Make a text the version in force.
 
     Raises:
         ConfigError: It is wrong.
         VersionConflict: `expected` is not the newest any more.
+        GuardFailed: It would do what it must not.
     """
     try:
         current = in_force(parts)
@@ -143,7 +181,7 @@ def replace(parts: Parts, caller: Caller, text: str, *, message: str, source: st
     proposal = proposals.of_text(current, text, source)
     if expected != current.version:
         raise conflict(parts, caller, expected, current)
-    return store(parts, caller, proposal, message=message)
+    return store(parts, caller, proposal, message=message, guards=guards)
 
 
 def _replaced_unseen(
@@ -174,32 +212,50 @@ def conflict(parts: Parts, caller: Caller, expected: int, current: Configuration
     return EditConflict(expected=expected, current=current.version, conflicts=found)
 
 
+def outlook_of(parts: Parts, caller: Caller, proposal: Proposal) -> Outlook:
+    """What a proposal would do, to all jobs that are the caller's business."""
+    # What a site admin may change concerns his site, where every VO's jobs are his business.
+    everybody = caller.is_operator or caller.role is Role.SITE_ADMIN
+    with database.reading(parts.engine) as conn:
+        return outlook.of(conn, proposal, vos=None if everybody else caller.vos, now=parts.clock())
+
+
 def author(caller: Caller) -> str:
     """Under which name the history has somebody's versions."""
     return caller.user or caller.subject
 
 
 def _stored(
-    parts: Parts, caller: Caller, proposed: Callable[[], Proposal], *, message: str
+    parts: Parts,
+    caller: Caller,
+    proposed: Callable[[], Proposal],
+    *,
+    message: str,
+    guards: Sequence[Guard] = (),
 ) -> tuple[int, Proposal]:
     for left in reversed(range(_TRIES)):
         proposal = proposed()
         if proposal.after.source == proposal.before.source:
             return proposal.before.version, proposal
         try:
-            return store(parts, caller, proposal, message=message), proposal
+            return store(parts, caller, proposal, message=message, guards=guards), proposal
         except VersionConflict:
             if not left:
                 raise
     raise AssertionError("not reached")
 
 
-def store(parts: Parts, caller: Caller, proposal: Proposal, *, message: str) -> int:
+def store(
+    parts: Parts, caller: Caller, proposal: Proposal, *, message: str, guards: Sequence[Guard] = ()
+) -> int:
     """Make a proposal the version in force, and write down who did.
 
     Raises:
+        GuardFailed: It would do what it must not.
         VersionConflict: What it was made from is not the newest any more.
     """
+    if guards:
+        guarding.check(guards, outlook_of(parts, caller, proposal))
     with database.writing(parts.engine) as conn:
         number = versions.store_checked(
             conn,

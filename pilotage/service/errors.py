@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
 from matcher import errors as matcher_errors
+from matcher.preview import guards
 from pilotage.service import audit, refusals
 from pilotage.service.parts import Parts
 from pilotage.service.tokens import Token
@@ -28,6 +29,7 @@ STATUS: dict[type[Exception], int] = {
     NotFound: 404,
     config_errors.ConfigError: 422,
     config_errors.VersionConflict: 409,
+    guards.GuardFailed: 409,
     taskqueue_errors.IllegalTransition: 409,
     taskqueue_errors.StaleLease: 409,
     taskqueue_errors.RescheduleLimit: 409,
@@ -47,6 +49,8 @@ STATUS: dict[type[Exception], int] = {
     refusals.ClientGone: 400,
 }
 
+#: What keeps a change of the configuration from being made.
+_REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, guards.GuardFailed)
 #: Seconds after which another try makes sense, where the error does not say.
 _RETRY_AFTER = {429: 30, 503: 5}
 #: Words for what the framework itself refuses.
@@ -106,7 +110,7 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
 def _is_refused_change(request: Request, error: PilotageError) -> bool:
     """Whether somebody did not get a change of the configuration; looking ahead is not one."""
     is_change = request.method != "GET" and not request.url.path.endswith("/preview")
-    return is_change and isinstance(error, config_errors.ConfigError | config_errors.VersionConflict)
+    return is_change and isinstance(error, _REFUSED_CHANGES)
 
 
 def _write_down(request: Request, error: PilotageError) -> None:

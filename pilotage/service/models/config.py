@@ -24,6 +24,11 @@ class NewConfig(BaseModel):
     text: str | None = Field(default=None, description="The YAML source, which keeps its comments.")
     source: str = Field(default="api", max_length=255, description="File that the text came from.")
     message: str = Field(default="", max_length=2000, description="Why.")
+    guard: list[str] = Field(
+        default_factory=list,
+        max_length=20,
+        description="Conditions such as stuck_jobs=0: where one does not hold, nothing is changed.",
+    )
 
 
 class Edits(BaseModel):
@@ -37,6 +42,18 @@ class Edits(BaseModel):
     )
     remove: list[str] = Field(default_factory=list, max_length=10_000, description="Paths.")
     message: str = Field(default="", max_length=2000, description="Why.")
+    guard: list[str] = Field(
+        default_factory=list,
+        max_length=20,
+        description="Conditions such as stuck_jobs=0: where one does not hold, nothing is changed.",
+    )
+
+
+class Proposed(NewConfig):
+    """A change that is only looked at: edits of single paths, or a whole configuration."""
+
+    set: dict[str, Any] = Field(default_factory=dict, description="As in `PATCH`.")
+    remove: list[str] = Field(default_factory=list, max_length=10_000, description="As in `PATCH`.")
 
 
 class DifferenceAnswer(BaseModel):
@@ -86,6 +103,40 @@ class Versions(BaseModel):
     """The latest versions, the newest first."""
 
     versions: list[VersionAnswer]
+
+
+class Since(BaseModel):
+    """The version that made a value what it is."""
+
+    version: int
+    author: str
+    stored_at: datetime
+    source: str = Field(description="File that the version came from, or `api`.")
+
+
+class KeptAway(BaseModel):
+    """Waiting jobs that a parameter keeps away from a queue."""
+
+    jobs: int
+    only_this: int = Field(description="Those that nothing else keeps away.")
+
+
+class BlamedValue(BaseModel):
+    """A value, where it is written, who wrote it, and what it keeps away."""
+
+    path: str = Field(description="Below the path that was asked for.")
+    value: Any
+    origin: str = Field(description="Level, file and line.")
+    places: list[str] = Field(description="Paths from the top where it is written.")
+    since: Since | None = Field(description="Null: it is written nowhere.")
+    excludes: KeptAway | None = Field(description="Of a queue's parameters; null of other values.")
+
+
+class BlameAnswer(BaseModel):
+    """Values with their origin."""
+
+    config_version: int
+    values: list[BlamedValue]
 
 
 class DifferencesAnswer(BaseModel):

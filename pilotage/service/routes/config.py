@@ -1,27 +1,29 @@
 """The configuration: reading it, changing it, its versions."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
 from cs_config import edits, visible, yaml_text
-from cs_config.differences import Difference
-from pilotage.service import access, config_history, configuring
+from matcher.preview import guards
+from pilotage.service import access, blames, config_history, configuring, previews
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Role
 from pilotage.service.models.config import (
+    BlameAnswer,
     Changed,
     ConfigAnswer,
-    DifferenceAnswer,
     DifferencesAnswer,
     Edits,
     NewConfig,
     NewVersion,
+    Proposed,
     Rollback,
     VersionAnswer,
     Versions,
 )
+from pilotage.service.models.preview import PreviewAnswer
 from pilotage.service.refusals import PreconditionRequired
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
@@ -53,7 +55,13 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
     expected = _required(if_match)
     text = text_of(body)
     version = configuring.replace(
-        parts, caller, text, message=body.message, source=body.source, expected=expected
+        parts,
+        caller,
+        text,
+        message=body.message,
+        source=body.source,
+        expected=expected,
+        guards=guards.read(body.guard),
     )
     return NewVersion(version=version)
 
@@ -68,8 +76,10 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     """
     expected = _required(if_match)
     asked = edits.read(body.set, body.remove)
-    version, proposal = configuring.edit(parts, caller, asked, message=body.message, expected=expected)
-    return Changed(version=version, changes=[_answer(each) for each in proposal.differences])
+    version, proposal = configuring.edit(
+        parts, caller, asked, message=body.message, expected=expected, guards=guards.read(body.guard)
+    )
+    return Changed(version=version, changes=[previews.difference(each) for each in proposal.differences])
 
 
 @router.get("/versions")
@@ -96,8 +106,41 @@ def diff(
     """Say what differs between two versions, of what the caller may see."""
     found = config_history.between(parts, caller, before=before, after=after)
     return DifferencesAnswer(
-        from_version=before, to_version=found.after, changes=[_answer(each) for each in found.differences]
+        from_version=before,
+        to_version=found.after,
+        changes=[previews.difference(each) for each in found.differences],
     )
+
+
+@router.get("/blame")
+@access.allow(*access.EVERY_ROLE)
+def blame(
+    parts: PartsOf,
+    caller: CallerOf,
+    path: Annotated[str, Query(max_length=2000, description="From the top, or `Site/CE/Queue`.")],
+    vo: Annotated[str | None, Query(description="What holds for this VO.")] = None,
+) -> BlameAnswer:
+    """Say of the values at a path where they are written, by whom and when, and what jobs they keep away."""
+    config = configuring.in_force(parts)
+    found = blames.read(parts, caller, config, path=path, vo=vo)
+    return BlameAnswer(config_version=config.version, values=[blames.answer(each) for each in found])
+
+
+@router.post("/preview", response_model_exclude_unset=True)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch = None) -> PreviewAnswer:
+    """Say what a change would do to what waits and runs now; nothing is changed.
+
+    Takes what `PATCH` or, of operators, `PUT` takes.
+    """
+    expected = None if if_match is None else _expected(if_match)
+    if body.set or body.remove:
+        asked = edits.read(body.set, body.remove)
+        proposal = configuring.proposed_edits(parts, caller, asked, expected=expected)
+    else:
+        proposal = configuring.proposed_text(parts, caller, text_of(body), source=body.source)
+    found = configuring.outlook_of(parts, caller, proposal)
+    return previews.answer(proposal, found, caller)
 
 
 @router.post("/rollback", response_model_exclude_unset=True)
@@ -106,10 +149,10 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
     """Make what the caller may change as it was in an older version: for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
     version, proposal = configuring.rollback(parts, caller, body.version, expected=expected)
-    return Changed(version=version, changes=[_answer(each) for each in proposal.differences])
+    return Changed(version=version, changes=[previews.difference(each) for each in proposal.differences])
 
 
-def text_of(body: NewConfig) -> str:
+def text_of(body: NewConfig | Proposed) -> str:
     """The text of a whole configuration, however it was sent.
 
     Raises:
@@ -118,11 +161,6 @@ def text_of(body: NewConfig) -> str:
     if (body.config is None) == (body.text is None):
         raise InvalidRequest([Problem(path="body", message="needs exactly one of config and text")])
     return body.text if body.text is not None else yaml_text.to_yaml(body.config or {})
-
-
-def _answer(difference: Difference) -> DifferenceAnswer:
-    said: dict[str, Any] = difference.as_json()
-    return DifferenceAnswer(**said)
 
 
 def _required(if_match: str | None) -> int:

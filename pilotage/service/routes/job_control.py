@@ -17,7 +17,7 @@ from pilotage.service.parts import Parts
 from pilotage.service.routes.jobs import JobIdPath
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
-from taskqueue import database, job_control, job_search, jobs
+from taskqueue import database, job_control, job_search, jobs, retries
 from taskqueue.jobs import Job
 from taskqueue.states import JobStatus, may_come_from
 
@@ -107,12 +107,14 @@ def _batches(parts: Parts, caller: Caller, which: JobFilter, wanted: JobStatus) 
         yield batch
 
 
+@retries.repeatable
 def _kill(parts: Parts, batch: Sequence[Job]) -> list[int]:
     with database.writing(parts.engine) as conn:
         ids = [job.job_id for job in batch]
         return job_control.kill_all(conn, ids, source=SOURCE, now=parts.clock())
 
 
+@retries.repeatable
 def _reschedule(parts: Parts, batch: Sequence[Job]) -> list[int]:
     with database.writing(parts.engine) as conn:
         ids = [job.job_id for job in batch]

@@ -104,8 +104,7 @@ SECTIONS = st.dictionaries(st.sampled_from("abc"), TREES, max_size=3)
 @given(SECTIONS, SECTIONS)
 def test_the_differences_made_as_edits_make_one_tree_of_the_other(before, after):
     found = differences.between(before, after)
-    values = {each.path: each.after for each in found if each.after is not ABSENT}
-    removed = tuple(each.path for each in found if each.after is ABSENT)
+    values, removed = edits.of_differences(found)
     assert bool(found) == (not differences.equal(before, after))
     if found:
-        assert differences.equal(edited(before, before, values, removed), after)
+        assert differences.equal(edited(before, before, values, tuple(removed)), after)

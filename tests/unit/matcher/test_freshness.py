@@ -27,9 +27,9 @@ def test_it_is_not_good_before_the_first_look_has_ended(time: Time) -> None:
 
 def test_a_look_is_good_for_a_second_from_its_beginning(time: Time) -> None:
     freshness = Freshness(time)
-    reading = freshness.begin()
+    begun = freshness.begin()
     time.now += 0.75
-    freshness.end(reading)
+    freshness.end(begun)
     assert freshness.is_good
     time.now += 0.25
     assert not freshness.is_good
@@ -46,7 +46,7 @@ def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
 
 def test_a_ring_during_a_look_may_be_for_what_that_did_not_see(time: Time) -> None:
     freshness = Freshness(time)
-    reading = freshness.begin()
+    begun = freshness.begin()
     freshness.ring()
-    freshness.end(reading)
+    freshness.end(begun)
     assert not freshness.is_good

@@ -1,0 +1,91 @@
+"""Conditions on an outlook, such as `stuck_jobs=0`, without which a change is not made."""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from matcher.preview.outlook import Outlook
+from requirements.errors import InvalidRequest, PilotageError
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+
+_COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_GUARD: Final = re.compile(r"\s*(\w+)\s*(<=|>=|==|=|<|>)\s*(\d{1,15})\s*", re.ASCII)
+#: What may be asked about: the totals of an outlook.
+NAMES: Final = tuple(
+    Outlook(new=(), removed=(), jobs={}, classes=(), pools=(), going=(), bites=(), vain={}).totals
+)
+
+
+class GuardFailed(PilotageError):
+    """The change would do what its author said it must not; nothing was changed."""
+
+    code = "guard_failed"
+
+    def __init__(self, failed: Sequence[str], totals: Mapping[str, int]) -> None:
+        super().__init__("; ".join(failed))
+        self.totals = totals
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """What the change would do, in numbers, under `totals`."""
+        return {"totals": dict(self.totals)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One condition."""
+
+    text: str
+    name: str
+    comparison: str
+    number: int
+
+    def holds(self, totals: Mapping[str, int]) -> bool:
+        """Whether it is true of an outlook's totals."""
+        return _COMPARISONS[self.comparison](totals[self.name], self.number)
+
+
+def read(texts: Iterable[str]) -> tuple[Guard, ...]:
+    """The conditions that are written so.
+
+    Raises:
+        InvalidRequest: One is none, or is about something else.
+    """
+    found = [_read(text) for text in texts]
+    if problems := [each for each in found if isinstance(each, Problem)]:
+        raise InvalidRequest(problems)
+    return tuple(each for each in found if isinstance(each, Guard))
+
+
+def _read(text: str) -> Guard | Problem:
+    match = _GUARD.fullmatch(text)
+    if match is None:
+        message = "is no condition, which is a name, a comparison and a number: stuck_jobs=0"
+        return Problem(path=f"guard {text!r:.100}", message=message)
+    name, comparison, number = match.groups()
+    if name not in NAMES:
+        message = f"{name} is not known, allowed are {', '.join(NAMES)}"
+        return Problem(path="guard", message=message, suggestion=did_you_mean(name, NAMES))
+    return Guard(text=text.strip(), name=name, comparison=comparison, number=int(number))
+
+
+def check(guards: Iterable[Guard], outlook: Outlook) -> None:
+    """Refuse what an outlook does not allow.
+
+    Raises:
+        GuardFailed: Naming each condition that does not hold, with what there would be.
+    """
+    totals = outlook.totals
+    failed = [f"guard {g.text}: there would be {totals[g.name]}" for g in guards if not g.holds(totals)]
+    if failed:
+        raise GuardFailed(failed, totals)

@@ -1,0 +1,160 @@
+from typing import Any
+
+import pytest
+
+from matcher.preview.guards import NAMES
+from tests.running_service import Service
+
+SITE = "Resources/Sites/LCG.A.org"
+CE = f"{SITE}/CEs/ce1"
+
+
+def submit(service: Service, vo: str, requirements: dict[str, Any], count: int = 1) -> list[int]:
+    jobs = [{"Executable": "x", "Requirements": requirements}] * count
+    answer = service.user(vo=vo).post("/api/v1/jobs", json={"jobs": jobs})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["job_ids"]
+
+
+def preview(client, values: dict[str, Any] | None = None, *removed: str, **body: Any) -> dict[str, Any]:
+    answer = client.post("/api/v1/config/preview", json={"set": values or {}, "remove": removed, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+def cms(service: Service):
+    return service.as_role("vo_admin", vo="cms", user="eve")
+
+
+def test_a_vo_admin_sees_which_waiting_jobs_a_change_frees_and_then_they_are_free(service: Service, cms):
+    stuck = submit(service, "cms", {"Memory": 20000}, 3)
+    submit(service, "cms", {"Memory": 1000}, 2)
+    change = {f"{CE}/Queues/long/VOs/cms/MaxRAM": 32000}
+    found = preview(cms, change)
+    assert found["version"] == 1
+    assert found["totals"]["freed_jobs"] == 3
+    assert found["jobs"] == {"cms": {"waiting": 5, "stuck": 0, "freed": 3, "gain": 3, "lose": 0}}
+    [freed] = found["classes"]
+    assert freed["becomes"] == "freed"
+    assert (freed["jobs"], freed["example_job"]) == (3, stuck[0])
+    assert freed["queues"] == ["LCG.A.org/ce1/long"]
+    [pool] = found["pools"]
+    assert (pool["waiting"], pool["gained"], pool["lost"]) == (3, ["LCG.A.org/ce1/long"], [])
+    assert cms.get("/api/v1/config").json()["version"] == 1
+    headers = {"If-Match": "1"}
+    assert cms.patch("/api/v1/config", json={"set": change}, headers=headers).status_code == 200
+    assert cms.get(f"/api/v1/jobs/{stuck[0]}/explain").json()["eligible_queues"] == 1
+    assert preview(cms, change)["totals"] == dict.fromkeys(NAMES, 0)
+
+
+def test_jobs_whose_last_queue_goes_become_stuck(service: Service):
+    submit(service, "cms", {"Memory": 10000}, 2)  # LCG.B.org only
+    submit(service, "cms", {"Memory": 1000})
+    found = preview(service.operator(), {}, "Resources/Sites/LCG.B.org")
+    assert found["totals"]["stuck_jobs"] == 2
+    assert found["totals"]["pools_without_queue"] == 1
+    assert found["totals"]["pools_losing"] == 2
+    assert found["removed_queues"] == ["LCG.B.org/ce2/all"]
+    assert [each["without_queue"] for each in found["pools"]] == [True, False]
+
+
+def test_what_runs_at_a_queue_that_goes_is_counted(service: Service):
+    submit(service, "cms", {"Memory": 1000})
+    queue = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+    pilot = service.pilot("LCG.A.org/ce1/long")
+    assert len(pilot.post("/api/v1/matcher/requestJob", json=queue).json()["matches"]) == 1
+    for change, why in (
+        ({f"{CE}/Enabled": False}, "it is switched off"),
+        ({f"{SITE}/VO": ["dune"]}, "it is not for cms"),
+    ):
+        found = preview(service.operator(), change)
+        assert found["totals"]["running_jobs"] == 1
+        [going] = found["running"]
+        assert (going["queue"], going["vo"], going["why"]) == ("LCG.A.org/ce1/long", "cms", why)
+    assert preview(service.operator(), {}, CE)["running"][0]["why"] == "the queue is removed"
+    assert preview(service.operator(), {f"{CE}/MaxRAM": 1})["running"] == []
+
+
+def test_throttles_and_limits_that_would_bite_at_once_are_told(service: Service):
+    submit(service, "cms", {"Memory": 1000})
+    queue = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+    service.pilot("LCG.A.org/ce1/long").post("/api/v1/matcher/requestJob", json=queue)
+    limit = "Operations/cms/JobScheduling/RunningLimit"
+    found = preview(
+        service.operator(),
+        {
+            f"{SITE}/Throttle": {"Policy": "simple", "MaxJobs": 5},
+            limit: {"LCG.A.org": {"VO": {"cms": 1}}},
+        },
+    )
+    assert [each["scope"] for each in found["closed"]] == ["LCG.A.org", "LCG.A.org"]
+    assert "no fresh advertisement" in found["closed"][0]["why"]
+    assert "RunningLimit is 1" in found["closed"][1]["why"]
+    loose = {f"{SITE}/Throttle": {"Policy": "simple", "MaxJobs": 5, "Stale": "open"}}
+    assert preview(service.operator(), loose)["closed"] == []
+
+
+def test_a_parameter_that_no_job_asks_for_or_every_job_misses_is_told(service: Service):
+    submit(service, "cms", {"CPUModel": "Intel Xeon"}, 2)
+    site = {f"{SITE}/CPUModell": "Intel Xeon", f"{SITE}/CPUModel": "Intel Xenon", f"{SITE}/MaxRAM": 1}
+    found = preview(service.operator(), site)["in_vain"]
+    assert {(each["name"], each["jobs"]) for each in found} == {("CPUModell", 0), ("CPUModel", 2)}
+    right = {f"{SITE}/CPUModel": "Intel Xeon"}
+    assert preview(service.operator(), right)["in_vain"] == []
+
+
+def test_a_vo_admin_learns_nothing_of_other_vos(service: Service, cms):
+    submit(service, "dune", {"Memory": 6000})
+    found = preview(cms, {f"{SITE}/VOs/cms/MaxRAM": 1})
+    assert found["jobs"] == {}
+    assert found["pools"] == []
+    answer = cms.post("/api/v1/config/preview", json={"set": {f"{SITE}/VOs/dune/MaxRAM": 1}})
+    assert answer.status_code == 403
+    whole = cms.post("/api/v1/config/preview", json={"config": {"Resources": {}}})
+    assert whole.status_code == 403
+
+
+def test_a_site_admin_sees_the_numbers_of_every_vo_and_pools_of_his_own(service: Service):
+    submit(service, "dune", {"Memory": 3000})
+    submit(service, "cms", {"Memory": 3000})
+    at_a = service.as_role("site_admin", vo="cms", site="LCG.A.org", user="sam")
+    found = preview(at_a, {f"{SITE}/Enabled": False})
+    assert found["jobs"]["dune"]["stuck"] == 1
+    assert found["jobs"]["cms"]["lose"] == 1
+    assert {each["vo"] for each in found["pools"]} == {"cms"}
+    assert [each["example_job"] for each in found["classes"]] == [None]
+
+
+def test_an_operator_looks_at_a_whole_text(service: Service, config_text: str):
+    submit(service, "cms", {"Memory": 10000})
+    found = preview(service.operator(), text=config_text.replace("MaxRAM: 16000", "MaxRAM: 9000"))
+    assert found["totals"]["stuck_jobs"] == 1
+    assert found["changes"][0]["path"] == "Resources/Sites/LCG.B.org/CEs/ce2/MaxRAM"
+    wrong = service.operator().post("/api/v1/config/preview", json={"text": "Resources: ["})
+    assert wrong.status_code == 422
+
+
+def test_a_guard_refuses_by_itself_and_nothing_is_changed(service: Service, config_text: str):
+    submit(service, "cms", {"Memory": 10000}, 2)
+    operator = service.operator()
+    change = {"set": {"Resources/Sites/LCG.B.org/CEs/ce2/MaxRAM": 9000}, "guard": ["stuck_jobs=0"]}
+    headers = {"If-Match": "1"}
+    answer = operator.patch("/api/v1/config", json=change, headers=headers)
+    assert answer.status_code == 409
+    error = answer.json()["error"]
+    assert (error["code"], error["details"]["totals"]["stuck_jobs"]) == ("guard_failed", 2)
+    assert "stuck_jobs=0: there would be 2" in error["message"]
+    text = {"text": config_text.replace("16000", "9000"), "guard": ["stuck_jobs <= 1"]}
+    assert operator.put("/api/v1/config", json=text, headers=headers).status_code == 409
+    assert operator.get("/api/v1/config").json()["version"] == 1
+    text["guard"] = ["stuck_jobs<=2", "running_jobs=0"]
+    assert operator.put("/api/v1/config", json=text, headers=headers).json() == {"version": 2}
+
+
+@pytest.mark.parametrize("guard", ["stuck_jobs", "stuck_job=0", "stuck_jobs=x", "stuck_jobs=-1", ""])
+def test_a_guard_that_is_none_is_400(service: Service, guard: str):
+    body = {"set": {f"{SITE}/MaxRAM": 1}, "guard": [guard]}
+    answer = service.operator().patch("/api/v1/config", json=body, headers={"If-Match": "1"})
+    assert answer.status_code == 400
+    assert "guard" in answer.text

@@ -1,0 +1,127 @@
+"""Requests in each other's way: they neither deadlock, nor does the caller learn of one that did."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import Engine, text
+
+from examples.servers.starting import wait_until
+from pilotage.cli.agents_by_name import AGENTS, Surroundings
+from pilotage.service.parts import utc_now
+from taskqueue import database
+from tests import stored
+from tests.running_service import Service, running
+
+QUEUE = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
+JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
+#: What a rival may have made of a request: the job, the lease or the pool is not as it was.
+ORDINARY = {200, 201, 404, 409}
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[Engine]:
+    """SQLite has one writer at a time."""
+    engine = database.connect(postgres_url, pool_size=20)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def service(engine: Engine, tmp_path: Path, config_text: str) -> Iterator[Service]:
+    with running(engine, tmp_path, config_text) as service:
+        yield service
+
+
+def _deadlocks(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        return int(conn.execute(text(query)).scalar_one())
+
+
+def _pilot(client: httpx.Client, dice: random.Random) -> list[int]:
+    asked = client.post("/api/v1/matcher/requestJob", json={**QUEUE, "count": dice.randint(1, 4)})
+    seen = [asked.status_code]
+    for match in asked.json().get("matches", ()):
+        lease = f"/api/v1/leases/{match['lease']}"
+        ways = (["release"], ["start", "heartbeat", "finish"], ["start", "release"], ["start"])
+        for call in dice.choice(ways):
+            body = {"finish": {"status": "Done", "exit_code": 0}, "release": {"reason": "dice"}}.get(call, {})
+            seen.append(client.post(f"{lease}/{call}", json=body).status_code)
+    return seen
+
+
+def _user(client: httpx.Client, dice: random.Random) -> list[int]:
+    wanted = {"Executable": "/bin/true", "Requirements": {"Memory": dice.choice((1000, 2000, 3000))}}
+    seen = [client.post("/api/v1/jobs", json={"jobs": [wanted] * dice.randint(1, 5)}).status_code]
+    ids = dice.sample(range(1, 60), 12)
+    for call in dice.sample(["kill", "reschedule"], 1):
+        seen.append(client.post(f"/api/v1/jobs/{call}", json={"ids": ids}).status_code)
+    return seen
+
+
+def _caretaker(service: Service, number: int) -> Callable[[random.Random], list[int]]:
+    its = Surroundings(
+        engine=service.engine,
+        current=lambda: service.parts.live.current,
+        blobs=service.parts.blobs,
+        holder=f"process {number}",
+    )
+
+    def care(dice: random.Random) -> list[int]:
+        AGENTS[dice.choice(sorted(AGENTS))].cycle(its, utc_now())
+        return []
+
+    return care
+
+
+def test_users_pilots_and_agents_at_once_never_deadlock(service: Service, engine: Engine) -> None:
+    user, pilot, agent = service.user(), service.pilot("LCG.A.org/ce1/long"), _caretaker(service, 1)
+    user.post("/api/v1/jobs", json={"jobs": [JOB] * 40}).raise_for_status()
+
+    def act(number: int) -> set[int]:
+        dice, seen = random.Random(number), set()
+        for _ in range(12):
+            match number % 3:
+                case 0:
+                    seen.update(_pilot(pilot, dice))
+                case 1:
+                    seen.update(_user(user, dice))
+                case 2:
+                    seen.update(agent(dice))
+        return seen
+
+    seen = set().union(*stored.at_once(6, act))
+    assert 200 in seen
+    assert seen <= ORDINARY
+    engine.dispose()  # sessions that end tell what they met
+    assert _deadlocks(engine) == 0
+
+
+def test_a_request_that_met_a_deadlock_is_carried_out_again(service: Service, engine: Engine) -> None:
+    """Somebody locks two rows by hand, in the wrong order."""
+    user = service.user()
+    first, second = user.post("/api/v1/jobs", json={"jobs": [JOB] * 2}).json()["job_ids"]
+    answers: list[httpx.Response] = []
+    kill = {"ids": [first, second]}
+    thread = threading.Thread(target=lambda: answers.append(user.post("/api/v1/jobs/kill", json=kill)))
+    lock = text("SELECT 1 FROM waiting_jobs WHERE job_id = :id FOR UPDATE")
+    with database.writing(engine) as conn:
+        # Who has waited longer is the one whose transaction is given up: let it not be ours.
+        conn.execute(text("SET LOCAL deadlock_timeout = '30s'"))
+        conn.execute(lock, {"id": second})
+        thread.start()
+        wait_until(lambda: _is_waiting(engine))
+        conn.execute(lock, {"id": first})
+    thread.join()
+    engine.dispose()
+    assert _deadlocks(engine) == 1
+    assert (answers[0].status_code, answers[0].json()["job_ids"]) == (200, [first, second])
+
+
+def _is_waiting(engine: Engine) -> bool:
+    with database.reading(engine) as conn:
+        return bool(conn.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())

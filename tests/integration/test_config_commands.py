@@ -1,0 +1,162 @@
+"""`pilotage config set`, `apply`, `preview`, `diff`, `history`, `rollback` by the command, with a service."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from pilotage.cli import application
+from tests.running_service import Service, running
+
+TREE = """# ours
+Resources:
+  Sites:
+    LCG.A.org:
+      CEs:
+        ce1:
+          MaxRAM: 4000  # of the CE
+          Queues: {long: {CPUTime: 100000, VOs: {dune: {MaxRAM: 5000}}}}
+Operations:
+  Defaults: {JobDescription: {Memory: {type: number, resource: MaxRAM}}}
+"""
+CE = "Resources/Sites/LCG.A.org/CEs/ce1"
+
+#: Runs a command: its exit status, standard output and standard error.
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            application.main([str(each) for each in arguments])
+        said = capsys.readouterr()
+        return int(str(ended.value.code or 0)), said.out, said.err
+
+    return command
+
+
+@pytest.fixture
+def service(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    with running(engine, tmp_path, TREE) as service:
+        monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+        monkeypatch.setenv("PILOTAGE_URL", service.url)
+        monkeypatch.setenv("PILOTAGE_TOKEN", service.token("operator", user="root"))
+        yield service
+
+
+@pytest.fixture
+def as_cms(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("vo_admin", vo="cms", user="eve"))
+
+
+def in_json(run: Run, *arguments: object) -> Any:
+    status, out, err = run(*arguments, "--json")
+    assert (status, err) == (0, "")
+    return json.loads(out)
+
+
+def text(service: Service) -> str:
+    return service.parts.live.current.source
+
+
+def test_values_are_set_as_they_would_be_written_and_comments_stay(service: Service, run: Run) -> None:
+    status, out, _ = run("config", "set", f"{CE}/MaxRAM=8000", f"{CE}/OS=[el8, el9]", "-m", "more")
+    assert status == 0
+    assert f"~ {CE}/MaxRAM = 8000 (was 4000)" in out
+    assert f"+ {CE}/OS = [el8, el9]" in out
+    assert "version 2 is in force" in out
+    assert "MaxRAM: 8000  # of the CE" in text(service)
+    done = in_json(run, "config", "set", f"{CE}/Throttle={{Policy: level0}}", "--remove", f"{CE}/OS")
+    assert [(each["path"], each["change"]) for each in done["changes"]] == [
+        (f"{CE}/OS", "removed"),
+        (f"{CE}/Throttle", "added"),
+    ]
+    assert "nothing changed, version 3" in run("config", "set", f"{CE}/MaxRAM=8000")[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("MaxRAM",), ("=5",), ("a/b=[1",), ("a/b=1\nc: 2",), ("a/b={x: 1}}",)],
+)
+def test_words_that_are_no_edit_are_refused_before_anything_is_sent(
+    service: Service, run: Run, words: tuple[str, ...]
+) -> None:
+    assert run("config", "set", *words)[0] == 2
+    assert service.parts.live.current.version == 1
+
+
+def test_a_preview_is_shown_then_a_guard_holds_the_change_back(
+    service: Service, run: Run, tmp_path: Path
+) -> None:
+    jobs = [{"Executable": "x", "Requirements": {"Memory": 3000}}] * 3
+    assert service.user().post("/api/v1/jobs", json={"jobs": jobs}).status_code == 201
+    file = tmp_path / "smaller.yaml"
+    file.write_text(TREE.replace("4000", "2000"))
+    status, out, _ = run("config", "preview", file)
+    assert status == 0
+    assert f"~ {CE}/MaxRAM = 2000 (was 4000)" in out
+    assert "3 jobs of cms, such as 1, become stuck without LCG.A.org/ce1/long" in out
+    assert "0 gain queues, 1 lose some, 1 are left without any" in out
+    assert in_json(run, "config", "preview", "--set", f"{CE}/MaxRAM=2000")["totals"]["stuck_jobs"] == 3
+    status, _, err = run("config", "apply", file, "--guard", "stuck_jobs=0")
+    assert (status, service.parts.live.current.version) == (1, 1)
+    assert "stuck_jobs=0: there would be 3" in err
+    assert run("config", "set", f"{CE}/MaxRAM=2000", "--guard", "stuck_jobs=0")[0] == 1
+    assert run("config", "apply", file, "--guard", "stuck_jobs<=3")[0] == 0
+    assert "nothing would change" in run("config", "preview", file)[2]
+
+
+def test_versions_are_listed_compared_and_taken_back(service: Service, run: Run, tmp_path: Path) -> None:
+    run("config", "set", f"{CE}/MaxRAM=8000", "-m", "more memory")
+    run("config", "set", f"{CE}/Cores=8")
+    _, out, _ = run("config", "history", "--path", f"{CE}/MaxRAM")
+    assert "more memory" in out
+    assert "Cores" not in out
+    assert run("config", "diff", "--from", 1, "--to", 2)[1] == f"~ {CE}/MaxRAM = 8000 (was 4000)\n"
+    file = tmp_path / "other.yaml"
+    file.write_text(text(service).replace("8000", "9000"))
+    assert run("config", "diff", file)[1] == f"~ {CE}/MaxRAM = 9000 (was 8000)\n"
+    assert run("config", "diff")[0] == 2
+    status, out, _ = run("config", "rollback", 1)
+    assert (status, text(service)) == (0, TREE)
+    assert "version 4 is in force" in out
+    assert run("config", "rollback", 77)[0] == 1
+
+
+def test_a_value_is_shown_with_who_wrote_it(service: Service, run: Run) -> None:
+    jobs = {"jobs": [{"Executable": "x", "Requirements": {"Memory": 9000}}]}
+    assert service.user().post("/api/v1/jobs", json=jobs).status_code == 201
+    run("config", "set", f"{CE}/MaxRAM=8000")
+    show = ("config", "show", "LCG.A.org/ce1/long", "--vo", "cms", "--blame")
+    [ram] = [line for line in run(*show)[1].splitlines() if "MaxRAM" in line]
+    assert ram.split()[:2] == ["MaxRAM", "8000"]
+    assert "root" in ram
+    assert ram.split()[-2:] == ["2", "1"]
+    [blamed] = [each for each in in_json(run, *show)["values"] if each["path"] == "MaxRAM"]
+    assert blamed["excludes"] == {"jobs": 1, "only_this": 1}
+    assert run(*show, "--file", "x.yaml")[0] == 2
+
+
+@pytest.mark.usefixtures("as_cms")
+def test_a_vo_admin_sets_previews_applies_and_takes_back_his_own(
+    service: Service, run: Run, tmp_path: Path
+) -> None:
+    own = f"{CE}/Queues/long/VOs/cms/MaxRAM"
+    assert run("config", "set", f"{own}=9000")[0] == 0
+    status, _, err = run("config", "set", f"{CE}/MaxRAM=1")
+    assert status == 1
+    assert f"{CE}/MaxRAM: not yours to change" in err
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(service.as_role("vo_admin", vo="cms").get("/api/v1/config").json()["config"]))
+    assert "nothing changed" in run("config", "apply", file)[1]
+    file.write_text(file.read_text().replace("9000", "9500"))
+    assert run("config", "diff", file)[1] == f"~ {own} = 9500 (was 9000)\n"
+    assert in_json(run, "config", "preview", file)["changes"][0]["after"] == 9500
+    assert run("config", "apply", file)[0] == 0
+    assert "MaxRAM: 5000" in text(service)
+    assert run("config", "rollback", 1)[0] == 0
+    assert "cms" not in text(service)

@@ -1,0 +1,100 @@
+"""What a preview says of pools is what their mapping will be: the two ways to the evaluator agree."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs_config import edits, proposals, validate
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from cs_config.eligible_classes import eligible_classes
+from cs_config.proposals import Proposal
+from cs_config.rights import Rights
+from matcher.preview import shifts
+from matcher.preview.shifts import Shifts
+from matcher.preview.touched import Touched
+from requirements import canonical
+
+BEFORE = validate.parse(
+    """
+Resources:
+  Sites:
+    A.org:
+      Memory: 10
+      VO: [cms, dune]
+      CEs:
+        c1: {Queues: {q1: {}, q2: {Memory: 20, VOs: {dune: {Memory: 30}}}}}
+        c2: {Enabled: false, Queues: {q: {}}}
+    B.org: {OS: el9, CEs: {c: {Memory: 40, Queues: {q: {NodeAttributes: {OS: [el8, el9]}}}}}}
+Operations:
+  Defaults: {JobDescription: {Cores: {type: number, resource: Memory}}}
+""",
+    "before.yaml",
+    1,
+)
+PATHS = [
+    "Resources/Sites/A.org",
+    "Resources/Sites/A.org/CEs/c1",
+    "Resources/Sites/A.org/CEs/c1/Queues/q2",
+    "Resources/Sites/A.org/CEs/c2",
+    "Resources/Sites/B.org/CEs/c/Queues/q",
+    "Resources/Sites/A.org/CEs/c1/Queues/new",
+]
+SETTINGS = st.sampled_from(
+    [
+        ("Memory", 15),
+        ("Memory", None),
+        ("Enabled", False),
+        ("Enabled", True),
+        ("VO", ["dune"]),
+        ("OS", "el8"),
+        ("VOs", {"cms": {"Memory": 50}}),
+        ("VOs", {}),
+        ("NodeAttributes", {"Memory": [1, 60]}),
+        ("Tag", ["x"]),
+    ]
+)
+CHANGES = st.dictionaries(
+    st.tuples(st.sampled_from(PATHS), SETTINGS.map(lambda each: json.dumps(each))), st.none(), max_size=4
+)
+ASKED = st.sampled_from(
+    [{"Memory": 15}, {"Memory": 35, "OS": "el8"}, {"OS": "el9"}, {"Cores": 45}, {"Tag": ["x"]}]
+)
+OPERATIONS = st.sampled_from(
+    [{}, {"Operations/Defaults/JobDescription/Memory": {"type": "number", "resource": "Nothing"}}]
+)
+
+
+def proposal(changes: dict[tuple[str, str], None], options: dict[str, Any]) -> Proposal | None:
+    values = dict(options)
+    for path, setting in changes:
+        name, value = json.loads(setting)
+        values[f"{path}/{name}"] = value
+    if not values:
+        return None
+    return proposals.of_edits(BEFORE, BEFORE, edits.read(values), Rights(everything=True))
+
+
+def eligible(config: Configuration, vo: str, asked: dict[str, Any]) -> set[QueueAddress]:
+    found = eligible_classes(config, vo, canonical.from_json(json.dumps({"record": asked})))
+    return {queue for each in found for queue in each.queues}
+
+
+@given(CHANGES, OPERATIONS, ASKED, st.sampled_from(["cms", "dune"]))
+def test_pools_gain_and_lose_what_their_mapping_will(changes, options, asked, vo):
+    found = proposal(changes, options)
+    if found is None:
+        return
+    touched = Touched(found).by(vo)
+    old, new = eligible(found.before, vo, asked), eligible(found.after, vo, asked)
+    assert (old ^ new) <= touched
+    here = Shifts(found.before, found.after, vo, touched)
+    [*told] = shifts.of_pools(here, vo, {"pool": json.dumps({"record": asked})}, [])
+    if old == new:
+        assert told == []
+    else:
+        [pool] = told
+        assert (pool.shift.gained, pool.shift.lost) == (new - old, old - new)
+        assert (pool.shift.had, pool.shift.has) == (bool(old), bool(new))
