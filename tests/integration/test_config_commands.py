@@ -127,6 +127,20 @@ def test_versions_are_listed_compared_and_taken_back(service: Service, run: Run,
     assert run("config", "rollback", 77)[0] == 1
 
 
+def test_a_value_is_shown_with_who_wrote_it(service: Service, run: Run) -> None:
+    jobs = {"jobs": [{"Executable": "x", "Requirements": {"Memory": 9000}}]}
+    assert service.user().post("/api/v1/jobs", json=jobs).status_code == 201
+    run("config", "set", f"{CE}/MaxRAM=8000")
+    show = ("config", "show", "LCG.A.org/ce1/long", "--vo", "cms", "--blame")
+    [ram] = [line for line in run(*show)[1].splitlines() if "MaxRAM" in line]
+    assert ram.split()[:2] == ["MaxRAM", "8000"]
+    assert "root" in ram
+    assert ram.split()[-2:] == ["2", "1"]
+    [blamed] = [each for each in in_json(run, *show)["values"] if each["path"] == "MaxRAM"]
+    assert blamed["excludes"] == {"jobs": 1, "only_this": 1}
+    assert run(*show, "--file", "x.yaml")[0] == 2
+
+
 @pytest.mark.usefixtures("as_cms")
 def test_a_vo_admin_sets_previews_applies_and_takes_back_his_own(
     service: Service, run: Run, tmp_path: Path
