@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import claiming, gates, lottery, places
+from matcher import claiming, gates, places
+from matcher.candidates import by_and_by, in_order, size
 from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
@@ -145,6 +146,7 @@ class Matcher:
     def write_down(self, *, at_end: bool = False) -> None:
         """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
         now = self._clock()
+        self._sightings.go_on()
         if seen := self._sightings.due(now, at_end=at_end):
             with database.writing(self._engine) as conn:
                 hindrances.write(conn, seen)
@@ -223,6 +225,7 @@ class Matcher:
             age=age,
             config=self._given().at(now),
             now=now,
+            random=self._random,
             banned=memory.news.banned,
         )
 
@@ -260,7 +263,7 @@ class Matcher:
             resource=resource,
             place=served.place,
             holder=_holder(view, request, served.place),
-            drawn=Draw(lottery.order(candidates, self._random)),
+            drawn=Draw(in_order(candidates, self._random)),
             keeper=keeper,
             fitting=self._let_in(view, gate, candidates, served.place, resource),
             otherwise=otherwise,
@@ -280,9 +283,9 @@ class Matcher:
         self, view: View, cause: str, task_queues: Sequence[TaskQueue], place: Place, resource: Resource
     ) -> None:
         """Task queues were kept from a pilot at a place."""
-        key = (cause, place, resource.vos, len(task_queues))
+        key = (cause, place, resource.vos, size(task_queues))
         if task_queues and self._sightings.is_due(key, view.now):
-            self._sightings.note(cause, task_queues, view.now)
+            self._sightings.note(cause, by_and_by(task_queues), view.now)
 
     def _let_in(
         self,
@@ -293,7 +296,7 @@ class Matcher:
         resource: Resource,
     ) -> Sequence[TaskQueue]:
         """Those that a place which is open has work for, the others noted; none: this was noted just now."""
-        if not self._sightings.is_due((place, resource.vos, len(candidates)), view.now):
+        if not self._sightings.is_due((place, resource.vos, size(candidates)), view.now):
             return ()
         if gate is None:
             return candidates
@@ -310,7 +313,7 @@ class Matcher:
             if isinstance(look, Look) and wish.job_id is None:
                 cause = TURN if look.claimed else look.refused
                 if cause is not None:
-                    self._sightings.note(cause, wish.fitting, now)
+                    self._sightings.note(cause, by_and_by(wish.fitting), now)
 
 
 def _known(

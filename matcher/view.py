@@ -6,12 +6,14 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from random import Random
 
 from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import gates, places
+from matcher.candidates import Candidates
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gate import Gate
@@ -86,6 +88,7 @@ class View:
     age: int  #: of what the transaction reads, as the memory counts it
     config: Configuration  #: without what has expired by now
     now: datetime
+    random: Random
     #: The sites that are; read once for all, since the commonest answer must be cheap there, too.
     banned: frozenset[str]
 
@@ -142,10 +145,10 @@ class View:
             vos = presented.resource.vos or caller.vos
             places.require_one(presented, self.config, vos, self.banned)
 
-    def candidates(self, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
+    def candidates(self, pools: frozenset[str], resource: Resource) -> Candidates:
         """The task queues with jobs that fit a resource, with one of the pools or none."""
-        with self.memory.lock:
-            return self.memory.waiting.candidates(resource, pools)
+        memory = self.memory
+        return Candidates(memory.waiting, resource, pools, lock=memory.lock, random=self.random)
 
     def wanted(self, presented: Presented, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
         """Those with jobs that fit; if it wants one job only, the one which that is in."""
