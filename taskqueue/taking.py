@@ -27,6 +27,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     column,
     delete,
     false,
@@ -40,7 +41,7 @@ from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
 from taskqueue.class_sets import has
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs, queue_classes, task_queues, waiting_jobs
+from taskqueue.tables import installation, jobs, queue_classes, task_queues, waiting_jobs
 from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_class_versions as versions
@@ -113,12 +114,14 @@ def in_order(task_queue_id: Any) -> Select[int]:
 
 CLAIMED = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id, jobs.c.parameters)
 _TAKEN = (waiting_jobs.c.job_id, waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
+#: What was given out by commits that are lost is not given out again.
+_FLOOR = select(installation.c.epoch_floor).scalar_subquery()
 #: What a job becomes that is taken, but for its site.
 GIVEN: Mapping[str, Any] = {
     "status": JobStatus.MATCHED.value,
     "minor_status": ASSIGNED,
     "application_status": "",
-    "epoch": jobs.c.epoch + 1,
+    "epoch": case((jobs.c.epoch < _FLOOR, _FLOOR), else_=jobs.c.epoch) + 1,
     "updated_at": bindparam("now"),
 }
 
