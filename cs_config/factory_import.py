@@ -1,6 +1,6 @@
 """What the entries of a glidein factory, as that of the Open Science Grid, would change in the tree.
 
-An entry becomes a queue of its name, behind the CE that its gatekeeper names, at the site `OSG.<Site>.<country>`.
+An entry becomes a queue of its name, behind the CE that its gatekeeper names, at `OSG.<Site>.<country>`.
 Source: glideinWMS.
 """
 
@@ -18,13 +18,8 @@ from requirements.problem import Problem
 
 _GRID: Final = "OSG"
 #: Kinds of CEs by `gridtype`.
-_CE_TYPES: Final = {
-    "condor": "HTCondorCE",
-    "arc": "AREX",
-    "nordugrid": "ARC",
-    "cream": "CREAM",
-    "gt5": "Globus",
-}
+_CE_TYPES: Final = {"condor": "HTCondorCE", "arc": "AREX", "nordugrid": "ARC", "cream": "CREAM"}
+_HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
 #: Attributes that are a number of ours.
 _NUMBERS: Final = {
     "GLIDEIN_CPUS": "NumberOfProcessors",
@@ -33,11 +28,12 @@ _NUMBERS: Final = {
 }
 _VOS: Final = "GLIDEIN_Supported_VOs"
 _CMS_SITE: Final = "GLIDEIN_CMSSite"
+_SITE: Final = "GLIDEIN_Site"
+_COUNTRY: Final = "GLIDEIN_Country"
+_SYSTEM: Final = "GLIDEIN_REQUIRED_OS"
 _QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
 #: Attributes that are said in another way, or are for people of the factory.
-_READ: Final = frozenset(
-    {*_NUMBERS, _VOS, _CMS_SITE, "GLIDEIN_Site", "GLIDEIN_Country", "GLIDEIN_REQUIRED_OS"}
-)
+_READ: Final = frozenset({*_NUMBERS, _VOS, _CMS_SITE, _SITE, _COUNTRY, _SYSTEM})
 
 
 def propose(config: Configuration, text: str, file: str) -> Imported:
@@ -63,9 +59,10 @@ def propose(config: Configuration, text: str, file: str) -> Imported:
 def _add(sites: dict[str, Any], entry: Xml.Element, notes: list[Problem], file: str) -> None:
     attributes = dict(_attributes(entry))
     name = entry.get("name", "")
-    ce = entry.get("gatekeeper", "").split(" ")[0].partition(":")[0].partition("/")[0]
-    site = attributes.get("GLIDEIN_Site", "")
-    country = attributes.get("GLIDEIN_Country", "").lower()
+    host = _HOST.match(entry.get("gatekeeper", ""))
+    ce = host.group(1) if host else ""
+    site = attributes.get(_SITE, "")
+    country = attributes.get(_COUNTRY, "").lower()
     address = (_site_name(site, country), ce, name)
     if not site or not all(NAME.fullmatch(each) for each in address):
         message = "not carried over: it needs a name, a gatekeeper and GLIDEIN_Site"
@@ -100,7 +97,7 @@ def _parameters(entry: Xml.Element, attributes: Mapping[str, str]) -> Iterator[t
             yield ours, int(attributes[theirs])
     if vos := [each.strip().lower() for each in attributes.get(_VOS, "").split(",") if each.strip()]:
         yield "VO", vos
-    if system := attributes.get("GLIDEIN_REQUIRED_OS", ""):
+    if system := attributes.get(_SYSTEM, ""):
         yield "OS", [each.strip() for each in system.split(",") if each.strip()]
     if cms_site := attributes.get(_CMS_SITE, ""):
         yield "VOs", {"cms": {"SiteName": cms_site}}

@@ -27,7 +27,9 @@ def osg(
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
-    """Show what the entries of a glidein factory would change, and do to waiting jobs; with --apply, change it.
+    """Show what the entries of a glidein factory would change, and do to waiting jobs.
+
+    With --apply, change it.
 
     An entry becomes a queue of its name; what has no place here is told.
     """

@@ -21,10 +21,10 @@ FACTORY = """
         <attr name="GLIDEIN_ResourceName" value="TIDC"/>
       </attrs>
     </entry>
-    <entry name="LIGO_TW" enabled="False" gatekeeper="https://x/y" gridtype="arc">
-      <attrs><attr name="GLIDEIN_Site" value="ASGC"/></attrs>
+    <entry name="LIGO_TW" enabled="False" gatekeeper="https://arc.example.tw:443/arex" gridtype="arc">
+      <attrs><attr name="GLIDEIN_CPUS" value="4"/></attrs>
     </entry>
-    <entry name="Second" enabled="False" gatekeeper="ce1.example.tw:2811" gridtype="arc">
+    <entry name="Second" enabled="False" gatekeeper="https://ce1.example.tw:2811/arex" gridtype="arc">
       <attrs><attr name="GLIDEIN_Site" value="ASGC"/><attr name="GLIDEIN_Country" value="TW"/></attrs>
     </entry>
   </entries>
