@@ -7,24 +7,34 @@ from taskqueue import database, pool_refresh, stuck_jobs
 _SOURCE = "PoolAgent"
 
 
-def tell(mine: Turn, resolved_now: frozenset[str]) -> int:
-    """Correct the minor status of waiting jobs in pools that were resolved lately.
+def untold(mine: Turn) -> frozenset[str]:
+    """Pools resolved since the last cycle that noted its end: a killed one may not have told their jobs.
 
-    A cycle that was killed halfway did not note its end: pools that it resolved are looked at again.
+    Asked before the cycle resolves any itself.
+    """
+    with database.reading(mine.engine) as conn:
+        return frozenset(pool_refresh.refreshed_since(conn, mine.last))
 
-    Args:
-        mine: The turn of the pool agent.
-        resolved_now: Pools that this cycle has resolved.
+
+def tell(mine: Turn, pool_ids: frozenset[str]) -> int:
+    """Correct the minor status of waiting jobs in pools that may have eligible queues now, or no more.
 
     Returns:
         How many jobs were told.
     """
     with database.reading(mine.engine) as conn:
-        lately = resolved_now.union(pool_refresh.refreshed_since(conn, mine.last))
-        resolved = stuck_jobs.have_queue(conn, lately)
-    return sum(
-        _tell_pool(mine, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(resolved.items())
-    )
+        resolved = stuck_jobs.have_queue(conn, pool_ids)
+        wrong = {
+            pool_id: has_queue
+            for has_queue in (True, False)
+            for pool_id in stuck_jobs.pools_with(
+                conn,
+                [pool_id for pool_id, has in resolved.items() if has is has_queue],
+                NO_ELIGIBLE_QUEUE,
+                saying=has_queue,
+            )
+        }
+    return sum(_tell_pool(mine, pool_id, has_queue=has_queue) for pool_id, has_queue in sorted(wrong.items()))
 
 
 def _tell_pool(mine: Turn, pool_id: str, *, has_queue: bool) -> int:

@@ -16,14 +16,14 @@ from agents import pool_jobs, turn
 from agents.turn import Turn
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
+from cs_config.queue_class_index import Question, QueueClassIndex
 from cs_config.queue_classes import queue_classes as configured_classes
 from optimizers import eligibility
+from optimizers.eligibility import Eligibility
 from requirements import canonical
 from taskqueue import database, mapping, pool_refresh, pools, queue_classes
 
 NAME: Final = "pools"
-#: Pools in one statement.
-_PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,10 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         return None
     config = config.at(now)
     vos = _behind(engine, config, now)
+    untold = pool_jobs.untold(mine)
     changes = [_refresh(mine, config, vo) for vo in vos]
-    told = pool_jobs.tell(mine, frozenset().union(*changes))
+    seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
+    told = pool_jobs.tell(mine, untold.union(seen))
     removed = _remove_unused(mine, config) if _is_new_minute(mine.last, now) else 0
     mine.finish()
     return PoolResult(
@@ -94,41 +96,38 @@ def _refresh(mine: Turn, config: Configuration, vo: str) -> dict[str, mapping.Ch
     The pools are locked before the VO's version, as arriving jobs do it. A pool that arrives meanwhile
     finds the old version or the new one; with the old one the next cycle takes it.
     """
-    outdated = _outdated(mine, config, vo)
     known = eligibility.of_configuration(config)
-    digests = {
-        pool.pool_id: {
-            each.queue_class.digest: each.undecided
-            for each in known.of(pool.pool_id, canonical.from_json(pool.original), vo)
-        }
-        for pool in outdated
-    }
+    classes = configured_classes(config, vo)
+    outdated, index = _outdated(mine, known, vo)
+    wanted = {pool_id: index.ask(question) for pool_id, question in outdated.items()}
     of: dict[str, Any] = {"config_version": config.version, "expiries": config.expiries, "now": mine.now}
     with mine.writing() as conn:
-        pool_refresh.lock(conn, digests)
-        queue_classes.sync(conn, vo=vo, classes=configured_classes(config, vo), **of)
-        changed = mapping.resolve_all(conn, vo=vo, digests=digests, **of)
+        pool_refresh.lock(conn, wanted)
+        queue_classes.sync(conn, vo=vo, classes=classes, before=known.known_before(vo), **of)
+        changed = mapping.refresh_all(conn, vo=vo, slots=index.slots, wanted=wanted, **of)
         queue_classes.prune(conn, vo)
     return dict(changed or {})
 
 
-def _outdated(mine: Turn, config: Configuration, vo: str) -> list[pools.Pool]:
-    found: list[pools.Pool] = []
-    before = mine.now - _interval(config, vo)
+def _outdated(mine: Turn, known: Eligibility, vo: str) -> tuple[dict[str, Question], QueueClassIndex]:
+    """What the pools of a VO ask that have to be computed anew, and the index to ask it of.
+
+    The slots of new classes are foreseen; the refresh is off where it turns out that they are others.
+    """
+    config = known.config
     with database.reading(mine.engine) as conn:
-        while True:
-            page = pools.outdated(
-                conn,
-                vo=vo,
-                config_version=config.version,
-                expiries=config.expiries,
-                refreshed_before=before,
-                limit=_PAGE,
-                after=found[-1].pool_id if found else "",
-            )
-            found += page
-            if len(page) < _PAGE:
-                return found
+        index = known.index(vo, queue_classes.slots(conn, vo))
+        ids = pools.outdated(
+            conn,
+            vo=vo,
+            config_version=config.version,
+            expiries=config.expiries,
+            refreshed_before=mine.now - _interval(config, vo),
+        )
+        new = pools.originals(conn, [pool_id for pool_id in ids if index.known(pool_id) is None])
+    for pool_id, text in new.items():
+        index.question_of(pool_id, canonical.from_json(text))
+    return {pool_id: found for pool_id in ids if (found := index.known(pool_id)) is not None}, index
 
 
 def _remove_unused(mine: Turn, config: Configuration) -> int:

@@ -85,6 +85,8 @@ def cycle(
         return None
     with database.reading(engine) as conn:
         vos, look = _look_around(conn, config, mine, memory.look)
+    if memory.look is not None and memory.look.position.history != look.position.history:
+        memory.history, memory.families = UseHistory(), Families()  # of commits that may be lost
     results = [
         _weigh(mine, ShareHolders(config=config, vo=vo, history=memory.history), memory.families)
         for vo in vos

@@ -51,45 +51,45 @@ QUEUE_SIZES = ((1, 1, 37), (2, 10, 42), (11, 100, 52), (101, 1_000, 131), (1_001
 #: Classes that share nothing but by chance.
 BASE = 500
 #: Share of the classes that ask for tags.
-_TAGGED = 0.15
+TAGGED = 0.15
 #: Tags that the nodes of a site offer.
 _OFFERED = 256
 _QUEUES_A_SITE = 4
 
 
-def requirement_classes(count: int, seed: int = 0) -> list[RequirementClass]:
+def requirement_classes(count: int, seed: int = 0, *, tagged: float = TAGGED) -> list[RequirementClass]:
     """Distinct classes: most of the sites and platforms, a CPU time, a job type, sometimes tags.
 
     The first `BASE` are drawn freely; each other one differs from one of these, in turn, in sites,
-    platforms and tags only.
+    platforms and tags only. `tagged` is the share of them that ask for tags.
     """
     draw = random.Random(seed)
     found: dict[RequirementClass, None] = {}
     base: list[RequirementClass] = []
     while len(found) < count:
         if len(base) < BASE:
-            base.append(_class(draw))
+            base.append(_class(draw, tagged))
             found[base[-1]] = None
         else:
-            found[_variation(draw, base[len(found) % BASE])] = None
+            found[_variation(draw, base[len(found) % BASE], tagged)] = None
     return list(found)
 
 
-def _class(draw: random.Random) -> RequirementClass:
+def _class(draw: random.Random, tagged: float) -> RequirementClass:
     asked = RequirementClass(
         vo=VO,
         cpu_time=draw.choices(CPU_TIMES, list(CPU_QUEUES.values()))[0],
         job_types=frozenset(draw.choices(list(JOB_TYPES), list(JOB_TYPES.values()))),
     )
-    return _variation(draw, asked)
+    return _variation(draw, asked, tagged)
 
 
-def _variation(draw: random.Random, asked: RequirementClass) -> RequirementClass:
+def _variation(draw: random.Random, asked: RequirementClass, tagged: float) -> RequirementClass:
     return replace(
         asked,
         sites=frozenset(draw.sample(SITES, draw.randint(45, 55))),
         platforms=frozenset(draw.sample(PLATFORMS, draw.randint(40, 64))),
-        tags=frozenset(draw.sample(TAGS, draw.randint(1, 2)) if draw.random() < _TAGGED else ()),
+        tags=frozenset(draw.sample(TAGS, draw.randint(1, 2)) if draw.random() < tagged else ()),
     )
 
 

@@ -1,137 +1,185 @@
-"""Matches a second by number of requirement classes, beside a bare claim on the same server.
+"""Matches a second by requirement classes, waiting jobs and clients, beside a bare claim and beside DIRAC.
 
-The bare claim is one `FOR UPDATE SKIP LOCKED LIMIT 1` with its `UPDATE … RETURNING` through psycopg, each in
-its own durable transaction: what any queue on PostgreSQL comes down to, without attempt, lease and log.
+In process a client is a process that claims one job a transaction; `64 together` are requests of one process
+that wait at the same time, as in the service. What is compared takes turns.
 """
 
-import random
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
 
-import psycopg
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine
 
-from benchmarks import population, servers
-from benchmarks.results import Result
-from cs_config import validate
-from matcher import presented
-from matcher.claimer import Claimer
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchRequest
+from benchmarks import bare, checks, clients, lhcb, match_dirac, match_http, matching, population, servers
+from benchmarks.clients import Clients, Run
+from benchmarks.results import Point, Result
 from taskqueue import database
-from taskqueue.tables import attempts
+from tests.postgres import Postgres
 
-_CLAIM = """
-    UPDATE bare SET taken = true WHERE id =
-      (SELECT id FROM bare WHERE NOT taken ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING id
-"""
-_CLIENTS = (1, 16, 64)
-_CALLER = Caller(subject="bench", vos=frozenset({population.VO}))
+_TOGETHER = 64
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many jobs wait in how many classes."""
+
+    classes: int
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"{self.classes:,} classes, {self.waiting:,} waiting"
+
+
+#: By classes.
+_WIDTHS = tuple(Size(classes, 200_000) for classes in (10, 1_000, 10_000, 50_000))
+#: By waiting jobs.
+_DEPTHS = tuple(Size(1_000, waiting) for waiting in (10_000, 100_000, 1_000_000, 10_000_000))
+#: Over HTTP, and against the bare claim.
+_MAIN = Size(10_000, 1_000_000)
 
 
 def run(*, quick: bool) -> Iterator[Result]:
-    """The bare claim first, then ours."""
-    claims = 500 if quick else 5_000
+    """In process by classes and by waiting jobs, against the bare claim, over HTTP, against DIRAC."""
+    seconds = 1.0 if quick else 3.0
     with servers.postgres() as server:
-        with servers.fresh_database(server, "bare") as url:
-            bare = _bare(url, claims)
-        yield Result(values={"what": "bare claim, psycopg", "classes": 0, "clients": 1, "per second": bare})
-        for classes in (10, 1_000) if quick else (10, 1_000, 10_000):
-            with servers.fresh_database(server, f"match_{classes}") as url:
-                engine = database.connect(url, pool_size=20)
-                rounds = len(_CLIENTS)
-                population.fill(engine, classes=classes, waiting=max(20_000, classes, 4 * claims * rounds))
-                _analyze(engine)
-                for clients in _CLIENTS:
-                    yield _measured(engine, classes, clients, claims, bare)
-                engine.dispose()
+        yield from _grown(server, _WIDTHS, seconds, "match-classes", "growth classes")
+        depths = [size for size in _DEPTHS if not quick or size.waiting <= _MAIN.waiting]
+        yield from _grown(server, depths, seconds, "match-waiting", "growth jobs")
+        with servers.fresh_database(server, "match_main") as url:
+            engine = _filled(url, _MAIN)
+            yield from _beside_bare(server, url, seconds)
+            yield from match_http.run(url, seconds=5 * seconds)
+            yield from _flaws(engine, _MAIN)
+            engine.dispose()
+    yield from match_dirac.run(seconds=2 * seconds)
 
 
-def _bare(url: str, claims: int) -> int:
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as conn:
-        conn.execute("CREATE TABLE bare (id bigint PRIMARY KEY, taken boolean NOT NULL)")
-        conn.execute("INSERT INTO bare SELECT n, false FROM generate_series(1, 100000) n")
-        conn.execute("CREATE INDEX ON bare (id) WHERE NOT taken")
-        conn.execute("VACUUM ANALYZE bare")
-        began = time.perf_counter()
-        for _ in range(claims):
-            assert conn.execute(_CLAIM).fetchone() is not None
-        return round(claims / (time.perf_counter() - began))
+@dataclass(slots=True)
+class Side:
+    """The runs of one side of a comparison."""
+
+    what: str
+    clients: Clients
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Jobs a second, the median of the runs."""
+        return median(each.per_second for each in self.runs)
+
+    def ms(self, share: float) -> float:
+        """Milliseconds, the median of the runs."""
+        return median(each.ms(share) for each in self.runs)
+
+    def values(self) -> dict[str, str | float]:
+        """For a table."""
+        return {"per second": round(self.rate), "p50 ms": self.ms(0.5), "p99 ms": self.ms(0.99)}
 
 
-def _measured(engine: Engine, classes: int, clients: int, claims: int, bare: int) -> Result:
-    empty = validate.parse("Registry: {VO: {lhcb: {}}}")
-    matcher = Matcher(engine, lambda: empty, lambda: population.NOW)
-    claimer = Claimer(engine, matcher)
-    claimer.start()
-    try:
-        rate, latencies = _drive(claimer, clients, claims)
-    finally:
-        claimer.stop()
-    doubled = _doubled(engine)
+def taking_turns(sides: Sequence[Side], seconds: float, most: Sequence[int] = ()) -> None:
+    """Let each work for a while, one after the other, several times over."""
+    for _ in range(_ROUNDS):
+        for number, side in enumerate(sides):
+            side.runs.append(side.clients.run(seconds, *most[number : number + 1]))
+
+
+def _grown(
+    server: Postgres, sizes: Sequence[Size], seconds: float, plot: str, target: str
+) -> Iterator[Result]:
+    """How single claims and claims together fare as the population grows; all sizes take turns."""
+    with ExitStack() as stack:
+        engines, sides = [], []
+        for number, size in enumerate(sizes):
+            url = stack.enter_context(servers.fresh_database(server, f"{plot.replace('-', '_')}_{number}"))
+            engines.append(_filled(url, size))
+            stack.callback(engines[-1].dispose)
+            for what, maker in _ways(url).items():
+                sides.append(Side(what, stack.enter_context(clients.all_of(maker, 1))))
+        # A small population is not to be emptied by what is measured.
+        most = [size.waiting // (4 * _ROUNDS * len(_WAYS)) for size in sizes for _ in _WAYS]
+        taking_turns(sides, seconds, most)
+        for number, size in enumerate(sizes):
+            for side in sides[number * len(_WAYS) :][: len(_WAYS)]:
+                yield _of_size(size, side, plot)
+            yield from _flaws(engines[number], size)
+        growth = round(sides[0].rate / sides[-len(_WAYS)].rate, 2)
+        note = f"{sizes[0]}, to {sizes[-1]}"
+        yield Result(
+            values={"what": f"growth of match time: {note}", "ratio": growth},
+            targets={target: growth},
+            note=note,
+        )
+
+
+_WAYS = ("single claims", f"{_TOGETHER} together")
+
+
+def _ways(url: str) -> Mapping[str, clients.Maker]:
+    single = partial(matching.singly, url, lhcb.queues())
+    return dict(zip(_WAYS, (single, partial(matching.together, url, lhcb.queues(), _TOGETHER)), strict=True))
+
+
+def _of_size(size: Size, side: Side, plot: str) -> Result:
+    x = size.classes if plot == "match-classes" else size.waiting
     return Result(
         values={
-            "what": "match, in process",
-            "classes": classes,
-            "clients": clients,
-            "per second": round(rate),
-            "of bare": round(rate / bare, 2),
-            "p50 ms": round(1000 * _quantile(latencies, 0.5), 1),
-            "p99 ms": round(1000 * _quantile(latencies, 0.99), 1),
+            "what": f"in process, {side.what}",
+            "classes": size.classes,
+            "waiting": size.waiting,
+            **side.values(),
         },
-        flaws=[f"{doubled} jobs were handed out twice"] if doubled else [],
+        points=[Point(plot=plot, line=side.what, x=x, y=side.rate)],
     )
 
 
-def _drive(claimer: Claimer, clients: int, claims: int) -> tuple[float, list[float]]:
-    """Have so many clients ask one after the other; matches a second, and seconds of each."""
+def _beside_bare(server: Postgres, url: str, seconds: float) -> Iterator[Result]:
+    """Single claims of one and four processes, and 64 together of one, against bare claims."""
+    with servers.fresh_database(server, "bare") as bare_url, ExitStack() as stack:
+        bare.fill(bare_url)
+        ways = _ways(url)
 
-    def ask(seed: int) -> list[float]:
-        draw = random.Random(seed)
-        return [_timed(lambda: _ask(claimer, draw)) for _ in range(claims // clients)]
+        def side(what: str, maker: clients.Maker, count: int) -> Side:
+            return Side(what, stack.enter_context(clients.all_of(maker, count)))
 
-    _ask(claimer, random.Random(0))  # loads the index
-    began = time.perf_counter()
-    with ThreadPoolExecutor(clients) as pool:
-        latencies = [each for client in pool.map(ask, range(clients)) for each in client]
-    return len(latencies) / (time.perf_counter() - began), latencies
-
-
-def _ask(claimer: Claimer, draw: random.Random) -> None:
-    offered = presented.read(
-        {
-            "Site": draw.choice(population.SITES),
-            "CPUTime": 1_100_000,
-            "MaxRAM": 4_000,
-            "NumberOfProcessors": 1,
+        limits = {
+            count: side("bare claim, psycopg", partial(bare.claims, bare_url), count) for count in (1, 4)
         }
+        ours = {count: side(_WAYS[0], ways[_WAYS[0]], count) for count in (1, 4)}
+        crowd = side(_WAYS[1], ways[_WAYS[1]], 1)
+        taking_turns([*limits.values(), *ours.values(), crowd], seconds)
+        for count, limit in limits.items():
+            yield Result(values={"what": limit.what, "clients": count, **limit.values()})
+        for count, mine in ours.items():
+            yield _against(mine, limits[count], count, "single")
+        yield _against(crowd, limits[1], _TOGETHER, "batched")
+
+
+def _against(side: Side, limit: Side, count: int, target: str) -> Result:
+    of_bare = round(side.rate / limit.rate, 2)
+    return Result(
+        values={
+            "what": f"in process, {side.what}",
+            "classes": _MAIN.classes,
+            "waiting": _MAIN.waiting,
+            "clients": count,
+            **side.values(),
+            "of bare": of_bare,
+        },
+        targets={target: of_bare},
+        note=f"{count} client{'s' * (count > 1)}",
     )
-    request = MatchRequest(presented=offered, caller=_CALLER, deadline=time.monotonic() + 30)
-    answer = claimer.submit(request).future.result(60)
-    assert answer.matches, answer
 
 
-def _timed(call: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+def _filled(url: str, size: Size) -> Engine:
+    engine = database.connect(url)
+    population.fill(engine, classes=size.classes, waiting=size.waiting)
+    return engine
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def _doubled(engine: Engine) -> int:
-    with database.reading(engine) as conn:
-        counts = Counter(conn.execute(select(attempts.c.job_id)).scalars())
-        total = conn.scalar(select(func.count()).select_from(attempts))
-    return (total or 0) - len(counts)
-
-
-def _analyze(engine: Engine) -> None:
-    """Give the planner what autovacuum would soon: the table was filled a moment ago."""
-    with engine.connect() as conn:
-        conn.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM ANALYZE")
+def _flaws(engine: Engine, size: Size) -> Iterator[Result]:
+    """Only if there are any."""
+    if found := checks.flaws(engine, jobs=size.waiting):
+        yield Result(values={"what": f"flaws: {size}", "count": len(found)}, flaws=found)

@@ -35,11 +35,11 @@ class NotWaiting(PilotageError):
     """The optimizers did not let a job through."""
 
 
-def fill(engine: Engine, *, classes: int, waiting: int, seed: int = 0) -> None:
+def fill(engine: Engine, *, classes: int, waiting: int, seed: int = 0, tagged: float = lhcb.TAGGED) -> None:
     """Put so many jobs of LHCb's shape into task queues of so many requirement classes; PostgreSQL only."""
     if waiting < classes:
         raise TooFewJobs(f"{waiting} jobs do not fill {classes} classes")
-    asked = requirement_classes(classes, seed)
+    asked = requirement_classes(classes, seed, tagged=tagged)
     base, others = asked[: lhcb.BASE], asked[lhcb.BASE :]
     firsts = submit(engine, validate.parse(lhcb.tree()), [lhcb.description(each) for each in base])
     sizes = lhcb.sizes(classes, waiting, seed)

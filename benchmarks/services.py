@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 from pilotage.service import keys
@@ -21,6 +23,7 @@ from pilotage.service.tokens import Tokens
 from requirements.errors import PilotageError
 
 _URL = re.compile(r"pilotage serves (http://\S+)")
+_UP_WITHIN = 60.0
 
 
 class ServiceFailed(PilotageError):
@@ -62,7 +65,9 @@ def serving(database_url: str, config: str, *, workers: int = 1) -> Iterator[Ser
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         try:
-            yield Service(_url(process), psutil.Process(process.pid), tokens)
+            url = _url(process)
+            _wait(url)
+            yield Service(url, psutil.Process(process.pid), tokens)
         finally:
             process.terminate()
             process.communicate(timeout=60)
@@ -77,6 +82,19 @@ def _url(process: "subprocess.Popen[str]") -> str:
             return found[1]
         sys.stderr.write(line)
     raise ServiceFailed(f"`pilotage serve` ended with {process.wait()} before it served")
+
+
+def _wait(url: str) -> None:
+    """Until one of its processes answers: with several, the port is known before they listen."""
+    deadline = time.monotonic() + _UP_WITHIN
+    while True:
+        try:
+            if httpx.get(f"{url}/readyz", timeout=5).is_success:
+                return
+        except httpx.TransportError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def _pass_on(process: "subprocess.Popen[str]") -> None:

@@ -32,7 +32,10 @@ class LiveConfiguration:
         self._load = load
         self._running = first
         self._clock = clock
-        self._broken: int | None = None
+        #: Number and digest of the running version, and of one that cannot be read: after a loss of commits
+        #: another text may have a number that is known.
+        self._taken = (first.version, versions.digest(first.source))
+        self._broken: tuple[int, str] | None = None
         self._problem: str | None = None
         self._refreshing = threading.Lock()
 
@@ -55,16 +58,18 @@ class LiveConfiguration:
             Whether `current` changed.
         """
         with self._refreshing:
-            newest = versions.current_version(conn)
-            if newest in (self._running.version, self._broken):
+            newest = versions.current_digest(conn)
+            number, _ = newest
+            if not number or newest in (self._taken, self._broken):
                 return False
             try:
-                self._running = self._load(conn, newest)
+                self._running = self._load(conn, number)
             except ConfigError as error:
                 self._broken, self._problem = newest, str(error)
                 log.warning(
-                    "configuration %d cannot be read, %d stays: %s", newest, self.current.version, error
+                    "configuration %d cannot be read, %d stays: %s", number, self.current.version, error
                 )
                 return False
+            self._taken = newest
             self._broken = self._problem = None
             return True

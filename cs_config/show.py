@@ -1,10 +1,12 @@
 """What `config show` tells: the tree below a path, or what holds there for a VO, with where it comes from."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cs_config import inheritance
 from cs_config.configuration import Configuration
+from cs_config.differences import ABSENT
+from cs_config.edits import at
 from cs_config.errors import PathNotFound
 from cs_config.levels import Level, Parameter
 from cs_config.operations import DEFAULTS
@@ -24,6 +26,7 @@ class Line:
     path: str  #: below the path that was asked for
     value: Value | LeafValue
     origin: str  #: level and place: `CE VOs/cms, resources.yaml:41`
+    places: tuple[str, ...] = ()  #: the paths from the top where it is written; several for a united set
 
     def __str__(self) -> str:
         return f"{self.path} = {written(self.value)}"
@@ -57,16 +60,17 @@ def show(config: Configuration, path: str = "", vo: str | None = None) -> tuple[
     Raises:
         PathNotFound: There is nothing.
     """
-    names = _names(config, path)
+    names = names_of(config, path)
     if vo is not None:
         if names[:2] == _SITES and len(names) in _DEPTHS:
             return tuple(_effective(config, names, vo))
         if names[:1] == ("Operations",):
             return tuple(_options(config, names, vo))
-    return tuple(_below(_entry(config.root, names), "", config))
+    return tuple(_below(_entry(config.root, names), "", config, "/".join(names)))
 
 
-def _names(config: Configuration, path: str) -> tuple[str, ...]:
+def names_of(config: Configuration, path: str) -> tuple[str, ...]:
+    """The names of a path from the top; the address of a queue is one as well."""
     names = tuple(name for name in path.split("/") if name)
     if len(names) == 3 and names[0] not in config.root.entries and names[0] in config.sites:
         return (*_SITES, names[0], "CEs", names[1], "Queues", names[2])
@@ -86,12 +90,13 @@ def _entry(root: Section, names: tuple[str, ...]) -> Leaf | Section:
     return here
 
 
-def _below(entry: Leaf | Section, path: str, config: Configuration) -> Iterator[Line]:
+def _below(entry: Leaf | Section, path: str, config: Configuration, top: str) -> Iterator[Line]:
     if isinstance(entry, Leaf):
-        yield Line(path=path, value=entry.value, origin=f"{config.file}:{entry.line}")
+        place = "/".join(filter(None, (top, path)))
+        yield Line(path=path, value=entry.value, origin=f"{config.file}:{entry.line}", places=(place,))
         return
     for name, each in entry.entries.items():
-        yield from _below(each, f"{path}/{name}" if path else name, config)
+        yield from _below(each, f"{path}/{name}" if path else name, config, top)
 
 
 def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator[Line]:
@@ -101,7 +106,8 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
     levels = _levels_of(config, names)
     parameters = inheritance.effective(levels, fold(vo))
     for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
-        yield Line(path=name, value=parameter.value, origin=origin(parameter))
+        places = tuple(part.path for part in parameter.parts or (parameter,))
+        yield Line(path=name, value=parameter.value, origin=origin(parameter), places=places)
     if not inheritance.usable(levels, fold(vo)):
         yield Line(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
 
@@ -121,4 +127,13 @@ def _options(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator
     section = config.root.section("Operations")
     own = next((below for name, below in section.sections() if fold(name) == fold(vo)), Section(section.line))
     inside = names[2:] if len(names) > 1 and fold(names[1]) in (fold(vo), fold(DEFAULTS)) else names[1:]
-    yield from _below(_entry(merged(own, section.section(DEFAULTS)), inside), "", config)
+    tops = [DEFAULTS, *(name for name, _ in section.sections() if fold(name) == fold(vo))]
+    for line in _below(_entry(merged(own, section.section(DEFAULTS)), inside), "", config, ""):
+        yield replace(line, places=_place(config, tops, (*inside, *filter(None, line.path.split("/")))))
+
+
+def _place(config: Configuration, tops: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Where an option is written: what the VO says itself is over what is said for everybody."""
+    paths = [("Operations", top, *names) for top in tops]
+    written = [path for path in paths if at(config.tree, path) is not ABSENT]
+    return ("/".join(written[-1]),) if written else ()

@@ -1,4 +1,6 @@
-"""The versions of the configuration in the database: immutable, gapless, the highest is the current one.
+"""The versions of the configuration in the database: immutable, the highest is the current one.
+
+There are gaps only where commits were lost.
 
 The caller owns the transaction. Of two who store the same number the primary key lets one through.
 """
@@ -32,6 +34,11 @@ _ABOUT = (
     config_versions.c.created_at,
 )
 CURRENT_VERSION = select(func.coalesce(func.max(config_versions.c.version), 0))
+CURRENT_DIGEST = (
+    select(config_versions.c.version, config_versions.c.digest)
+    .order_by(config_versions.c.version.desc())
+    .limit(1)
+)
 ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.version == bindparam("wanted"))
 CHANGED = select(config_versions.c.changed).where(config_versions.c.version == bindparam("wanted"))
 HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
@@ -66,6 +73,12 @@ class Version:
     author: str
     message: str
     created_at: datetime
+
+
+def current_digest(conn: Connection) -> tuple[int, str]:
+    """The number of the current version and the digest of its text, which differs if commits were lost."""
+    row = conn.execute(CURRENT_DIGEST).one_or_none()
+    return (0, "") if row is None else (row.version, row.digest)
 
 
 def current_version(conn: Connection) -> int:
@@ -179,6 +192,28 @@ def store_checked(
         raise VersionConflict(expected=current, current=current_version(conn)) from error
     rings.after_commit(conn, rings.CONFIGURATION)
     return current + 1
+
+
+def skip(conn: Connection, count: int, *, now: datetime) -> int:
+    """Store the current version once more under a number beyond so many, which may have been given out.
+
+    Returns:
+        Its new number; 0 if there is no version.
+    """
+    current = current_version(conn)
+    if not current:
+        return 0
+    row = dict(_row(conn, current))
+    renumbered = {
+        "version": current + count,
+        "author": "pilotage",
+        "message": f"version {current} again, after a loss of commits",
+        "created_at": now,
+        "changed": "[]",
+    }
+    conn.execute(STORE, row | renumbered)
+    rings.after_commit(conn, rings.CONFIGURATION)
+    return current + count
 
 
 def import_file(conn: Connection, path: Path, *, author: str, now: datetime) -> int | None:

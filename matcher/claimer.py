@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from matcher import matcher as matching
 from matcher import undelivered
 from matcher.claiming import Look
-from matcher.errors import Busy, NotInTime
+from matcher.errors import Busy, NotInTime, Unserved
 from matcher.matcher import Matcher
 from matcher.requests import MatchAnswer, MatchRequest
 from requirements.errors import PilotageError
@@ -38,6 +38,10 @@ _IDLE = 0.5
 _PAUSE = 0.02
 #: Seconds after which a turn that has not ended is one that never will.
 _STUCK = 60.0
+
+
+#: A request, and the leases that nobody was told of.
+_Returned = tuple[MatchRequest, tuple[str, ...]]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class Claimer:
         self._engine = engine
         self._matcher = matcher
         self._tickets: queue.Queue[Ticket | None] = queue.Queue(most_waiting)
-        self._returned: queue.SimpleQueue[tuple[MatchRequest, MatchAnswer]] = queue.SimpleQueue()
+        self._returned: queue.SimpleQueue[_Returned] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="claimer", daemon=True)
         self._stopping = threading.Event()
         self._turn_began = time.monotonic()
@@ -119,7 +123,7 @@ class Claimer:
     def abandon(self, ticket: Ticket) -> None:
         """Nobody waits for this answer any more; what it was given goes back."""
         if not ticket.future.cancel() and ticket.future.exception() is None:
-            self._returned.put((ticket.request, ticket.future.result()))
+            self._returned.put((ticket.request, _leases(ticket.future.result())))
 
     def _run(self) -> None:
         again: list[Ticket] = []
@@ -136,6 +140,7 @@ class Claimer:
             if not ticket.wanted:
                 ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
         try:
+            self._release_doubtful()
             again = self._serve([ticket for ticket in batch if ticket.wanted])
             self._release_returned()
             self._matcher.write_down()
@@ -174,13 +179,19 @@ class Claimer:
             return [again for ticket in batch for again in self._turn([ticket])]
         again = self._deliver(batch, looks)
         self._matcher.settle(looks)
+        for ticket, look in zip(batch, looks, strict=True):
+            if isinstance(look, Unserved):
+                log.warning("a request could not be served with others: %s; it goes alone", look.cause)
+                again += self._turn([ticket])
         return again
 
     def _deliver(self, batch: Sequence[Ticket], looks: Sequence[Look | PilotageError]) -> list[Ticket]:
         again: list[Ticket] = []
         delivered: set[str] = set()
-        undeliverable: list[tuple[MatchRequest, MatchAnswer]] = []
+        undeliverable: list[_Returned] = []
         for ticket, look in zip(batch, looks, strict=True):
+            if isinstance(look, Unserved):
+                continue  # it will be served alone
             if isinstance(look, PilotageError):
                 ticket.refuse(look)
             elif look.in_other_hands and ticket.wanted:
@@ -188,21 +199,36 @@ class Claimer:
             else:
                 answer = matching.answer(ticket.request, look)
                 if ticket.deliver(answer):
-                    delivered.update(match.lease for match in answer.matches)
+                    delivered.update(_leases(answer))
                 elif answer.matches:
-                    undeliverable.append((ticket.request, answer))
-        for request, answer in undeliverable:
+                    undeliverable.append((ticket.request, _leases(answer)))
+        for request, leases in undeliverable:
             # The same request said twice: one of the two has its answer.
-            if delivered.isdisjoint(match.lease for match in answer.matches):
-                self._returned.put((request, answer))
+            if delivered.isdisjoint(leases):
+                self._returned.put((request, leases))
         return again
 
     def _release_returned(self) -> None:
         """Release what nobody was told of; if that fails, its lease runs out instead."""
         while not self._returned.empty():
-            request, answer = self._returned.get()
+            request, leases = self._returned.get()
             with database.writing(self._engine) as conn:
-                undelivered.release(conn, request, answer, now=self._matcher.now())
+                undelivered.release(conn, request, leases, now=self._matcher.now())
+
+    def _release_doubtful(self) -> None:
+        """Release what may have been claimed while the connection broke, before anything else is claimed."""
+        doubts = self._matcher.doubts
+        for doubt in doubts.due():
+            with database.writing(self._engine) as conn:
+                found = undelivered.release_if_claimed(
+                    conn, doubt.request, doubt.leases, now=self._matcher.now()
+                )
+            if found:
+                doubts.settle(doubt)
+
+
+def _leases(answer: MatchAnswer) -> tuple[str, ...]:
+    return tuple(match.lease for match in answer.matches)
 
 
 def _refuse_all(batch: Sequence[Ticket], error: Exception) -> None:

@@ -13,6 +13,7 @@ from matcher import gates
 from matcher.doorkeeper import Doorkeeper
 from matcher.filling import Filling
 from matcher.gate import Gate
+from matcher.lottery import Draw
 from matcher.requests import MatchRequest
 from matcher.resource import Resource
 from taskqueue import choosing, claims, match_requests, pilots
@@ -33,15 +34,21 @@ class Wish:
     resource: Resource  #: that the jobs share
     place: Place
     holder: Holder
-    drawn: Iterator[TaskQueue]  #: those that fit, in the order in which to try them
+    drawn: Draw  #: those that fit, in the order in which to try them
     keeper: Doorkeeper | None = None  #: who tells the jobs apart before they come; None: all may
     fitting: Sequence[TaskQueue] = ()  #: those of them that the place lets in, if that is to be noted
     otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
+    uncounted: bool = False  #: whether nothing holds at the place, as far as a look told
 
     @property
     def job_id(self) -> int | None:
         """The only job that will do; None: any."""
         return self.request.presented.job_id
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one statement may claim for it: one job, and it does not matter which."""
+        return self.uncounted and self.request.count == 1 and self.keeper is None and self.job_id is None
 
     def told(self, look: "Look") -> "Look":
         """What it is told where its look brought nothing, not even a reason."""
@@ -67,7 +74,6 @@ class _Catch:
     filling: Filling
     gate: Gate | None = None  #: None: nothing holds at the place
     taken: list[Taken] = field(default_factory=list)
-    tried: list[TaskQueue] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
     passed_over: bool = False  #: a job that was let in was in another's hands
@@ -96,16 +102,21 @@ class _Catch:
         """How many jobs of a task queue may be taken at once."""
         return self.filling.most(task_queue.requirement_class, self.admitted)
 
-    def untried(self) -> Iterator[TaskQueue]:
+    @property
+    def tried(self) -> Sequence[TaskQueue]:
+        """Those that were tried before their turn to be asked whether they have any."""
+        return self.wish.drawn.tried
+
+    def rest(self) -> list[TaskQueue]:
         """The task queues that are left whose jobs still fit; what is too large now stays so."""
-        return (each for each in self.wish.drawn if self.filling.most(each.requirement_class, 1))
+        return [each for each in self.wish.drawn.rest() if self._fits(each)]
 
     def next(self) -> TaskQueue | None:
         """The task queue to try next; None: all have been."""
-        found = next(self.untried(), None)
-        if found is not None:
-            self.tried.append(found)
-        return found
+        return self.wish.drawn.next(self._fits)
+
+    def _fits(self, task_queue: TaskQueue) -> bool:
+        return bool(self.filling.most(task_queue.requirement_class, 1))
 
     def want(self, task_queue: TaskQueue) -> Want:
         """What it wants of that task queue."""
@@ -185,7 +196,9 @@ def _take(conn: Connection, catches: Sequence[_Catch], now: datetime) -> None:
     """
     for _ in range(_TRIES):
         asking = [
-            (catch, found) for catch in catches if catch.missing > 0 and (found := catch.next()) is not None
+            (catch, found)
+            for catch in catches
+            if catch.missing > 0 and len(catch.tried) < _TRIES and (found := catch.next()) is not None
         ]
         wants = [catch.want(found) for catch, found in asking]
         for (catch, found), taken in zip(asking, claims.take_all(conn, wants, now=now), strict=True):
@@ -199,7 +212,7 @@ def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
     """Take from those that have jobs, among all that were not tried; say how it stands if none has."""
     place = catch.wish.place
     first = _ids(catch.tried)
-    rest = list(catch.untried())
+    rest = catch.rest()
     left = claims.left(conn, _ids(rest), place=place)
     full = [each for each in rest if each.task_queue_id in left]
     if catch.gate is not None:

@@ -22,5 +22,15 @@ class NotInTime(PilotageError):
     retry_after = 1  #: seconds
 
 
+class Unserved(PilotageError):
+    """It could not be served together with others, some of which have their jobs by now."""
+
+    code = "unserved"
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"could not be served together with others: {cause}")
+        self.cause = cause
+
+
 class NotServed(NotAllowed):
     """What the resource states is outside of what its token allows: another VO, another queue."""

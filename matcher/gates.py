@@ -92,6 +92,11 @@ def look(
     return _gates(conn, config, scopes.read(conn, _names(config, places)), banned, now)
 
 
+def counts(config: Configuration, place: Place) -> bool:
+    """Whether a limit, delay or throttle may hold there: only then is anything locked or counted."""
+    return bool(_names(config, [place]))
+
+
 def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
     """The scopes with a throttle that a place is in, the site first."""
     return tuple(name for name in _line(place) if name in config.throttles)

@@ -1,7 +1,9 @@
 """The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -11,11 +13,17 @@ from sqlalchemy import Connection, Engine
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import claiming, gates, lottery, places
+from matcher import claiming, gates, places
+from matcher.candidates import by_and_by, in_order, size
+from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
+from matcher.doubts import Doubts
 from matcher.errors import UnknownQueue
+from matcher.freshness import Begun, Freshness
 from matcher.gate import LIMITS, Gate
+from matcher.idle import Vain
 from matcher.listing import Listing, listings
+from matcher.lottery import Draw
 from matcher.pilot_groups import PilotGroup
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
@@ -24,7 +32,8 @@ from matcher.sightings import Sightings
 from matcher.view import Memory, View
 from requirements.errors import PilotageError
 from taskqueue import bans, database, hindrances, pilots, served_pools, task_queues
-from taskqueue.claims import Claimed, Holder, Place
+from taskqueue.claims import Holder, Place
+from taskqueue.database import Reading
 from taskqueue.hindrances import TURN
 from taskqueue.task_queues import TaskQueue
 
@@ -56,7 +65,14 @@ class Matcher:
         self._clock = clock
         self._random = random or Random()
         self._memory = Memory()
+        self._freshness = Freshness()
         self._sightings = Sightings()
+        self._claims = Claims(engine)
+
+    @property
+    def doubts(self) -> Doubts:
+        """What may have been claimed for nobody; for the thread that calls `serve`."""
+        return self._claims.doubts
 
     def now(self) -> datetime:
         """The time by which leases count."""
@@ -68,8 +84,9 @@ class Matcher:
 
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
+        since = self._freshness.begin()
         with database.reading(self._engine) as conn:
-            self._follow(conn)
+            self._follow(conn, self._clock(), since)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
         """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
@@ -78,16 +95,45 @@ class Matcher:
         """
         first = _firsts(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        with database.reading(self._engine) as conn:
-            view = self._view(conn)
-            given = claiming.given_before(conn, unique)
-            found = {
-                id(request): self._prepare(view, request, given.get(claiming.key_of(request), ()))
-                for request in unique
-            }
+        now, since = self._clock(), self._freshness.begin()
+        with database.reading_if_asked(self._engine) as reading:
+            found = self._found(reading, unique, now, since)
         wishes = [each for each in found.values() if isinstance(each, Wish)]
-        claimed = self._claim(wishes, view.now) if wishes else {}
+        # The claim goes by the newest configuration.
+        claimed = self._claims.make(wishes, config=self._config(), now=now)
+        self._note_served(wishes, claimed, now)
         return [_outcome(found, claimed, batch[number]) for number in first]
+
+    def rung(self) -> None:
+        """There is something new in the feed: until it has been read, nothing is told from memory."""
+        self._freshness.ring()
+
+    def in_vain(self, likeness: Hashable) -> Vain | None:
+        """What there is still nothing for, told from memory; None: a look is needed. From any thread.
+
+        Who names its request has to know that it names it for the first time: what a request was given is
+        remembered by the database only.
+        """
+        return self._memory.in_vain(likeness, self._config()) if self._freshness.is_good else None
+
+    def _found(
+        self, reading: Reading, requests: Sequence[MatchRequest], now: datetime, since: Begun
+    ) -> dict[int, Wish | Look | PilotageError]:
+        """What each comes down to; who would get nothing is looked at again with what is known now."""
+        was_fresh = self._memory.news.is_fresh
+        view = self._view(reading, now, since, fresh=was_fresh)
+        found = {id(request): self._prepare(view, request) for request in requests}
+        vain = [request for request in requests if not isinstance(found[id(request)], Wish)]
+        if vain and was_fresh:
+            view = self._view(reading, now, since)
+            found |= {id(request): self._prepare(view, request) for request in vain}
+        # A wish finds out by itself whether it was answered before.
+        if keyed := [each for each in vain if each.request_id is not None]:
+            given = claiming.given_before(view.conn, keyed)
+            for request in keyed:
+                if held := given.get(claiming.key_of(request)):
+                    found[id(request)] = Look(claimed=held)
+        return found
 
     def settle(self, looks: Sequence[Look | PilotageError]) -> None:
         """Stop trying task queues that turned out to be empty."""
@@ -95,10 +141,12 @@ class Matcher:
         if emptied:
             with database.writing(self._engine) as conn:
                 task_queues.mark_empty(conn, emptied, now=self._clock())
+            self._memory.news.at = -math.inf
 
     def write_down(self, *, at_end: bool = False) -> None:
         """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
         now = self._clock()
+        self._sightings.go_on()
         if seen := self._sightings.due(now, at_end=at_end):
             with database.writing(self._engine) as conn:
                 hindrances.write(conn, seen)
@@ -141,8 +189,9 @@ class Matcher:
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
-        with database.reading(self._engine) as conn:
-            view = self._view(conn)
+        since = self._freshness.begin()
+        with database.reading_if_asked(self._engine) as reading:
+            view = self._view(reading, self._clock(), since)
             served, resource = view.place(presented, caller)
             if served is None:
                 return []
@@ -151,35 +200,37 @@ class Matcher:
                 # Before there is a node, nobody can say what it has not.
                 pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
-            return listings(conn, candidates, place, view.gate(place, keeper))
+            return listings(view.conn, candidates, place, view.gate(place, keeper))
 
-    def _follow(self, conn: Connection) -> tuple[Memory, int]:
+    def _follow(self, conn: Connection, now: datetime, since: Begun) -> tuple[Memory, int]:
         """What is remembered, brought up to date, and its age; a new memory if the database is another."""
         memory = self._memory
+        began = time.monotonic()
         while (age := memory.follow(conn)) is None:
             log.warning("what has changed in the database cannot be told: everything is loaded anew")
             memory = self._memory = Memory()
+        memory.news.banned = frozenset(ban.site for ban in bans.current(conn, now=now))
+        memory.news.at = began
+        self._freshness.end(since)
         return memory, age
 
-    def _view(self, conn: Connection) -> View:
-        """What is to be seen now; the first in a transaction."""
-        now = self._clock()
-        memory, age = self._follow(conn)
+    def _view(self, reading: Reading, now: datetime, since: Begun, *, fresh: bool = False) -> View:
+        """What is to be seen now, or was a moment ago; in a transaction that began after `since`."""
+        memory, age = self._memory, self._memory.places.age
+        if not fresh:
+            memory, age = self._follow(reading.conn, now, since)
         return View(
-            conn=conn,
+            reading=reading,
             memory=memory,
             age=age,
             config=self._given().at(now),
             now=now,
-            banned=frozenset(ban.site for ban in bans.current(conn, now=now)),
+            random=self._random,
+            banned=memory.news.banned,
         )
 
-    def _prepare(
-        self, view: View, request: MatchRequest, given: tuple[Claimed, ...]
-    ) -> Wish | Look | PilotageError:
+    def _prepare(self, view: View, request: MatchRequest) -> Wish | Look | PilotageError:
         """What a request comes down to; a look if it is answered without a claim."""
-        if given:
-            return Look(claimed=given)
         presented = request.presented
         try:
             view.require_one_place(presented, request.caller)
@@ -190,10 +241,15 @@ class Matcher:
             return Look(refused=NOT_USABLE)
         if within := gates.below(view.config, served.place, resource.named_vos):
             return places.not_exact(served.place, within[0])
-        candidates = view.wanted(presented, served.pools, resource)
-        candidates, keeper = view.admitted(served.place, resource, candidates)
+        changed = (
+            view.memory.waiting.changed
+        )  # before the look, so that nothing that comes during it is missed
+        fitting = view.wanted(presented, served.pools, resource)
+        candidates, keeper = view.admitted(served.place, resource, fitting)
         otherwise = self._elsewhere(view, presented, served, resource)
         if not candidates and otherwise is None:
+            if not fitting:
+                _remember_vain(view, request, served, resource, changed)
             return Look()
         # A look without locks, so that polling at a closed place costs no writing.
         gate = view.gate(served.place)
@@ -207,19 +263,12 @@ class Matcher:
             resource=resource,
             place=served.place,
             holder=_holder(view, request, served.place),
-            drawn=lottery.order(candidates, self._random),
+            drawn=Draw(in_order(candidates, self._random)),
             keeper=keeper,
             fitting=self._let_in(view, gate, candidates, served.place, resource),
             otherwise=otherwise,
+            uncounted=gate is None,
         )
-
-    def _claim(self, wishes: Sequence[Wish], now: datetime) -> dict[int, Look]:
-        """What became of the wishes, by their requests; the claim goes by the newest configuration."""
-        config = self._config()
-        with database.writing(self._engine) as conn:
-            looks = claiming.claim_all(conn, wishes, config=config, now=now)
-        self._note_served(wishes, looks, now)
-        return {id(wish.request): wish.told(look) for wish, look in zip(wishes, looks, strict=True)}
 
     def _elsewhere(self, view: View, presented: Presented, served: Served, resource: Resource) -> str | None:
         """`node` if there are jobs that another node of the queue may run."""
@@ -234,9 +283,9 @@ class Matcher:
         self, view: View, cause: str, task_queues: Sequence[TaskQueue], place: Place, resource: Resource
     ) -> None:
         """Task queues were kept from a pilot at a place."""
-        key = (cause, place, resource.vos, len(task_queues))
+        key = (cause, place, resource.vos, size(task_queues))
         if task_queues and self._sightings.is_due(key, view.now):
-            self._sightings.note(cause, task_queues, view.now)
+            self._sightings.note(cause, by_and_by(task_queues), view.now)
 
     def _let_in(
         self,
@@ -247,7 +296,7 @@ class Matcher:
         resource: Resource,
     ) -> Sequence[TaskQueue]:
         """Those that a place which is open has work for, the others noted; none: this was noted just now."""
-        if not self._sightings.is_due((place, resource.vos, len(candidates)), view.now):
+        if not self._sightings.is_due((place, resource.vos, size(candidates)), view.now):
             return ()
         if gate is None:
             return candidates
@@ -257,12 +306,14 @@ class Matcher:
         self._sightings.note(gate.refused or LIMITS, kept_out, view.now)
         return fitting
 
-    def _note_served(self, wishes: Sequence[Wish], looks: Sequence[Look], now: datetime) -> None:
+    def _note_served(self, wishes: Sequence[Wish], claimed: Found, now: datetime) -> None:
         """Note what pilots that fit were told when they tried to take jobs."""
-        for wish, look in zip(wishes, looks, strict=True):
-            cause = TURN if look.claimed else look.refused
-            if cause is not None and wish.job_id is None:
-                self._sightings.note(cause, wish.fitting, now)
+        for wish in wishes:
+            look = claimed[id(wish.request)]
+            if isinstance(look, Look) and wish.job_id is None:
+                cause = TURN if look.claimed else look.refused
+                if cause is not None:
+                    self._sightings.note(cause, by_and_by(wish.fitting), now)
 
 
 def _known(
@@ -300,6 +351,28 @@ def _holder(view: View, request: MatchRequest, place: Place) -> Holder:
     )
 
 
+def _remember_vain(
+    view: View, request: MatchRequest, served: Served, resource: Resource, changed: int
+) -> None:
+    """No task queue has a job that fits: who says the same again need not be looked at again.
+
+    Not where one job was asked for, or where more than the mapping and the configuration decide.
+    """
+    presented = request.presented
+    if request.likeness is None or presented.job_id is not None or presented.several:
+        return
+    if served.lasting and not served.kept_back:
+        vain = Vain(
+            resource=resource,
+            served=served,
+            warnings=presented.warnings,
+            config=view.config,
+            age=view.age,
+            changed=changed,
+        )
+        view.memory.idle.note(request.likeness, vain)
+
+
 def _refusal(
     conn: Connection, gate: Gate | None, candidates: Sequence[TaskQueue], place: Place, count: int
 ) -> str | None:
@@ -327,7 +400,9 @@ def _firsts(batch: Sequence[MatchRequest]) -> list[int]:
 
 
 def _outcome(
-    found: Mapping[int, Wish | Look | PilotageError], claimed: Mapping[int, Look], request: MatchRequest
+    found: Mapping[int, Wish | Look | PilotageError],
+    claimed: Found,
+    request: MatchRequest,
 ) -> Look | PilotageError:
     outcome = found[id(request)]
     return claimed[id(request)] if isinstance(outcome, Wish) else outcome

@@ -6,8 +6,6 @@ So no stale, guessed or invented list of pools takes a job that the place is not
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection
-
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import limits, node_facts, spelling
@@ -21,6 +19,7 @@ from requirements.problem import Problem
 from requirements.values import fold
 from taskqueue import scopes
 from taskqueue.claims import Place
+from taskqueue.database import Reading
 
 #: Places that are remembered; beyond that we start anew.
 _REMEMBERED = 10_000
@@ -53,7 +52,7 @@ class Places:
 
     def served(
         self,
-        conn: Connection,
+        reading: Reading,
         config: Configuration,
         address: QueueAddress,
         vos: frozenset[str],
@@ -67,12 +66,12 @@ class Places:
         key = (vos, (address, node_facts.key(counting), config.version if declared else None))
         if (known := self._remembered.get(key)) is not None:
             return known
-        reader = Reader(conn=conn, config=config, checks=self._checks)
+        reader = Reader(conn=reading.conn, config=config, checks=self._checks)
         return self._remember(key, reader.at_queue(address, vos, counting), age)
 
     def served_without_queue(
         self,
-        conn: Connection,
+        reading: Reading,
         config: Configuration,
         presented: Presented,
         vos: frozenset[str],
@@ -90,7 +89,7 @@ class Places:
         key = (vos, (presented.pools, place, facts, config.version))
         if (known := self._remembered.get(key)) is not None:
             return known
-        reader = Reader(conn=conn, config=config, checks=self._checks)
+        reader = Reader(conn=reading.conn, config=config, checks=self._checks)
         found = reader.at_site(place, presented.pools, vos, presented.node_facts)
         return self._remember(key, found, age)
 

@@ -1,18 +1,23 @@
 """What one look sees: one configuration, one time, one transaction, and what the process remembers."""
 
+import math
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from random import Random
 
 from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import gates, places
+from matcher.candidates import Candidates
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gate import Gate
+from matcher.idle import Idle, Vain
 from matcher.pilot_groups import PilotGroups
 from matcher.places import Places
 from matcher.requests import Caller
@@ -22,10 +27,26 @@ from matcher.waiting import Waiting
 from requirements.values import fold
 from taskqueue import task_queues
 from taskqueue.claims import Place
+from taskqueue.database import Reading
 from taskqueue.task_queues import TaskQueue
 
+#: Seconds for which what was read of the database will do; a job is to be offered within two.
+_FRESH = 0.2
 #: Property of groups whose members take each other's jobs.
 _JOB_SHARING = "JobSharing"
+
+
+@dataclass(slots=True)
+class News:
+    """What is read beside the changes themselves, and how old all of it is."""
+
+    banned: frozenset[str] = frozenset()  #: the sites that are
+    at: float = -math.inf  #: when it was read, on the monotonic clock
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it will do for one who finds something; who does not has to look again."""
+        return time.monotonic() - self.at < _FRESH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +57,8 @@ class Memory:
     places: Places = field(default_factory=Places)
     doorkeepers: Doorkeepers = field(default_factory=Doorkeepers)
     groups: PilotGroups = field(default_factory=PilotGroups)
+    idle: Idle = field(default_factory=Idle)
+    news: News = field(default_factory=News)
     #: It is read and changed by one thread at a time; no claim is made under it.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -51,18 +74,28 @@ class Memory:
             self.places.forget(changed)
             return self.places.age
 
+    def in_vain(self, likeness: Hashable, config: Configuration) -> Vain | None:
+        """What there still is nothing for, as far as is remembered; to be asked only while that is fresh."""
+        return self.idle.found(likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """A look at what waits, for one batch of questions; all of them get answers of one moment."""
 
-    conn: Connection
+    reading: Reading
     memory: Memory
     age: int  #: of what the transaction reads, as the memory counts it
     config: Configuration  #: without what has expired by now
     now: datetime
+    random: Random
     #: The sites that are; read once for all, since the commonest answer must be cheap there, too.
     banned: frozenset[str]
+
+    @property
+    def conn(self) -> Connection:
+        """For what is not remembered."""
+        return self.reading.conn
 
     def place(self, presented: Presented, caller: Caller) -> tuple[Served | None, Resource]:
         """Where the pilot is, and its resource as far as the caller may offer it there.
@@ -91,14 +124,16 @@ class View:
         facts = presented.node_facts
         with self.memory.lock:
             known = self.memory.places
-            return known.served(self.conn, self.config, address, usable, facts, age=self.age), here
+            return known.served(self.reading, self.config, address, usable, facts, age=self.age), here
 
     def _served_without_queue(self, presented: Presented, resource: Resource) -> Served | None:
         if not resource.vos:
             return None
         with self.memory.lock:
             known = self.memory.places
-            return known.served_without_queue(self.conn, self.config, presented, resource.vos, age=self.age)
+            return known.served_without_queue(
+                self.reading, self.config, presented, resource.vos, age=self.age
+            )
 
     def require_one_place(self, presented: Presented, caller: Caller) -> None:
         """Refuse a pilot that says it is at several places where that matters.
@@ -110,10 +145,10 @@ class View:
             vos = presented.resource.vos or caller.vos
             places.require_one(presented, self.config, vos, self.banned)
 
-    def candidates(self, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
+    def candidates(self, pools: frozenset[str], resource: Resource) -> Candidates:
         """The task queues with jobs that fit a resource, with one of the pools or none."""
-        with self.memory.lock:
-            return self.memory.waiting.candidates(resource, pools)
+        memory = self.memory
+        return Candidates(memory.waiting, resource, pools, lock=memory.lock, random=self.random)
 
     def wanted(self, presented: Presented, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
         """Those with jobs that fit; if it wants one job only, the one which that is in."""
@@ -135,6 +170,8 @@ class View:
 
     def gate(self, place: Place, keeper: Doorkeeper | None = None) -> Gate | None:
         """What holds at a place now, seen without locks; None: nothing does."""
+        if keeper is None and place.site not in self.banned and not gates.counts(self.config, place):
+            return None
         return gates.look(self.conn, self.config, [place], self.now, banned=self.banned).at(place, keeper)
 
 

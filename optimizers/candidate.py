@@ -1,5 +1,6 @@
 """A job on its way through the chain, with what the steps have found out about it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cs_config.eligible_classes import EligibleClass
@@ -21,7 +22,7 @@ class ResolvedPool:
     pool_id: str
     requirements: Requirements
     canonical: str  #: the form of them that the id is of
-    queue_classes: tuple[EligibleClass, ...]
+    queue_classes: Collection[EligibleClass]
 
     @property
     def digests(self) -> dict[str, bool]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cs_config.configuration import Configuration
-from optimizers import jdl, members
+from optimizers import cuts, jdl, members, moulds
 from optimizers.members import Submitted
+from optimizers.moulds import Mould, Moulds
 from optimizers.submitter import Submitter
 from requirements.classads import Unevaluated
 from requirements.errors import InvalidInput, InvalidJob, NotAllowed
@@ -23,6 +24,7 @@ class Checked:
     source: str  #: the text that it came in
     path: str  #: where in the submission it stands, for messages
     submitted: Submitted
+    mould: Mould | None = None  #: with whose body its one member has placeholders; None: with its own
 
 
 def check(
@@ -36,13 +38,15 @@ def check(
     """
     checked: list[Checked] = []
     problems: list[Problem] = []
+    known = moulds.of_configuration(config)
     alike: dict[str, list[Checked]] = {}
     for index, source in enumerate(sources):
         text = source if isinstance(source, str) else as_text(source)
         prefix = f"jobs[{index}]/" if len(sources) > 1 else ""
         try:
             if text not in alike:
-                alike[text] = list(_check_one(config, submitter, source, prefix, sandbox))
+                cast = _cast(known, submitter, text, prefix, sandbox) if len(sources) > 1 else None
+                alike[text] = cast or list(_check_one(config, submitter, source, prefix, sandbox))
             checked += alike[text]
         except NotAllowed as refused:
             raise NotAllowed(f"{prefix}{refused}") from None
@@ -53,6 +57,18 @@ def check(
     if not checked:
         raise InvalidJob([Problem(path="jobs", message="is empty: there is nothing to submit")])
     return checked
+
+
+def _cast(
+    known: Moulds, submitter: Submitter, text: str, path: str, sandbox: str | None
+) -> list[Checked] | None:
+    """The same as `_check_one` for a text like others; None: it has to be read as a whole."""
+    if (cut := cuts.cut(text)) is None or (mould := known.of(cut, submitter, sandbox)) is None:
+        return None
+    if (member := mould.cast(cut)) is None:
+        return None
+    submitted = replace(mould.submitted, members=(member,))
+    return [Checked(source=text, path=path, submitted=submitted, mould=mould)]
 
 
 def _check_one(

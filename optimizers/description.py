@@ -1,7 +1,7 @@
 """The description of one job, checked against the configuration of its VO."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from cs_config.operations import Operations
@@ -111,6 +111,28 @@ def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
     return description
 
 
+def read_own(
+    description: JobDescription, own: Iterable[tuple[Keyword, object]], operations: Operations
+) -> Mapping[str, Any] | None:
+    """What `parse` would read for further keywords of a description that is right otherwise, by attribute.
+
+    Returns:
+        None: something would be wrong.
+    """
+    values: dict[str, Any] = {}
+    for keyword, value in own:
+        try:
+            read = values[keyword.attribute] = keyword.read(value)
+        except UnfitValueError:
+            return None
+        if any(_out_of_bounds(keyword, read, operations)):
+            return None
+    # All else that a contradiction could be with is no keyword of a single job's own.
+    if "input_data" in values and any(_contradictions(replace(description, **values), operations)):
+        return None
+    return values
+
+
 def _as_it_is(problem: Problem) -> Problem:
     return problem
 
@@ -125,7 +147,7 @@ def body(description: JobDescription) -> dict[str, object]:
         value = getattr(description, keyword.attribute)
         default = _DEFAULTS[keyword.attribute]
         if keyword.attribute in _ALWAYS or (keyword.attribute not in _NEVER and value != default):
-            stated[keyword.name] = _as_json(keyword, value)
+            stated[keyword.name] = as_json(keyword, value)
     if description.requirements is not None:
         stated["Requirements"] = _requirements_as_json(description.requirements)
     if description.rank is not None:
@@ -133,7 +155,8 @@ def body(description: JobDescription) -> dict[str, object]:
     return stated | {name: own_side.as_json(value) for name, value in description.extra.items()}
 
 
-def _as_json(keyword: Keyword, value: object) -> object:
+def as_json(keyword: Keyword, value: object) -> object:
+    """The value of a keyword as `body` has it."""
     if keyword.attribute == "environment" and isinstance(value, tuple):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
@@ -236,13 +259,18 @@ class _Reader:
         raise InvalidInput([Problem(path=name, message=f"{seen(value)}, allowed is {allowed}")])
 
     def _check(self, keyword: Keyword, name: str, read: object) -> None:
-        low, high = _bounds(keyword, self.operations)
-        if not isinstance(read, int | float) or isinstance(read, bool):
-            return
-        if low is not None and read < low:
-            self.problem(name, f"{shown(read)} is too small, allowed is at least {shown(low)}")
-        if high is not None and read > high:
-            self.problem(name, f"{shown(read)} is too large, allowed is at most {shown(high)}")
+        for message in _out_of_bounds(keyword, read, self.operations):
+            self.problem(name, message)
+
+
+def _out_of_bounds(keyword: Keyword, read: object, operations: Operations) -> Iterator[str]:
+    if not isinstance(read, int | float) or isinstance(read, bool):
+        return
+    low, high = _bounds(keyword, operations)
+    if low is not None and read < low:
+        yield f"{shown(read)} is too small, allowed is at least {shown(low)}"
+    if high is not None and read > high:
+        yield f"{shown(read)} is too large, allowed is at most {shown(high)}"
 
 
 def _bounds(keyword: Keyword, operations: Operations) -> tuple[float | None, float | None]:

@@ -1,26 +1,37 @@
-"""Which queue classes have what requirements ask, remembered as long as the configuration stays."""
+"""Which queue classes have what requirements ask, remembered as long as the configuration stays.
 
-from collections import OrderedDict
+What is known of one version of the configuration is taken over by the next, where it still holds.
+"""
+
+from collections.abc import Mapping
 from threading import Lock
 from typing import Final
 
 from cs_config.configuration import Configuration
-from cs_config.eligible_classes import EligibleClass, eligible_classes
+from cs_config.eligible_classes import EligibleClasses
+from cs_config.operations import operations
+from cs_config.queue_class_index import QueueClassIndex, numbered
+from cs_config.queue_classes import queue_classes
 from requirements.canonical import Requirements
+from requirements.values import fold
+from taskqueue.queue_classes import Known
 
-#: Answers that are kept; one is a few hundred bytes.
-_MOST_KEPT: Final = 20_000
+#: Answers that are kept; one is up to two kilobytes.
+_MOST_KEPT: Final = 10_000
 
 
 class Eligibility:
     """The answers for one version of the configuration; safe in several threads."""
 
-    def __init__(self, config: Configuration) -> None:
+    def __init__(self, config: Configuration, before: "Eligibility | None" = None) -> None:
         self.config = config
-        self._known: OrderedDict[str, tuple[EligibleClass, ...]] = OrderedDict()
+        self._indexes: dict[str, QueueClassIndex] = {}
+        self._earlier: dict[str, QueueClassIndex] = {} if before is None else before.indexes()
+        self._known_before: Mapping[str, Known] = {} if before is None else before.known_all()
+        self._answers: dict[str, EligibleClasses] = {}
         self._lock = Lock()
 
-    def of(self, pool_id: str, requirements: Requirements, vo: str) -> tuple[EligibleClass, ...]:
+    def of(self, pool_id: str, requirements: Requirements, vo: str) -> EligibleClasses:
         """The eligible queue classes of a pool.
 
         Args:
@@ -29,15 +40,57 @@ class Eligibility:
             vo: Whose effective parameters count.
         """
         with self._lock:
-            if pool_id in self._known:
-                self._known.move_to_end(pool_id)
-                return self._known[pool_id]
-        found = eligible_classes(self.config, vo, requirements)
-        with self._lock:
-            self._known[pool_id] = found
-            if len(self._known) > _MOST_KEPT:
-                self._known.popitem(last=False)
+            found = self._answers.get(pool_id)
+            if found is None:
+                if len(self._answers) >= _MOST_KEPT:
+                    self._answers.clear()
+                index = self._index(fold(vo))
+                sets = index.ask(index.question_of(pool_id, requirements))
+                found = self._answers[pool_id] = EligibleClasses(index=index, sets=sets)
         return found
+
+    def index(self, vo: str, slots: Mapping[str, int]) -> QueueClassIndex:
+        """The queue classes of a VO, those with slots in these.
+
+        Args:
+            vo: Whose effective parameters count.
+            slots: By digest, maybe also of classes that the VO has no more.
+        """
+        with self._lock:
+            known = self._index(fold(vo), slots)
+            if not known.slots.items() <= numbered(slots, known.slots).items():
+                known = self._indexes[fold(vo)] = self._made(fold(vo), slots, known)
+            return known
+
+    def indexes(self) -> dict[str, QueueClassIndex]:
+        """What was made so far, by VO."""
+        return dict(self._indexes)
+
+    def known_before(self, vo: str) -> Known | None:
+        """The queue classes of the VO in the version before, if this process had it."""
+        return self._known_before.get(fold(vo))
+
+    def known_all(self) -> Mapping[str, Known]:
+        """The queue classes in this version of the VOs that were asked for."""
+        return {
+            vo: Known(
+                config_version=self.config.version,
+                expiries=self.config.expiries,
+                classes=tuple(index.classes.values()),
+            )
+            for vo, index in self._indexes.items()
+        }
+
+    def _index(self, vo: str, slots: Mapping[str, int] | None = None) -> QueueClassIndex:
+        if vo not in self._indexes:
+            self._indexes[vo] = self._made(vo, slots, self._earlier.pop(vo, None))
+        return self._indexes[vo]
+
+    def _made(
+        self, vo: str, slots: Mapping[str, int] | None, before: QueueClassIndex | None
+    ) -> QueueClassIndex:
+        declarations = operations(self.config, vo).job_description.declarations
+        return QueueClassIndex(queue_classes(self.config, vo), declarations, slots, before)
 
 
 _latest: list[Eligibility] = []
@@ -48,6 +101,6 @@ def of_configuration(config: Configuration) -> Eligibility:
     for known in _latest:
         if known.config is config:
             return known
-    made = Eligibility(config)
+    made = Eligibility(config, *_latest)
     _latest[:] = [made]
     return made

@@ -103,6 +103,7 @@ PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
 PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor")
 
 _BY_FOLD = {fold(spelling): keyword for keyword in KEYWORDS for spelling in (keyword.name, *keyword.also)}
+BY_NAME = {keyword.name: keyword for keyword in KEYWORDS}
 #: Every canonical spelling, what suggestions are made of.
 NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAMETRIC)
 

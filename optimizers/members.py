@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
@@ -21,7 +22,8 @@ class Member:
     """One job of a submission."""
 
     description: JobDescription
-    parameters: parametric.Member | None  #: None: no parametric job
+    own: Mapping[str, Any] = field(default_factory=dict)  #: values that it has instead, by attribute
+    parameters: placeholders.Parameters | None  #: for the placeholders of the shared body; None: it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ class Passages:
         self.config = config
         self.steps = steps
         self._known: OrderedDict[Hashable, Passage] = OrderedDict()
+        self._bounded: dict[str, bool] = {}  # by VO: its options limit what each job has for itself
         self._lock = Lock()
 
     def of(self, jobs: Sequence[PreparingJob], context: Context) -> list[tuple[PreparingJob, Passage]]:
@@ -38,7 +39,7 @@ class Passages:
 
     def _of(self, job: PreparingJob, context: Context, here: dict[Hashable, Passage]) -> Passage:
         """The passage of one job; `here` are those of its batch."""
-        key = _key(job, context)
+        key = self._key(job, context)
         known = here.get(key) or self._known.get(key)
         if known is not None:
             return known
@@ -57,6 +58,18 @@ class Passages:
             if len(self._known) > _MOST_KEPT:
                 self._known.popitem(last=False)
 
+    def _key(self, job: PreparingJob, context: Context) -> Hashable | None:
+        """What jobs that ask the same have in common; None: nobody asks the same."""
+        asked = _asked(job.body)
+        if job.parameters is not None and (
+            asked == job.body or "%" in asked or not _readable(job.parameters)
+        ):
+            return None
+        if job.vo not in self._bounded:
+            bounds = context.operations(job.vo).job_description.bounds
+            self._bounded[job.vo] = not keywords.PARTICULAR_FOLDED.isdisjoint(bounds)
+        return None if self._bounded[job.vo] else (asked, job.vo, job.step, job.reschedules, job.sandbox_gone)
+
 
 _latest: list[Passages] = []
 
@@ -69,17 +82,6 @@ def of(config: Configuration, steps: Mapping[str, Step]) -> Passages:
     made = Passages(config, steps)
     _latest[:] = [made]
     return made
-
-
-def _key(job: PreparingJob, context: Context) -> Hashable | None:
-    """What jobs that ask the same have in common; None: nobody asks the same."""
-    asked = _asked(job.body)
-    if job.parameters is not None and (asked == job.body or "%" in asked or not _readable(job.parameters)):
-        return None
-    bounds = context.operations(job.vo).job_description.bounds
-    if not keywords.PARTICULAR_FOLDED.isdisjoint(bounds):
-        return None
-    return asked, job.vo, job.step, job.reschedules, job.sandbox_gone
 
 
 @lru_cache(maxsize=4096)

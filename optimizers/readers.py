@@ -10,6 +10,8 @@ from requirements.values import MAX_INTEGER, as_number, text_fault
 
 #: Site, CE, platform and tag names.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+#: Without these a shell splits every line.
+_QUOTING = frozenset("'\"\\")
 _YES = frozenset({"y", "yes", "true", "1"})
 _NO = frozenset({"n", "no", "false", "0"})
 
@@ -50,6 +52,8 @@ def arguments(raw: object) -> str:
     if isinstance(raw, list | tuple):
         return shlex.join(text(word) for word in raw)
     line = text(raw)
+    if _QUOTING.isdisjoint(line):
+        return line
     try:
         shlex.split(line)
     except ValueError as error:

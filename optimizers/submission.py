@@ -3,9 +3,8 @@
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
-from itertools import groupby
 
 from sqlalchemy import Connection, Engine
 
@@ -13,12 +12,13 @@ from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from optimizers.checking import Checked, Source, as_text, check
 from optimizers.members import Member
+from optimizers.moulds import Mould
 from optimizers.submitter import Submitter
 from requirements.errors import InvalidJob
 from requirements.problem import Problem
-from taskqueue import backlog, blobs, database, idempotency, jobs
+from taskqueue import backlog, blobs, database, idempotency, jobs, placeholders
 from taskqueue.descriptions import NewDescription
-from taskqueue.jobs import Bundle, NewJob
+from taskqueue.jobs import NewJob, Placed
 
 __all__ = ["Source", "Submitter", "accept", "check", "submit"]
 
@@ -111,7 +111,8 @@ def _once(
 def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], now: datetime) -> list[int]:
     _check_sandboxes(conn, checked, now)
     backlog.check_room(conn, _new_jobs(checked), lambda vo: operations(config, vo).limits)
-    return jobs.submit_all(conn, list(_bundles(checked)), now=now)
+    descriptions, new = _stored_as(checked)
+    return jobs.store(conn, descriptions, new, now=now)
 
 
 def _digest(sources: Sequence[Source], sandbox: str | None) -> str:
@@ -150,28 +151,47 @@ def _new_jobs(checked: Sequence[Checked]) -> Counter[tuple[str, str]]:
     return new
 
 
-def _bundles(checked: Sequence[Checked]) -> Iterator[Bundle]:
-    """Equal neighbours, as when a description is sent many times, share a stored description."""
-    for (source, _), some in groupby(checked, key=lambda each: (each.source, id(each.submitted))):
-        group = list(some)
-        submitted = group[0].submitted
-        description = NewDescription(source=source, body=submitted.body, sandbox=submitted.sandbox)
-        yield Bundle(
-            description=description,
-            jobs=[_new_job(each, member) for each in group for member in each.submitted.members],
-        )
+def _stored_as(checked: Sequence[Checked]) -> tuple[list[NewDescription], list[Placed]]:
+    """The descriptions to be stored, and the jobs with the place of theirs.
+
+    Those that came in one text share a description, and so do those of one mould; a single one does not
+    need its placeholders.
+    """
+    of_mould = Counter(id(each.mould) for each in checked)
+    places: dict[Hashable, int] = {}
+    descriptions: list[NewDescription] = []
+    jobs: list[Placed] = []
+    for each in checked:
+        shared = each.mould if of_mould[id(each.mould)] > 1 else None
+        key = id(shared) if shared else (each.source, id(each.submitted))
+        if key not in places:
+            places[key] = len(descriptions)
+            descriptions.append(_description(each, shared))
+        alone = each.mould is not None and shared is None
+        jobs += ((places[key], _new_job(each, member, alone=alone)) for member in each.submitted.members)
+    return descriptions, jobs
 
 
-def _new_job(checked: Checked, member: Member) -> NewJob:
+def _description(checked: Checked, shared: Mould | None) -> NewDescription:
+    submitted = checked.submitted
+    body = submitted.body
+    if checked.mould is not None and shared is None:
+        [member] = submitted.members
+        body = placeholders.fill(body, member.parameters)
+    source = shared.source if shared else checked.source
+    return NewDescription(source=source, body=body, sandbox=submitted.sandbox)
+
+
+def _new_job(checked: Checked, member: Member, *, alone: bool) -> NewJob:
     whose, said = checked.submitted.whose, member.description
     return NewJob(
         vo=whose.vo,
         owner=whose.owner,
         owner_group=whose.owner_group,
-        job_name=said.job_name,
+        job_name=member.own.get("job_name", said.job_name),
         job_type=said.job_type,
-        job_group=said.job_group,
+        job_group=member.own.get("job_group", said.job_group),
         priority=said.priority,
-        parameters=member.parameters,
+        parameters=None if alone else member.parameters,
         site=said.sites[0] if len(said.sites) == 1 else "Multiple" if said.sites else "ANY",
     )

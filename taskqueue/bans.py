@@ -19,11 +19,12 @@ def _replace(insert: Upsert) -> Insert:
 
 
 BAN = Twins(table, _replace)
-_holds = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
+#: Of a ban: it is not over.
+HOLDS = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
 
 ALLOW = delete(table).where(table.c.site == bindparam("the_site"))
-BANNED = select(table).where(table.c.site.in_(_SITES), _holds)
-CURRENT = select(table).where(_holds).order_by(table.c.site)
+BANNED = select(table).where(table.c.site.in_(_SITES), HOLDS)
+CURRENT = select(table).where(HOLDS).order_by(table.c.site)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

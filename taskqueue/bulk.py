@@ -5,6 +5,7 @@ one after the other without a word of SQLAlchemy between them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -22,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.types import Text, TypeDecorator
 
 #: Before the names of binds: no bind is called like a column of what is updated.
 _BIND: Final = "its_"
@@ -78,8 +80,29 @@ class BulkUpdate:
             conn.exec_driver_sql(self._on_sqlite, _rows(self._columns, columns, common, conn.dialect))
 
 
+class _Array(TypeDecorator[Sequence[Any]]):
+    """The values of a column as the text of an array, written faster than the driver does it."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002  (SQLAlchemy names it)
+        return "{" + ",".join(map(_item, value or ())) + "}"
+
+
+def _item(value: object) -> str:
+    if isinstance(value, str):
+        escaped = value.replace("\\", r"\\").replace('"', r"\"")
+        return f'"{escaped}"'
+    if value is None:
+        return "NULL"
+    if not isinstance(value, int | float | datetime):
+        raise TypeError(f"{value!r} is no value of a column")
+    return str(value)
+
+
 def _unnested(columns: Sequence[Column[Any]]) -> TableValuedAlias:
-    arrays = [bindparam(_BIND + each.name, type_=ARRAY(each.type)) for each in columns]
+    arrays = [cast(bindparam(_BIND + each.name, type_=_Array), ARRAY(each.type)) for each in columns]
     names = [column(each.name, each.type) for each in columns]
     return func.unnest(*arrays).table_valued(*names, name="given").render_derived()
 

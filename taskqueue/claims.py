@@ -35,6 +35,8 @@ _LEASE_BYTES = 24
 
 _LEASE = ("lease", "lease_expires_at")
 _ALLOTTED = ("processors", "ram_mb", "gpus")
+#: What an attempt says of where it is and whose.
+OPENED = ("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED)
 
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
@@ -106,6 +108,11 @@ class Claimed:
     allotment: Allotment
 
 
+def new_lease() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_hex(_LEASE_BYTES)
+
+
 def hand_over(conn: Connection, given: Sequence[Given], *, now: datetime) -> list[Claimed]:
     """Open an attempt with a lease for each job that was taken, and log it."""
     if not given:
@@ -113,7 +120,7 @@ def hand_over(conn: Connection, given: Sequence[Given], *, now: datetime) -> lis
     held = [
         _Held(
             row=each.row,
-            lease=secrets.token_hex(_LEASE_BYTES),
+            lease=new_lease(),
             expires=now + each.holder.lease_time,
             allotment=each.allotment,
         )
@@ -179,8 +186,9 @@ def _claimed(conn: Connection, held: Sequence[_Held]) -> list[Claimed]:
             vo=each.row.vo,
             lease=each.lease,
             lease_expires_at=each.expires,
-            description=_filled(written[each.row.description_id].body, each.row.parameters)
-            | {"JobID": each.row.job_id},
+            description=described(
+                each.row.job_id, written[each.row.description_id].body, each.row.parameters
+            ),
             sandbox=written[each.row.description_id].sandbox,
             allotment=each.allotment,
         )
@@ -188,5 +196,7 @@ def _claimed(conn: Connection, held: Sequence[_Held]) -> list[Claimed]:
     ]
 
 
-def _filled(body: str, parameters: str | None) -> dict[str, Any]:
-    return placeholders.fill(json.loads(body), json.loads(parameters) if parameters else None)
+def described(job_id: int, body: str, parameters: str | None) -> dict[str, Any]:
+    """What a pilot is told of a job, from what is stored: its placeholders filled, and its number."""
+    filled = placeholders.fill(json.loads(body), json.loads(parameters) if parameters else None)
+    return filled | {"JobID": job_id}

@@ -6,7 +6,7 @@ Every transaction begins here, in `writing` or `reading`; the functions of the o
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -112,6 +112,39 @@ def reading(engine: Engine) -> Iterator[Connection]:
         conn = conn.execution_options(postgresql_readonly=True, deferred=True)
         with conn.begin():
             yield conn
+
+
+class Reading:
+    """A transaction that changes nothing, begun when it is asked for."""
+
+    def __init__(self, engine: Engine, stack: ExitStack) -> None:
+        self._engine = engine
+        self._stack = stack
+        self._conn: Connection | None = None
+
+    @property
+    def conn(self) -> Connection:
+        """In the transaction."""
+        if self._conn is None:
+            self._conn = self._stack.enter_context(reading(self._engine))
+        return self._conn
+
+
+@contextmanager
+def reading_if_asked(engine: Engine) -> Iterator[Reading]:
+    """As `reading`, for those who may have no question: they do not go to the server at all."""
+    with ExitStack() as stack:
+        yield Reading(engine, stack)
+
+
+@contextmanager
+def each_alone(engine: Engine) -> Iterator[Connection]:
+    """Every statement is a transaction of its own, made when the statement returns.
+
+    For PostgreSQL, where a transaction of one statement then costs one way to the server and back.
+    """
+    with engine.connect() as conn:
+        yield conn.execution_options(isolation_level="AUTOCOMMIT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,4 +62,6 @@ def of_job(conn: Connection, job_id: int) -> Description:
         raise JobNotFound(job_id)
     parameters = None if row.parameters is None else json.loads(row.parameters)
     body = placeholders.fill(json.loads(row.body), parameters)
-    return Description(source=row.source, body=body, sandbox=row.sandbox)
+    return Description(
+        source=placeholders.fill_source(row.source, parameters), body=body, sandbox=row.sandbox
+    )

@@ -88,6 +88,7 @@ def heartbeat(
         StaleLease: It is closed.
     """
     attempt = attempts.lock_open(conn, lease)
+    _begin_anew(conn, attempt, now, lease_time)
     _touch(conn, attempt, now, lease_time, said=said)
     _revive(conn, attempt, now)
     return {"commands": _commands(attempt)}
@@ -106,6 +107,7 @@ def finish(conn: Connection, lease: str, report: Finish, *, now: datetime) -> di
     if (given := _given_before(attempt, request)) is not None:
         return given
     attempts.refuse_closed(attempt)
+    _begin_anew(conn, attempt, now)
     wanted = JobStatus(report.status)
     if not attempt.ending:
         _revive(conn, attempt, now)
@@ -192,6 +194,16 @@ def _give_back(conn: Connection, attempt: Attempt, reason: str, max_rescheduling
     )
     if not taken_back:
         _move(conn, attempt, JobStatus.FAILED, minor=LAST_RELEASE, application=application, now=now)
+
+
+def _begin_anew(
+    conn: Connection, attempt: Attempt, now: datetime, lease_time: timedelta = timedelta()
+) -> None:
+    """Who speaks of an attempt whose start is among the commits that were lost has begun it."""
+    if attempt.quarantined and attempt.started_at is None:
+        _touch(conn, attempt, now, lease_time, started=now)
+        if not attempt.ending:
+            _move(conn, attempt, JobStatus.RUNNING, minor=RUNNING_AGAIN, now=now)
 
 
 def _revive(conn: Connection, attempt: Attempt, now: datetime) -> None:

@@ -77,12 +77,8 @@ class NewJob:
     site: str = "ANY"  #: what it asks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
-    """Jobs that share a description."""
-
-    description: NewDescription
-    jobs: Sequence[NewJob]
+#: A job with the place of its description in a list.
+Placed = tuple[int, NewJob]
 
 
 def from_row(row: Mapping[str, object]) -> Job:
@@ -107,24 +103,28 @@ def submit(
     conn: Connection, *, description: NewDescription, jobs: Sequence[NewJob], now: datetime
 ) -> list[int]:
     """Store jobs that share a description; their ids in the same order."""
-    return submit_all(conn, [Bundle(description=description, jobs=jobs)], now=now)
+    return store(conn, [description], [(0, job) for job in jobs], now=now)
 
 
-def submit_all(conn: Connection, bundles: Sequence[Bundle], *, now: datetime) -> list[int]:
-    """Store jobs, Received and due for the optimizers; their ids in the order of the bundles."""
-    bundles = [bundle for bundle in bundles if bundle.jobs]
-    if not bundles:
+def store(
+    conn: Connection, described: Sequence[NewDescription], placed: Sequence[Placed], *, now: datetime
+) -> list[int]:
+    """Store jobs, Received and due for the optimizers; their ids in the same order.
+
+    Args:
+        conn: In a writing transaction.
+        described: Descriptions, each with a job.
+        placed: The jobs, each with the place of its description.
+        now: The time.
+    """
+    if not placed:
         return []
-    description_ids = descriptions.store(conn, [bundle.description for bundle in bundles])
-    new = [job for bundle in bundles for job in bundle.jobs]
+    description_ids = descriptions.store(conn, described)
+    new = [job for _, job in placed]
     job_ids = row_ids.take(conn, table, len(new))
     columns = {
         **{name: [getattr(job, name) for job in new] for name in _STATED},
-        "description_id": [
-            description_id
-            for bundle, description_id in zip(bundles, description_ids, strict=True)
-            for _ in bundle.jobs
-        ],
+        "description_id": [description_ids[place] for place, _ in placed],
         "parameters": [None if job.parameters is None else json.dumps(job.parameters) for job in new],
         "job_id": job_ids,
     }

@@ -5,13 +5,14 @@ A mapping is written only while the VO's queue classes are of the version that i
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, select, update
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
+from cs_config.queue_class_index import EligibleSets
 from requirements.bits import mask_of
 from taskqueue import changes, pools, queue_classes
 from taskqueue.tables import pool_mappings as mapped
@@ -64,16 +65,6 @@ ELIGIBLE = (
     .order_by(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
 )
 
-WITH_QUEUES = select(pool_queues.c.pool_id).where(pool_queues.c.pool_id.in_(_POOLS)).distinct()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Classes:
-    """The queue classes of one pool, as sets of slots."""
-
-    eligible: int
-    undecided: int = 0  #: those of them where only some nodes may do
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -82,13 +73,15 @@ class Change:
     gained: int  #: queue classes
     lost: int  #: queue classes
     turned: int = 0  #: queue classes where single nodes decide now, or do so no longer
+    #: Whether it has eligible classes now and had none, or the reverse, or nobody knew: jobs should say so.
+    shows: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.gained or self.lost or self.turned)
 
 
 _NO_CHANGE = Change(gained=0, lost=0)
-_NONE = Classes(eligible=0)
+_NONE = EligibleSets(eligible=0)
 
 
 def resolve(
@@ -152,7 +145,7 @@ def refresh_all(
     config_version: int,
     expiries: int = 0,
     slots: Mapping[str, int],
-    wanted: Mapping[str, Classes],
+    wanted: Mapping[str, EligibleSets],
     now: datetime,
 ) -> Mapping[str, Change] | None:
     """The same for those who know the slots: `wanted` has the classes of each pool by them.
@@ -167,15 +160,6 @@ def refresh_all(
         return None
     found = {pool_id: wanted[pool_id] for pool_id in there}
     return _store(conn, vo, found, config_version=config_version, expiries=expiries, now=now)
-
-
-def with_queues(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
-    """Those of the pools that have an eligible queue."""
-    return frozenset(
-        pool_id
-        for ids in _batches(pool_ids)
-        for pool_id in conn.execute(WITH_QUEUES, {"pool_ids": ids}).scalars()
-    )
 
 
 def eligible_queues_of(conn: Connection, pool_id: str) -> list[QueueAddress]:
@@ -193,8 +177,8 @@ def _lock(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
     ]
 
 
-def _as_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> Classes:
-    return Classes(
+def _as_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> EligibleSets:
+    return EligibleSets(
         eligible=mask_of([slots[digest] for digest in digests]),
         undecided=mask_of([slots[digest] for digest, undecided in digests.items() if undecided]),
     )
@@ -203,7 +187,7 @@ def _as_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> Classes:
 def _store(
     conn: Connection,
     vo: str,
-    wanted: Mapping[str, Classes],
+    wanted: Mapping[str, EligibleSets],
     *,
     config_version: int,
     expiries: int,
@@ -219,9 +203,9 @@ def _store(
     return changed
 
 
-def _write(conn: Connection, vo: str, wanted: Mapping[str, Classes]) -> dict[str, Change]:
+def _write(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]) -> dict[str, Change]:
     stored = {
-        row.pool_id: Classes(eligible=row.eligible, undecided=row.undecided)
+        row.pool_id: EligibleSets(eligible=row.eligible, undecided=row.undecided)
         for row in conn.execute(MAPPED, {"pool_ids": list(wanted)})
     }
     rows = [
@@ -232,17 +216,19 @@ def _write(conn: Connection, vo: str, wanted: Mapping[str, Classes]) -> dict[str
     if rows:
         conn.execute(PUT.of(conn), rows)
     conn.execute(REMOVE_BEFORE, {"pool_ids": list(wanted)})
-    return {pool_id: _change(stored.get(pool_id, _NONE), new) for pool_id, new in wanted.items()}
+    return {pool_id: _change(stored.get(pool_id), new) for pool_id, new in wanted.items()}
 
 
-def _change(old: Classes, new: Classes) -> Change:
-    if old == new:
+def _change(stored: EligibleSets | None, new: EligibleSets) -> Change:
+    if stored == new:
         return _NO_CHANGE
+    old = stored or _NONE
     both = old.eligible & new.eligible
     return Change(
         gained=(new.eligible & ~old.eligible).bit_count(),
         lost=(old.eligible & ~new.eligible).bit_count(),
         turned=((old.undecided ^ new.undecided) & both).bit_count(),
+        shows=stored is None or bool(old.eligible) is not bool(new.eligible),
     )
 
 

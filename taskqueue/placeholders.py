@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 _PLACE = re.compile(r"%\((?P<name>[^()%]+)\)s|%(?P<short>[sn])")
+_CUT = re.compile(r"%\(([A-Za-z]+)=\)s")
 
 #: Value by name: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`. What is no text takes a place as a whole.
 Parameters = Mapping[str, object]
@@ -42,6 +43,27 @@ def _filled_text(text: str, parameters: Parameters) -> object:
 def fill_text(text: str, parameters: Parameters) -> str:
     """One text with its placeholders filled; those of unknown name stay as they are."""
     return _PLACE.sub(lambda place: str(parameters.get(_name(place), place[0])), text)
+
+
+def fill_source(text: str, parameters: Parameters | None) -> str:
+    """The text that a description came in, of one job of those whose texts differ in some values only.
+
+    Where a value differed it has a placeholder `%(X=)s`; the name `X==` has the value as the user wrote it,
+    where that is not how we write it.
+    """
+    if not parameters:
+        return text
+    return _CUT.sub(
+        lambda place: as_written(parameters.get(f"{place[1]}==", parameters.get(f"{place[1]}=", place[0]))),
+        text,
+    )
+
+
+def as_written(value: object) -> str:
+    """A value as it stands in a JDL: a text, a whole number or a list of texts."""
+    if isinstance(value, list):
+        return "{" + ", ".join(f'"{item}"' for item in value) + "}"
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _name(place: re.Match[str]) -> str:

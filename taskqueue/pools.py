@@ -59,7 +59,7 @@ REQUIREMENTS_OF = REQUIREMENTS.where(submit_pools.c.vo.in_(bindparam("vos", expa
 
 #: What a refresh has to look at: computed from another configuration, or long ago, or never.
 OUTDATED = (
-    select(submit_pools)
+    select(submit_pools.c.pool_id)
     .where(
         submit_pools.c.vo == bindparam("vo"),
         or_(
@@ -68,10 +68,8 @@ OUTDATED = (
             submit_pools.c.refreshed_at.is_(None),
             submit_pools.c.refreshed_at < bindparam("refreshed_before"),
         ),
-        submit_pools.c.pool_id > bindparam("after"),
     )
     .order_by(submit_pools.c.pool_id)
-    .limit(bindparam("limit"))
 )
 
 _is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status.in_(_NOT_FINAL))
@@ -185,25 +183,16 @@ def originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
 
 
 def outdated(
-    conn: Connection,
-    *,
-    vo: str,
-    config_version: int,
-    expiries: int = 0,
-    refreshed_before: datetime,
-    limit: int,
-    after: str = "",
-) -> list[Pool]:
-    """A page, by id, of a VO's pools whose mapping has to be computed anew."""
+    conn: Connection, *, vo: str, config_version: int, expiries: int = 0, refreshed_before: datetime
+) -> list[str]:
+    """The ids of a VO's pools whose mapping has to be computed anew, sorted."""
     values = {
         "vo": vo,
         "config_version": config_version,
         "expiries": expiries,
         "refreshed_before": refreshed_before,
-        "after": after,
-        "limit": limit,
     }
-    return [Pool(**row) for row in conn.execute(OUTDATED, values).mappings()]
+    return list(conn.execute(OUTDATED, values).scalars())
 
 
 def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: int = 1000) -> list[str]:

@@ -1,8 +1,12 @@
 """PostgreSQL as we need it: READ COMMITTED, and no wait that never ends."""
 
+import select
+import time
+from functools import partial
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 #: No statement of ours takes longer than seconds: one that does is stuck and holds up others.
@@ -20,6 +24,8 @@ _CONNECT = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",  # ms
 }
+#: Seconds without use after which a connection is asked whether it still lives.
+_RESTED = 1.0
 _SET_LIMITS = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', false)" for name, value in LIMITS.items()
 )
@@ -35,8 +41,9 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
         max_overflow=0,
         pool_timeout=pool_timeout,
         pool_recycle=1800,
-        pool_pre_ping=True,  # a server that was restarted costs no request an error
     )
+    event.listen(engine, "checkin", _note_return)
+    event.listen(engine, "checkout", partial(_ask_after_rest, engine.dialect))
     event.listen(engine, "connect", _prepare if "options" in url.query else _prepare_and_limit)
     return engine
 
@@ -47,6 +54,28 @@ def is_pooled(conn: Connection) -> bool:
     The next transaction may then have another session: LISTEN, session locks and settings do not last.
     """
     return bool(conn.info.get("pooled", False))
+
+
+def _note_return(_connection: Any, entry: ConnectionPoolEntry) -> None:
+    entry.info["returned"] = time.monotonic()
+
+
+def _ask_after_rest(dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _proxy: Any) -> None:
+    # A server that was restarted costs no request an error. One that answered a moment ago is not asked,
+    # a way there and back for each transaction, unless it has said something by itself: its end.
+    rested = time.monotonic() - entry.info.get("returned", time.monotonic())
+    if rested < _RESTED and not _has_spoken(connection):
+        return
+    try:
+        dialect.do_ping(connection)
+    except dialect.loaded_dbapi.Error as error:
+        raise DisconnectionError("the server has closed this connection") from error
+
+
+def _has_spoken(connection: Any) -> bool:
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _prepare_and_limit(connection: Any, entry: ConnectionPoolEntry) -> None:

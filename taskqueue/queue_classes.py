@@ -12,7 +12,6 @@ mapping has it any more (`prune`).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 
 from sqlalchemy import (
     BindParameter,
@@ -29,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
+from cs_config.queue_class_index import numbered
 from cs_config.queue_classes import QueueClass
 from taskqueue import changes
 from taskqueue.tables import pool_mappings, submit_pools
@@ -142,13 +142,6 @@ def slots(conn: Connection, vo: str) -> dict[str, int]:
     return {row.digest: row.slot for row in rows if row.slot is not None}
 
 
-def with_new(taken: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
-    """The slots of classes, the lowest free ones for those that have none: the same for all who ask."""
-    used = set(taken.values())
-    free = (slot for slot in count() if slot not in used)
-    return {**taken, **dict(zip(sorted(set(digests) - taken.keys()), free))}  # noqa: B905  (free is endless)
-
-
 def class_of(conn: Connection, vo: str, queue: QueueAddress) -> int | None:
     """The queue class of a queue for a VO; None: the VO may not use it, or it does not exist."""
     found: int | None = conn.execute(CLASS_OF, _named(vo, queue)).scalar_one_or_none()
@@ -211,7 +204,7 @@ def _add(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> dict[str, 
         digest for digest, row in stored.items() if row.slot is None
     }
     taken = {digest: row.slot for digest, row in stored.items() if row.slot is not None}
-    given = with_new(taken, wanted)
+    given = numbered(taken, wanted)
     if late := [_slot(vo, digest, given[digest]) for digest in sorted(stored.keys() - taken.keys())]:
         conn.execute(GIVE_SLOT, late)
     new = sorted(wanted - stored.keys())

@@ -3,21 +3,33 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, exists, select
 
 from taskqueue import transitions
+from taskqueue.class_sets import has
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs, submit_pools
-from taskqueue.views import pool_queues
+from taskqueue.tables import jobs, pool_mappings, submit_pools
+from taskqueue.tables import queue_class_members as members
+from taskqueue.tables import queue_classes as classes
 
 _BATCH = 1000
 
-_HAS_QUEUE = select(pool_queues.c.pool_id).where(pool_queues.c.pool_id == submit_pools.c.pool_id).exists()
+#: LIMIT, not EXISTS: nearly always the first classes answer, so it must not become a join of all.
+_HAS_QUEUE = (
+    select(classes.c.slot)
+    .where(
+        classes.c.vo == pool_mappings.c.vo,
+        has(pool_mappings.c.eligible, classes.c.slot),
+        exists().where(members.c.queue_class_id == classes.c.queue_class_id),
+    )
+    .limit(1)
+    .correlate(pool_mappings)
+    .scalar_subquery()
+)
 
 #: Pools that are not resolved yet are in neither state.
-RESOLVED = select(submit_pools.c.pool_id, _HAS_QUEUE.label("has_queue")).where(
-    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)),
-    submit_pools.c.refreshed_at.is_not(None),
+RESOLVED = select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where(
+    pool_mappings.c.pool_id.in_(bindparam("pool_ids", expanding=True))
 )
 
 _minor = jobs.c.minor_status
@@ -31,6 +43,14 @@ _IN_POOL = (
     .order_by(jobs.c.job_id)
     .limit(bindparam("most"))
 )
+_OF_POOL = exists().where(
+    jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
+)
+_AMONG = select(submit_pools.c.pool_id).where(
+    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+)
+POOLS_THAT_SAY = _AMONG.where(_OF_POOL.where(_minor == bindparam("minor")))
+POOLS_THAT_DO_NOT_SAY = _AMONG.where(_OF_POOL.where(_minor != bindparam("minor")))
 THAT_SAY = _IN_POOL.where(_minor == bindparam("minor"))
 THAT_DO_NOT_SAY = _IN_POOL.where(_minor != bindparam("minor"))
 
@@ -43,6 +63,19 @@ def have_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool
         rows = conn.execute(RESOLVED, {"pool_ids": ordered[start : start + _BATCH]})
         found |= {row.pool_id: bool(row.has_queue) for row in rows}
     return found
+
+
+def pools_with(conn: Connection, pool_ids: Collection[str], minor: str, *, saying: bool) -> frozenset[str]:
+    """Those of the pools with a waiting job that has this minor status, or that has another."""
+    ordered = sorted(pool_ids)
+    statement = POOLS_THAT_SAY if saying else POOLS_THAT_DO_NOT_SAY
+    return frozenset(
+        pool_id
+        for start in range(0, len(ordered), _BATCH)
+        for pool_id in conn.execute(
+            statement, {"pool_ids": ordered[start : start + _BATCH], "minor": minor}
+        ).scalars()
+    )
 
 
 def waiting(

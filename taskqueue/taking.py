@@ -27,6 +27,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     column,
     delete,
     false,
@@ -40,7 +41,7 @@ from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
 from taskqueue.class_sets import has
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs, queue_classes, task_queues, waiting_jobs
+from taskqueue.tables import installation, jobs, queue_classes, task_queues, waiting_jobs
 from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_class_versions as versions
@@ -52,8 +53,8 @@ _BATCH: Final = 1000
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 
-def _eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
-    """The current mapping decides, not what the matcher remembers of it.
+def eligible_here(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
+    """Of a job: the current mapping decides, not what the matcher remembers of it.
 
     Some queue of the place has to be eligible. What is not stated is empty; without a site no queue is there.
     Where nodes decide, their facts must have been checked with the configuration that the mapping is of; if
@@ -92,14 +93,20 @@ HERE: Mapping[str, BindParameter[Any]] = {
 def claimable(
     task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
 ) -> Select[int]:
-    """The jobs of a task queue that may be taken, the user's priority first, then first in, first out."""
+    """The jobs of a task queue that may be taken for a place, in the order of a claim."""
+    return in_order(task_queue_id).where(
+        eligible_here(*outer, site=site, ce=ce, queue=queue, checked=checked)
+    )
+
+
+def in_order(task_queue_id: Any) -> Select[int]:
+    """The jobs that wait in a task queue, the user's priority first, then first in, first out."""
     return (
         select(waiting_jobs.c.job_id)
         .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
         .where(
             waiting_jobs.c.task_queue_id == task_queue_id,
             jobs.c.status == JobStatus.WAITING.value,
-            _eligible_here(*outer, site=site, ce=ce, queue=queue, checked=checked),
         )
         .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     )
@@ -107,11 +114,14 @@ def claimable(
 
 CLAIMED = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id, jobs.c.parameters)
 _TAKEN = (waiting_jobs.c.job_id, waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
-_GIVEN = {
+#: What was given out by commits that are lost is not given out again.
+_FLOOR = select(installation.c.epoch_floor).scalar_subquery()
+#: What a job becomes that is taken, but for its site.
+GIVEN: Mapping[str, Any] = {
     "status": JobStatus.MATCHED.value,
     "minor_status": ASSIGNED,
     "application_status": "",
-    "epoch": jobs.c.epoch + 1,
+    "epoch": case((jobs.c.epoch < _FLOOR, _FLOOR), else_=jobs.c.epoch) + 1,
     "updated_at": bindparam("now"),
 }
 
@@ -156,7 +166,7 @@ def _give_postgresql() -> ReturningUpdate[Any]:
     return (
         update(jobs)
         .where(jobs.c.job_id == given.c.job_id, jobs.c.status == JobStatus.WAITING.value)
-        .values(site=given.c.site, **_GIVEN)
+        .values(site=given.c.site, **GIVEN)
         .returning(*CLAIMED)
     )
 
@@ -170,7 +180,7 @@ LEAVE_SQLITE = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_JOB_IDS)).r
 GIVE_SQLITE = (
     update(jobs)
     .where(jobs.c.job_id.in_(_JOB_IDS), jobs.c.status == JobStatus.WAITING.value)
-    .values(site=bindparam("at_site"), **_GIVEN)
+    .values(site=bindparam("at_site"), **GIVEN)
     .returning(*CLAIMED)
 )
 

@@ -4,31 +4,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cs_config import glue, known_parameters
+from cs_config import known_parameters
 from cs_config.address import QueueAddress
 from cs_config.differences import ABSENT, Difference, leaves
-from matcher.parts import Condition, Part, Requirement
+from matcher import looked_at
+from matcher.parts import Part
 from matcher.preview.shifts import Shifts
 from matcher.preview.touched import Touched
 from matcher.shop_window import parts_of
-from requirements import evaluator
 from requirements.values import fold
 from taskqueue.waiting_classes import WaitingClass
 
 #: Sections whose entries are no parameters.
 _NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
-#: The parameters that a pilot's offer has a field from, folded.
-_READ = {
-    "cpu_time": ("cputime", "maxwallclocktime", "cpunormalizationfactor"),
-    "max_ram": ("maxram",),
-    "processors": ("numberofprocessors",),
-    "gpus": ("gpus",),
-    "platforms": ("platform",),
-    "tags": ("tag",),
-    "required_tags": ("requiredtag",),
-    "whole_node": ("wholenode",),
-}
-_GLUE = {fold(each.name): fold(each.parameter) for each in glue.TABLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +47,9 @@ def of(shifts: Shifts, names: _Set, waiting: Iterable[WaitingClass]) -> Iterator
     asked: defaultdict[str, dict[object, tuple[Part, int]]] = defaultdict(dict)
     for each in waiting:
         for part in parts_of(each.asked, each.requirements):
-            for looked_at in _names(part, shifts):
-                jobs = asked[looked_at].get(part.key, (part, 0))[1]
-                asked[looked_at][part.key] = part, jobs + each.jobs
+            for looked in looked_at.parameters(part, shifts.now.declarations):
+                jobs = asked[looked].get(part.key, (part, 0))[1]
+                asked[looked][part.key] = part, jobs + each.jobs
     for name, queues in names.items():
         if found := _vain(name, queues, asked.get(fold(name), {}).values(), shifts):
             yield found
@@ -78,15 +66,3 @@ def _vain(
     if any(here.fulfilling([part]) & mask for part, _ in asked):
         return None
     return Vain(name=name, queues=mask.bit_count(), jobs=sum(jobs for _, jobs in asked))
-
-
-def _names(part: Part, shifts: Shifts) -> Iterator[str]:
-    """The parameters, folded, that a part looks at."""
-    if isinstance(part, Requirement):
-        for name in map(fold, evaluator.parameters(part.asked, shifts.now.declarations)):
-            yield name
-            if name in _GLUE:
-                yield _GLUE[name]
-    elif isinstance(part, Condition):
-        for looked_at in part.kind.looks:
-            yield from _READ.get(looked_at, ())

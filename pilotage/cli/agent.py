@@ -41,6 +41,7 @@ def agent(
     logs.configure(chosen.log_level, as_json=as_json and not once)
     with (
         wiring.opened(chosen) as engine,
+        wiring.last_seen(chosen, engine),
         wiring.bell(chosen, engine) as bell,
         wiring.live_configuration(engine, bell) as live,
     ):

@@ -8,6 +8,8 @@ import typer
 from cs_config import show as cs_show
 from cs_config import validate
 from pilotage.cli import options, output, running_configuration
+from pilotage.cli.connection import connect
+from pilotage.cli.failures import WrongUsage
 
 _PATH_HELP = "Such as Resources/Sites/LCG.CERN.ch or Operations; of a queue also Site/CE/Queue."
 _VO_HELP = "What holds for this VO: effective parameters of a site, CE or queue; options of Operations."
@@ -18,6 +20,12 @@ def show(
     *,
     vo: Annotated[str | None, typer.Option(metavar="VO", help=_VO_HELP)] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value is written.")] = False,
+    blame: Annotated[
+        bool,
+        typer.Option(
+            "--blame", help="Say also who wrote each value, when, and how many waiting jobs it keeps away."
+        ),
+    ] = False,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Look into this file instead of asking the service.")
     ] = None,
@@ -26,6 +34,11 @@ def show(
     url: options.Url = None,
 ) -> None:
     """Show the configuration in force, or a part of it."""
+    if blame:
+        if file is not None:
+            raise WrongUsage("--blame asks the service, --file looks into a file: one of the two")
+        _blame(path, vo, as_json=as_json, home=home, url=url)
+        return
     config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
     lines = cs_show.show(config, path, vo)
     if as_json:
@@ -36,3 +49,22 @@ def show(
         output.console().print(output.table(("Name", "Value", "Written in"), rows))
     else:
         output.console().print(output.escape("\n".join(map(str, lines))))
+
+
+def _blame(path: str, vo: str | None, *, as_json: bool, home: Path | None, url: str | None) -> None:
+    with connect(home=home, url=url) as client:
+        answer = client.config_blame(path, vo)
+    rows = (
+        (
+            each["path"],
+            cs_show.written(each["value"]),
+            each["origin"],
+            (each["since"] or {}).get("author", ""),
+            output.local_time(each["since"]["stored_at"]) if each["since"] else "",
+            (each["since"] or {}).get("version", ""),
+            (each["excludes"] or {}).get("jobs") or "",
+        )
+        for each in answer["values"]
+    )
+    headings = ("Name", "Value", "Written in", "By", "Stored", "#Version", "#Keeps away")
+    output.emit(answer, as_json=as_json, render=lambda: output.table(headings, rows))

@@ -1,20 +1,29 @@
-"""`pilotage db`: the schema of the database."""
+"""`pilotage db`: the schema of the database, and what to do when it has lost commits."""
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
 
 import typer
 
-from pilotage.cli import databases, home_directory, options, output, settings
-from pilotage.cli.failures import REFUSED
+from pilotage.cli import databases, home_directory, last_seen, options, output, settings
+from pilotage.cli.failures import REFUSED, Refused
 from pilotage.cli.settings import Settings
 from pilotage.service import keys
-from taskqueue import database
+from pilotage.service.parts import utc_now
+from taskqueue import database, installation, recovery
 from taskqueue.database import SchemaState
+from taskqueue.recovery import Recovered
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    commands = typer.Typer(help="The database: make or renew its tables, see whether they are right.")
+    commands = typer.Typer(
+        help="The database: make or renew its tables, see whether they are right, recover from lost commits."
+    )
     commands.command("upgrade")(upgrade)
     commands.command("check")(check)
+    commands.command("recover")(recover)
     app.add_typer(commands, name="db")
 
 
@@ -41,6 +50,49 @@ def check(
     chosen = settings.load({"home": home, "database_url": database_url})
     if not _report(chosen, as_json=as_json):
         raise typer.Exit(REFUSED)
+
+
+def recover(
+    *,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds that pilots have to report; else 15 minutes.")
+    ] = recovery.PATIENCE.total_seconds(),
+    database_url: options.DatabaseUrl = None,
+    database_direct_url: options.DatabaseDirectUrl = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """After a backup was restored, or a replica promoted that was behind: go on from there.
+
+    Opens a new incarnation. Attempts that are open are left alone until their pilots report, and nothing
+    that the lost commits gave out is given out again: job ids, attempts, watermarks, versions.
+    """
+    flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
+    chosen = settings.load(flags)
+    with databases.opened(chosen.direct_url) as engine:
+        if not database.schema_state(engine).is_current:
+            raise Refused("the tables are of another release: run `pilotage db upgrade` first")
+        with database.writing(engine) as conn:
+            done = recovery.recover(conn, now=utc_now(), patience=timedelta(seconds=wait))
+        with database.reading(engine) as conn:
+            standing = installation.standing(conn)
+    if chosen.home.is_dir():
+        last_seen.write(chosen, standing)
+    times = {
+        "until": done.until.isoformat(),
+        "last_commit": done.last_commit and done.last_commit.isoformat(),
+    }
+    output.emit(asdict(done) | times, as_json=as_json, render=lambda: output.escape(_told(done)))
+
+
+def _told(done: Recovered) -> str:
+    last = done.last_commit.isoformat(timespec="seconds") if done.last_commit else "unknown"
+    return (
+        f"incarnation {done.incarnation}; last commit that survived: {last}\n"
+        f"{done.quarantined} open attempts are left alone until their pilots report; those that never began "
+        f"are given up after {done.until.isoformat(timespec='seconds')}\n"
+        f"{done.left_out} ids of each kind are left out; configuration: version {done.config_version}"
+    )
 
 
 def _report(chosen: Settings, *, as_json: bool) -> bool:

@@ -18,6 +18,7 @@ from optimizers.doorbell import RedisDoorbell
 from optimizers.inline import InlineOptimizer
 from pilotage.cli import databases
 from pilotage.cli.failures import Refused
+from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
 from pilotage.service import keys
 from pilotage.service.metrics import Metrics
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds until a change of the configuration is seen; two are promised.
 CONFIGURATION_EVERY = 1.0
+#: Seconds between notes of how far the database has come.
+SEEN_EVERY = 5.0
 #: Database connections of a service process: its request threads, claimer, optimizer and agents.
 _CONNECTIONS = 20
 
@@ -115,6 +118,18 @@ def _wire(settings: Settings, engine: Engine) -> Wire | None:
 
 
 @contextmanager
+def last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
+    """How far the installation has come, kept current by a thread.
+
+    Raises:
+        Refused: The database has lost commits, and nobody has recovered from that.
+    """
+    seen = LastSeen(engine, settings)
+    with repeated(seen.look, name="last-seen", every=SEEN_EVERY):
+        yield seen
+
+
+@contextmanager
 def live_configuration(engine: Engine, rung: Bell) -> Iterator[LiveConfiguration]:
     """The current configuration, kept current by a thread."""
     live = LiveConfiguration()
@@ -158,6 +173,7 @@ def repeated(
 def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
     """All parts of a service process, their threads started; ended in the reverse order."""
     with ExitStack() as stack:
+        seen = stack.enter_context(last_seen(settings, engine))
         rung = stack.enter_context(bell(settings, engine))
         live = stack.enter_context(live_configuration(engine, rung))
         metrics = Metrics()
@@ -165,6 +181,7 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
         claimer = Claimer(engine, matcher)
         claimer.start()
         stack.callback(claimer.stop)
+        rung.answer(rings.CHANGES, matcher.rung)
         rung.answer(rings.CHANGES, claimer.wake)
         yield Parts(
             engine=engine,
@@ -172,7 +189,7 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
             matcher=matcher,
             claimer=claimer,
             blobs=DirectoryStore(settings.blobs),
-            tokens=Tokens(keys.load_or_create(settings.key)),
+            tokens=Tokens(keys.load_or_create(settings.key), incarnation=lambda: seen.incarnation),
             ring=stack.enter_context(_doorbell(settings, engine, live, metrics)),
             metrics=metrics,
         )

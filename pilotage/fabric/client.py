@@ -316,6 +316,10 @@ class Client:
         versions: list[Json] = answer["versions"]
         return versions
 
+    def config_blame(self, path: str, vo: str | None) -> Json:
+        """Where the values at a path are written, by whom, and which jobs they keep away."""
+        return self._call("GET", "/config/blame", params={"path": path} | ({"vo": vo} if vo else {}))
+
     def config_diff(self, before: int, after: int | None = None) -> Json:
         """What differs between two versions of the configuration; None: the newest."""
         params = {"from": str(before)} | ({} if after is None else {"to": str(after)})

@@ -1,6 +1,6 @@
 """Tokens: signed JWTs that say who their bearer is, minted and verified with the installation's own key."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -40,7 +40,14 @@ class Token:
 class Tokens:
     """Mints and verifies the tokens of one installation."""
 
-    def __init__(self, key: SigningKey, *, incarnation: int = 1) -> None:
+    def __init__(self, key: SigningKey, *, incarnation: Callable[[], int] = lambda: 1) -> None:
+        """Make them.
+
+        Args:
+            key: What signs and verifies.
+            incarnation: Of the installation, now. Tokens of another one are as good as ours: who holds a
+                job may report it, and the lease decides whether that counts.
+        """
         self._key = key
         self._incarnation = incarnation
         self._read_once = lru_cache(maxsize=_REMEMBERED)(self._read)
@@ -59,7 +66,7 @@ class Tokens:
             "jti": token_id or token_hex(16),
             "iat": int(now.timestamp()),
             "exp": int(expires_at.timestamp()),
-            "incarnation": self._incarnation,
+            "incarnation": self._incarnation(),
         }
         headers = {"kid": self._key.key_id}
         return jwt.encode(claims, self._key.private, algorithm=keys.ALGORITHM, headers=headers), expires_at

@@ -10,7 +10,7 @@ from taskqueue import database, descriptions, job_search, jobs, log
 from taskqueue.descriptions import NewDescription
 from taskqueue.errors import JobNotFound
 from taskqueue.job_search import Filter
-from taskqueue.jobs import Bundle, NewJob
+from taskqueue.jobs import NewJob
 from taskqueue.states import JobStatus
 from tests import stored
 
@@ -31,15 +31,10 @@ def test_a_new_job_is_received_and_due(engine: Engine, now: datetime) -> None:
 
 
 def test_ids_come_in_the_order_of_the_jobs(engine: Engine, now: datetime) -> None:
-    bundles = [
-        Bundle(
-            description=NewDescription(source=f"{bundle}", body={"Executable": f"{bundle}"}),
-            jobs=[_new(job_name=f"{bundle}.{number}") for number in range(700)],
-        )
-        for bundle in range(3)
-    ]
+    described = [NewDescription(source=f"{b}", body={"Executable": f"{b}"}) for b in range(3)]
+    placed = [(b, _new(job_name=f"{b}.{number}")) for b in range(3) for number in range(700)]
     with database.writing(engine) as conn:
-        ids = jobs.submit_all(conn, bundles, now=now)
+        ids = jobs.store(conn, described, placed, now=now)
         named = {job.job_id: job.job_name for job in job_search.find(conn, Filter(), limit=5000)}
         bodies = [descriptions.of_job(conn, job_id).body["Executable"] for job_id in (ids[0], ids[-1])]
     assert [named[job_id] for job_id in ids] == [f"{b}.{n}" for b in range(3) for n in range(700)]
@@ -54,10 +49,9 @@ def test_ids_are_never_given_out_twice(engine: Engine, now: datetime) -> None:
     assert second[0] > max(first)
 
 
-def test_a_bundle_without_jobs_stores_nothing(engine: Engine, now: datetime) -> None:
+def test_no_jobs_store_nothing(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        bundle = Bundle(description=NewDescription(source="", body={}), jobs=[])
-        assert jobs.submit_all(conn, [bundle], now=now) == []
+        assert jobs.store(conn, [], [], now=now) == []
         assert job_search.count(conn, Filter()) == 0
 
 

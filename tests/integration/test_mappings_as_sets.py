@@ -147,5 +147,4 @@ def _resolve(conn: Connection, now: datetime) -> None:
 
 
 def _outdated(conn: Connection, now: datetime) -> list[str]:
-    found = pools.outdated(conn, vo="lhcb", config_version=1, refreshed_before=now, limit=10)
-    return [each.pool_id for each in found]
+    return pools.outdated(conn, vo="lhcb", config_version=1, refreshed_before=now)

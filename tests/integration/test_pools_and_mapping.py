@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, select, text
 
 from cs_config.configuration import QueueAddress
 from cs_config.queue_classes import QueueClass
-from taskqueue import database, mapping, pools, queue_classes, served_pools
+from taskqueue import database, mapping, pools, queue_classes, served_pools, stuck_jobs
 from taskqueue.errors import PoolNotFound
 from taskqueue.pools import NewPool
 from taskqueue.states import JobStatus
@@ -86,7 +86,7 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         _resolve(conn, "q", 7, "", now)
         assert mapping.eligible_queues_of(conn, "p") == [A, B]
         assert mapping.eligible_queues_of(conn, "q") == []
-        assert mapping.with_queues(conn, ["p", "q"]) == {"p"}
+        assert stuck_jobs.have_queue(conn, ["p", "q"]) == {"p": True, "q": False}
         assert served_pools.ids_for_queues(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
         assert served_pools.ids_for_queues(conn, ["cms"], [A]) == {A: []}
         view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
@@ -163,10 +163,7 @@ def test_outdated_pools_are_those_of_another_version_and_those_of_long_ago(
         _resolve(conn, "ok", 1, "x", now)
 
         def outdated(version: int) -> list[str]:
-            found = pools.outdated(
-                conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR / 4, limit=10
-            )
-            return [pool.pool_id for pool in found]
+            return pools.outdated(conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR / 4)
 
         assert outdated(1) == ["new", "old"]
         assert outdated(2) == ["new", "ok", "old"]
@@ -179,10 +176,8 @@ def _refresh(
     with database.writing(engine) as conn:
         _sync(conn, version, now, members)
     with database.writing(engine) as conn:
-        outdated = pools.outdated(
-            conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR, limit=1000
-        )
-        digests = {pool.pool_id: dict.fromkeys((name * 64 for name in members), False) for pool in outdated}
+        outdated = pools.outdated(conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR)
+        digests = {pool_id: dict.fromkeys((name * 64 for name in members), False) for pool_id in outdated}
         mapping.resolve_all(conn, vo="lhcb", config_version=version, digests=digests, now=now)
 
 

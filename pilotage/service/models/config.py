@@ -105,6 +105,40 @@ class Versions(BaseModel):
     versions: list[VersionAnswer]
 
 
+class Since(BaseModel):
+    """The version that made a value what it is."""
+
+    version: int
+    author: str
+    stored_at: datetime
+    source: str = Field(description="File that the version came from, or `api`.")
+
+
+class KeptAway(BaseModel):
+    """Waiting jobs that a parameter keeps away from a queue."""
+
+    jobs: int
+    only_this: int = Field(description="Those that nothing else keeps away.")
+
+
+class BlamedValue(BaseModel):
+    """A value, where it is written, who wrote it, and what it keeps away."""
+
+    path: str = Field(description="Below the path that was asked for.")
+    value: Any
+    origin: str = Field(description="Level, file and line.")
+    places: list[str] = Field(description="Paths from the top where it is written.")
+    since: Since | None = Field(description="Null: it is written nowhere.")
+    excludes: KeptAway | None = Field(description="Of a queue's parameters; null of other values.")
+
+
+class BlameAnswer(BaseModel):
+    """Values with their origin."""
+
+    config_version: int
+    values: list[BlamedValue]
+
+
 class DifferencesAnswer(BaseModel):
     """What differs between two versions, as far as the caller may see it."""
 

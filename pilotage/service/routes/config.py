@@ -7,10 +7,11 @@ from fastapi import APIRouter, Header, Query, Response
 
 from cs_config import edits, visible, yaml_text
 from matcher.preview import guards
-from pilotage.service import access, config_history, configuring, previews
+from pilotage.service import access, blames, config_history, configuring, previews
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Role
 from pilotage.service.models.config import (
+    BlameAnswer,
     Changed,
     ConfigAnswer,
     DifferencesAnswer,
@@ -109,6 +110,20 @@ def diff(
         to_version=found.after,
         changes=[previews.difference(each) for each in found.differences],
     )
+
+
+@router.get("/blame")
+@access.allow(*access.EVERY_ROLE)
+def blame(
+    parts: PartsOf,
+    caller: CallerOf,
+    path: Annotated[str, Query(max_length=2000, description="From the top, or `Site/CE/Queue`.")],
+    vo: Annotated[str | None, Query(description="What holds for this VO.")] = None,
+) -> BlameAnswer:
+    """Say of the values at a path where they are written, by whom and when, and what jobs they keep away."""
+    config = configuring.in_force(parts)
+    found = blames.read(parts, caller, config, path=path, vo=vo)
+    return BlameAnswer(config_version=config.version, values=[blames.answer(each) for each in found])
 
 
 @router.post("/preview", response_model_exclude_unset=True)

@@ -75,6 +75,12 @@ ROUTES = [
     ("PATCH", "/config", {"set": {"Resources/X": 1}}, {"vo_admin", "site_admin"}),
     ("POST", "/config/preview", {}, {"vo_admin", "site_admin"}),
     ("GET", "/config/versions", None, {"vo_admin", "site_admin"}),
+    (
+        "GET",
+        f"/config/blame?path={QUEUE}&vo=cms",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
     ("GET", "/config/diff?from=1", None, {"vo_admin", "site_admin"}),
     ("POST", "/config/rollback", {"version": 1}, {"vo_admin", "site_admin"}),
     ("POST", "/matcher/getSubmitPoolsForQueue", {"queues": [QUEUE]}, {"director", "gateway", "pilot"}),

@@ -1,0 +1,87 @@
+"""Requests for one job at places where nothing is counted: one statement for all that have come in."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from matcher.claiming import Look, Wish
+from matcher.doubts import Doubts
+from matcher.filling import Filling
+from taskqueue import claims, database, quick_claims
+from taskqueue.claims import Want
+from taskqueue.quick_claims import Ask, Outcome
+from taskqueue.task_queues import TaskQueue
+
+#: Task queues that are tried for each; who found nothing then goes step by step.
+_TRIES = 4
+
+
+def claim(engine: Engine, wishes: Sequence[Wish], doubts: Doubts, *, now: datetime) -> dict[int, Look]:
+    """What they got, by their place in the list; who is left out has to go step by step.
+
+    Each statement is a transaction: what one request got stays, whatever becomes of the others.
+
+    Raises:
+        OperationalError, InterfaceError: The database is away; `doubts` has what may have been claimed.
+    """
+    found: dict[int, Look] = {}
+    left: Sequence[int] = range(len(wishes))
+    for _ in range(_TRIES):
+        asks = {
+            number: _ask(wishes[number], drawn) for number in left if (drawn := wishes[number].drawn.next())
+        }
+        if not asks:
+            break
+        try:
+            outcomes = _try(engine, wishes, asks, doubts, now)
+        except database.UNAVAILABLE:
+            if not found:
+                raise
+            break  # what is claimed has to be delivered; the others hear of it step by step
+        for number, outcome in outcomes.items():
+            if outcome.claimed is not None:
+                found[number] = Look(claimed=(outcome.claimed,), emptied=_in_vain(wishes[number]))
+        left = [number for number, each in outcomes.items() if each.claimed is None and not each.repeated]
+        for number in asks.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
+            wishes[number].drawn.start_over()
+    return found
+
+
+def _in_vain(wish: Wish) -> frozenset[int]:
+    """Task queues that had nothing: whoever settles it looks whether they are empty."""
+    return frozenset(each.task_queue_id for each in wish.drawn.tried[:-1])
+
+
+def _ask(wish: Wish, task_queue: TaskQueue) -> Ask:
+    filling = Filling(wish.resource)
+    filling.take(task_queue.requirement_class, 1)
+    [allotment] = filling.allotments()
+    return Ask(
+        want=Want(
+            task_queue_id=task_queue.task_queue_id,
+            count=1,
+            place=wish.place,
+            has_pool=task_queue.requirement_class.submit_pool is not None,
+        ),
+        holder=wish.holder,
+        lease=claims.new_lease(),
+        allotment=allotment,
+        request_id=wish.request.request_id,
+    )
+
+
+def _try(
+    engine: Engine, wishes: Sequence[Wish], asks: dict[int, Ask], doubts: Doubts, now: datetime
+) -> dict[int, Outcome]:
+    """One statement; nobody got anything if the database refuses it, and each is to go step by step."""
+    maybe = [(wishes[number].request, (ask.lease,)) for number, ask in asks.items()]
+    try:
+        with doubts.about(maybe), database.each_alone(engine) as conn:
+            outcomes = quick_claims.claim(conn, list(asks.values()), now=now)
+    except DBAPIError as error:
+        if database.is_away(error):
+            raise
+        return {}
+    return dict(zip(asks, outcomes, strict=True))

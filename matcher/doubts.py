@@ -1,0 +1,62 @@
+"""Claims of which nobody knows whether they were made: the connection broke before the database said so.
+
+Their leases were made here, so they can be looked for afterwards, and what was claimed goes back. The
+server may still be at it when we look first; it gives up within its statement time-out.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from matcher.requests import MatchRequest
+from taskqueue import database
+
+#: Seconds for which a claim is looked for; longer than a statement may take.
+_SOUGHT = 60.0
+#: Seconds between two looks.
+_AGAIN = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A request, and what it may have been given."""
+
+    request: MatchRequest
+    leases: tuple[str, ...]
+    look_at: float  #: on the monotonic clock, as is `until`
+    until: float
+
+
+class Doubts:
+    """Those of one process; used by the thread that claims."""
+
+    def __init__(self) -> None:
+        self._open: list[Doubt] = []
+
+    @contextmanager
+    def about(self, claims: Sequence[tuple[MatchRequest, tuple[str, ...]]]) -> Iterator[None]:
+        """Remember these, which may grow meanwhile, if the database does not say what became of them."""
+        try:
+            yield
+        except database.UNAVAILABLE as error:
+            if database.is_away(error):
+                now = time.monotonic()
+                self._open += [
+                    Doubt(request=request, leases=leases, look_at=now, until=now + _SOUGHT)
+                    for request, leases in claims
+                    if leases
+                ]
+            raise
+
+    def due(self) -> list[Doubt]:
+        """What is to be looked for now; it comes again until `settle` is told or its time is over."""
+        now = time.monotonic()
+        due = [each for each in self._open if each.look_at <= now]
+        self._open = [each for each in self._open if each.look_at > now]
+        self._open += [replace(each, look_at=now + _AGAIN) for each in due if each.until > now]
+        return due
+
+    def settle(self, doubt: Doubt) -> None:
+        """It was found, and is none any more."""
+        self._open = [each for each in self._open if each.leases != doubt.leases]

@@ -1,0 +1,138 @@
+"""Descriptions of one mould: equal but for what each job has for itself, so read and checked once.
+
+What comes out of a mould is what reading the whole text gives: a mould that could say anything else is not
+made, and a value that is wrong is left to the reading of the whole text, which tells what is wrong and where.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Final
+
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from cs_config.options import Operations
+from optimizers import cuts, jdl, keywords, members, parametric
+from optimizers import description as descriptions
+from optimizers.cuts import Cut, Value
+from optimizers.keywords import Keyword
+from optimizers.members import Member, Submitted
+from optimizers.submitter import Submitter
+from requirements.classads import Unevaluated
+from requirements.errors import InvalidInput, NotAllowed
+from requirements.values import fold
+from taskqueue import placeholders
+
+#: Moulds that are kept; one is some ten kilobytes.
+_MOST_KEPT: Final = 2000
+#: Stands for a number when a mould is made.
+_SOME_NUMBER: Final = 900_000_001
+#: `MY.X`: an expression may look at anything.
+_OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
+_EVALUATED: Final = frozenset({"requirements", "requirement", "rank"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mould:
+    """What descriptions have in common, and where each puts something of its own."""
+
+    source: str  #: the text, with placeholders
+    submitted: Submitted  #: its body has placeholders; of its one member the values are of no meaning
+    keywords: tuple[Keyword, ...]  #: that each has for itself
+    options: Operations
+
+    def cast(self, cut: Cut) -> Member | None:
+        """The job of one of the texts; None: a value is not as it should be."""
+        own = list(zip(self.keywords, cut.values, strict=True))
+        [member] = self.submitted.members
+        read = descriptions.read_own(member.description, own, self.options)
+        if read is None:
+            return None
+        parameters: dict[str, object] = {}
+        for keyword, value in own:
+            stated = descriptions.as_json(keyword, read[keyword.attribute])
+            parameters[f"{keyword.name}="] = stated
+            if stated != value:
+                parameters[f"{keyword.name}=="] = value
+        return Member(description=member.description, own=read, parameters=parameters)
+
+
+class Moulds:
+    """Those of one configuration; safe in several threads."""
+
+    def __init__(self, config: Configuration) -> None:
+        self.config = config
+        self._known: OrderedDict[Hashable, Mould | None] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, cut: Cut, submitter: Submitter, archive: str | None) -> Mould | None:
+        """The mould that a text came out of; None: it has to be read as a whole."""
+        key = submitter, archive, cut.pieces, cut.openings
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        made = _make(cut, submitter, self.config, archive)
+        with self._lock:
+            self._known[key] = made
+            if len(self._known) > _MOST_KEPT:
+                self._known.popitem(last=False)
+        return made
+
+
+_latest: list[Moulds] = []
+
+
+def of_configuration(config: Configuration) -> Moulds:
+    """Those of this configuration, shared by all submissions to the process while it is current."""
+    for known in _latest:
+        if known.config is config:
+            return known
+    made = Moulds(config)
+    _latest[:] = [made]
+    return made
+
+
+def _make(cut: Cut, submitter: Submitter, config: Configuration, archive: str | None) -> Mould | None:
+    """Read the text with values of ours, which have to come out where they were put in."""
+    values = {name: _stand_in(name, kind) for name, kind in cut.openings}
+    text = cuts.join(cut.pieces, [placeholders.as_written(values[name]) for name, _ in cut.openings])
+    try:
+        [raw] = jdl.read(text)
+        if not _came_out(values, raw) or parametric.is_parametric(raw) or _looks_at_itself(raw):
+            return None
+        [submitted] = members.expand(raw, submitter, config, archive)
+    except (InvalidInput, NotAllowed, ValueError):
+        return None
+    places = {name: f"%({name}=)s" for name in values}
+    return Mould(
+        source=cuts.join(cut.pieces, [places[name] for name, _ in cut.openings]),
+        submitted=replace(submitted, body={**submitted.body, **places}),
+        keywords=tuple(keywords.BY_NAME[name] for name, _ in cut.openings),
+        options=operations(config, submitted.whose.vo),
+    )
+
+
+def _stand_in(name: str, kind: type) -> Value:
+    """A value that stands nowhere else: any of its kind would have led to the same."""
+    if kind is int:
+        return _SOME_NUMBER
+    return [f"/%({name}=)s"] if kind is list else f"/%({name}=)s"
+
+
+def _came_out(values: Mapping[str, Value], raw: Mapping[str, object]) -> bool:
+    found = {keyword.name: value for name, value in raw.items() if (keyword := keywords.find(name))}
+    return all(
+        type(found.get(name)) is type(value) and found[name] == value for name, value in values.items()
+    )
+
+
+def _looks_at_itself(raw: Mapping[str, object]) -> bool:
+    """Whether an expression may ask for what each job has for itself."""
+    return any(
+        _OWN.search(value.text if isinstance(value, Unevaluated) else str(value))
+        for name, value in raw.items()
+        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED
+    )

@@ -1,0 +1,81 @@
+from typing import Any
+
+from tests.running_service import Service
+
+LONG = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long"
+QUEUE = "LCG.A.org/ce1/long"
+
+
+def blame(client, path: str, vo: str | None = None) -> dict[str, dict[str, Any]]:
+    answer = client.get("/api/v1/config/blame", params={"path": path} | ({"vo": vo} if vo else {}))
+    assert answer.status_code == 200, answer.text
+    return {each["path"]: each for each in answer.json()["values"]}
+
+
+def patch(client, values: dict[str, Any], version: int) -> None:
+    answer = client.patch("/api/v1/config", json={"set": values}, headers={"If-Match": str(version)})
+    assert answer.status_code == 200, answer.text
+
+
+def test_an_effective_value_tells_who_wrote_it_when_and_what_it_keeps_away(service: Service):
+    jobs = [{"Executable": "x", "Requirements": {"Memory": 3000}}] * 2
+    jobs += [{"Executable": "x", "Requirements": {"Memory": 3000, "OS": "el9"}}] * 3
+    assert service.user().post("/api/v1/jobs", json={"jobs": jobs}).status_code == 201
+    eve = service.as_role("vo_admin", vo="cms", user="eve")
+    patch(eve, {f"{LONG}/VOs/cms/MaxRAM": 2000}, 1)
+    patch(service.operator(), {f"{LONG}/OS": "el8"}, 2)
+    found = blame(service.user(), QUEUE, "cms")
+    ram = found["MaxRAM"]
+    assert (ram["value"], ram["places"]) == (2000, [f"{LONG}/VOs/cms/MaxRAM"])
+    assert ram["origin"].startswith("Queue VOs/cms, api:")
+    assert (ram["since"]["version"], ram["since"]["author"]) == (2, "eve")
+    assert ram["excludes"] == {"jobs": 5, "only_this": 2}
+    assert found["OS"]["since"]["author"] == "root"
+    assert found["OS"]["excludes"] == {"jobs": 3, "only_this": 0}
+    assert found["CPUTime"]["since"]["version"] == 1
+    assert found["CPUTime"]["excludes"] == {"jobs": 0, "only_this": 0}
+
+
+def test_who_is_let_in_and_what_is_switched_off_keeps_all_away(service: Service):
+    dune = {"jobs": [{"Executable": "x", "Requirements": {"Memory": 10}}]}
+    assert service.user(vo="dune").post("/api/v1/jobs", json=dune).status_code == 201
+    patch(service.operator(), {"Resources/Sites/LCG.B.org/Enabled": False}, 1)
+    found = blame(service.user(vo="dune"), "LCG.B.org/ce2/all", "dune")
+    assert found["VO"]["excludes"] == {"jobs": 1, "only_this": 0}
+    assert found["Enabled"]["excludes"] == {"jobs": 1, "only_this": 0}
+
+
+def test_options_tell_whether_they_are_the_vos_own(service: Service):
+    dune = service.as_role("vo_admin", vo="dune", user="zoe")
+    patch(dune, {"Operations/dune/JobScheduling/HoldTime": 9}, 1)
+    found = blame(dune, "Operations", "dune")
+    hold, memory = found["JobScheduling/HoldTime"], found["JobDescription/Memory/type"]
+    assert hold["places"] == ["Operations/dune/JobScheduling/HoldTime"]
+    assert (hold["since"]["version"], hold["since"]["author"]) == (2, "zoe")
+    assert memory["places"] == ["Operations/Defaults/JobDescription/Memory/type"]
+    assert memory["since"]["version"] == 1
+
+
+def test_versions_that_were_stored_without_noting_their_paths_are_compared(
+    service: Service, config_text: str
+):
+    service.configure(config_text.replace("MaxRAM: 4000", "MaxRAM: 4500"))  # notes nothing
+    service.configure("# a comment\n" + config_text.replace("MaxRAM: 4000", "MaxRAM: 4500"))
+    found = blame(service.operator(), QUEUE, "cms")
+    assert found["MaxRAM"]["since"]["version"] == 2
+    assert found["CPUTime"]["since"]["version"] == 1
+
+
+def test_of_other_vos_nothing_is_blamed(service: Service):
+    cms = service.user(vo="cms")
+    for params in (
+        {"path": "Operations/dune"},
+        {"path": "Operations/dunee"},
+        {"path": "Resources/Sites/LCG.A.org/CEs/ce1/Queues/short/VOs/dune"},
+    ):
+        answer = cms.get("/api/v1/config/blame", params=params)
+        assert answer.status_code == 404, params
+        assert "MaxRescheduling" not in answer.text
+        assert "did you mean" not in answer.text
+    assert cms.get("/api/v1/config/blame", params={"path": QUEUE, "vo": "dune"}).status_code == 403
+    assert set(blame(cms, "Resources/Sites/LCG.A.org/CEs/ce1/Queues/short")) == {"CPUTime"}

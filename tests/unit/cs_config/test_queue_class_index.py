@@ -1,0 +1,120 @@
+"""The index over queue classes says what the evaluator says of each class."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cs_config.queue_class_index import EligibleSets, QueueClassIndex, numbered
+from cs_config.queue_classes import QueueClass, digest
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.declarations import Declaration, Declarations, Kind, MatchRule
+from requirements.expression import Expression
+from requirements.nodes import NodeAttributes
+from requirements.record import Record
+from requirements.values import Value
+
+DECLARATIONS = Declarations.of(
+    [
+        Declaration(name="Memory", kind=Kind.NUMBER, resource="MaxRAM"),
+        Declaration(name="Least", kind=Kind.NUMBER, resource="maxram"),
+        Declaration(name="Tags", kind=Kind.LIST, match=MatchRule.ALL, resource="Tag"),
+    ]
+)
+_MODELS = ("Xeon", "EPYC", "xeon")
+_numbers = st.sampled_from((1000, 2000, 4000, 4000.0))
+_tags = st.lists(st.sampled_from(("a", "b", "c")), max_size=3, unique=True).map(tuple)
+_values: st.SearchStrategy[dict[str, Value]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "MaxRAM": _numbers,
+        "CPUModel": st.sampled_from(_MODELS),
+        "Tag": _tags,
+        "Flag": st.sampled_from((True, 1, "true")),
+    },
+)
+_options = st.none() | st.lists(st.none() | _numbers, min_size=1, max_size=3).map(tuple)
+_nodes = st.none() | _options.map(lambda options: NodeAttributes(declared=(("MaxRAM", options),)))
+
+
+@st.composite
+def _classes(draw: st.DrawFn) -> list[QueueClass]:
+    found: dict[str, QueueClass] = {}
+    for _ in range(draw(st.integers(0, 8))):
+        values: dict[str, Value] = draw(_values)
+        nodes = draw(_nodes) or NodeAttributes()
+        alike = nodes.without_these(values)
+        name = digest(alike, nodes)
+        found[name] = QueueClass(digest=name, values=alike, queues=(), nodes=nodes)
+    return list(found.values())
+
+
+_named: st.SearchStrategy[dict[str, Value]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "CPUModel": st.sampled_from(_MODELS),
+        "Flag": st.sampled_from((True, 1, "TRUE")),
+        "Least": _numbers,
+        "Memory": _numbers,
+        "Tags": _tags.filter(bool),
+    },
+)
+_records = _named.map(
+    lambda values: Record(values=tuple(sorted(values.items(), key=lambda each: each[0].lower())))
+)
+_conditions = st.sampled_from(
+    (
+        "other.MaxRAM >= 2000",
+        'other.CPUModel == "xeon" || other.MaxRAM > 3000',
+        'member("a", other.Tag)',
+        "other.Absent =?= undefined",
+        "other.MaxRAM / 0 > 1",
+        "other.MaxRAM",
+        "this is no expression",
+    )
+)
+_expressions = st.lists(_conditions, min_size=1, max_size=3).map(
+    lambda all_: Expression(text=" && ".join(all_))
+)
+_asked = _records.filter(lambda record: bool(record.values)) | _expressions
+
+
+def _said(index: QueueClassIndex, requirements: Requirements) -> EligibleSets:
+    return index.ask(index.question(requirements))
+
+
+def _expected(index: QueueClassIndex, requirements: Requirements) -> EligibleSets:
+    eligible = undecided = 0
+    for slot, each in index.classes.items():
+        standing = evaluator.standing(requirements, each.values, DECLARATIONS, each.nodes)
+        eligible |= standing.eligible << slot
+        undecided |= (standing.residue is not None) << slot
+    return EligibleSets(eligible=eligible, undecided=undecided)
+
+
+@given(_classes(), st.lists(_asked, min_size=1, max_size=4))
+def test_an_index_says_of_each_class_what_the_evaluator_says(
+    classes: list[QueueClass], asked: Sequence[Requirements]
+) -> None:
+    index = QueueClassIndex(classes, DECLARATIONS)
+    for each in asked:
+        assert _said(index, each) == _expected(index, each)
+
+
+@given(_classes(), _classes(), st.lists(_asked, min_size=1, max_size=4))
+def test_what_is_taken_over_from_another_version_is_what_a_new_index_says(
+    older: list[QueueClass], newer: list[QueueClass], asked: Sequence[Requirements]
+) -> None:
+    before = QueueClassIndex(older, DECLARATIONS)
+    for number, each in enumerate(asked):
+        before.ask(before.question_of(str(number), each))
+    shared = {each.digest: each for each in (*older[::2], *newer)}
+    index = QueueClassIndex(list(shared.values()), DECLARATIONS, before=before)
+    for number, each in enumerate(asked):
+        assert index.ask(index.question_of(str(number), each)) == _expected(index, each)
+
+
+def test_slots_stay_and_the_lowest_free_ones_are_given() -> None:
+    assert numbered({"b": 2, "a": 0}, ["a", "d", "c"]) == {"b": 2, "a": 0, "c": 1, "d": 3}
+    assert numbered({}, []) == {}
