@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -19,7 +19,9 @@ from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
 from matcher.errors import UnknownQueue, Unserved
+from matcher.freshness import Begun, Freshness
 from matcher.gate import LIMITS, Gate
+from matcher.idle import Vain
 from matcher.listing import Listing, listings
 from matcher.lottery import Draw
 from matcher.pilot_groups import PilotGroup
@@ -63,6 +65,7 @@ class Matcher:
         self._clock = clock
         self._random = random or Random()
         self._memory = Memory()
+        self._freshness = Freshness()
         self._sightings = Sightings()
         self._claims = Claims(engine)
 
@@ -81,8 +84,9 @@ class Matcher:
 
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
+        since = self._freshness.begin()
         with database.reading(self._engine) as conn:
-            self._follow(conn, self._clock())
+            self._follow(conn, self._clock(), since)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
         """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
@@ -109,9 +113,9 @@ class Matcher:
 
     def _look(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Found:
         """What each gets, by what is known now; `fresh`: by what was known a moment ago."""
-        now = self._clock()
+        now, since = self._clock(), self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
-            view = self._view(reading, now, fresh=fresh)
+            view = self._view(reading, now, since, fresh=fresh)
             found = {id(request): self._prepare(view, request) for request in requests}
             if not fresh:
                 found |= _answered_before(view, requests, found)
@@ -120,6 +124,18 @@ class Matcher:
         claimed = self._claims.make(wishes, config=self._config(), now=now)
         self._note_served(wishes, claimed, now)
         return {number: each for number, each in found.items() if not isinstance(each, Wish)} | claimed
+
+    def rung(self) -> None:
+        """There is something new in the feed: until it has been read, nothing is told from memory."""
+        self._freshness.ring()
+
+    def in_vain(self, likeness: Hashable) -> Vain | None:
+        """What there is still nothing for, told from memory; None: a look is needed. From any thread.
+
+        Who names its request has to know that it names it for the first time: what a request was given is
+        remembered by the database only.
+        """
+        return self._memory.in_vain(likeness, self._config()) if self._freshness.is_good else None
 
     def settle(self, looks: Sequence[Look | PilotageError]) -> None:
         """Stop trying task queues that turned out to be empty."""
@@ -175,8 +191,9 @@ class Matcher:
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
+        since = self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
-            view = self._view(reading, self._clock())
+            view = self._view(reading, self._clock(), since)
             served, resource = view.place(presented, caller)
             if served is None:
                 return []
@@ -187,7 +204,7 @@ class Matcher:
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
             return listings(view.conn, candidates, place, view.gate(place, keeper))
 
-    def _follow(self, conn: Connection, now: datetime) -> tuple[Memory, int]:
+    def _follow(self, conn: Connection, now: datetime, since: Begun) -> tuple[Memory, int]:
         """What is remembered, brought up to date, and its age; a new memory if the database is another."""
         memory = self._memory
         began = time.monotonic()
@@ -196,13 +213,14 @@ class Matcher:
             memory = self._memory = Memory()
         memory.news.banned = frozenset(ban.site for ban in bans.current(conn, now=now))
         memory.news.at = began
+        self._freshness.end(since)
         return memory, age
 
-    def _view(self, reading: Reading, now: datetime, *, fresh: bool = False) -> View:
-        """What is to be seen now, or was a moment ago; the first in a transaction."""
+    def _view(self, reading: Reading, now: datetime, since: Begun, *, fresh: bool = False) -> View:
+        """What is to be seen now, or was a moment ago; in a transaction that began after `since`."""
         memory, age = self._memory, self._memory.places.age
         if not fresh:
-            memory, age = self._follow(reading.conn, now)
+            memory, age = self._follow(reading.conn, now, since)
         return View(
             reading=reading,
             memory=memory,
@@ -225,10 +243,15 @@ class Matcher:
             return Look(refused=NOT_USABLE)
         if within := gates.below(view.config, served.place, resource.named_vos):
             return places.not_exact(served.place, within[0])
-        candidates = view.wanted(presented, served.pools, resource)
-        candidates, keeper = view.admitted(served.place, resource, candidates)
+        changed = (
+            view.memory.waiting.changed
+        )  # before the look, so that nothing that comes during it is missed
+        fitting = view.wanted(presented, served.pools, resource)
+        candidates, keeper = view.admitted(served.place, resource, fitting)
         otherwise = self._elsewhere(view, presented, served, resource)
         if not candidates and otherwise is None:
+            if not fitting:
+                _remember_vain(view, request, served, resource, changed)
             return Look()
         # A look without locks, so that polling at a closed place costs no writing.
         gate = view.gate(served.place)
@@ -328,6 +351,28 @@ def _holder(view: View, request: MatchRequest, place: Place) -> Holder:
         stamp=stamp,
         lease_time=timedelta(seconds=leases.time),
     )
+
+
+def _remember_vain(
+    view: View, request: MatchRequest, served: Served, resource: Resource, changed: int
+) -> None:
+    """No task queue has a job that fits: who says the same again need not be looked at again.
+
+    Not where one job was asked for, or where more than the mapping and the configuration decide.
+    """
+    presented = request.presented
+    if request.likeness is None or presented.job_id is not None or presented.several:
+        return
+    if served.lasting and not served.kept_back:
+        vain = Vain(
+            resource=resource,
+            served=served,
+            warnings=presented.warnings,
+            config=view.config,
+            age=view.age,
+            changed=changed,
+        )
+        view.memory.idle.note(request.likeness, vain)
 
 
 def _refusal(

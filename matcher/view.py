@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
@@ -17,6 +17,7 @@ from matcher.candidates import Candidates
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gate import Gate
+from matcher.idle import Idle, Vain
 from matcher.pilot_groups import PilotGroups
 from matcher.places import Places
 from matcher.requests import Caller
@@ -56,6 +57,7 @@ class Memory:
     places: Places = field(default_factory=Places)
     doorkeepers: Doorkeepers = field(default_factory=Doorkeepers)
     groups: PilotGroups = field(default_factory=PilotGroups)
+    idle: Idle = field(default_factory=Idle)
     news: News = field(default_factory=News)
     #: It is read and changed by one thread at a time; no claim is made under it.
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -71,6 +73,10 @@ class Memory:
                 return None
             self.places.forget(changed)
             return self.places.age
+
+    def in_vain(self, likeness: Hashable, config: Configuration) -> Vain | None:
+        """What there still is nothing for, as far as is remembered; to be asked only while that is fresh."""
+        return self.idle.found(likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

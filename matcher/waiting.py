@@ -35,6 +35,7 @@ class Waiting:
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
         self._remembered: dict[tuple[Resource, frozenset[str]], Weighed] = {}
         self._position: changes.Position | None = None  # in the feed; None: nothing is loaded
+        self.changed = 0  #: how often a task queue came or went
 
     def follow(self, conn: Connection) -> frozenset[str] | None:
         """Take up what has changed; the VOs whose mapping did. The first time, load everything.
@@ -116,6 +117,7 @@ class Waiting:
     def _add(self, each: TaskQueue) -> None:
         if self._by_id.get(each.task_queue_id) == each:
             return
+        self.changed += 1
         self._remembered.clear()
         if (known := self._by_id.get(each.task_queue_id)) is not None:
             self._urn.discard(known)
@@ -131,6 +133,7 @@ class Waiting:
         known = self._by_id.pop(task_queue_id, None)
         if known is None:
             return
+        self.changed += 1
         self._remembered.clear()
         self._urn.discard(known)
         siblings = self._of_class[known.class_id]

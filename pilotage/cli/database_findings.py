@@ -7,13 +7,13 @@ from sqlalchemy import Connection, Engine, text
 
 from cs_config import versions
 from cs_config.errors import ConfigError
-from pilotage.cli import databases
+from pilotage.cli import databases, last_seen
 from pilotage.cli.agents_by_name import AGENTS
 from pilotage.cli.failures import one_line
 from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import Settings
 from requirements.errors import PilotageError
-from taskqueue import agent_cycles, database, postgresql
+from taskqueue import agent_cycles, database, installation, postgresql
 
 #: The oldest PostgreSQL that has all we use.
 _POSTGRESQL = 130000
@@ -41,6 +41,7 @@ def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
                 yield Finding(subject="schema", health=Health.BAD, message=message)
                 return
             yield Finding(subject="schema", health=Health.GOOD, message=f"revision {state.head}")
+            yield _history(engine, settings)
             yield _configuration(engine)
             yield _agents(engine, now)
     except PilotageError as error:
@@ -104,6 +105,16 @@ def _direct(url: str) -> Finding:
 
 def _shown(conn: Connection, name: str) -> str:
     return str(conn.execute(text(f"SHOW {name}")).scalar_one())
+
+
+def _history(engine: Engine, settings: Settings) -> Finding:
+    """Whether the database knows all that was seen of it from here."""
+    with database.reading(engine) as conn:
+        standing = installation.standing(conn)
+    if (problem := last_seen.lost(settings, standing)) is not None:
+        return Finding(subject="history", health=Health.BAD, message=problem)
+    message = f"unbroken as far as it was seen from here (incarnation {standing.incarnation})"
+    return Finding(subject="history", health=Health.GOOD, message=message)
 
 
 def _configuration(engine: Engine) -> Finding:
