@@ -46,7 +46,7 @@ def _draw(name: str, points: Sequence[Point]) -> Path:
     import matplotlib as mpl  # takes a second, and only those who draw need it
     from matplotlib.figure import Figure
 
-    plot, path = PLOTS.get(name, Plot(title=name, x="", y="")), DIRECTORY / f"{name}.svg"
+    plot, path = PLOTS[name], DIRECTORY / f"{name}.svg"
     # Text stays text, and the same numbers give the same file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -57,6 +57,9 @@ def _draw(name: str, points: Sequence[Point]) -> Path:
         axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
         if plot.log_x:
             axes.set_xscale("log")
+            where = sorted({point.x for point in points})
+            axes.set_xticks(where, [f"{x:,.0f}" for x in where])
+            axes.set_xticks([], minor=True)
         if plot.log_y:
             axes.set_yscale("log")
         else:
