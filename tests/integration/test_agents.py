@@ -296,7 +296,7 @@ def test_what_the_system_noted_for_itself_goes(engine: Engine, now: datetime) ->
         conn.execute(insert(match_requests).values(subject="p", request_id="r", at=now, matches="[]"))
         conn.execute(update(changes).values(at=now))
     assert count(engine, changes) > 0
-    assert clean(engine, now + 23 * timedelta(hours=1)) == {}
+    assert clean(engine, now + timedelta(minutes=59)) == {}
     clean(engine, now + 2 * DAY)
     assert (count(engine, changes), count(engine, match_requests)) == (0, 0)
     assert count(engine, idempotency_keys) == 1
