@@ -65,6 +65,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     for number, address in enumerate(addresses):
         arguments = (
             "serve",
+            *("--workers", str(number + 1)),
             "--port",
             address.partition(":")[2],
             "--resources",
