@@ -65,7 +65,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     for number, address in enumerate(addresses):
         arguments = (
             "serve",
-            *("--workers", str(number + 1)),
             "--port",
             address.partition(":")[2],
             "--resources",
