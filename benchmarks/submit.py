@@ -95,7 +95,7 @@ def _measured(url: str, mix: _Mix, calls: int, workers: int, bare: int) -> Resul
         with _client(service) as client:
             warm = _submit(client, bodies[0])
             _until_waiting(engine, warm)
-            began = time.perf_counter()
+            used, began = service.cpu_seconds(), time.perf_counter()
             with ThreadPoolExecutor(_CLIENTS) as pool:
                 submitted = sum(pool.map(lambda body: _submit(client, body), bodies[1:]))
             accepted = time.perf_counter() - began
@@ -109,7 +109,7 @@ def _measured(url: str, mix: _Mix, calls: int, workers: int, bare: int) -> Resul
                 "per second": round(rate),
                 "accepted per second": round(submitted / accepted),
                 "of bulk rows": round(rate / bare, 2),
-                "service CPU µs a job": round(1e6 * service.cpu_seconds() / (warm + submitted)),
+                "service CPU µs a job": round(1e6 * (service.cpu_seconds() - used) / submitted),
             },
             flaws=_flaws(engine, warm + submitted),
             targets={"submit": rate} if mix.target and workers < 2 else {},
