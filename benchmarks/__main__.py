@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from benchmarks import explain, match, nothing, page, plots, results, targets
+from benchmarks import explain, match, nothing, page, plots, pools, results, targets
 from benchmarks.results import Result
 
 BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "match": match.run,
     "nothing": nothing.run,
+    "pools": pools.run,
     "explain": explain.run,
 }
 

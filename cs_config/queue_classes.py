@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import rfc8785
 
-from cs_config import forwarding
+from cs_config import collector, forwarding
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.levels import Level, Parameter
@@ -32,7 +32,8 @@ def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     key = (__name__, fold(vo))
     found = config.derived.get(key)
     if found is None:
-        found = config.derived[key] = _computed(config, vo)
+        with collector.paused():
+            found = config.derived[key] = _computed(config, vo)
     return cast(tuple[QueueClass, ...], found)
 
 
