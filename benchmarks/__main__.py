@@ -1,19 +1,22 @@
 """`./dev bench [NAME…] [--quick] [--page]`."""
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from benchmarks import explain, match, nothing, page, plots, pools, results, targets
+from benchmarks import cost, explain, match, mixed, nothing, page, plots, pools, results, targets
 from benchmarks.results import Result
 
 BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "match": match.run,
     "nothing": nothing.run,
     "pools": pools.run,
+    "mixed": mixed.run,
+    "cost": cost.run,
     "explain": explain.run,
 }
 
@@ -21,6 +24,7 @@ BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
 def main() -> int:
     """Run the benchmarks named, or all; 1 if one found a job doubled or lost. A missed target is no error."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers are stopped then
     console, flaws = Console(stderr=True), 0
     names = options.names or list(BENCHMARKS)
     if not options.page:

@@ -1,4 +1,4 @@
-"""Copies of waiting jobs, made inside PostgreSQL: a hundred thousand a second."""
+"""Copies of waiting or running jobs, made inside PostgreSQL: tens of thousands a second."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -7,13 +7,19 @@ from dataclasses import dataclass
 import psycopg
 from sqlalchemy import Connection, Table, text
 
-from taskqueue.tables import job_log, jobs, waiting_jobs
+from taskqueue.tables import attempts, job_log, jobs, waiting_jobs
 
 #: Copies that lie together, as jobs that were submitted together do.
 _BULK = 100
 _BULKS = """
     CREATE TEMP TABLE bulks (begins bigint, original bigint, task_queue_id bigint, size int) ON COMMIT DROP
 """
+_OWN = {
+    "job_id": "bulks.begins + number",
+    "task_queue_id": "coalesce(bulks.task_queue_id, original.task_queue_id)",
+    "lease": "md5('copy ' || bulks.begins + number)",
+}
+_Bulk = tuple[int, int | None, int]
 _RENUMBER = "SELECT setval(pg_get_serial_sequence('jobs', 'job_id'), (SELECT max(job_id) FROM jobs))"
 
 
@@ -22,12 +28,15 @@ class Wanted:
     """Copies of one job."""
 
     original: int  #: its id
-    task_queue_id: int  #: where they wait
     copies: int
+    task_queue_id: int | None = None  #: where they wait; None: where it does
 
 
-def make(conn: Connection, wanted: Sequence[Wanted], *, seed: int = 0) -> None:
-    """Copy jobs with all that they have; the bulks of all of them lie mixed."""
+def make(conn: Connection, wanted: Sequence[Wanted], *, running: bool = False, seed: int = 0) -> None:
+    """Copy jobs with all that they have, the bulks of all of them mixed.
+
+    All of them wait; or all are `running`, and the lease of each copy is one of its own.
+    """
     bulks = [bulk for each in wanted for bulk in _bulks(each)]
     random.Random(seed).shuffle(bulks)
     # What the copies refer to, the originals do as well: nothing has to be looked up again.
@@ -36,16 +45,16 @@ def make(conn: Connection, wanted: Sequence[Wanted], *, seed: int = 0) -> None:
     _write(conn, bulks)
     _copy(conn, jobs)
     _copy(conn, job_log, without="log_id")
-    _copy(conn, waiting_jobs)
+    _copy(conn, attempts if running else waiting_jobs)
     conn.execute(text(_RENUMBER))
 
 
-def _bulks(wanted: Wanted) -> Iterator[tuple[int, int, int]]:
+def _bulks(wanted: Wanted) -> Iterator[_Bulk]:
     for begin in range(0, wanted.copies, _BULK):
         yield wanted.original, wanted.task_queue_id, min(_BULK, wanted.copies - begin)
 
 
-def _write(conn: Connection, bulks: Sequence[tuple[int, int, int]]) -> None:
+def _write(conn: Connection, bulks: Sequence[_Bulk]) -> None:
     """Write down which ids the copies get."""
     begins = int(conn.scalar(text("SELECT max(job_id) FROM jobs")) or 0) + 1
     connection = conn.connection.driver_connection
@@ -58,9 +67,8 @@ def _write(conn: Connection, bulks: Sequence[tuple[int, int, int]]) -> None:
 
 
 def _copy(conn: Connection, table: Table, *, without: str = "") -> None:
-    own = {"job_id": "bulks.begins + number", "task_queue_id": "bulks.task_queue_id"}
     names = [column.name for column in table.c if column.name != without]
-    values = [own.get(name, f"original.{name}") for name in names]
+    values = [_OWN.get(name, f"original.{name}") for name in names]
     conn.execute(
         text(
             f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)} FROM bulks"

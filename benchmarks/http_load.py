@@ -10,7 +10,7 @@ import asyncio
 import json
 import multiprocessing
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +21,11 @@ import httptools
 import uvloop
 
 from benchmarks.quantiles import quantile
+from requirements.errors import PilotageError
+
+
+class RequestsFailed(PilotageError):
+    """Requests got no answer, or one that is no success, where what follows needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,20 @@ class Over(Exception):
     """The time is over: thrown into a conversation, which may return something all the same."""
 
 
+class Named(bytes):
+    """A request whose kind is told apart from those of others on the same connection."""
+
+    kind: str = ""
+
+
 #: One connection's requests and what it learns from the answers.
 Conversation = Generator[bytes, Answer, Any]
 #: Makes the conversation of the connection with this number; it has to survive pickling.
 Script = Callable[[int], Conversation]
+
+
+def _lists() -> defaultdict[str, list[float]]:
+    return defaultdict(list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +67,7 @@ class Load:
     seconds: float = 0.0
     cpu_seconds: float = 0.0  #: of the clients themselves
     latencies: list[float] = field(default_factory=list)  #: seconds, of every answer
+    by_kind: defaultdict[str, list[float]] = field(default_factory=_lists)  #: of `Named`
     statuses: Counter[int] = field(default_factory=Counter)
     broken: int = 0  #: requests without an answer: the connection ended
     returned: list[Any] = field(default_factory=list)  #: by the conversations that came to their end
@@ -83,6 +99,13 @@ def request(
         said |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+
+
+def named(kind: str, content: bytes) -> Named:
+    """The request, of this kind."""
+    found = Named(content)
+    found.kind = kind
+    return found
 
 
 def drive(url: str, script: Script, *, connections: int, seconds: float, per_second: float = 0) -> Load:
@@ -172,6 +195,8 @@ class _Client(asyncio.Protocol):
         self._waits = False
         answer = Answer(self._parser.get_status_code(), bytes(self._body))
         self._load.latencies.append(now - self._due)
+        if isinstance(self._next, Named):
+            self._load.by_kind[self._next.kind].append(now - self._due)
         self._load.statuses[answer.status] += 1
         self._body.clear()
         self._due = self._due + self.every if self.every else now

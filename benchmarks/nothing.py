@@ -159,10 +159,12 @@ def _plain(pilots: list[Pilot], number: int) -> Conversation:
 
 
 def _named(pilots: list[Pilot], number: int) -> Conversation:
-    """The same, each request with a name of its own, so that a lost answer would cost nothing."""
+    """The same, each request with a new name, so that a lost answer would cost nothing: as our pilots do."""
     for each in itertools.count():
         token, offered = pilots[(number + each * _CLIENTS[-1]) % len(pilots)]
-        _require_nothing((yield _poll((token, {**offered, "request_id": f"{number}.{each}"}))))
+        _require_nothing(
+            (yield _poll((token, {**offered, "request_id": f"{number}.{each}", "said_before": False})))
+        )
 
 
 def _require_nothing(answer: Answer) -> None:

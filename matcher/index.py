@@ -4,7 +4,7 @@ Answers what `rules.refusals` says, for all classes at once. Answers are remembe
 classes change, since the pilots of one queue look alike.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from matcher import rules
@@ -16,6 +16,8 @@ from taskqueue.classes import RequirementClass
 
 #: Resources whose answers are remembered; beyond that we start anew.
 _REMEMBERED = 10_000
+#: Sets of pools whose classes are; the queues of a site mostly have one set each.
+_REMEMBERED_POOLS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class ClassIndex:
         self._whole_node = 0
         self._thresholds = {name: ThresholdBitmap() for name in rules.NEEDS}
         self._remembered: dict[Resource, int] = {}
+        self._remembered_pools: dict[frozenset[str], int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -78,13 +81,34 @@ class ClassIndex:
 
     def matching(self, resource: Resource, pools: frozenset[str]) -> list[int]:
         """The ids of the classes that the resource may run, where these pools may run."""
+        return list(self.classes(self.mask(resource, pools)))
+
+    def classes(self, mask: int) -> Iterator[int]:
+        """The ids of the classes of a mask; those that are gone meanwhile are left out."""
+        return (self._class_in[slot] for slot in bits(mask) if slot in self._class_in)
+
+    def mask(self, resource: Resource, pools: frozenset[str]) -> int:
+        """The same as a set of bits, good until a class comes or goes."""
         mask = self._remembered.get(resource)
         if mask is None:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             mask = self._remembered[resource] = self._evaluate(resource)
-        mask &= self._without_pool | self._pools.naming_of(pools)
-        return [self._class_in[slot] for slot in bits(mask)]
+        return mask & (self._without_pool | self._of_pools(pools))
+
+    def is_in(self, mask: int, class_id: int) -> bool:
+        """Whether a class is in such a set."""
+        return bool(mask >> self._entries[class_id].slot & 1)
+
+    def _of_pools(self, pools: frozenset[str]) -> int:
+        if not pools:
+            return 0
+        mask = self._remembered_pools.get(pools)
+        if mask is None:
+            if len(self._remembered_pools) >= _REMEMBERED_POOLS:
+                self._remembered_pools.clear()
+            mask = self._remembered_pools[pools] = self._pools.naming_of(pools)
+        return mask
 
     def _evaluate(self, resource: Resource) -> int:
         mask = self._everything
@@ -144,6 +168,7 @@ class ClassIndex:
         """Set or clear the class's bit everywhere."""
         bit = 1 << entry.slot
         self._remembered.clear()
+        self._remembered_pools.clear()
         for name, restriction in self._restrictions.items():
             (restriction.add if add else restriction.discard)(bit, entry.names[name])
         for name, threshold in self._thresholds.items():

@@ -7,13 +7,14 @@ an owner who splits work wins no more often than one who does not.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate, chain
 from random import Random
 
 from taskqueue.task_queues import TaskQueue
 
 #: Weight of what has none: tried when nothing else is there.
-_LEAST = 1e-9
+LEAST = 1e-9
 #: Draws before the rest is put in order; most requests are served by the first.
 _FEW = 4
 
@@ -42,6 +43,23 @@ class Draw:
         self.tried = []
 
 
+class Weighed:
+    """Task queues that one is drawn of again and again."""
+
+    def __init__(self, task_queues: Sequence[TaskQueue]) -> None:
+        self.task_queues = task_queues
+
+    def draw(self, random: Random) -> TaskQueue | None:
+        """The one that comes first; None: there are none."""
+        if not self.task_queues:
+            return None
+        return random.choices(self.task_queues, cum_weights=self._cumulative)[0]
+
+    @cached_property
+    def _cumulative(self) -> list[float]:
+        return list(accumulate(_weights(self.task_queues)))
+
+
 def order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:
     """The task queues one by one; what is not asked for is not sorted."""
     if not task_queues:
@@ -63,4 +81,4 @@ def order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueu
 
 def _weights(task_queues: Sequence[TaskQueue]) -> list[float]:
     members = Counter([each.family for each in task_queues])
-    return [max(each.priority / members[each.family], _LEAST) for each in task_queues]
+    return [max(each.priority / members[each.family], LEAST) for each in task_queues]

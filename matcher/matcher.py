@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -13,12 +13,15 @@ from sqlalchemy import Connection, Engine
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from matcher import claiming, gates, lottery, places
+from matcher import claiming, gates, places
+from matcher.candidates import by_and_by, in_order, size
 from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
 from matcher.errors import UnknownQueue
+from matcher.freshness import Begun, Freshness
 from matcher.gate import LIMITS, Gate
+from matcher.idle import Vain
 from matcher.listing import Listing, listings
 from matcher.lottery import Draw
 from matcher.pilot_groups import PilotGroup
@@ -62,6 +65,7 @@ class Matcher:
         self._clock = clock
         self._random = random or Random()
         self._memory = Memory()
+        self._freshness = Freshness()
         self._sightings = Sightings()
         self._claims = Claims(engine)
 
@@ -80,8 +84,9 @@ class Matcher:
 
     def refresh(self) -> None:
         """Take up what has changed since the last time."""
+        since = self._freshness.begin()
         with database.reading(self._engine) as conn:
-            self._follow(conn, self._clock())
+            self._follow(conn, self._clock(), since)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
         """Look for jobs for all requests; one that is wrong gets its error and disturbs no other.
@@ -90,25 +95,37 @@ class Matcher:
         """
         first = _firsts(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        now = self._clock()
+        now, since = self._clock(), self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
-            found = self._found(reading, unique, now)
+            found = self._found(reading, unique, now, since)
         wishes = [each for each in found.values() if isinstance(each, Wish)]
         # The claim goes by the newest configuration.
         claimed = self._claims.make(wishes, config=self._config(), now=now)
         self._note_served(wishes, claimed, now)
         return [_outcome(found, claimed, batch[number]) for number in first]
 
+    def rung(self) -> None:
+        """There is something new in the feed: until it has been read, nothing is told from memory."""
+        self._freshness.ring()
+
+    def in_vain(self, likeness: Hashable) -> Vain | None:
+        """What there is still nothing for, told from memory; None: a look is needed. From any thread.
+
+        Who names its request has to know that it names it for the first time: what a request was given is
+        remembered by the database only.
+        """
+        return self._memory.in_vain(likeness, self._config()) if self._freshness.is_good else None
+
     def _found(
-        self, reading: Reading, requests: Sequence[MatchRequest], now: datetime
+        self, reading: Reading, requests: Sequence[MatchRequest], now: datetime, since: Begun
     ) -> dict[int, Wish | Look | PilotageError]:
         """What each comes down to; who would get nothing is looked at again with what is known now."""
         was_fresh = self._memory.news.is_fresh
-        view = self._view(reading, now, fresh=was_fresh)
+        view = self._view(reading, now, since, fresh=was_fresh)
         found = {id(request): self._prepare(view, request) for request in requests}
         vain = [request for request in requests if not isinstance(found[id(request)], Wish)]
         if vain and was_fresh:
-            view = self._view(reading, now)
+            view = self._view(reading, now, since)
             found |= {id(request): self._prepare(view, request) for request in vain}
         # A wish finds out by itself whether it was answered before.
         if keyed := [each for each in vain if each.request_id is not None]:
@@ -129,6 +146,7 @@ class Matcher:
     def write_down(self, *, at_end: bool = False) -> None:
         """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
         now = self._clock()
+        self._sightings.go_on()
         if seen := self._sightings.due(now, at_end=at_end):
             with database.writing(self._engine) as conn:
                 hindrances.write(conn, seen)
@@ -171,8 +189,9 @@ class Matcher:
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
+        since = self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
-            view = self._view(reading, self._clock())
+            view = self._view(reading, self._clock(), since)
             served, resource = view.place(presented, caller)
             if served is None:
                 return []
@@ -183,7 +202,7 @@ class Matcher:
             candidates, keeper = view.admitted(place, resource, view.candidates(pools, resource))
             return listings(view.conn, candidates, place, view.gate(place, keeper))
 
-    def _follow(self, conn: Connection, now: datetime) -> tuple[Memory, int]:
+    def _follow(self, conn: Connection, now: datetime, since: Begun) -> tuple[Memory, int]:
         """What is remembered, brought up to date, and its age; a new memory if the database is another."""
         memory = self._memory
         began = time.monotonic()
@@ -192,19 +211,21 @@ class Matcher:
             memory = self._memory = Memory()
         memory.news.banned = frozenset(ban.site for ban in bans.current(conn, now=now))
         memory.news.at = began
+        self._freshness.end(since)
         return memory, age
 
-    def _view(self, reading: Reading, now: datetime, *, fresh: bool = False) -> View:
-        """What is to be seen now, or was a moment ago; the first in a transaction."""
+    def _view(self, reading: Reading, now: datetime, since: Begun, *, fresh: bool = False) -> View:
+        """What is to be seen now, or was a moment ago; in a transaction that began after `since`."""
         memory, age = self._memory, self._memory.places.age
         if not fresh:
-            memory, age = self._follow(reading.conn, now)
+            memory, age = self._follow(reading.conn, now, since)
         return View(
             reading=reading,
             memory=memory,
             age=age,
             config=self._given().at(now),
             now=now,
+            random=self._random,
             banned=memory.news.banned,
         )
 
@@ -220,10 +241,15 @@ class Matcher:
             return Look(refused=NOT_USABLE)
         if within := gates.below(view.config, served.place, resource.named_vos):
             return places.not_exact(served.place, within[0])
-        candidates = view.wanted(presented, served.pools, resource)
-        candidates, keeper = view.admitted(served.place, resource, candidates)
+        changed = (
+            view.memory.waiting.changed
+        )  # before the look, so that nothing that comes during it is missed
+        fitting = view.wanted(presented, served.pools, resource)
+        candidates, keeper = view.admitted(served.place, resource, fitting)
         otherwise = self._elsewhere(view, presented, served, resource)
         if not candidates and otherwise is None:
+            if not fitting:
+                _remember_vain(view, request, served, resource, changed)
             return Look()
         # A look without locks, so that polling at a closed place costs no writing.
         gate = view.gate(served.place)
@@ -237,7 +263,7 @@ class Matcher:
             resource=resource,
             place=served.place,
             holder=_holder(view, request, served.place),
-            drawn=Draw(lottery.order(candidates, self._random)),
+            drawn=Draw(in_order(candidates, self._random)),
             keeper=keeper,
             fitting=self._let_in(view, gate, candidates, served.place, resource),
             otherwise=otherwise,
@@ -257,9 +283,9 @@ class Matcher:
         self, view: View, cause: str, task_queues: Sequence[TaskQueue], place: Place, resource: Resource
     ) -> None:
         """Task queues were kept from a pilot at a place."""
-        key = (cause, place, resource.vos, len(task_queues))
+        key = (cause, place, resource.vos, size(task_queues))
         if task_queues and self._sightings.is_due(key, view.now):
-            self._sightings.note(cause, task_queues, view.now)
+            self._sightings.note(cause, by_and_by(task_queues), view.now)
 
     def _let_in(
         self,
@@ -270,7 +296,7 @@ class Matcher:
         resource: Resource,
     ) -> Sequence[TaskQueue]:
         """Those that a place which is open has work for, the others noted; none: this was noted just now."""
-        if not self._sightings.is_due((place, resource.vos, len(candidates)), view.now):
+        if not self._sightings.is_due((place, resource.vos, size(candidates)), view.now):
             return ()
         if gate is None:
             return candidates
@@ -287,7 +313,7 @@ class Matcher:
             if isinstance(look, Look) and wish.job_id is None:
                 cause = TURN if look.claimed else look.refused
                 if cause is not None:
-                    self._sightings.note(cause, wish.fitting, now)
+                    self._sightings.note(cause, by_and_by(wish.fitting), now)
 
 
 def _known(
@@ -323,6 +349,28 @@ def _holder(view: View, request: MatchRequest, place: Place) -> Holder:
         stamp=stamp,
         lease_time=timedelta(seconds=leases.time),
     )
+
+
+def _remember_vain(
+    view: View, request: MatchRequest, served: Served, resource: Resource, changed: int
+) -> None:
+    """No task queue has a job that fits: who says the same again need not be looked at again.
+
+    Not where one job was asked for, or where more than the mapping and the configuration decide.
+    """
+    presented = request.presented
+    if request.likeness is None or presented.job_id is not None or presented.several:
+        return
+    if served.lasting and not served.kept_back:
+        vain = Vain(
+            resource=resource,
+            served=served,
+            warnings=presented.warnings,
+            config=view.config,
+            age=view.age,
+            changed=changed,
+        )
+        view.memory.idle.note(request.likeness, vain)
 
 
 def _refusal(

@@ -1,5 +1,6 @@
 """A request for work and its answer."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from cs_config.address import QueueAddress
@@ -29,6 +30,8 @@ class MatchRequest:
     deadline: float  #: on the monotonic clock; what cannot be delivered by then is not claimed
     count: int = 1  #: jobs at most
     request_id: str | None = None  #: the same again within the lease gets the same jobs
+    #: The same for all that say the same of the same place with the same rights; None: nobody compares.
+    likeness: Hashable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,10 @@ A poll at a closed place stays a read. A process that dies loses what it noted i
 time then counts as waiting for a pilot, as does what goes beyond the bound of the memory.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from matcher.requests import RETRY_AFTER
@@ -20,6 +22,11 @@ _AGAIN: Final = timedelta(seconds=10)
 _EVERY: Final = timedelta(seconds=60)
 #: Times of hindrance in memory.
 _MOST: Final = 20_000
+#: Task queues that are noted in one go, and of more than that at each turn.
+_AT_ONCE: Final = 500
+_PIECE: Final = 50
+#: Times of hindrance that are written in one transaction.
+_WRITTEN_AT_ONCE: Final = 500
 
 
 class Sightings:
@@ -30,9 +37,14 @@ class Sightings:
         self._over: list[Hindrance] = []
         self._asked: dict[Hashable, datetime] = {}
         self._first: datetime | None = None
+        self._later: deque[tuple[str, Iterator[TaskQueue], datetime]] = deque()
+        self._due: deque[Hindrance] = deque()
+        self._writing = 0  # how many of those are being written
 
     def is_due(self, question: Hashable, now: datetime) -> bool:
         """Whether such a question is worth a note; asked again at once, it is not."""
+        if self._later:
+            return False
         last = self._asked.get(question)
         if last is not None and last <= now < last + _AGAIN:
             return False
@@ -40,26 +52,44 @@ class Sightings:
         return True
 
     def note(self, cause: str, task_queues: Iterable[TaskQueue], now: datetime) -> None:
-        """These task queues were passed by; a cause that is not in `hindrances.ORDER` is not kept."""
+        """These task queues were passed by; a cause that is not in `hindrances.ORDER` is not kept.
+
+        Many of them are noted a few at a time, by `go_on`: others wait for their jobs meanwhile.
+        """
         if cause not in ORDER:
             return
         if self._first is None:
             self._first = now  # since the last time of writing
-        for each in task_queues:
-            self._prolong(each.task_queue_id, cause, now)
+        self._later.append((cause, iter(task_queues), now))
+        self.go_on(most=_AT_ONCE)
+
+    def go_on(self, *, most: int = _PIECE) -> None:
+        """Note some more of those that were too many at once."""
+        while self._later and most > 0:
+            cause, task_queues, at = self._later[0]
+            some = list(islice(task_queues, most))
+            for each in some:
+                self._prolong(each.task_queue_id, cause, at)
+            if len(some) < most:
+                self._later.popleft()
+            most -= len(some)
 
     def due(self, now: datetime, *, at_end: bool = False) -> Sequence[Hindrance]:
-        """What is to be written down now; `written` forgets it when that has been done."""
-        if self._first is None or (now - self._first < _EVERY and not at_end):
-            return ()
-        return [*self._over, *self._open.values()]
+        """What is to be written down now, in pieces; `written` forgets it when that has been done."""
+        if at_end or (self._first is not None and now - self._first >= _EVERY):
+            self._due += (*self._over, *self._open.values())
+            self._over.clear()
+            self._open.clear()
+            self._asked.clear()
+            self._first = None
+        self._writing = len(self._due) if at_end else min(len(self._due), _WRITTEN_AT_ONCE)
+        return tuple(islice(self._due, self._writing))
 
     def written(self) -> None:
         """All that was due is in the database."""
-        self._over.clear()
-        self._open.clear()
-        self._asked.clear()
-        self._first = None
+        for _ in range(self._writing):
+            self._due.popleft()
+        self._writing = 0
 
     def _prolong(self, task_queue_id: int, cause: str, now: datetime) -> None:
         key = (task_queue_id, cause)

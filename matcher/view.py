@@ -3,18 +3,21 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from random import Random
 
 from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import gates, places
+from matcher.candidates import Candidates
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gate import Gate
+from matcher.idle import Idle, Vain
 from matcher.pilot_groups import PilotGroups
 from matcher.places import Places
 from matcher.requests import Caller
@@ -54,6 +57,7 @@ class Memory:
     places: Places = field(default_factory=Places)
     doorkeepers: Doorkeepers = field(default_factory=Doorkeepers)
     groups: PilotGroups = field(default_factory=PilotGroups)
+    idle: Idle = field(default_factory=Idle)
     news: News = field(default_factory=News)
     #: It is read and changed by one thread at a time; no claim is made under it.
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,6 +74,10 @@ class Memory:
             self.places.forget(changed)
             return self.places.age
 
+    def in_vain(self, likeness: Hashable, config: Configuration) -> Vain | None:
+        """What there still is nothing for, as far as is remembered; to be asked only while that is fresh."""
+        return self.idle.found(likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -80,6 +88,7 @@ class View:
     age: int  #: of what the transaction reads, as the memory counts it
     config: Configuration  #: without what has expired by now
     now: datetime
+    random: Random
     #: The sites that are; read once for all, since the commonest answer must be cheap there, too.
     banned: frozenset[str]
 
@@ -136,10 +145,10 @@ class View:
             vos = presented.resource.vos or caller.vos
             places.require_one(presented, self.config, vos, self.banned)
 
-    def candidates(self, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
+    def candidates(self, pools: frozenset[str], resource: Resource) -> Candidates:
         """The task queues with jobs that fit a resource, with one of the pools or none."""
-        with self.memory.lock:
-            return self.memory.waiting.candidates(resource, pools)
+        memory = self.memory
+        return Candidates(memory.waiting, resource, pools, lock=memory.lock, random=self.random)
 
     def wanted(self, presented: Presented, pools: frozenset[str], resource: Resource) -> Sequence[TaskQueue]:
         """Those with jobs that fit; if it wants one job only, the one which that is in."""

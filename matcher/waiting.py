@@ -7,17 +7,22 @@ or a job that has just come is found a moment later.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from random import Random
 
 from sqlalchemy import Connection
 
 from matcher import rules
 from matcher.index import ClassIndex
+from matcher.lottery import Weighed
 from matcher.resource import Resource
+from matcher.urn import Urn
 from taskqueue import changes, priorities, task_queues
 from taskqueue.task_queues import TaskQueue
 
 #: Resources whose task queues are remembered; beyond that we start anew.
 _REMEMBERED = 256
+#: So many classes are looked at one by one.
+_FEW = 64
 
 
 class Waiting:
@@ -25,10 +30,12 @@ class Waiting:
 
     def __init__(self) -> None:
         self._index = ClassIndex()
+        self._urn = Urn()
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
-        self._remembered: dict[tuple[Resource, frozenset[str]], Sequence[TaskQueue]] = {}
+        self._remembered: dict[tuple[Resource, frozenset[str]], Weighed] = {}
         self._position: changes.Position | None = None  # in the feed; None: nothing is loaded
+        self.changed = 0  #: how often a task queue came or went
 
     def follow(self, conn: Connection) -> frozenset[str] | None:
         """Take up what has changed; the VOs whose mapping did. The first time, load everything.
@@ -55,18 +62,41 @@ class Waiting:
 
     def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
         """The task queues that the resource may serve, where these pools may run; not to be changed."""
+        return self._weighed(resource, pools).task_queues
+
+    def _weighed(self, resource: Resource, pools: frozenset[str]) -> Weighed:
         found = self._remembered.get((resource, pools))
         if found is None:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
-            found = self._remembered[resource, pools] = list(self._candidates(resource, pools))
+            found = Weighed(list(self.in_classes(self.mask(resource, pools), resource)))
+            self._remembered[resource, pools] = found
         return found
 
-    def _candidates(self, resource: Resource, pools: frozenset[str]) -> Iterator[TaskQueue]:
-        for class_id in self._index.matching(resource, pools):
-            for each in self._of_class[class_id].values():
+    def mask(self, resource: Resource, pools: frozenset[str]) -> int:
+        """The requirement classes that fit, as the index has them; whose they are is not looked at."""
+        return self._index.mask(resource, pools)
+
+    def in_classes(self, mask: int, resource: Resource) -> Iterator[TaskQueue]:
+        """The task queues of classes that the resource may serve."""
+        for class_id in self._index.classes(mask):
+            for each in list(self._of_class[class_id].values()) if class_id in self._of_class else ():
                 if rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource):
                     yield each
+
+    def draw(self, resource: Resource, pools: frozenset[str], random: Random) -> TaskQueue | None:
+        """One of the task queues that the resource may serve, as the lottery has it; None: there is none."""
+        mask = self._index.mask(resource, pools)
+        if mask.bit_count() > _FEW:
+            found = self._urn.draw(random, lambda each: self._fits(each, mask, resource))
+            if found is not None:
+                return found
+        return self._weighed(resource, pools).draw(random)
+
+    def _fits(self, each: TaskQueue, mask: int, resource: Resource) -> bool:
+        return self._index.is_in(mask, each.class_id) and rules.owner_fits(
+            each.requirement_class, each.owner, each.owner_group, resource
+        )
 
     def _look_again(self, conn: Connection, ids: set[int]) -> None:
         occupied = {each.task_queue_id: each for each in task_queues.occupied_of(conn, ids)}
@@ -80,22 +110,32 @@ class Waiting:
             known = self._by_id.get(task_queue_id)
             if known is not None and known.priority != weight:
                 self._remembered.clear()
+                self._urn.discard(known)
                 known = replace(known, priority=weight)
-                self._by_id[task_queue_id] = self._of_class[known.class_id][task_queue_id] = known
+                self._put(known)
 
     def _add(self, each: TaskQueue) -> None:
         if self._by_id.get(each.task_queue_id) == each:
             return
+        self.changed += 1
         self._remembered.clear()
+        if (known := self._by_id.get(each.task_queue_id)) is not None:
+            self._urn.discard(known)
+        self._put(each)
+        self._index.add(each.class_id, each.requirement_class)
+
+    def _put(self, each: TaskQueue) -> None:
         self._by_id[each.task_queue_id] = each
         self._of_class[each.class_id][each.task_queue_id] = each
-        self._index.add(each.class_id, each.requirement_class)
+        self._urn.add(each)
 
     def _discard(self, task_queue_id: int) -> None:
         known = self._by_id.pop(task_queue_id, None)
         if known is None:
             return
+        self.changed += 1
         self._remembered.clear()
+        self._urn.discard(known)
         siblings = self._of_class[known.class_id]
         del siblings[task_queue_id]
         if not siblings:

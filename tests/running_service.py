@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import Engine
 
-from cs_config import versions
+from cs_config import rings, versions
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
 from matcher.matcher import Matcher
@@ -25,6 +25,7 @@ from pilotage.service.grants import grant
 from pilotage.service.parts import Parts, utc_now
 from pilotage.service.tokens import Tokens
 from taskqueue import database
+from taskqueue.bells.bell import Bell
 from taskqueue.blob_store import DirectoryStore
 
 KEY = keys.generate()
@@ -83,6 +84,9 @@ def running(
     live = LiveConfiguration()
     matcher = Matcher(engine, lambda: live.current, clock)
     claimer = Claimer(engine, matcher)
+    bell = Bell(None)
+    bell.answer(rings.CHANGES, matcher.rung)
+    database.ring_with(engine, bell.ring)
     parts = Parts(
         engine=engine,
         live=live,

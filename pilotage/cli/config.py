@@ -4,6 +4,7 @@ import typer
 
 from pilotage.cli import (
     config_check,
+    config_dirac,
     config_edit,
     config_export,
     config_import,
@@ -26,8 +27,10 @@ def register(app: typer.Typer) -> None:
     commands.command("rollback")(config_versions.rollback)
     imports = typer.Typer(help="Bring descriptions of other systems into the tree.")
     imports.command("classad")(config_import.classad)
+    imports.command("dirac")(config_dirac.dirac)
     commands.add_typer(imports, name="import")
     exports = typer.Typer(help="Say the tree in the words of other systems.")
     exports.command("classad")(config_export.classad)
+    exports.command("dirac")(config_dirac.export_dirac)
     commands.add_typer(exports, name="export")
     app.add_typer(commands, name="config")

@@ -41,7 +41,7 @@ def classad(
     """
     if apply and file is not None:
         raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
-    ads = {str(each): ce_ads.read(_text(each), str(each)) for each in files}
+    ads = {str(each): ce_ads.read(text_of(each), str(each)) for each in files}
     config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
     proposal = ad_import.propose(config, ads, site=site)
     version = config.version
@@ -59,7 +59,12 @@ def classad(
     output.emit(data, as_json=as_json, render=lambda: output.escape("\n".join([*_lines(proposal), said])))
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """The content of a file; `-` is standard input.
+
+    Raises:
+        Refused: It cannot be read.
+    """
     if str(file) == "-":
         return typer.get_text_stream("stdin").read()
     try:

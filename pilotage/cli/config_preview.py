@@ -1,6 +1,6 @@
 """`pilotage config preview`: what a change would do to what waits and runs now."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -52,12 +52,18 @@ def preview(
 
 def render(answer: Answer) -> RenderableType:
     """A preview for people."""
-    parts: list[RenderableType] = [output.escape("\n".join(config_lines.lines(answer["changes"])))]
-    if answer["jobs"]:
+    return Group(told(answer["changes"], answer), "nothing is changed yet")
+
+
+def told(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
+    """Changes, and what they would do if that was asked."""
+    parts: list[RenderableType] = [output.escape("\n".join(config_lines.lines(changes)))]
+    if answer is not None and answer["jobs"]:
         rows = ((vo, *(n[each] or "" for each in _COUNTS)) for vo, n in answer["jobs"].items())
         headings = ("VO", "#Waiting", "#Become stuck", "#Become free", "#Gain queues", "#Lose queues")
         parts.append(output.table(headings, rows))
-    parts.append(output.escape("\n".join(_lines(answer))))
+    if answer is not None:
+        parts.append(output.escape("\n".join(_lines(answer))))
     return Group(*parts)
 
 
@@ -85,7 +91,6 @@ def _lines(answer: Answer) -> Iterator[str]:
         )
     yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
     yield from (_vain(each) for each in answer["in_vain"][:_MOST])
-    yield "nothing is changed yet"
 
 
 def _some(what: str, queues: list[str], number: int) -> Iterator[str]:

@@ -172,6 +172,7 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
         claimer = Claimer(engine, matcher)
         claimer.start()
         stack.callback(claimer.stop)
+        rung.answer(rings.CHANGES, matcher.rung)
         rung.answer(rings.CHANGES, claimer.wake)
         yield Parts(
             engine=engine,

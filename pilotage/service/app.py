@@ -45,9 +45,9 @@ def create_app(parts: Parts) -> FastAPI:
     )
     for router in ROUTERS:
         api.include_router(router)
-    app.include_router(api)
-    app.include_router(health.router)
+    app.include_router(health.router)  # first: the framework tries all in turn, and this shall cost little
     app.include_router(metrics.router)
+    app.include_router(api)
     app.add_middleware(Shortcuts, parts=parts)
     app.add_middleware(Measured, metrics=parts.metrics)
     errors.install(app)

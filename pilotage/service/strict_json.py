@@ -28,7 +28,7 @@ def parse(body: bytes) -> object:
             finite or beyond 64 bit, or a text holds NUL or half a surrogate pair.
     """
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = _DECODER.decode(body.decode())
     except UnicodeDecodeError as error:
         raise _invalid(f"is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -101,3 +101,6 @@ def _no_constant(word: str) -> float:
 
 def _invalid(message: str, **where: int) -> InvalidRequest:
     return InvalidRequest([Problem(path="body", message=message, **where)])  # type: ignore[arg-type]
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

@@ -58,6 +58,8 @@ def test_a_lost_answer_costs_nothing(server: LeaseServer, tmp_path: Path, reques
 
     bodies = server.bodies(request_name)
     assert len(bodies) == 3
+    if request_name == "/requestJob":
+        assert [body.pop("said_before") for body in bodies] == [False, True, True]
     assert bodies[0] == bodies[1] == bodies[2]
     assert job.status == "Done"
     assert len(job.attempts) == 1

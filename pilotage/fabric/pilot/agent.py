@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import time
@@ -177,8 +178,11 @@ class Agent:
         count = min(
             free.processors, _MOST if self._ends.max_jobs is None else self._ends.max_jobs - self._begun
         )
+        tries = itertools.count()
         return retrying.patiently(
-            lambda: self._around.service.request_job(offer, count=count, request_id=request_id),
+            lambda: self._around.service.request_job(
+                offer, count=count, request_id=request_id, said_before=next(tries) > 0
+            ),
             patience=self._ends.patience,
             stop=self._around.stop,
         )

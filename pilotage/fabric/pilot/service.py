@@ -87,12 +87,23 @@ class Service:
         answer = self._transport.call("POST", "/matcher/getSubmitPoolsForQueue", body).body
         return tuple(answer["pools"].get(str(place), ()))
 
-    def request_job(self, offer: Mapping[str, object], *, count: int, request_id: str) -> Work:
-        """Ask for work; the same `request_id` again gets the same jobs, so a lost answer costs nothing."""
+    def request_job(
+        self,
+        offer: Mapping[str, object],
+        *,
+        count: int,
+        request_id: str,
+        said_before: bool = True,
+    ) -> Work:
+        """Ask for work; the same `request_id` again gets the same jobs, so a lost answer costs nothing.
+
+        To who has not `said_before` that id the service need not look for what it was given.
+        """
+        named = {"count": count, "request_id": request_id, "said_before": said_before}
         answer = self._transport.call(
             "POST",
             "/matcher/requestJob",
-            {**offer, "count": count, "request_id": request_id},
+            {**offer, **named},
             headers={"Request-Timeout": str(_WAIT_FOR_WORK - 5)},
             timeout=_WAIT_FOR_WORK,
         )

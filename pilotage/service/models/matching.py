@@ -72,8 +72,10 @@ class ResourceDescription(BaseModel):
     NodeFacts: Any = Field(default=None, description="What the pilot measured.")
 
     def stated(self) -> dict[str, Any]:
-        """What it says, by the names that it uses."""
-        return self.model_dump(exclude_unset=True, exclude={"count", "request_id"})
+        """What it says, by the names that it uses; the same order for the same names."""
+        said = self.model_fields_set
+        known = {name: getattr(self, name) for name in ResourceDescription.model_fields if name in said}
+        return known | (self.model_extra or {})
 
 
 class JobRequest(ResourceDescription):
@@ -86,6 +88,16 @@ class JobRequest(ResourceDescription):
         max_length=255,
         description="The same again within the lease gives the same matches.",
     )
+    said_before: bool | None = Field(
+        default=None,
+        description="False: this `request_id` is said for the first time, so there is no need to look for "
+        "what it was given; left out: it may have been said before.",
+    )
+
+    @property
+    def may_have_been_answered(self) -> bool:
+        """Whether jobs may have been given to this very request."""
+        return self.request_id is not None and self.said_before is not False
 
 
 class MatchAnswer(BaseModel):

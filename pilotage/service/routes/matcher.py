@@ -2,14 +2,16 @@
 
 import json
 import time
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request
 
 from cs_config.address import QueueAddress
+from matcher import matcher as matching
 from matcher import places, presented, requests
+from matcher.idle import Vain
 from matcher.listing import Listing
 from matcher.requests import MatchRequest
 from matcher.resource import Presented
@@ -88,7 +90,11 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> Matches:
     """Ask for work: jobs with their leases, or why there is none and when to ask again."""
-    said = places.spelled(presented.read(body.stated()), parts.live.current)
+    stated = body.stated()
+    likeness = _likeness(caller, stated)
+    if not body.may_have_been_answered and (vain := _in_vain(parts, caller, likeness)):
+        return _nothing(parts, matching.NO_TASK_QUEUE, vain.warnings)
+    said = places.spelled(presented.read(stated), parts.live.current)
     address = await _admitted(parts, caller, said)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
@@ -98,13 +104,14 @@ async def request_job(
         deadline=time.monotonic() + seconds,
         count=body.count,
         request_id=body.request_id,
+        likeness=likeness,
     )
     answer = await door.answer_of(request, parts.claimer, wanted)
     site = address.site if address else said.site
     for match in answer.matches:
         parts.metrics.matched(vo=match.vo, site=site, jobs=1)
     if answer.reason:
-        parts.metrics.not_matched(answer.reason)
+        return _nothing(parts, answer.reason, answer.warnings)
     return Matches(
         matches=[
             MatchAnswer(
@@ -121,9 +128,31 @@ async def request_job(
             for match in answer.matches
         ],
         warnings=list(answer.warnings),
-        reason=answer.reason,
-        retry_after=answer.retry_after,
     )
+
+
+def _nothing(parts: Parts, reason: str, warnings: Sequence[str]) -> Matches:
+    parts.metrics.not_matched(reason)
+    return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=requests.RETRY_AFTER)
+
+
+def _likeness(caller: Caller, stated: Mapping[str, Any]) -> Hashable:
+    """The same for requests that say the same with the same rights, whoever they are."""
+    return json.dumps(stated), caller.role, caller.vos, caller.queue
+
+
+def _in_vain(parts: Parts, caller: Caller, likeness: Hashable) -> Vain | None:
+    """What there is still nothing for, if the caller may ask there; None: that has to be found out."""
+    vain = parts.matcher.in_vain(likeness)
+    if vain is None:
+        return None
+    place = vain.served.place
+    if caller.role is not Role.PILOT:
+        pilot_places.check_site(caller, place.site)
+        return vain
+    address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue) if place.queue else None
+    known = address is not None and parts.places.is_known(caller, address, now=parts.clock())
+    return vain if known else None
 
 
 @router.post("/getMatchingTaskQueues")

@@ -6,12 +6,12 @@ import pytest
 
 from cs_config.configuration import Configuration
 from matcher import survey
-from matcher.bitmaps import bits
 from matcher.changes import changes
 from matcher.effort import Effort
 from matcher.explain import explain
 from matcher.parts import Demand
 from requirements import evaluation, evaluator
+from requirements.bits import bits
 from requirements.expression import Expression
 from requirements.program import Program
 from taskqueue.classes import RequirementClass

@@ -1,0 +1,84 @@
+"""The tree as DIRAC's configuration, in its current layout: sites stand below the first word of their name.
+
+Values of VOs, throttles and node attributes are sections that DIRAC does not look at; an import reads them
+again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cs_config import cfg_text, cfg_values
+from cs_config.sections import LeafValue, Tree
+from requirements.values import fold
+
+#: Of sites whose name has no dot.
+NO_GRID = "DIRAC"
+_SITES = ("Resources", "Sites")
+#: In these each name has a section.
+_OF_SECTIONS = frozenset({"Sites", "CEs", "Queues", "VOs", "VO", "Groups", "Operations"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A text, and what could not be said in it."""
+
+    text: str
+    left_out: tuple[str, ...]  #: a path each, with the reason
+
+
+def export(tree: Tree) -> Exported:
+    """A whole tree."""
+    writer = _Writer()
+    written = writer.section(tree, ())
+    return Exported(text="\n".join([*cfg_text.write(written), ""]), left_out=tuple(writer.left_out))
+
+
+@dataclass(slots=True)
+class _Writer:
+    left_out: list[str] = field(default_factory=list)
+
+    def section(self, tree: Mapping[str, object], names: tuple[str, ...]) -> dict[str, object]:
+        """The tree with texts for values."""
+        written: dict[str, object] = {}
+        for name, entry in tree.items():
+            path = (*names, name)
+            if not cfg_values.is_name(name):
+                self._leave_out(path, "a name with a sign that has a meaning there")
+            elif path == _SITES and isinstance(entry, Mapping):
+                written[name] = self._sites(entry)
+            elif isinstance(entry, Mapping):
+                written[name] = self.section(entry, path)
+            elif entry is None and names[-1:] and names[-1] in _OF_SECTIONS:
+                written[name] = {}  # a name without anything is an empty section
+            else:
+                self._option(written, path, entry)  # type: ignore[arg-type]  # what is no section is a value
+        return written
+
+    def _sites(self, sites: Mapping[str, object]) -> dict[str, object]:
+        grids: dict[str, dict[str, object]] = {}
+        for site, entry in sites.items():
+            grid, dot, _ = site.partition(".")
+            below = self.section({site: entry if isinstance(entry, Mapping) else {}}, _SITES)
+            grids.setdefault(grid if dot else NO_GRID, {}).update(below)
+        return dict(grids)
+
+    def _option(self, written: dict[str, object], path: tuple[str, ...], value: LeafValue) -> None:
+        text = cfg_values.written(path[-1], value)
+        if text is None:
+            self._leave_out(path, _why(value))
+        else:
+            written[path[-1]] = text
+            if fold(path[-1]) == "vo" and value == []:
+                self._leave_out(path, "an empty list lets everybody in there")
+
+    def _leave_out(self, path: tuple[str, ...], why: str) -> None:
+        self.left_out.append(f"{'/'.join(path)}: {why}")
+
+
+def _why(value: LeafValue) -> str:
+    if value is None:
+        return "an empty value takes nothing away there"
+    if value == []:
+        return "an empty list is no value there"
+    shown = repr(value)
+    return f"{shown[:60]} would be read as something else there"

@@ -1,0 +1,93 @@
+"""A proposed configuration: shown with what it would do, and stored if that is asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from cs_config import edits
+from cs_config.proposals import Proposal
+from pilotage.cli import config_preview, config_wanted, output
+from pilotage.cli.config_lines import Answer
+from pilotage.cli.connection import connect
+from pilotage.cli.failures import one_line
+from pilotage.fabric.client import Client
+from requirements.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What an import makes of the configuration."""
+
+    proposal: Proposal
+    notes: Sequence[Problem]  #: what could not be carried over
+    message: str  #: for the history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What is to be done with an offer."""
+
+    apply: bool
+    guards: Sequence[str]
+    as_text: bool
+    as_json: bool
+    offline: bool  #: it was made for a file: there is no service to ask
+
+
+def present(offer: Offer, wishes: Wishes, *, home: Path | None, url: str | None) -> None:
+    """Show what an offer changes and would do; store it if that is wished."""
+    for note in offer.notes if not wishes.as_json else ():
+        typer.echo(f"pilotage: {one_line(str(note))}", err=True)
+    if wishes.as_text and not wishes.as_json:
+        typer.echo(offer.proposal.after.source, nl=False)
+        return
+    preview, version = None, offer.proposal.before.version
+    if not wishes.offline and offer.proposal.differences:
+        with connect(home=home, url=url) as client:
+            preview, version = _asked(client, offer, wishes)
+    applied = wishes.apply and bool(offer.proposal.differences)
+    changes = config_wanted.changes(offer.proposal.differences)
+    data = {
+        "changes": changes,
+        "notes": [note.as_json() for note in offer.notes],
+        "applied": applied,
+        "version": version,
+        "preview": preview,
+    }
+    output.emit(data, as_json=wishes.as_json, render=lambda: config_preview.told(changes, preview))
+    if not wishes.as_json:
+        typer.echo(_outcome(offer, version, applied=applied))
+
+
+def _asked(client: Client, offer: Offer, wishes: Wishes) -> tuple[Answer, int]:
+    """The preview, and the version in force afterwards."""
+    proposal = offer.proposal
+    whole = client.config().get("text") is not None
+    values, removed = edits.of_differences(proposal.differences)
+    change = {"text": proposal.after.source} if whole else {"set": values, "remove": removed}
+    preview = client.preview_config(change)
+    version = proposal.before.version
+    if wishes.apply and whole:
+        version = client.put_config(
+            text=proposal.after.source,
+            source=proposal.after.file,
+            message=offer.message,
+            version=version,
+            guards=wishes.guards,
+        )
+    elif wishes.apply:
+        guards = {"guard": list(wishes.guards)} if wishes.guards else {}
+        body = {**change, "message": offer.message, **guards}
+        version = int(client.patch_config(body, version=version)["version"])
+    return preview, version
+
+
+def _outcome(offer: Offer, version: int, *, applied: bool) -> str:
+    left = f"; {len(offer.notes)} things were not carried over" if offer.notes else ""
+    if not offer.proposal.differences:
+        return f"nothing changes{left}"
+    number = len(offer.proposal.differences)
+    stored = f"version {version} is in force" if applied else "nothing is stored, --apply does it"
+    return f"{number} changes{left}; {stored}"

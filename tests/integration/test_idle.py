@@ -1,0 +1,147 @@
+"""What is told from memory: nothing, while nothing has changed."""
+
+from dataclasses import replace
+from datetime import datetime
+from random import Random
+
+import pytest
+from sqlalchemy import Engine
+
+from cs_config.configuration import Configuration
+from matcher.claiming import Look
+from matcher.freshness import Freshness
+from matcher.matcher import Matcher
+from matcher.requests import MatchRequest
+from taskqueue import bans, database
+from taskqueue.bans import Ban
+from taskqueue.classes import RequirementClass
+from tests import waiting
+from tests.waiting import EVERYWHERE, LONG, at, request
+
+
+class World:
+    """A matcher whose configuration may change."""
+
+    def __init__(self, engine: Engine, now: datetime) -> None:
+        self.engine, self.now = engine, now
+        self.config: Configuration = waiting.grid()
+        self.seconds = 100.0  # of the clock that says how old a look is
+        self.matcher = Matcher(engine, lambda: self.config, lambda: now, Random(1))
+        self.matcher._freshness = Freshness(lambda: self.seconds)
+
+    def ask(self, asked: MatchRequest | None = None) -> Look:
+        [look] = self.matcher.serve([asked or _like(request(**at(LONG)))])
+        assert isinstance(look, Look)
+        return look
+
+    def put(self, asked: RequirementClass = EVERYWHERE, owner: str = "alice") -> int:
+        with database.writing(self.engine) as conn:
+            [job_id] = waiting.put(conn, self.now, asked=asked, owner=owner)
+        return job_id
+
+    @property
+    def tells_nothing(self) -> bool:
+        return self.matcher.in_vain("same") is not None
+
+
+def _like(asked: MatchRequest) -> MatchRequest:
+    return replace(asked, likeness="same")
+
+
+@pytest.fixture
+def world(engine: Engine, now: datetime) -> World:
+    return World(engine, now)
+
+
+def test_what_was_looked_at_in_vain_is_told_again(world: World) -> None:
+    assert not world.tells_nothing
+    assert not world.ask().claimed
+    assert world.tells_nothing
+    assert world.matcher.in_vain("another") is None
+
+
+def test_after_a_ring_it_is_looked_at_again(world: World) -> None:
+    world.ask()
+    job_id = world.put()
+    assert world.tells_nothing, "nobody has rung yet"
+    world.matcher.rung()
+    assert not world.tells_nothing
+    world.matcher.refresh()
+    assert not world.tells_nothing, "there is something"
+    assert [each.job_id for each in world.ask().claimed] == [job_id]
+
+
+def test_without_a_ring_the_next_look_at_the_feed_finds_it(world: World) -> None:
+    world.ask()
+    world.put()
+    world.matcher.refresh()
+    assert not world.tells_nothing
+
+
+def test_too_old_a_look_is_not_told_from(world: World) -> None:
+    world.ask()
+    world.seconds += 1
+    assert not world.tells_nothing
+
+
+def test_task_queues_that_come_and_do_not_fit_change_nothing(world: World) -> None:
+    world.ask()
+    world.put(replace(EVERYWHERE, sites=frozenset({"c.d.ch"})))
+    world.matcher.refresh()
+    assert world.tells_nothing
+    world.put(owner="bob")
+    world.matcher.refresh()
+    assert not world.tells_nothing
+
+
+def test_a_task_queue_that_was_emptied_is_nothing_again(world: World) -> None:
+    world.put()
+    look = world.ask()
+    assert look.claimed
+    assert not world.tells_nothing
+    world.matcher.settle([world.ask()])
+    world.ask()
+    assert world.tells_nothing
+
+
+def test_a_pool_that_gets_the_queue_has_it_looked_at_again(world: World) -> None:
+    with database.writing(world.engine) as conn:
+        pool = waiting.pool(conn, world.now, "p" * 64, config=world.config)
+    world.put(replace(EVERYWHERE, submit_pool=pool))
+    assert not world.ask().claimed
+    assert world.tells_nothing
+    with database.writing(world.engine) as conn:
+        waiting.remap(conn, world.now, pool, LONG, config=world.config)
+    world.matcher.refresh()
+    assert not world.tells_nothing
+    assert world.ask().claimed
+
+
+def test_another_configuration_has_it_looked_at_again(world: World) -> None:
+    world.ask()
+    world.config = waiting.grid(version=2)
+    assert not world.tells_nothing
+
+
+@pytest.mark.parametrize(
+    "said", [{"JobID": 1}, {"Site": ["A.B.ch", "Unknown.ch"]}, {**at(LONG), "Queue": "shut"}]
+)
+def test_what_more_decides_about_is_not_remembered(world: World, said: dict[str, object]) -> None:
+    [look] = world.matcher.serve([_like(request(**said))])
+    assert not (isinstance(look, Look) and look.claimed)
+    assert not world.tells_nothing
+
+
+@pytest.mark.parametrize("reason", ["limits", "banned"])
+def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reason: str) -> None:
+    """Limits, bans and throttles are looked at each time, and noted with the jobs that they hold back."""
+    if reason == "limits":
+        limit = "JobScheduling: {RunningLimit: {A.B.ch: {VO: {lhcb: 0}}}}"
+        world.config = waiting.grid(f"{waiting.GRID}\nOperations:\n  Defaults:\n    {limit}")
+    else:
+        ban = Ban(site="A.B.ch", reason="fire", author="alice", at=world.now, until=None)
+        with database.writing(world.engine) as conn:
+            bans.ban(conn, ban)
+    world.put()
+    assert (world.ask().refused, world.tells_nothing) == (reason, False)
+    assert (world.ask().refused, world.tells_nothing) == (reason, False)

@@ -1,0 +1,52 @@
+"""When what is remembered may be told without a look."""
+
+import pytest
+
+from matcher.freshness import Freshness
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def test_it_is_not_good_before_the_first_look_has_ended(time: Time) -> None:
+    freshness = Freshness(time)
+    assert not freshness.is_good
+    freshness.begin()
+    assert not freshness.is_good
+
+
+def test_a_look_is_good_for_a_second_from_its_beginning(time: Time) -> None:
+    freshness = Freshness(time)
+    begun = freshness.begin()
+    time.now += 0.75
+    freshness.end(begun)
+    assert freshness.is_good
+    time.now += 0.25
+    assert not freshness.is_good
+
+
+def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
+    freshness = Freshness(time)
+    freshness.end(freshness.begin())
+    freshness.ring()
+    assert not freshness.is_good
+    freshness.end(freshness.begin())
+    assert freshness.is_good
+
+
+def test_a_ring_during_a_look_may_be_for_what_that_did_not_see(time: Time) -> None:
+    freshness = Freshness(time)
+    begun = freshness.begin()
+    freshness.ring()
+    freshness.end(begun)
+    assert not freshness.is_good

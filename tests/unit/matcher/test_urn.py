@@ -1,0 +1,95 @@
+"""Drawing from all task queues what fits one resource: as the lottery has it, without looking at all."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matcher import lottery
+from matcher.lottery import LEAST
+from matcher.urn import Urn
+from taskqueue.classes import RequirementClass
+from taskqueue.task_queues import TaskQueue
+
+_ANY = RequirementClass(vo="lhcb", cpu_time=1)
+
+
+def _task_queue(number: int, *, priority: float, family: int) -> TaskQueue:
+    return TaskQueue(
+        task_queue_id=number,
+        class_id=number,
+        requirement_class=_ANY,
+        vo="lhcb",
+        owner="alice",
+        owner_group="lhcb_user",
+        priority=priority,
+        family=family,
+    )
+
+
+def _urn(task_queues: Sequence[TaskQueue]) -> Urn:
+    urn = Urn()
+    for each in task_queues:
+        urn.add(each)
+    return urn
+
+
+def test_what_fits_is_drawn_as_often_as_the_lottery_draws_it() -> None:
+    # Families of one, of a few and of many; members that weigh less than others; half of all fit.
+    some = [_task_queue(number, priority=1.0, family=1) for number in range(30)]
+    some += [_task_queue(100 + number, priority=2.0 + number, family=2) for number in range(4)]
+    some += [_task_queue(200 + number, priority=3.0, family=200 + number) for number in range(4)]
+    fitting = [each for each in some if each.task_queue_id % 2]
+    urn, chance, draws = _urn(some), Random(1), 8000
+    drawn = Counter(
+        found.task_queue_id
+        for _ in range(draws)
+        if (found := urn.draw(chance, lambda each: bool(each.task_queue_id % 2))) is not None
+    )
+    expected = Counter(next(lottery.order(fitting, chance)).task_queue_id for _ in range(draws))
+    assert drawn.keys() <= {each.task_queue_id for each in fitting}
+    for each in fitting:
+        both = drawn[each.task_queue_id] + expected[each.task_queue_id]
+        # Five standard deviations of the difference of two counts.
+        assert abs(drawn[each.task_queue_id] - expected[each.task_queue_id]) < 5 * both**0.5 + 1
+
+
+def test_where_nothing_fits_nothing_is_drawn() -> None:
+    assert _urn([]).draw(Random(1), lambda _: True) is None
+    assert _urn([_task_queue(1, priority=1.0, family=1)]).draw(Random(1), lambda _: False) is None
+
+
+def test_one_without_weight_is_drawn_if_it_is_alone() -> None:
+    found = _urn([_task_queue(1, priority=0.0, family=1)]).draw(Random(1), lambda _: True)
+    assert found is not None
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0, 7.0])), max_size=40
+    )
+)
+def test_after_any_coming_and_going_it_is_as_if_it_were_filled_anew(
+    steps: list[tuple[int, int, float]],
+) -> None:
+    urn, inside = Urn(), dict[int, TaskQueue]()
+    for number, family, priority in steps:
+        each = _task_queue(number, priority=priority, family=family)
+        if number not in inside:
+            inside[number] = each
+            urn.add(each)
+        elif priority:
+            urn.discard(inside.pop(number))
+        else:
+            urn.discard(inside[number])
+            inside[number] = replace(inside[number], priority=5.0)
+            urn.add(inside[number])
+    anew = _urn(list(inside.values()))
+    assert {family: len(those) for family, those in urn._members.items()} == {
+        family: len(those) for family, those in anew._members.items()
+    }
+    assert urn._heaviest == anew._heaviest
+    assert all(weight >= LEAST for weight in urn._heaviest.values())
