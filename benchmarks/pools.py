@@ -62,7 +62,7 @@ def _refreshed(
     flaws = list(_wrong(engine, config, new))
     line = _line("refresh, with commit", seconds, {**size, "in the database ms": _ms(of_database)})
     yield Result(values=line.values, flaws=flaws, targets={"refresh": seconds})
-    seconds, of_database = _cycle(engine, config, _NOW + timedelta(hours=1))
+    seconds, of_database = _cycle(engine, config, _NOW + timedelta(minutes=20))
     values = {**size, "in the database ms": _ms(of_database)}
     yield _line("refresh again, nothing is different", seconds, values)
 
@@ -73,7 +73,7 @@ def _changed(
     began = time.perf_counter()
     queue_classes(config, grid.VO)
     yield _line("queue classes of a new version", time.perf_counter() - began, size)
-    seconds, of_database = _cycle(engine, config, _NOW + timedelta(hours=1, minutes=1))
+    seconds, of_database = _cycle(engine, config, _NOW + timedelta(minutes=21))
     values = {**size, "in the database ms": _ms(of_database), "beside it ms": _ms(seconds - of_database)}
     line = _line("one queue changed", seconds, values)
     yield Result(values=line.values, flaws=list(_wrong(engine, config, new)))
