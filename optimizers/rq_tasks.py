@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Workshop:
-    """A worker's database and configuration. The processes that it forks find both read already."""
+    """A worker's database and configuration."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -33,7 +33,7 @@ _open: list[Workshop] = []
 
 
 def open_workshop(database_url: str) -> Workshop:
-    """Say where `optimize_jobs` of this process and its children finds the database."""
+    """Say where `optimize_jobs` of this process finds the database."""
     workshop = Workshop(database.connect(database_url, pool_size=2))
     _open[:] = [workshop]
     return workshop

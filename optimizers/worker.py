@@ -1,7 +1,8 @@
 """The RQ worker that runs the optimizers.
 
 RQ guarantees neither that a job runs nor that it runs once; the database decides. A worker that lost
-Redis while it was busy gives up, so this starts another one in its place.
+Redis while it was busy gives up, so this starts another one in its place. A job that ends the process is
+found out by the sweep; whatever started the process starts the next one.
 """
 
 import logging
@@ -12,13 +13,11 @@ from typing import Final
 
 from redis import Redis
 from redis.exceptions import RedisError
-from rq import Queue, Worker
-from rq.job import Job
+from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
 from optimizers import plugins, rq_tasks
 from optimizers.doorbell import QUEUE
-from optimizers.rq_tasks import Workshop
 from taskqueue import database
 from taskqueue.bells.bell import quietly
 from taskqueue.bells.redis_wire import RedisWire
@@ -33,19 +32,11 @@ _MAINTENANCE: Final = 30
 _PAUSE: Final = 2.0
 
 
-class _OptimizerWorker(Worker):
-    """Looks for a newer configuration before it forks, so that its children need not read it."""
+class _OptimizerWorker(SimpleWorker):
+    """Works without a fork for each batch: what one batch has found out helps the next."""
 
-    workshop: Workshop
     stopping: Event
     max_connection_wait_time = 5  # seconds between tries to reach Redis
-
-    def execute_job(self, job: Job, queue: Queue) -> None:
-        try:
-            self.workshop.refresh()
-        except database.UNAVAILABLE as error:
-            log.warning("the database is away: %s", error)
-        super().execute_job(job, queue)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         self.stopping.set()
@@ -61,14 +52,13 @@ def run(database_url: str, redis_url: str, *, burst: bool = False) -> None:
         burst: End when nothing is left to do.
     """
     workshop = rq_tasks.open_workshop(database_url)
-    # The processes that it forks are too short-lived for a bell with threads.
     database.ring_with(workshop.engine, quietly(RedisWire(redis_url)))
     plugins.installed()
     stopping = Event()
     while not stopping.is_set():
         _listen(stopping)
         try:
-            _work(workshop, redis_url, stopping, burst=burst)
+            _work(redis_url, stopping, burst=burst)
         except RedisError as error:
             log.warning("Redis is away: %s", error)
             if burst:
@@ -79,7 +69,7 @@ def run(database_url: str, redis_url: str, *, burst: bool = False) -> None:
         stopping.wait(_PAUSE)
 
 
-def _work(workshop: Workshop, redis_url: str, stopping: Event, *, burst: bool) -> None:
+def _work(redis_url: str, stopping: Event, *, burst: bool) -> None:
     with Redis.from_url(redis_url) as connection:
         worker = _OptimizerWorker(
             [QUEUE],
@@ -89,7 +79,7 @@ def _work(workshop: Workshop, redis_url: str, stopping: Event, *, burst: bool) -
             job_monitoring_interval=_MONITORING,
             maintenance_interval=_MAINTENANCE,
         )
-        worker.workshop, worker.stopping = workshop, stopping
+        worker.stopping = stopping
         worker.work(burst=burst, logging_level=None)
 
 

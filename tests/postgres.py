@@ -28,20 +28,37 @@ _numbers = itertools.count()
 class Postgres:
     """One server on a unix socket in `directory`, as a child of ours: it can be killed and started again."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, *, primary: "Postgres | None" = None
+    ) -> None:
+        """Make it.
+
+        Args:
+            directory: Its own, whose path is short.
+            settings: Of `postgresql.conf`.
+            primary: A running server that it is to be an asynchronous replica of.
+        """
         self.directory = directory
         self._settings = settings or {}
         self._data = directory / "data"
         self._server: subprocess.Popen[bytes] | None = None
         self._user: int | None = None  #: None: whoever runs the tests
         self._bin = _PACKAGE / "pginstall18" / "bin"
-        if os.geteuid() == 0:
+        if primary is not None:
+            self._bin, self._user = primary._bin, primary._user
+            if self._user is not None:
+                os.chown(directory, self._user, self._user)
+        elif os.geteuid() == 0:
             # PostgreSQL refuses root, and another user may not reach this environment: give it a copy.
             for part in (_PACKAGE, _PACKAGE.with_name(f"{_PACKAGE.name}.libs")):
                 shutil.copytree(part, directory / part.name, symlinks=True)
             self._bin = directory / _PACKAGE.name / "pginstall18" / "bin"
             self._user = _NOBODY
             os.chown(directory, _NOBODY, _NOBODY)
+        if primary is not None:
+            where = f"host={primary.directory} user=postgres"
+            self._run("pg_basebackup", "-D", str(self._data), "-R", "-d", where, "-c", "fast", "-X", "stream")
+            return
         self._run(
             "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"
         )
@@ -53,6 +70,33 @@ class Postgres:
         )
         if done.returncode:
             raise RuntimeError(f"{program} failed: {done.stderr}")
+
+    def dump(self, database: str, file: Path) -> None:
+        """A backup of one database, as `pg_dump` makes it."""
+        self._run("pg_dump", "-h", str(self.directory), "-U", "postgres", "-Fc", "-f", str(file), database)
+
+    def restore(self, database: str, file: Path) -> None:
+        """A database in the place of another, from a backup."""
+        self.execute(f"DROP DATABASE {database} WITH (FORCE)")
+        self.execute(f"CREATE DATABASE {database}")
+        self._run("pg_restore", "-h", str(self.directory), "-U", "postgres", "-d", database, str(file))
+
+    def fall_behind(self) -> None:
+        """Receive nothing more from the primary."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        self._wait_until("SELECT NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)")
+
+    def promote(self) -> None:
+        """Become a primary, with what was received."""
+        self.execute("SELECT pg_promote()")
+        self._wait_until("SELECT NOT pg_is_in_recovery()")
+
+    def _wait_until(self, question: str) -> None:
+        deadline = time.monotonic() + 60
+        while not self.ask(question):
+            assert time.monotonic() < deadline, question
+            time.sleep(0.01)
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
@@ -119,8 +163,15 @@ class Postgres:
             self._server.wait(60)
             self._server = None
 
+    def ask(self, question: str) -> object:
+        """The one value of an answer."""
+        with self._session() as connection:
+            row = connection.execute(question).fetchone()
+        return row and row[0]
+
+    def _session(self) -> "psycopg.Connection[tuple[object, ...]]":
+        return psycopg.connect(host=str(self.directory), user="postgres", dbname="postgres", autocommit=True)
+
     def execute(self, statement: str) -> None:
-        with psycopg.connect(
-            host=str(self.directory), user="postgres", dbname="postgres", autocommit=True
-        ) as connection:
+        with self._session() as connection:
             connection.execute(statement)

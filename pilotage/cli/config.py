@@ -7,6 +7,7 @@ from pilotage.cli import (
     config_dirac,
     config_edit,
     config_export,
+    config_factory,
     config_import,
     config_preview,
     config_show,
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
     imports = typer.Typer(help="Bring descriptions of other systems into the tree.")
     imports.command("classad")(config_import.classad)
     imports.command("dirac")(config_dirac.dirac)
+    imports.command("osg")(config_factory.osg)
     commands.add_typer(imports, name="import")
     exports = typer.Typer(help="Say the tree in the words of other systems.")
     exports.command("classad")(config_export.classad)

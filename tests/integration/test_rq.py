@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from rq import Queue
+from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine
 
@@ -145,12 +146,14 @@ def test_a_worker_that_comes_late_after_the_sweep_does_nothing_twice(
     store_grid(engine, now)
     workers.slow.touch()
     ids = submit(engine, grid(), now, *([JOB] * 20))
-    process = workers.start()
+    workers.start()
     RedisDoorbell(redis_server.url).ring(ids)
     until(workers.began.exists, "the beginning of the batch")
     assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 20
     workers.slow.unlink()
-    until(lambda: not psutil.Process(process.pid).children(), "the end of the batch")
+    with redis_server.client() as client:
+        started = StartedJobRegistry(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
+        until(lambda: not started.get_job_ids(cleanup=False), "the end of the batch")
     assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
 
 

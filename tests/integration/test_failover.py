@@ -1,0 +1,209 @@
+"""An asynchronous replica is promoted under load: what it had not received is lost, nothing is doubled."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, select
+
+from matcher.claimer import Claimer
+from matcher.requests import Caller
+from requirements.errors import PilotageError
+from taskqueue import database, handover, lost, recovery
+from taskqueue.claims import Claimed
+from taskqueue.errors import LeaseNotFound
+from taskqueue.handover import Finish
+from taskqueue.states import JobStatus
+from taskqueue.tables import attempts, jobs
+from tests import waiting
+from tests.postgres import Postgres
+from tests.waiting import request, until
+
+LEASE = timedelta(minutes=5)
+DONE = Finish(status="Done", exit_code=0)
+_PILOTS = 6
+
+
+@pytest.fixture
+def primary(short_directory: Path) -> Iterator[Postgres]:
+    directory = short_directory / "primary"
+    directory.mkdir()
+    with ExitStack() as stack:
+        server = Postgres(directory)
+        stack.callback(server.stop)
+        server.start()
+        server.execute("CREATE DATABASE pilotage")
+        yield server
+
+
+@pytest.fixture
+def replica(short_directory: Path, primary: Postgres) -> Iterator[Postgres]:
+    database.upgrade(primary.url("pilotage"))
+    directory = short_directory / "replica"
+    directory.mkdir()
+    with ExitStack() as stack:
+        server = Postgres(directory, primary=primary)
+        stack.callback(server.stop)
+        server.start()
+        yield server
+
+
+@pytest.fixture
+def engine(primary: Postgres, replica: Postgres) -> Iterator[Engine]:
+    """As operators write it: whichever of the two takes writes."""
+    hosts = f"{primary.directory},{replica.directory}"
+    url = f"postgresql://postgres@/pilotage?host={hosts}&target_session_attrs=read-write"
+    engine = database.connect(url)
+    yield engine
+    engine.dispose()
+
+
+class _Load:
+    """Pilots that ask for jobs again and again, while they are let."""
+
+    def __init__(self, claimer: Claimer) -> None:
+        self._claimer = claimer
+        self._open = threading.Event()
+        self._ended = threading.Event()
+        self._asking: Counter[int] = Counter()
+        self.given: list[Claimed] = []
+        self._threads = [threading.Thread(target=self._live, args=(number,)) for number in range(_PILOTS)]
+
+    def start(self) -> None:
+        self._open.set()
+        for thread in self._threads:
+            thread.start()
+
+    def pause(self) -> None:
+        """Let nobody ask, and wait for those who have."""
+        self._open.clear()
+        until(lambda: not any(self._asking.values()), 60)
+
+    def go_on(self) -> None:
+        self._open.set()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._open.set()
+        for thread in self._threads:
+            thread.join()
+
+    def until_more(self, count: int) -> None:
+        wanted = len(self.given) + count
+        until(lambda: len(self.given) >= wanted, 60)
+
+    def _live(self, number: int) -> None:
+        caller = Caller(subject=f"pilot {number}", vos=frozenset({"lhcb"}))
+        while self._open.wait() and not self._ended.is_set():
+            self._asking[number] = 1
+            if self._open.is_set():
+                self._ask(caller)
+            self._asking[number] = 0
+
+    def _ask(self, caller: Caller) -> None:
+        try:
+            answer = self._claimer.submit(request(caller=caller)).future.result(60)
+        except (PilotageError, *database.UNAVAILABLE):
+            return  # as a pilot that got a 503
+        self.given.extend(answer.matches)
+
+
+@pytest.fixture
+def load(engine: Engine, now: datetime) -> Iterator[_Load]:
+    claimer = Claimer(engine, waiting.matcher(engine, now))
+    claimer.start()
+    load = _Load(claimer)
+    yield load
+    load.end()
+    claimer.stop()
+
+
+def _put(engine: Engine, now: datetime, count: int) -> list[int]:
+    with database.writing(engine) as conn:
+        return waiting.put(conn, now, count)
+
+
+def _known(engine: Engine) -> tuple[set[int], set[str]]:
+    """The jobs and the leases that the database knows."""
+    with database.reading(engine) as conn:
+        found = conn.execute(select(jobs.c.job_id)).scalars().all()
+        leases = conn.execute(select(attempts.c.lease)).scalars().all()
+    return set(found), set(leases)
+
+
+def _finish(engine: Engine, given: Sequence[Claimed], now: datetime) -> list[Claimed]:
+    """The pilots end their jobs, without a word before; those that are told that nobody knows them."""
+    refused: list[Claimed] = []
+    for each in given:
+        with database.writing(engine) as conn:
+            try:
+                handover.heartbeat(conn, each.lease, lease_time=LEASE, now=now)
+                handover.start(conn, each.lease, lease_time=LEASE, now=now)
+                handover.finish(conn, each.lease, DONE, now=now)
+            except LeaseNotFound:
+                refused.append(each)
+    return refused
+
+
+def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
+    engine: Engine, primary: Postgres, replica: Postgres, load: _Load, now: datetime
+) -> None:
+    received = _put(engine, now, 150)
+    load.start()
+    load.until_more(20)
+    replica.fall_behind()
+    load.until_more(20)
+    not_received = _put(engine, now, 20)
+    load.until_more(20)
+    primary.kill()  # whoever asks at this moment gets no answer
+    load.pause()
+    replica.promote()
+
+    with database.writing(engine) as conn:
+        done = recovery.recover(conn, now=now + timedelta(minutes=1))
+    known_jobs, known_leases = _known(engine)
+    before = list(load.given)
+    unknown = [each for each in before if each.lease not in known_leases]
+    assert unknown, "the test is about claims that are lost"
+    assert len(unknown) < len(before), "and about those that are not"
+    assert known_jobs == set(received), "jobs that were received are there, the others are not"
+    assert done.quarantined == len(known_leases)
+
+    # The same matcher lives on.
+    load.go_on()
+    until(lambda: not _left(engine), 60)
+    load.pause()
+    [new] = _put(engine, now, 1)
+    load.go_on()
+    until(lambda: load.given[-1].job_id == new, 60)
+    assert new > max(not_received)
+
+    handed_out = Counter((each.job_id, each.epoch) for each in load.given)
+    assert handed_out.most_common(1)[0][1] == 1, "no attempt has the number of another"
+    again = Counter(each.job_id for each in load.given)
+    lost_jobs = {each.job_id for each in unknown}
+    assert {job_id for job_id, times in again.items() if times > 1} == lost_jobs & known_jobs
+
+    refused = _finish(engine, load.given, now + timedelta(minutes=2))
+    assert {each.lease for each in refused} == {each.lease for each in unknown}
+    _nobody_is_orphaned(engine, load, now)
+
+
+def _left(engine: Engine) -> list[int]:
+    with database.reading(engine) as conn:
+        return waiting.left(conn)
+
+
+def _nobody_is_orphaned(engine: Engine, load: _Load, now: datetime) -> None:
+    """What was claimed without an answer comes back when its time is over; all else is done."""
+    with database.writing(engine) as conn:
+        answered = {each.lease for each in load.given}
+        open_ones = conn.execute(select(attempts.c.lease).where(attempts.c.closed_at.is_(None))).scalars()
+        assert answered.isdisjoint(open_ones)
+        unanswered = lost.expire_leases(conn, now=now + timedelta(days=1))
+        statuses = conn.execute(select(jobs.c.job_id, jobs.c.status)).all()
+    assert {row.job_id for row in statuses if row.status != JobStatus.DONE} == set(unanswered)

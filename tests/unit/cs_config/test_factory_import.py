@@ -1,0 +1,68 @@
+import pytest
+
+from cs_config import factory_import
+from cs_config.errors import ConfigError
+from cs_config.live import NOTHING
+
+FACTORY = """
+<glidein factory_name="gfactory">
+  <entries>
+    <entry name="CMSHTPC_T3_TW_TIDC" enabled="True" gatekeeper="ce1.example.tw ce1.example.tw:9619"
+           gridtype="condor" rsl="(queue=long)(jobtype=single)">
+      <config><max_jobs><per_entry glideins="5000" held="10" idle="500"/></max_jobs></config>
+      <attrs>
+        <attr name="GLIDEIN_CPUS" value="8"/>
+        <attr name="GLIDEIN_MaxMemMBs" value="64000"/>
+        <attr name="GLIDEIN_Max_Walltime" value="259200"/>
+        <attr name="GLIDEIN_Site" value="ASGC"/>
+        <attr name="GLIDEIN_Country" value="TW"/>
+        <attr name="GLIDEIN_Supported_VOs" value="CMS, OSGVO"/>
+        <attr name="GLIDEIN_CMSSite" value="T3_TW_TIDC"/>
+        <attr name="GLIDEIN_ResourceName" value="TIDC"/>
+      </attrs>
+    </entry>
+    <entry name="LIGO_TW" enabled="False" gatekeeper="https://arc.example.tw:443/arex" gridtype="arc">
+      <attrs><attr name="GLIDEIN_CPUS" value="4"/></attrs>
+    </entry>
+    <entry name="Second" enabled="False" gatekeeper="https://ce1.example.tw:2811/arex" gridtype="arc">
+      <attrs><attr name="GLIDEIN_Site" value="ASGC"/><attr name="GLIDEIN_Country" value="TW"/></attrs>
+    </entry>
+  </entries>
+</glidein>
+"""
+
+
+def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
+    found = factory_import.propose(NOTHING, FACTORY, "factory.xml")
+    config = found.proposal.after
+    first, second = config.addresses
+    assert str(first) == "OSG.ASGC.tw/ce1.example.tw/CMSHTPC_T3_TW_TIDC"
+    assert config.tree["Resources"]["Sites"]["OSG.ASGC.tw"]["Country"] == "TW"
+    assert dict(config.values(first, "cms")) == {
+        "Name": "ASGC",
+        "Country": "TW",
+        "CEType": "HTCondorCE",
+        "NumberOfProcessors": 8,
+        "MaxRAM": 64000,
+        "maxWallClockTime": 259200,
+        "VO": ("cms", "osgvo"),
+        "SiteName": "T3_TW_TIDC",
+        "BatchQueue": "long",
+        "MaxTotalJobs": 5000,
+        "MaxWaitingJobs": 500,
+        "Enabled": True,
+    }
+    assert config.usable(first, "osgvo")
+    assert not config.usable(second, "osgvo")
+    assert {note.path: note.message.partition(":")[0] for note in found.notes} == {
+        "entry CMSHTPC_T3_TW_TIDC": "not carried over",
+        "entry 'LIGO_TW'": "not carried over",
+    }
+    again = factory_import.propose(config, FACTORY, "factory.xml")
+    assert again.proposal.differences == ()
+
+
+@pytest.mark.parametrize("text", ["", "<glidein>", "<glidein/>", "name: x"])
+def test_what_is_no_factory_is_refused(text: str):
+    with pytest.raises(ConfigError, match=r"f\.xml"):
+        factory_import.propose(NOTHING, text, "f.xml")
