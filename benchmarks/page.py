@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import plots, results, targets
 from benchmarks.results import Kept
+from benchmarks.targets import TARGETS
 
 PAGE = Path("docs/operator/performance.md")
 _PART = re.compile(r"(<!-- bench: (\S+) -->\n).*?(<!-- bench end -->)", re.DOTALL)
@@ -35,9 +36,9 @@ def filled(page: str, contents: Mapping[str, str]) -> str:
 
 def parts(kept: Sequence[Kept]) -> dict[str, str]:
     """What stands at each mark: `targets`, `machine`, and the table of each benchmark."""
-    found = {each.name: markdown([result.values for result in each.results]) for each in kept}
+    found = {each.name: "\n".join(_shown(each)) for each in kept}
     measured = [result for each in kept for result in each.results]
-    judged = targets.verdicts(measured, [each.name for each in kept])
+    judged = targets.verdicts(measured, [target.benchmark for target in TARGETS.values()])
     return found | {
         "targets": markdown([verdict.row() for verdict in judged]),
         "machine": "\n".join(_machines(kept)),
@@ -49,6 +50,13 @@ def markdown(rows: Sequence[Mapping[str, object]]) -> str:
     columns = results.columns(rows)
     lines = [columns, ["---" if column == "what" else "--:" for column in columns], *results.rows(rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _shown(kept: Kept) -> Iterator[str]:
+    """The plots of a benchmark and its table."""
+    for name in dict.fromkeys(point.plot for result in kept.results for point in result.points):
+        yield f"![{plots.PLOTS[name].title}]({PAGE.stem}/{name}.svg)\n"
+    yield markdown([result.values for result in kept.results])
 
 
 def _machines(kept: Sequence[Kept]) -> Iterator[str]:

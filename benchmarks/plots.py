@@ -26,7 +26,13 @@ PLOTS: Mapping[str, Plot] = {
     "match-clients": Plot(title="Matches over HTTP by clients", x="clients", y="matches/s", log_y=False),
     "match-dirac": Plot(title="Beside DIRAC's TaskQueueDB", x="task queues", y="matches/s"),
     "nothing": Plot(title="Refusals by clients", x="clients", y="answers/s", log_y=False),
-    "submit": Plot(title="Submission until Waiting", x="jobs a call", y="jobs/s", log_y=False),
+    "submit": Plot(
+        title="Submission until Waiting",
+        x="RQ workers; 0: optimizers in the service",
+        y="jobs/s",
+        log_x=False,
+        log_y=False,
+    ),
     "pools": Plot(title="Pools", x="pools", y="seconds"),
     "mixed": Plot(title="One hour of a large VO: latency", x="share of requests", y="ms", log_x=False),
     "cost": Plot(title="CPU time of a job's life", x="waiting jobs", y="ms of CPU a job", log_y=False),
@@ -46,7 +52,7 @@ def _draw(name: str, points: Sequence[Point]) -> Path:
     import matplotlib as mpl  # takes a second, and only those who draw need it
     from matplotlib.figure import Figure
 
-    plot, path = PLOTS.get(name, Plot(title=name, x="", y="")), DIRECTORY / f"{name}.svg"
+    plot, path = PLOTS[name], DIRECTORY / f"{name}.svg"
     # Text stays text, and the same numbers give the same file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -57,6 +63,9 @@ def _draw(name: str, points: Sequence[Point]) -> Path:
         axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
         if plot.log_x:
             axes.set_xscale("log")
+            where = sorted({point.x for point in points})
+            axes.set_xticks(where, [f"{x:,.0f}" for x in where])
+            axes.set_xticks([], minor=True)
         if plot.log_y:
             axes.set_yscale("log")
         else:

@@ -18,7 +18,7 @@ from matcher.candidates import by_and_by, in_order, size
 from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
-from matcher.errors import UnknownQueue
+from matcher.errors import UnknownQueue, Unserved
 from matcher.freshness import Begun, Freshness
 from matcher.gate import LIMITS, Gate
 from matcher.idle import Vain
@@ -95,14 +95,35 @@ class Matcher:
         """
         first = _firsts(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
+        was_fresh = self._memory.news.is_fresh
+        found = self._look(unique, fresh=was_fresh)
+        if was_fresh and (vain := [each for each in unique if _is_nothing(found[id(each)])]):
+            found = found | self._look_again(vain, found)
+        return [found[id(batch[number])] for number in first]
+
+    def _look_again(self, requests: Sequence[MatchRequest], before: Found) -> Found:
+        """With all that is known now, for those who got nothing of what was known a moment ago."""
+        try:
+            found = self._look(requests, fresh=False)
+        except Exception as error:  # whatever it is, what others have got has to be delivered
+            if len(requests) == len(before):
+                raise
+            return {id(request): Unserved(error) for request in requests}
+        return {number: _with_emptied(look, before[number]) for number, look in found.items()}
+
+    def _look(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Found:
+        """What each gets, by what is known now; `fresh`: by what was known a moment ago."""
         now, since = self._clock(), self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
-            found = self._found(reading, unique, now, since)
+            view = self._view(reading, now, since, fresh=fresh)
+            found = {id(request): self._prepare(view, request) for request in requests}
+            if not fresh:
+                found |= _answered_before(view, requests, found)
         wishes = [each for each in found.values() if isinstance(each, Wish)]
         # The claim goes by the newest configuration.
         claimed = self._claims.make(wishes, config=self._config(), now=now)
         self._note_served(wishes, claimed, now)
-        return [_outcome(found, claimed, batch[number]) for number in first]
+        return {number: each for number, each in found.items() if not isinstance(each, Wish)} | claimed
 
     def rung(self) -> None:
         """There is something new in the feed: until it has been read, nothing is told from memory."""
@@ -115,25 +136,6 @@ class Matcher:
         remembered by the database only.
         """
         return self._memory.in_vain(likeness, self._config()) if self._freshness.is_good else None
-
-    def _found(
-        self, reading: Reading, requests: Sequence[MatchRequest], now: datetime, since: Begun
-    ) -> dict[int, Wish | Look | PilotageError]:
-        """What each comes down to; who would get nothing is looked at again with what is known now."""
-        was_fresh = self._memory.news.is_fresh
-        view = self._view(reading, now, since, fresh=was_fresh)
-        found = {id(request): self._prepare(view, request) for request in requests}
-        vain = [request for request in requests if not isinstance(found[id(request)], Wish)]
-        if vain and was_fresh:
-            view = self._view(reading, now, since)
-            found |= {id(request): self._prepare(view, request) for request in vain}
-        # A wish finds out by itself whether it was answered before.
-        if keyed := [each for each in vain if each.request_id is not None]:
-            given = claiming.given_before(view.conn, keyed)
-            for request in keyed:
-                if held := given.get(claiming.key_of(request)):
-                    found[id(request)] = Look(claimed=held)
-        return found
 
     def settle(self, looks: Sequence[Look | PilotageError]) -> None:
         """Stop trying task queues that turned out to be empty."""
@@ -399,10 +401,27 @@ def _firsts(batch: Sequence[MatchRequest]) -> list[int]:
     ]
 
 
-def _outcome(
-    found: Mapping[int, Wish | Look | PilotageError],
-    claimed: Found,
-    request: MatchRequest,
-) -> Look | PilotageError:
-    outcome = found[id(request)]
-    return claimed[id(request)] if isinstance(outcome, Wish) else outcome
+def _answered_before(
+    view: View, requests: Sequence[MatchRequest], found: Mapping[int, Wish | Look | PilotageError]
+) -> Found:
+    """The answers that were given to those who would get none now; a wish finds out by itself."""
+    keyed = [
+        each for each in requests if each.request_id is not None and not isinstance(found[id(each)], Wish)
+    ]
+    given = claiming.given_before(view.conn, keyed) if keyed else {}
+    return {
+        id(request): Look(claimed=held) for request in keyed if (held := given.get(claiming.key_of(request)))
+    }
+
+
+def _is_nothing(look: Look | PilotageError) -> bool:
+    """Whether somebody who knows more may get something."""
+    if isinstance(look, Look):
+        return not (look.claimed or look.in_other_hands)
+    return not isinstance(look, Unserved)
+
+
+def _with_emptied(look: Look | PilotageError, before: Look | PilotageError) -> Look | PilotageError:
+    if isinstance(look, Look) and isinstance(before, Look):
+        return replace(look, emptied=look.emptied | before.emptied)
+    return look

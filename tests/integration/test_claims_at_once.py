@@ -1,0 +1,259 @@
+"""Claims of one statement: how often they go to the server, what they refuse, what a break leaves."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, Engine, event, func, select, text
+from sqlalchemy.exc import OperationalError
+
+from matcher.claimer import Claimer, Ticket
+from matcher.claiming import Look
+from matcher.matcher import Matcher
+from matcher.requests import Caller, MatchRequest
+from requirements.errors import PilotageError
+from taskqueue import attempts, bans, database, jobs, pilots, quick_claims
+from taskqueue.bans import Ban
+from taskqueue.claims import Allotment, Holder, Place, Want
+from taskqueue.quick_claims import Ask, Outcome
+from taskqueue.states import JobStatus
+from taskqueue.tables import attempts as attempts_table
+from taskqueue.tables import match_requests
+from tests import waiting
+from tests.waiting import request
+
+HERE = Place(site="A.B.ch", ce="ce1", queue="long")
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[Engine]:
+    engine = database.connect(postgres_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def matcher(engine: Engine, now: datetime) -> Matcher:
+    return waiting.matcher(engine, now)
+
+
+def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
+    with database.writing(engine) as conn:
+        return waiting.put(conn, now, count, **about)  # type: ignore[arg-type]
+
+
+def _ids(looks: list[Look | PilotageError]) -> list[list[int]]:
+    return [[each.job_id for each in look.claimed] for look in looks if isinstance(look, Look)]
+
+
+@contextmanager
+def _statements(engine: Engine) -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def note(_conn: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(engine, "before_cursor_execute", note)
+
+
+def _ask(task_queue: int, number: int = 0, *, request_id: str | None = None, site: str = "A.B.ch") -> Ask:
+    return Ask(
+        want=Want(task_queue_id=task_queue, count=1, place=Place(site=site), has_pool=False),
+        holder=Holder(subject=f"pilot{number}", stamp=None, lease_time=timedelta(minutes=5)),
+        lease=f"lease{number}",
+        allotment=Allotment(processors=1),
+        request_id=request_id,
+    )
+
+
+@pytest.mark.parametrize("pilots_at_once", [1, 64])
+def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
+    engine: Engine, now: datetime, matcher: Matcher, pilots_at_once: int
+) -> None:
+    _put(engine, now, 100)
+    _put(engine, now, 100, owner="bob")
+    matcher.serve([request()])
+    with _statements(engine) as seen:
+        looks = matcher.serve([request(request_id=str(number)) for number in range(pilots_at_once)])
+    assert len(seen) == 1
+    assert all(len(ids) == 1 for ids in _ids(looks))
+    given = [ids[0] for ids in _ids(looks)]
+    assert len(set(given)) == pilots_at_once
+
+
+def test_jobs_that_come_late_are_found_before_nothing_is_said(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    _put(engine, now)
+    _put(engine, now, owner="bob")
+    for _ in range(3):
+        matcher.settle(matcher.serve([request()]))
+    with database.reading(engine) as conn:
+        assert waiting.occupied(conn) == set(), "what comes now has to be told"
+    with engine.connect() as other, other.begin() as transaction:
+        [job_id] = waiting.put(other, now)
+        assert _ids(matcher.serve([request()])) == [[]], "it is not committed"
+        _put(engine, now, owner="bob")  # a later one, visible first
+        assert len(_ids(matcher.serve([request()]))[0]) == 1
+        transaction.commit()
+    assert _ids(matcher.serve([request()])) == [[job_id]]
+
+
+def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, matcher: Matcher) -> None:
+    low = _put(engine, now, 2, priority=1.0)
+    high = _put(engine, now, 1, priority=9.0)
+    with database.writing(engine) as conn:
+        pilots.seen(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
+    caller = Caller(subject="pilot", vos=frozenset({"lhcb"}), stamp="stamp")
+    asked = [
+        request(caller=caller, request_id=str(number), Site="A.B.ch", GridCE="ce1", Queue="long")
+        for number in range(2)
+    ]
+    looks = matcher.serve(asked)
+    given = [each for look in looks if isinstance(look, Look) for each in look.claimed]
+    assert {each.job_id for each in given} == {high[0], low[0]}
+    with database.reading(engine) as conn:
+        assert waiting.left(conn) == [low[1]]
+        for each in given:
+            attempt = attempts.get(conn, each.lease)
+            assert (attempt.job_id, attempt.epoch, attempt.holder) == (each.job_id, 1, "pilot")
+            assert (attempt.site, attempt.ce, attempt.queue, attempt.stamp) == (
+                HERE.site,
+                HERE.ce,
+                HERE.queue,
+                "stamp",
+            )
+            assert attempt.lease_expires_at == each.lease_expires_at == now + timedelta(minutes=5)
+            assert jobs.get(conn, each.job_id).status is JobStatus.MATCHED
+            assert each.description["JobID"] == each.job_id
+        assert pilots.get(conn, "stamp").jobs == 2
+    assert _ids(matcher.serve(asked)) == [[each.job_id] for each in given], "said again: the same answer"
+
+
+@pytest.mark.parametrize("how_many", [1, 3])
+def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
+    engine: Engine, now: datetime, how_many: int
+) -> None:
+    job_ids = _put(engine, now, 5)
+    with database.writing(engine) as conn:
+        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        bans.ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+    asks = [_ask(task_queue, number) for number in range(how_many)]
+    allowed = _ask(task_queue, 9, site="C.D.ch")
+    with database.each_alone(engine) as conn:
+        assert [each.claimed for each in quick_claims.claim(conn, asks, now=now)] == [None] * how_many
+        [*nothing, given] = quick_claims.claim(conn, [*asks, allowed], now=now)
+    assert [each.claimed for each in nothing] == [None] * how_many
+    assert given.claimed is not None
+
+
+def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now: datetime) -> None:
+    job_ids = _put(engine, now, 3)
+    with database.reading(engine) as conn:
+        task_queue = waiting.task_queue_of(conn, job_ids[0])
+    with database.each_alone(engine) as conn:
+        [first] = quick_claims.claim(conn, [_ask(task_queue, request_id="r")], now=now)
+        again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
+        [repeated, other] = quick_claims.claim(conn, again, now=now)
+    assert first.claimed is not None
+    assert (repeated.claimed, repeated.repeated) == (None, True)
+    assert other.claimed is not None, "another pilot's request of the same name"
+
+
+def test_what_the_statement_cannot_take_fails_its_own_request_only(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    _put(engine, now, 3)
+    claimer = Claimer(engine, matcher)
+    bad = Ticket(request=request(caller=Caller(subject="nul\0", vos=frozenset({"lhcb"}))))
+    good = [Ticket(request=request()) for _ in range(2)]
+    claimer._turn([good[0], bad, good[1]])
+    assert all(each.future.result(0).matches for each in good)
+    assert bad.future.exception(0) is not None
+
+
+def _lost() -> OperationalError:
+    cause = psycopg.OperationalError("the connection is lost")
+    return OperationalError("WITH", {}, cause, connection_invalidated=True)
+
+
+def _open_attempts(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        open_ = select(func.count()).where(attempts_table.c.closed_at.is_(None))
+        return conn.scalar(open_) or 0
+
+
+def test_a_claim_that_nobody_heard_of_goes_back(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = _put(engine, now)
+    claim = quick_claims.claim
+
+    def cut_off(conn: Connection, asks: Sequence[Ask], *, now: datetime) -> None:
+        claim(conn, asks, now=now)  # it is committed
+        raise _lost()
+
+    monkeypatch.setattr(quick_claims, "claim", cut_off)
+    claimer = Claimer(engine, matcher)
+    lost = Ticket(request=request(request_id="r"))
+    claimer._turn([lost])
+    assert isinstance(lost.future.exception(0), OperationalError)
+    assert _open_attempts(engine) == 1
+    monkeypatch.undo()
+    again = Ticket(request=request(request_id="r"))
+    claimer._turn([again])
+    assert [each.job_id for each in again.future.result(0).matches] == [job_id]
+    assert _open_attempts(engine) == 1
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(func.count()).select_from(match_requests)) == 1
+
+
+def test_what_was_claimed_before_the_database_went_away_is_delivered(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now)
+    both: list[MatchRequest] = [request(), request()]
+    claim = quick_claims.claim
+    calls: list[int] = []
+
+    def once(conn: Connection, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
+        calls.append(len(asks))
+        if len(calls) > 1:
+            raise _lost()
+        return claim(conn, asks, now=now)
+
+    _put(engine, now, owner="bob")
+    matcher.refresh()
+    with database.writing(engine) as conn:  # one of the task queues is empty, and nobody knows
+        conn.execute(text("DELETE FROM waiting_jobs WHERE job_id = (SELECT max(job_id) FROM waiting_jobs)"))
+    monkeypatch.setattr(quick_claims, "claim", once)
+    looks = matcher.serve(both)
+    assert sum(map(len, _ids(looks))) == 1
+
+
+def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilot(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    job_ids = _put(engine, now, 20)
+    matcher.serve([])
+    claimer = Claimer(engine, matcher)
+    claimer.start()
+    with engine.connect() as rival, rival.begin() as transaction:
+        # Every claim has to write here: all of them stand still until the lock goes.
+        rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
+        tickets = [claimer.submit(request(seconds=0.5)) for _ in range(10)]
+        errors = [ticket.future.exception for ticket in tickets]
+        waiting.until(lambda: all(ticket.request.deadline < time.monotonic() for ticket in tickets))
+        transaction.rollback()
+    assert all(error(20) is not None for error in errors)
+    late = claimer.submit(request())
+    [match] = late.future.result(20).matches
+    claimer.stop()
+    assert _open_attempts(engine) == 1
+    with database.reading(engine) as conn:
+        assert waiting.left(conn) == [each for each in job_ids if each != match.job_id]
