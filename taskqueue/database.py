@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from alembic import command
@@ -152,6 +153,7 @@ class SchemaState:
 
     current: str | None  #: None: the database is empty
     head: str
+    is_newer: bool = False  #: a later release has upgraded it: this one goes on, until it is upgraded too
 
     @property
     def is_current(self) -> bool:
@@ -162,23 +164,35 @@ class SchemaState:
 def upgrade(url: str) -> None:
     """Bring the schema to this program's revision, whole or not at all; any number may try at once.
 
-    Migrations expand first and contract a release later: release n runs on the schema of n and n+1.
+    Migrations expand first and contract a release later: release n runs on the schema of n and n+1, and
+    leaves the newer one as it is.
     """
     engine = connect(url, pool_size=1, busy_timeout=600)
     try:
         with writing(engine) as conn:
             _wait_for_other_upgrades(conn)
-            command.upgrade(_alembic(conn), "head")
+            if not _state(conn).is_newer:
+                command.upgrade(_alembic(conn), "head")
     finally:
         engine.dispose()
 
 
 def schema_state(engine: Engine) -> SchemaState:
     """Compare the database's revision with the program's."""
-    head = ScriptDirectory.from_config(_alembic()).as_revision_number("head")
     with reading(engine) as conn:
-        current = MigrationContext.configure(conn).get_current_revision()
-    return SchemaState(current=current, head=str(head))
+        return _state(conn)
+
+
+def _state(conn: Connection) -> SchemaState:
+    known = _revisions()
+    current = MigrationContext.configure(conn).get_current_revision()
+    return SchemaState(current=current, head=known[0], is_newer=current is not None and current not in known)
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """Those of this program, the newest first."""
+    return tuple(each.revision for each in ScriptDirectory.from_config(_alembic()).walk_revisions())
 
 
 def _wait_for_other_upgrades(conn: Connection) -> None:

@@ -25,6 +25,7 @@ Resources:
 Operations:
   Defaults:
     JobDescription: {Memory: {type: number, resource: MaxRAM, min: 1}}
+    Limits: {WaitingJobsPerOwner: 100000000, WaitingJobsPerVO: 100000000}
 Registry:
   VO: {cms: {}}
   Groups: {cms_user: {VO: cms}}
@@ -113,6 +114,7 @@ def fill(engine: Engine, directory: Path, *, waiting: int, finished: int) -> Non
         live(service, CLASSES, finish=False)
     with database.writing(engine) as conn:
         conn.execute(text("SET LOCAL statement_timeout = 0"))
+        conn.execute(text("SET LOCAL session_replication_role = replica"))  # copies refer to what there is
         _copy_over(conn, over, finished // CLASSES)
         _copy_waiting(conn, waiting // CLASSES)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:

@@ -8,7 +8,7 @@ import sys
 
 from examples.servers import slurm
 from examples.servers.debian import Suite, install
-from tests import pgbouncer, torque
+from tests import balancers, pgbouncer, torque
 
 SUITES = {
     "slurm": slurm.SUITE,
@@ -34,6 +34,8 @@ SUITES = {
         packages=("openssh-server", "openssh-client"),
     ),
     "pgbouncer": pgbouncer.SUITE,
+    "haproxy": balancers.HAPROXY,
+    "nginx": balancers.NGINX,
 }
 #: Where nothing may be left out a suite that is not ready fails.
 ALL_OF_THEM = os.environ.get("CI") == "true" or "PILOTAGE_TEST_ALL" in os.environ

@@ -14,6 +14,7 @@ from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import Settings
 from requirements.errors import PilotageError
 from taskqueue import agent_cycles, database, installation, postgresql
+from taskqueue.database import SchemaState
 
 #: The oldest PostgreSQL that has all we use.
 _POSTGRESQL = 130000
@@ -36,11 +37,9 @@ def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield from _way(engine, settings)
             yield Finding(subject=subject, health=Health.GOOD, message=databases.shown(settings.database_url))
             state = database.schema_state(engine)
-            if not state.is_current:
-                message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"
-                yield Finding(subject="schema", health=Health.BAD, message=message)
+            yield _schema(state)
+            if not (state.is_current or state.is_newer):
                 return
-            yield Finding(subject="schema", health=Health.GOOD, message=f"revision {state.head}")
             yield _history(engine, settings)
             yield _configuration(engine)
             yield _agents(engine, now)
@@ -105,6 +104,16 @@ def _direct(url: str) -> Finding:
 
 def _shown(conn: Connection, name: str) -> str:
     return str(conn.execute(text(f"SHOW {name}")).scalar_one())
+
+
+def _schema(state: SchemaState) -> Finding:
+    if state.is_newer:
+        message = f"revision {state.current} of a later release; this one knows {state.head}: upgrade it soon"
+        return Finding(subject="schema", health=Health.WARNING, message=message)
+    if not state.is_current:
+        message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"
+        return Finding(subject="schema", health=Health.BAD, message=message)
+    return Finding(subject="schema", health=Health.GOOD, message=f"revision {state.head}")
 
 
 def _history(engine: Engine, settings: Settings) -> Finding:

@@ -12,6 +12,7 @@ from pilotage.cli.settings import Settings
 from pilotage.service import keys
 from pilotage.service.parts import utc_now
 from taskqueue import database, installation, recovery
+from taskqueue.database import SchemaState
 from taskqueue.recovery import Recovered
 
 
@@ -98,8 +99,14 @@ def _report(chosen: Settings, *, as_json: bool) -> bool:
     with databases.opened(chosen.database_url) as engine:
         state = database.schema_state(engine)
     url = databases.shown(chosen.database_url)
-    said = "is up to date" if state.is_current else "needs `pilotage db upgrade`"
+    said = _said(state)
     data = {"database": url, "revision": state.current, "wanted": state.head, "current": state.is_current}
     line = f"{url}: revision {state.current or 'none'}, {said}"
     output.emit(data, as_json=as_json, render=lambda: output.escape(line))
-    return state.is_current
+    return state.is_current or state.is_newer
+
+
+def _said(state: SchemaState) -> str:
+    if state.is_newer:
+        return f"made by a later release than this one, which knows {state.head} and goes on with it"
+    return "is up to date" if state.is_current else "needs `pilotage db upgrade`"

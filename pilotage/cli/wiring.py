@@ -30,6 +30,7 @@ from taskqueue.bells.postgresql_wire import PostgresqlWire
 from taskqueue.bells.redis_wire import RedisWire
 from taskqueue.bells.wire import Wire
 from taskqueue.blob_store import DirectoryStore
+from taskqueue.database import SchemaState
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +54,21 @@ def opened(settings: Settings) -> Iterator[Engine]:
     engine = databases.connect(settings.database_url, pool_size=_CONNECTIONS)
     try:
         with databases.away_in_one_line(settings.database_url):
-            if database.schema_state(engine).current is None:
-                raise Refused(
-                    f"{databases.shown(settings.database_url)} has no tables: run `pilotage db upgrade`"
-                )
+            _refuse_older(settings, database.schema_state(engine))
         yield engine
     finally:
         engine.dispose()
+
+
+def _refuse_older(settings: Settings, state: SchemaState) -> None:
+    url = databases.shown(settings.database_url)
+    if state.current is None:
+        raise Refused(f"{url} has no tables: run `pilotage db upgrade`")
+    if not (state.is_current or state.is_newer):
+        raise Refused(
+            f"{url} has the tables of an earlier release ({state.current}, not {state.head}): "
+            "run `pilotage db upgrade`"
+        )
 
 
 def import_resources(engine: Engine, settings: Settings) -> int | None:

@@ -1,12 +1,14 @@
-"""`pilotage worker`: an RQ worker that runs the optimizers."""
+"""`pilotage worker`: a pool of RQ workers that run the optimizers."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from optimizers import worker as optimizer_worker
-from pilotage.cli import databases, logs, options, settings
+from pilotage.cli import databases, logs, options, processes, settings
 from pilotage.cli.failures import WrongUsage
+from pilotage.cli.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +18,9 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     *,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, max=256, help="Processes that work side by side.")
+    ] = 1,
     burst: Annotated[bool, typer.Option("--burst", help="End when there is nothing to do.")] = False,
     database_url: options.DatabaseUrl = None,
     redis_url: options.RedisUrl = None,
@@ -25,7 +30,8 @@ def worker(
 ) -> None:
     """Prepare submitted jobs for matching: the optimizer chain, rung for through Redis.
 
-    Any number of workers on any hosts. With --json log lines are JSON.
+    Any number of workers on any hosts; of one command, those that die are started again. With --json log
+    lines are JSON.
     """
     flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
     chosen = settings.load(flags)
@@ -33,6 +39,16 @@ def worker(
         raise WrongUsage(
             "a worker needs Redis: --redis-url or PILOTAGE_REDIS_URL (without, `serve` runs the optimizers)"
         )
+    if workers == 1:
+        run(chosen, chosen.redis_url, burst=burst, as_json=as_json)
+    elif burst:
+        raise WrongUsage("--burst is for one worker: leave out --workers, or start several commands")
+    else:
+        processes.keep_alive(partial(run, chosen, chosen.redis_url, burst=False, as_json=as_json), workers)
+
+
+def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None:
+    """One worker, until SIGTERM; a batch that it has begun comes to its end."""
     logs.configure(chosen.log_level, as_json=as_json)
     with databases.away_in_one_line(chosen.database_url):
-        optimizer_worker.run(chosen.database_url, chosen.redis_url, burst=burst)
+        optimizer_worker.run(chosen.database_url, redis_url, burst=burst)

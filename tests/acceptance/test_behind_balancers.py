@@ -1,0 +1,159 @@
+"""Two `pilotage serve` behind HAProxy or nginx: either may be stopped or killed, and no request fails."""
+
+import json
+import os
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+import pytest
+
+from examples.servers.starting import free_port, wait_until
+from tests import balancers
+from tests.acceptance.chaos import RESOURCES
+from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.balancers import Balancer
+
+QUEUE = {"Site": "LCG.Chaos.org", "GridCE": "ce01", "Queue": "long", "CPUTime": 100_000}
+
+
+class Makes(Protocol):
+    def __call__(self, directory: Path, services: list[str], /) -> AbstractContextManager[Balancer]: ...
+
+
+@dataclass
+class Pair:
+    """Two services on one database."""
+
+    home: Path
+    services: list[Supervised]
+    addresses: list[str]
+
+    def token(self, role: str, *arguments: str) -> str:
+        env = {**os.environ, "PILOTAGE_HOME": str(self.home)}
+        command = [str(PILOTAGE), "token", "--role", role, "--vo", "chaos", "--json", *arguments]
+        token: str = json.loads(subprocess.run(command, env=env, capture_output=True, check=True).stdout)[
+            "token"
+        ]
+        return token
+
+
+def _is_ready(url: str, verify: ssl.SSLContext | bool = True) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", verify=verify, trust_env=False, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    home = tmp_path_factory.mktemp("pair")
+    (home / "resources.yaml").write_text(RESOURCES)
+    env = {"PILOTAGE_HOME": str(home)}
+    subprocess.run(
+        [str(PILOTAGE), "db", "upgrade"], env={**os.environ, **env}, check=True, capture_output=True
+    )
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    services = []
+    for number, address in enumerate(addresses):
+        arguments = (
+            "serve",
+            "--port",
+            address.partition(":")[2],
+            "--resources",
+            str(home / "resources.yaml"),
+        )
+        service = Supervised(f"serve{number}", arguments, env=env, log=home / f"serve{number}.log")
+        service.start()
+        services.append(service)
+        wait_until(lambda at=address: _is_ready(f"http://{at}"))  # type: ignore[misc]
+    yield Pair(home=home, services=services, addresses=addresses)
+    for service in services:
+        service.stop()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(balancers.haproxy, marks=pytest.mark.debian("haproxy")),
+        pytest.param(balancers.nginx, marks=pytest.mark.debian("nginx")),
+    ],
+    ids=["haproxy", "nginx"],
+)
+def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_stopped(
+    make: Makes, pair: Pair, tmp_path: Path
+) -> None:
+    user, pilot = (
+        pair.token("user", "--user", "ada"),
+        pair.token("pilot", "--queue", "LCG.Chaos.org/ce01/long"),
+    )
+    with make(tmp_path, pair.addresses) as balancer:
+        verify = ssl.create_default_context(cafile=str(balancer.authority))
+        wait_until(lambda: _is_ready(balancer.url, verify))
+
+        def client(token: str) -> httpx.Client:
+            headers = {"Authorization": f"Bearer {token}"}
+            return httpx.Client(
+                base_url=f"{balancer.url}/api/v1", headers=headers, verify=verify, trust_env=False, timeout=30
+            )
+
+        seen: list[int] = []
+
+        def poll() -> None:
+            with client(user) as once:  # a connection each: any of the two may get it
+                seen.append(once.get("/jobs?limit=1").status_code)
+
+        with closing(client(user)) as of_user, closing(client(pilot)) as of_pilot, _again_and_again(poll):
+            for service, address in zip(pair.services, pair.addresses, strict=True):
+                _live(of_user, of_pilot)
+                service.stop()
+                _live(of_user, of_pilot)
+                _wait_for_more(seen)
+                service.start()
+                wait_until(lambda at=address: _is_ready(f"http://{at}"))  # type: ignore[misc]
+                _wait_for_more(seen)
+    assert set(seen) == {200}
+
+
+@contextmanager
+def _again_and_again(work: Callable[[], None]) -> Iterator[None]:
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            work()
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+        running.result()
+
+
+def _wait_for_more(seen: list[int]) -> None:
+    enough = len(seen) + 10
+    wait_until(lambda: len(seen) > enough)
+
+
+def _live(user: httpx.Client, pilot: httpx.Client) -> None:
+    """A job from its submission to its end."""
+    [job_id] = (
+        user.post("/jobs", json={"jdl": '[ Executable = "/bin/true"; ]'}).raise_for_status().json()["job_ids"]
+    )
+    wait_until(lambda: user.get(f"/jobs/{job_id}").raise_for_status().json()["status"] == "Waiting")
+    # The other process may have prepared it: this one knows of it within two seconds.
+    [match] = wait_until(
+        lambda: pilot.post("/matcher/requestJob", json=QUEUE).raise_for_status().json()["matches"]
+    )
+    assert match["job_id"] == job_id
+    for call, body in (("start", {}), ("heartbeat", {}), ("finish", {"status": "Done", "exit_code": 0})):
+        pilot.post(f"/leases/{match['lease']}/{call}", json=body).raise_for_status()
