@@ -161,7 +161,8 @@ def tree(*, limited: int = 0) -> str:
     lines += [
         "Operations:",
         "  Defaults:",
-        "    Limits: {RequestsPerSecond: 1000000}",
+        "    Limits:",
+        "      {RequestsPerSecond: 1000000, WaitingJobsPerOwner: 100000000, WaitingJobsPerVO: 100000000}",
         f"    JobDescription: {{CPUTime: {{max: {max(CPU_TIMES)}}}}}",
     ]
     if limited:

@@ -33,7 +33,7 @@ _MOST_WAITING = 1024
 #: Requests in one transaction.
 _BATCH = 64
 #: Seconds between looks at the feed while nobody asks.
-_IDLE = 0.5
+_IDLE = 0.25
 #: Seconds before another look for jobs that were in other hands.
 _PAUSE = 0.02
 #: Seconds after which a turn that has not ended is one that never will.

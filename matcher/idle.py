@@ -19,7 +19,7 @@ from matcher.served import Served
 from matcher.waiting import Waiting
 
 #: What pilots say that is remembered; beyond that we start anew.
-_REMEMBERED = 20_000
+_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

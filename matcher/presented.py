@@ -24,6 +24,8 @@ _WHOLE = "wholenode"
 _MOST_POOLS = 3000
 #: Unknown names for which the right one is looked for.
 _MOST_HINTS = 20
+#: `any`, however written in ASCII.
+_ANY = re.compile(r"[\W_]*a[\W_]*n[\W_]*y[\W_]*", re.IGNORECASE)
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
 #: What says where a pilot is.
@@ -213,7 +215,7 @@ class _Reader:
     def says_any(self, value: object) -> bool:
         """Whether it is `any`, however written; in a list one element is enough."""
         words = value if isinstance(value, list) else [value]
-        return any(isinstance(word, str) and re.sub(r"[\W_]", "", fold(word)) == "any" for word in words)
+        return any(isinstance(word, str) and _is_any(word) for word in words)
 
     def one(self, said: _Said, known: str) -> str:
         """The one value of what `values` reads, as written; empty if there is none or several."""
@@ -276,6 +278,14 @@ class _Reader:
 
 
 _FLAGS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _is_any(word: str) -> bool:
+    if word.isascii():  # nearly all are, and a pilot may say hundreds
+        return _ANY.fullmatch(word) is not None
+    return re.sub(r"[\W_]", "", fold(word)) == "any"
+
+
 _is_pool: Callable[[str], object] = _POOL_ID.fullmatch
 
 

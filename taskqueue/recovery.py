@@ -146,7 +146,7 @@ def recover(conn: Connection, *, now: datetime, patience: timedelta = PATIENCE) 
         for wait in WAIT_FOR_WRITERS:
             conn.execute(wait)
     was = conn.execute(LOCK).one()
-    last = conn.execute(LAST_COMMIT).scalar_one_or_none()
+    last = _last_commit(conn)
     lost = _LONGEST if last is None else max(now - last, timedelta())
     jump = _AT_LEAST + _IDS_A_SECOND * int(lost.total_seconds())
     _raise_numbers(conn, jump, now)
@@ -166,6 +166,13 @@ def recover(conn: Connection, *, now: datetime, patience: timedelta = PATIENCE) 
         left_out=jump,
         config_version=versions.skip(conn, int(lost.total_seconds()) + 1, now=now),
     )
+
+
+def _last_commit(conn: Connection) -> datetime | None:
+    """When the last commit was that survived, as far as jobs and the configuration say."""
+    logged = conn.execute(LAST_COMMIT).scalars().all()
+    stored = [version.created_at for version in versions.history(conn, 1)]
+    return max([*logged, *stored], default=None)
 
 
 def _quarantine(conn: Connection, now: datetime, until: datetime) -> int:

@@ -215,6 +215,14 @@ def test_an_empty_installation_recovers(engine: Engine, now: datetime) -> None:
         assert waiting.put(conn, now)[0] > done.left_out
 
 
+def test_where_no_job_ever_was_the_configuration_says_what_was_the_last_commit(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        versions.store(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
+    assert _recover(engine, now + MINUTE).last_commit == now
+
+
 def test_the_agent_of_priorities_weighs_everything_anew(engine: Engine, now: datetime) -> None:
     memory = priority_agent.Memory()
     config = grid()

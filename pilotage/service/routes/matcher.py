@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+from typing import Annotated
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request
@@ -36,6 +37,9 @@ from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
+
+#: Characters of what a pilot says that is remembered; one that says more is looked at each time.
+_REMEMBERED_TEXT = 8192
 
 RequestTimeout = Annotated[
     float | None,
@@ -90,11 +94,11 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> Matches:
     """Ask for work: jobs with their leases, or why there is none and when to ask again."""
-    stated = body.stated()
+    stated = json.dumps(body.stated())
     likeness = _likeness(caller, stated)
     if not body.may_have_been_answered and (vain := _in_vain(parts, caller, likeness)):
         return _nothing(parts, matching.NO_TASK_QUEUE, vain.warnings)
-    said = places.spelled(presented.read(stated), parts.live.current)
+    said = places.spelled(_read(stated), parts.live.current)
     address = await _admitted(parts, caller, said)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
@@ -136,14 +140,24 @@ def _nothing(parts: Parts, reason: str, warnings: Sequence[str]) -> Matches:
     return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=requests.RETRY_AFTER)
 
 
-def _likeness(caller: Caller, stated: Mapping[str, Any]) -> Hashable:
-    """The same for requests that say the same with the same rights, whoever they are."""
-    return json.dumps(stated), caller.role, caller.vos, caller.queue
+def _likeness(caller: Caller, stated: str) -> Hashable:
+    """The same for requests that say the same with the same rights, whoever they are; None: too long."""
+    return (stated, caller.role, caller.vos, caller.queue) if len(stated) <= _REMEMBERED_TEXT else None
+
+
+def _read(stated: str) -> Presented:
+    """What a pilot presents; the pilots of one queue say the same, which is read once."""
+    return _read_once(stated) if len(stated) <= _REMEMBERED_TEXT else presented.read(json.loads(stated))
+
+
+@lru_cache(maxsize=2048)
+def _read_once(stated: str) -> Presented:
+    return presented.read(json.loads(stated))
 
 
 def _in_vain(parts: Parts, caller: Caller, likeness: Hashable) -> Vain | None:
     """What there is still nothing for, if the caller may ask there; None: that has to be found out."""
-    vain = parts.matcher.in_vain(likeness)
+    vain = None if likeness is None else parts.matcher.in_vain(likeness)
     if vain is None:
         return None
     place = vain.served.place

@@ -70,3 +70,27 @@ def test_problems_are_named_by_their_place_and_bounded_in_number():
         strict_json.parse(body)
     assert refused.value.problems[0].path == "jobs[0]/name"
     assert len(refused.value.problems) == 50
+
+
+_ODD = st.sampled_from(
+    ["\\u0000", "\\ud800", "1e999", "9" * 19, "-" + "9" * 19, "1E5", "[" * 70 + "]" * 70, '"é"']
+)
+
+
+@given(VALUES, _ODD, st.integers(0, 200))
+def test_what_looks_plain_needs_no_second_look(value: object, odd: str, where: int):
+    """Whatever is put in anywhere: if the bytes look plain and are JSON, nothing in them is wrong."""
+    text = json.dumps(value, ensure_ascii=False)
+    body = (text[:where] + odd + text[where:]).encode(errors="surrogatepass")
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return
+    if strict_json.is_plain(body):
+        assert not list(strict_json._problems(found, "", 0))
+
+
+def test_what_is_nested_as_deep_as_may_be_looks_plain_and_one_level_more_does_not():
+    assert strict_json.is_plain(b"[" * 64 + b"]" * 64)
+    assert not strict_json.is_plain(b"[" * 65 + b"]" * 65)
+    assert not strict_json.is_plain(b'{"a": "\\u0000"}')
