@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from benchmarks import cost, explain, match, mixed, nothing, page, plots, results, targets
+from benchmarks import cost, explain, match, mixed, nothing, page, plots, pools, results, submit, targets
 from benchmarks.results import Result
 
 BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "match": match.run,
     "nothing": nothing.run,
+    "submit": submit.run,
+    "pools": pools.run,
     "mixed": mixed.run,
     "cost": cost.run,
     "explain": explain.run,

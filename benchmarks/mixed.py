@@ -31,7 +31,7 @@ _BEATS = 100_000 // 600 * _COMPRESSED
 _POLLS = 20 * _COMPRESSED
 _PAGES = 2 * _COMPRESSED
 _A_CALL = 50
-#: Pilots that the running jobs belong to, and jobs that each holds.
+#: Pilots that the running jobs belong to, and copies of the job of each.
 _PILOTS, _EACH = 100, 1_000
 _CLASSES, _WAITING = 1_000, 200_000
 #: Less than any job needs.
@@ -64,7 +64,7 @@ def run(*, quick: bool) -> Iterator[Result]:
                 submitted += jobs
                 yield result
             yield from _beside_matches(stage, seconds / 4)
-        found = checks.flaws(engine, jobs=_WAITING + _PILOTS * (_EACH - 1) + submitted)
+        found = checks.flaws(engine, jobs=_WAITING + _PILOTS * _EACH + submitted)
         engine.dispose()
     yield Result(values={"what": "jobs doubled or lost", "answers": len(found)}, flaws=found)
 

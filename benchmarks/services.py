@@ -49,7 +49,9 @@ class Service:
 
 
 @contextmanager
-def serving(database_url: str, config: str, *, workers: int = 1) -> Iterator[Service]:
+def serving(
+    database_url: str, config: str, *, workers: int = 1, redis_url: str | None = None
+) -> Iterator[Service]:
     """`pilotage serve` on a migrated database with this configuration; ended afterwards."""
     with tempfile.TemporaryDirectory(prefix="pilotage-bench-") as name:
         home = Path(name)
@@ -58,6 +60,7 @@ def serving(database_url: str, config: str, *, workers: int = 1) -> Iterator[Ser
         tokens = Tokens(keys.load_or_create(home / "signing-key.pem"))
         arguments = ["--home", name, "--port", "0", "--database-url", database_url]
         arguments += ["--workers", str(workers), "--resources", str(resources)]
+        arguments += ["--redis-url", redis_url] if redis_url else []
         process = subprocess.Popen(
             [sys.executable, "-m", "pilotage.cli", "serve", *arguments],
             stderr=subprocess.PIPE,

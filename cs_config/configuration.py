@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -100,7 +101,7 @@ class Configuration:
     @cached_property
     def addresses(self) -> tuple[QueueAddress, ...]:
         """All queues, sorted."""
-        return tuple(sorted(self.levels))
+        return tuple(sorted(self.levels, key=attrgetter("site", "ce", "queue")))
 
     @cached_property
     def sites(self) -> frozenset[str]:

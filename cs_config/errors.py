@@ -36,7 +36,9 @@ class EditConflict(VersionConflict):
         super().__init__(expected=expected, current=current)
         paths = ", ".join(each.path for each in conflicts[:5])
         if conflicts:
-            self.args = (f"{paths}: changed since version {expected}; {current} is in force, read it again",)
+            self.args = (
+                f"{paths}: changed since version {expected}; version {current} is in force, read it again",
+            )
         self.conflicts = tuple(conflicts)
 
     @property

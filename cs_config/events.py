@@ -5,6 +5,7 @@ length. Anchors, aliases, tags and merge keys are refused: what stands in the fi
 """
 
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any
 
 import yaml
@@ -86,17 +87,18 @@ class EventReader:
         if event.anchor is not None or event.tag not in (None, "!"):
             self._refuse_decoration(event)
         if frame is not None and frame.section is not None and frame.name is None:
-            self._name(frame, event.value, event)
+            self._name(frame, intern(event.value), event)
         else:
             self._value(frame, self._resolved(event), event)
         if "\0" in event.value:
             self._problem("the character NUL is not allowed", event)
 
     def _resolved(self, event: Any) -> Scalar | None:
+        # Interned: thousands of queues say the same words.
         if not event.implicit[0]:  # quoted, or a block of text
-            return str(event.value)
+            return intern(str(event.value))
         try:
-            return scalars.resolve(event.value)
+            return scalars.resolve(intern(event.value))
         except ValueError as error:
             self._problem(str(error), event)
             return None

@@ -47,7 +47,7 @@ def read(
         name=SECTION,
         value=json.dumps(plain(entry), ensure_ascii=False, sort_keys=True),
         level=level,
-        path=below,
+        below=path,
         file=parameters.file,
         line=entry.line,
         forwarding=mapping,

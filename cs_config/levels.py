@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from requirements.nodes import NodeAttributes
 from requirements.site_mapping import SiteMapping
@@ -15,12 +16,17 @@ class Parameter:
     name: str  #: as it is spelled there
     value: Value
     level: str  #: `Site`, `CE` or `Queue`; `CE VOs/cms` for the value of a VO
-    path: str  #: `Resources/Sites/…/MaxRAM`
+    below: str  #: `Resources/Sites/…`: its node, or the VO of that
     file: str
     line: int
     parts: "tuple[Parameter, ...]" = ()  #: of a set that unites several levels, from the site down
     node_attribute: NodeAttributes | None = None  #: this one, if it differs from node to node
     forwarding: SiteMapping | None = None  #: how node attributes are said to the batch system
+
+    @property
+    def path(self) -> str:
+        """Where it stands: `Resources/Sites/…/MaxRAM`."""
+        return f"{self.below}/{self.name}"
 
     @property
     def is_own(self) -> bool:
@@ -32,6 +38,9 @@ class Parameter:
 Settings = Mapping[str, Parameter | None]
 
 
+_NOTHING: Mapping[str, tuple[Parameter, ...]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """What one node of the tree says for everybody, and for single VOs."""
@@ -40,7 +49,7 @@ class Level:
     plain: Settings
     by_vo: Mapping[str, Settings]  #: VO in lower case
     #: What would stand here had it not expired, for everybody under the empty name; see `freshness`.
-    expired: Mapping[str, tuple[Parameter, ...]] = field(default_factory=dict)
+    expired: Mapping[str, tuple[Parameter, ...]] = field(default_factory=lambda: _NOTHING)
 
     def settings(self, vo: str) -> Settings:
         """What holds here for a VO: its own values over the plain ones."""

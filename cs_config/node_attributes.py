@@ -71,7 +71,7 @@ def _read(
             name=f"{SECTION}/{name}",
             value=_shown(attribute.options(name)),
             level=level,
-            path=below,
+            below=path.removesuffix(f"/{SECTION}"),
             file=parameters.file,
             line=entry.line,
             node_attribute=attribute,

@@ -1,6 +1,7 @@
 """Reading single parameters: is the name meant, is the value one."""
 
 from dataclasses import dataclass, field
+from sys import intern
 
 from cs_config import admission, known_parameters
 from cs_config.levels import Parameter
@@ -26,7 +27,7 @@ class ParameterReader:
         self, into: dict[str, Parameter | None], name: str, leaf: Leaf, *, path: str, level: str
     ) -> None:
         """Put the parameter under its folded name, None for an empty value, nothing if it is wrong."""
-        folded, below = fold(name), f"{path}/{name}"
+        folded, below = intern(fold(name)), f"{path}/{name}"
         if not self.is_name(name, below, leaf.line):
             return
         if leaf.value is None:
@@ -38,7 +39,7 @@ class ParameterReader:
         if folded == "vo":
             self.vos.update(fold(str(vo)) for vo in (value if isinstance(value, tuple) else (value,)))
         into[folded] = Parameter(
-            name=name, value=value, level=level, path=below, file=self.file, line=leaf.line
+            name=name, value=value, level=level, below=path, file=self.file, line=leaf.line
         )
 
     def error(self, path: str, line: int, message: str, suggestion: str | None = None) -> None:

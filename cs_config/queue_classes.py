@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import rfc8785
 
-from cs_config import forwarding
+from cs_config import collector, forwarding
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
+from cs_config.levels import Level, Parameter
 from requirements.nodes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
 from requirements.site_mapping import SiteMapping
 from requirements.values import Value, fold, normal
@@ -31,7 +32,8 @@ def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     key = (__name__, fold(vo))
     found = config.derived.get(key)
     if found is None:
-        found = config.derived[key] = _computed(config, vo)
+        with collector.paused():
+            found = config.derived[key] = _computed(config, vo)
     return cast(tuple[QueueClass, ...], found)
 
 
@@ -47,9 +49,16 @@ def class_of(config: Configuration, vo: str, address: QueueAddress) -> QueueClas
 
 def _computed(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     members: dict[str, list[QueueAddress]] = {}
+    contents = _Contents(fold(vo))
+    known: dict[object, str | None] = {}  # by what all levels of a queue say, which few say differently
     for address in config.addresses:
-        if config.usable(address, vo):
-            members.setdefault(_digest(config, address, vo), []).append(address)
+        key: object = address
+        if not config.by_address(vo):
+            key = tuple(map(contents.number, config.levels[address]))
+        if key not in known:
+            known[key] = _digest(config, address, vo) if config.usable(address, vo) else None
+        if (name := known[key]) is not None:
+            members.setdefault(name, []).append(address)
     return tuple(
         QueueClass(
             digest=name,
@@ -60,6 +69,32 @@ def _computed(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
         )
         for name, queues in members.items()
     )
+
+
+class _Contents:
+    """Numbers for levels: one number for those that say the same to a VO, in the same order."""
+
+    def __init__(self, vo: str) -> None:
+        self._vo = vo
+        self._of_level: dict[str, int] = {}  # by path
+        self._of_content: dict[object, int] = {}
+
+    def number(self, level: Level) -> int:
+        """The number of what a level says."""
+        known = self._of_level.get(level.path)
+        if known is None:
+            content = tuple(map(_content, level.settings(self._vo).items()))
+            known = self._of_content.setdefault(content, len(self._of_content))
+            self._of_level[level.path] = known
+        return known
+
+
+def _content(setting: tuple[str, Parameter | None]) -> object:
+    """All that counts of a setting; as text, in which True is not 1."""
+    name, said = setting
+    if said is None:
+        return name
+    return name, repr(said.value if said.is_own else (said.value, said.node_attribute, said.forwarding))
 
 
 def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from pydantic import ValidationError
 
@@ -27,6 +28,10 @@ _BELOW = {
 }
 _STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_NODES)
 _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
+
+
+#: Of nearly all nodes.
+_NO_VOS: Mapping[str, Settings] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +162,7 @@ class _Reader:
     def _by_vo(self, node: Section, path: str, level: str) -> Mapping[str, Settings]:
         entry = node.entries.get("VOs")
         if entry is None:
-            return {}
+            return _NO_VOS
         if isinstance(entry, Leaf):
             if entry.value is not None:
                 self.parameters.error(f"{path}/VOs", entry.line, "a section of VO names is needed here")

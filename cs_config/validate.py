@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cs_config import freshness, operations, platforms, registry, resources, source
+from cs_config import collector, freshness, operations, platforms, registry, resources, source
 from cs_config.configuration import Configuration
 from cs_config.errors import ConfigError, one_problem
 from cs_config.options import Operations
@@ -70,6 +70,11 @@ def read_bytes(path: Path) -> bytes:
 
 def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> Report:
     """All errors and warnings of a text, and the configuration if there are no errors."""
+    with collector.paused():
+        return _report(text, file, version, author)
+
+
+def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
     reading = source.read(text, file)
     root = reading.root
     options, wrong_options = operations.read(root.section("Operations"), file)

@@ -28,7 +28,7 @@ from matcher.pilot_groups import PilotGroup
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented, Resource
 from matcher.served import Served
-from matcher.sightings import Sightings
+from matcher.sightings import IDLE_PIECE, Sightings
 from matcher.view import Memory, View
 from requirements.errors import PilotageError
 from taskqueue import bans, database, hindrances, pilots, served_pools, task_queues
@@ -83,7 +83,8 @@ class Matcher:
         return self._given().at(self._clock())
 
     def refresh(self) -> None:
-        """Take up what has changed since the last time."""
+        """Take up what has changed since the last time, while nobody waits."""
+        self._sightings.go_on(most=IDLE_PIECE)
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
             self._follow(conn, self._clock(), since)

@@ -22,9 +22,10 @@ _AGAIN: Final = timedelta(seconds=10)
 _EVERY: Final = timedelta(seconds=60)
 #: Times of hindrance in memory.
 _MOST: Final = 20_000
-#: Task queues that are noted in one go, and of more than that at each turn.
-_AT_ONCE: Final = 500
-_PIECE: Final = 50
+#: Task queues that are noted in one go, of more than that at each turn, and at a turn for which nobody waits.
+_AT_ONCE: Final = 64
+_PIECE: Final = 8
+IDLE_PIECE: Final = 2_000
 #: Times of hindrance that are written in one transaction.
 _WRITTEN_AT_ONCE: Final = 500
 

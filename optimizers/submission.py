@@ -110,7 +110,7 @@ def _once(
 
 def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], now: datetime) -> list[int]:
     _check_sandboxes(conn, checked, now)
-    backlog.check_room(conn, _new_jobs(checked), lambda vo: operations(config, vo).limits)
+    backlog.check_room(conn, _new_jobs(checked), lambda vo: operations(config, vo).limits, now=now)
     descriptions, new = _stored_as(checked)
     return jobs.store(conn, descriptions, new, now=now)
 

@@ -82,14 +82,22 @@ def _prepare_and_limit(connection: Any, entry: ConnectionPoolEntry) -> None:
     _prepare(connection, entry)
     # A session that others share is not ours to set: there the limits are those of the database role.
     if not entry.info["pooled"]:
-        connection.execute(_SET_LIMITS)
-        connection.commit()
+        _ask(connection, _SET_LIMITS)
 
 
 def _prepare(connection: Any, entry: ConnectionPoolEntry) -> None:
     # A pooler tells its clients a process of its own making, since they have no server process for good.
-    [session] = connection.execute("SELECT pg_backend_pid()").fetchone()
-    connection.commit()
+    [session] = _ask(connection, "SELECT pg_backend_pid()")
     entry.info["pooled"] = session != connection.info.backend_pid
     if entry.info["pooled"]:
         connection.prepare_threshold = None  # what one session has prepared the next one does not know
+
+
+def _ask(connection: Any, statement: str) -> Any:
+    try:
+        row = connection.execute(statement).fetchone()
+        connection.commit()
+    except BaseException:
+        connection.close()  # nobody else has it yet
+        raise
+    return row

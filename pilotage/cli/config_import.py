@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group
 
-from cs_config import ad_import, ce_ads, show, validate
+from cs_config import ad_import, ce_ads, proposals, show, validate
 from cs_config.ad_import import Change, Proposal
 from cs_config.ce_ads import CeAd
-from pilotage.cli import options, output, running_configuration
+from pilotage.cli import config_offer, config_preview, options, output, running_configuration
+from pilotage.cli.config_edit import Guards, Message
+from pilotage.cli.config_offer import Offer, Wishes
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import Refused, WrongUsage, one_line
 
@@ -23,7 +26,8 @@ def classad(
     *,
     site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Make it the configuration in force.")] = False,
-    message: Annotated[str | None, typer.Option("--message", "-m", help="Why, for the history.")] = None,
+    message: Message = None,
+    guards: Guards = None,
     file: Annotated[
         Path | None,
         typer.Option("--file", metavar="FILE", help="Compare with this file instead of asking the service."),
@@ -44,19 +48,28 @@ def classad(
     ads = {str(each): ce_ads.read(text_of(each), str(each)) for each in files}
     config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
     proposal = ad_import.propose(config, ads, site=site)
-    version = config.version
-    if apply and proposal.changes:
-        why = message or f"imported {_named(ads)}"
+    version, preview = config.version, None
+    if file is None and proposal.changes:
+        offer = Offer(
+            proposal=proposals.of_text(config, proposal.text),
+            notes=proposal.notes,
+            message=message or f"imported {_named(ads)}",
+        )
+        wishes = Wishes(
+            apply=apply, guards=guards or (), as_text=as_text, as_json=as_json, offline=file is not None
+        )
         with connect(home=home, url=url) as client:
-            version = client.put_config(text=proposal.text, source="api", message=why, version=config.version)
+            preview, version = config_offer.asked(client, offer, wishes)
     for note in proposal.notes if not as_json else ():
         typer.echo(f"pilotage: {one_line(str(note))}", err=True)
     if as_text and not as_json:
         typer.echo(proposal.text, nl=False)
         return
     said = _outcome(proposal, version, apply=apply)
-    data = _as_json(proposal) | {"applied": apply and bool(proposal.changes), "version": version}
-    output.emit(data, as_json=as_json, render=lambda: output.escape("\n".join([*_lines(proposal), said])))
+    applied = apply and bool(proposal.changes)
+    data = _as_json(proposal) | {"applied": applied, "version": version, "preview": preview}
+    lines = output.escape("\n".join(_lines(proposal)))
+    output.emit(data, as_json=as_json, render=lambda: Group(lines, config_preview.effects(preview), said))
 
 
 def text_of(file: Path) -> str:

@@ -1,6 +1,6 @@
 """A proposed configuration: shown with what it would do, and stored if that is asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,10 @@ from pilotage.cli import config_preview, config_wanted, output
 from pilotage.cli.config_lines import Answer
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import one_line
-from pilotage.fabric.client import Client
+from pilotage.fabric.client import ApiError, Client
 from requirements.problem import Problem
+
+_FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def present(offer: Offer, wishes: Wishes, *, home: Path | None, url: str | None)
     preview, version = None, offer.proposal.before.version
     if not wishes.offline and offer.proposal.differences:
         with connect(home=home, url=url) as client:
-            preview, version = _asked(client, offer, wishes)
+            preview, version = asked(client, offer, wishes)
     applied = wishes.apply and bool(offer.proposal.differences)
     changes = config_wanted.changes(offer.proposal.differences)
     data = {
@@ -61,13 +63,13 @@ def present(offer: Offer, wishes: Wishes, *, home: Path | None, url: str | None)
         typer.echo(_outcome(offer, version, applied=applied))
 
 
-def _asked(client: Client, offer: Offer, wishes: Wishes) -> tuple[Answer, int]:
-    """The preview, and the version in force afterwards."""
+def asked(client: Client, offer: Offer, wishes: Wishes) -> tuple[Answer | None, int]:
+    """What an offer would do, and the version in force afterwards: it is stored if that is wished."""
     proposal = offer.proposal
     whole = client.config().get("text") is not None
     values, removed = edits.of_differences(proposal.differences)
     change = {"text": proposal.after.source} if whole else {"set": values, "remove": removed}
-    preview = client.preview_config(change)
+    preview = _preview(client, change)
     version = proposal.before.version
     if wishes.apply and whole:
         version = client.put_config(
@@ -82,6 +84,16 @@ def _asked(client: Client, offer: Offer, wishes: Wishes) -> tuple[Answer, int]:
         body = {**change, "message": offer.message, **guards}
         version = int(client.patch_config(body, version=version)["version"])
     return preview, version
+
+
+def _preview(client: Client, change: Mapping[str, object]) -> Answer | None:
+    """What a change would do; None: it is not for us to know, who may change nothing."""
+    try:
+        return client.preview_config(change)
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return None
 
 
 def _outcome(offer: Offer, version: int, *, applied: bool) -> str:

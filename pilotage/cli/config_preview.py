@@ -57,14 +57,19 @@ def render(answer: Answer) -> RenderableType:
 
 def told(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
     """Changes, and what they would do if that was asked."""
-    parts: list[RenderableType] = [output.escape("\n".join(config_lines.lines(changes)))]
-    if answer is not None and answer["jobs"]:
-        rows = ((vo, *(n[each] or "" for each in _COUNTS)) for vo, n in answer["jobs"].items())
-        headings = ("VO", "#Waiting", "#Become stuck", "#Become free", "#Gain queues", "#Lose queues")
-        parts.append(output.table(headings, rows))
-    if answer is not None:
-        parts.append(output.escape("\n".join(_lines(answer))))
-    return Group(*parts)
+    return Group(output.escape("\n".join(config_lines.lines(changes))), effects(answer))
+
+
+def effects(answer: Answer | None) -> RenderableType:
+    """What a change would do; nothing if that was not asked."""
+    if answer is None:
+        return Group()
+    lines = output.escape("\n".join(_lines(answer)))
+    if not answer["jobs"]:
+        return lines
+    rows = ((vo, *(n[each] or "" for each in _COUNTS)) for vo, n in answer["jobs"].items())
+    headings = ("VO", "#Waiting", "#Become stuck", "#Become free", "#Gain queues", "#Lose queues")
+    return Group(output.table(headings, rows), lines)
 
 
 _COUNTS = ("waiting", "stuck", "freed", "gain", "lose")

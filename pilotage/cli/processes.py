@@ -18,7 +18,7 @@ _HOPELESS = 3.0  # seconds
 _LOOK_EVERY = 0.5  # seconds
 
 
-def keep_alive(target: Callable[[], None], count: int) -> None:
+def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], None] = lambda: None) -> None:
     """Run `count` processes until SIGINT or SIGTERM; one that dies is started again.
 
     They are spawned, not forked: each makes its own engine and threads. They end when this process does.
@@ -26,6 +26,7 @@ def keep_alive(target: Callable[[], None], count: int) -> None:
     Args:
         target: What each does until SIGTERM; it has to be picklable.
         count: How many.
+        ending: Called when the end was asked for, before the processes are told.
 
     Raises:
         Refused: A process ended by itself right after its start.
@@ -43,6 +44,7 @@ def keep_alive(target: Callable[[], None], count: int) -> None:
         while not stop.wait(_LOOK_EVERY):
             running = [_checked(process, since) or start() for process, since in running]
     finally:
+        ending()
         for process, _ in running:
             process.terminate()
         for process, _ in running:

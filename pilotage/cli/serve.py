@@ -57,7 +57,8 @@ def serve(
     if chosen.workers == 1:
         one()
     else:
-        processes.keep_alive(one, chosen.workers)
+        # As long as we held the socket open, connections would be taken that nobody serves any more.
+        processes.keep_alive(one, chosen.workers, ending=bound.close)
 
 
 def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:

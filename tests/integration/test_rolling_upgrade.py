@@ -1,6 +1,5 @@
 """During an upgrade: this release on the next schema, and a pilot that is older than the service."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,6 +84,7 @@ def _make_first_schema(conn: Connection) -> None:
 #: What a pilot says to the service, in the words and by the code of that release.
 _CONVERSATION = """
 import io, sys
+sys.path.insert(0, sys.argv.pop(1))
 import pilotage
 from pilotage.fabric.pilot.service import Service
 from pilotage.fabric.pilot.settings import Place
@@ -118,8 +118,15 @@ def test_a_pilot_of_the_first_release_is_understood_and_understands(service: Ser
     first, second = user.post("/api/v1/jobs", json={"jobs": [job] * 2}).raise_for_status().json()["job_ids"]
     token = service.token("pilot", vo="cms", queue=at_size.QUEUE, stamp="a1")
     done = subprocess.run(
-        [sys.executable, "-c", _CONVERSATION, service.url, token, *at_size.QUEUE.split("/")],
-        env={**os.environ, "PYTHONPATH": str(FIRST_PILOT)},
+        [
+            sys.executable,
+            "-c",
+            _CONVERSATION,
+            str(FIRST_PILOT),
+            service.url,
+            token,
+            *at_size.QUEUE.split("/"),
+        ],
         capture_output=True,
         text=True,
         timeout=60,
