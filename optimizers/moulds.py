@@ -98,6 +98,8 @@ def of_configuration(config: Configuration) -> Moulds:
 def _make(cut: Cut, submitter: Submitter, config: Configuration, archive: str | None) -> Mould | None:
     """Read the text with values of ours, which have to come out where they were put in."""
     values = {name: _stand_in(name, kind) for name, kind in cut.openings}
+    if len(values) < len(cut.openings):
+        return None  # a keyword twice: one of the two stands in a comment
     text = cuts.join(cut.pieces, [placeholders.as_written(values[name]) for name, _ in cut.openings])
     try:
         [raw] = jdl.read(text)

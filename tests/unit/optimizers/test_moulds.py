@@ -88,6 +88,7 @@ def test_an_expression_that_looks_at_its_own_job_is_read_for_each() -> None:
     "trap",
     [
         '/*\nJobName = "c";\n*/',
+        '\nJobName = "real";\n/*\nJobName = "c";\n*/',
         '// \n# x\nJobName /* ; */ = "c";',
         'Extra = [\nJobName = "c"; ];',
         'StdOutput = "\\\nJobName = x;";',
