@@ -53,10 +53,14 @@ def fill_source(text: str, parameters: Parameters | None) -> str:
     """
     if not parameters:
         return text
-    return _CUT.sub(
-        lambda place: as_written(parameters.get(f"{place[1]}==", parameters.get(f"{place[1]}=", place[0]))),
-        text,
-    )
+    return _CUT.sub(lambda place: _as_was_written(place, parameters), text)
+
+
+def _as_was_written(place: re.Match[str], parameters: Parameters) -> str:
+    """What stood there; what only looks like a placeholder stays."""
+    found = (parameters[name] for name in (f"{place[1]}==", f"{place[1]}=") if name in parameters)
+    value = next(found, None)
+    return place[0] if value is None else as_written(value)
 
 
 def as_written(value: object) -> str:

@@ -53,6 +53,11 @@ def test_each_keeps_the_text_that_it_came_in() -> None:
         assert placeholders.fill_source(checked.mould.source, member.parameters) == text
 
 
+def test_a_text_that_has_nothing_cut_out_keeps_what_looks_like_a_placeholder() -> None:
+    text = 'Arguments = "--format %(size=)s %s";'
+    assert placeholders.fill_source(text, {"s": "1"}) == text
+
+
 @pytest.mark.parametrize(
     ("good", "bad"),
     [
