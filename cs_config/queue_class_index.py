@@ -144,7 +144,8 @@ class QueueClassIndex:
         """Make its answers ours, with those of the classes that are new."""
         new = [(slot, each) for slot, each in self.classes.items() if before.slots.get(each.digest) != slot]
         same = self.everything & ~mask_of([slot for slot, _ in new])
-        for key, (part, found) in before._answers.items():  # noqa: SLF001  # its own class
+        # As a list: another thread may still be asking there.
+        for key, (part, found) in list(before._answers.items()):  # noqa: SLF001  # its own class
             holding = mask_of([slot for slot, each in new if part.holds(each.values)])
             self._answers[key] = part, found & same | holding
         self._questions = before._questions  # noqa: SLF001

@@ -78,7 +78,7 @@ class Eligibility:
                 expiries=self.config.expiries,
                 classes=tuple(index.classes.values()),
             )
-            for vo, index in self._indexes.items()
+            for vo, index in self.indexes().items()
         }
 
     def _index(self, vo: str, slots: Mapping[str, int] | None = None) -> QueueClassIndex:

@@ -1,11 +1,12 @@
 """The index over queue classes says what the evaluator says of each class."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.queue_class_index import EligibleSets, QueueClassIndex, numbered
+from cs_config.queue_class_index import EligibleSets, Part, Question, QueueClassIndex, numbered
 from cs_config.queue_classes import QueueClass, digest
 from requirements import evaluator
 from requirements.canonical import Requirements
@@ -113,6 +114,23 @@ def test_what_is_taken_over_from_another_version_is_what_a_new_index_says(
     index = QueueClassIndex(list(shared.values()), DECLARATIONS, before=before)
     for number, each in enumerate(asked):
         assert index.ask(index.question_of(str(number), each)) == _expected(index, each)
+
+
+def test_an_index_may_be_asked_while_another_one_takes_over_what_it_knows() -> None:
+    before, *others = (
+        QueueClass(digest=name, values={"MaxRAM": 1000}, queues=()) for name in ("before", "after")
+    )
+    index = QueueClassIndex([before], DECLARATIONS)
+    numbers = count(1)
+
+    def asked_meanwhile(_values: Mapping[str, Value]) -> bool:
+        another = Record(values=(("Memory", next(numbers)),))
+        return bool(index.ask(index.question(another)))
+
+    part = Part(key="part", names=("maxram",), holds=asked_meanwhile)
+    question = Question(whole=Record(values=()), names=frozenset({"maxram"}), parts=(part,))
+    assert index.ask(question) == EligibleSets(eligible=1)
+    assert QueueClassIndex(others, DECLARATIONS, before=index).ask(question) == EligibleSets(eligible=1)
 
 
 def test_slots_stay_and_the_lowest_free_ones_are_given() -> None:
