@@ -68,6 +68,8 @@ PUT_MEMBER = Twins(members, _put_member)
 VERSION = select(versions.c.config_version, versions.c.expiries).where(versions.c.vo == _VO)
 #: FOR SHARE: a newer version waits until what was computed from this one is written.
 HOLD_VERSION = VERSION.with_for_update(read=True)
+#: Who replaces it knows which one that is.
+LOCK_VERSION = VERSION.with_for_update()
 
 CLASSES = select(table.c.digest, table.c.queue_class_id, table.c.slot).where(table.c.vo == _VO)
 ADD_CLASS = insert(table)
@@ -172,9 +174,13 @@ def sync(
     Returns:
         Whether they are now of this version; False: a newer one is there already, and stays.
     """
+    wanted = (config_version, expiries)
     row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
+    if row is not None and tuple(row) != wanted:
+        # Another one may have landed by the time that it is ours to replace.
+        row = conn.execute(LOCK_VERSION, {"the_vo": vo}).one_or_none()
     stored = None if row is None else tuple(row)
-    if stored == (config_version, expiries):
+    if stored == wanted:
         if conn.scalar(WITHOUT_SLOT, {"the_vo": vo}):
             _add(conn, vo, classes)
         return True

@@ -13,6 +13,7 @@ from cs_config.queue_classes import QueueClass
 from taskqueue import database, mapping, pools, queue_classes, served_pools, stuck_jobs
 from taskqueue.errors import PoolNotFound
 from taskqueue.pools import NewPool
+from taskqueue.queue_classes import Known
 from taskqueue.states import JobStatus
 from taskqueue.tables import changes, pool_mappings, queue_class_members, submit_pools
 from tests import stored
@@ -226,6 +227,26 @@ def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, no
     assert not _arrive(engine, 2, now, newer, ["p"])
     with database.reading(engine) as conn:
         assert mapping.eligible_queues_of(conn, "p") == [A, B]
+
+
+def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: Engine, now: datetime) -> None:
+    """Who knows the version before the last one as well does not take it for what is stored."""
+    first, between = {"x": [A, B]}, {"y": [A], "z": [C]}
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, first)
+    before = Known(config_version=1, expiries=0, classes=_classes(first))
+
+    def back() -> bool:
+        with database.writing(engine) as conn:
+            return queue_classes.sync(
+                conn, vo="lhcb", config_version=3, classes=_classes(first), now=now, before=before
+            )
+
+    assert stored.meanwhile(engine, lambda conn: _sync(conn, 2, now, between), back)
+    with database.reading(engine) as conn:
+        of_each = [queue_classes.class_of(conn, "lhcb", queue) for queue in (A, B, C)]
+        assert of_each[0] == of_each[1] is not None
+        assert of_each[2] is None
 
 
 def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine, now: datetime) -> None:
