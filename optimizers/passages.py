@@ -18,6 +18,8 @@ from taskqueue.preparing import PreparingJob
 
 #: Passages that are kept; one is some kilobytes.
 _MOST_KEPT: Final = 20_000
+#: Characters of a stored description up to which that holds; what is longer is remembered for its batch.
+_SHORT: Final = 16_384
 #: `MY.X` in an expression: a particular may change what is asked after all.
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 
@@ -46,7 +48,8 @@ class Passages:
         passage = chain.run(candidate_of(job, context), self.steps, context)
         if passage.alike and key is not None:
             here[key] = passage
-            self._keep(key, passage)
+            if len(job.body) <= _SHORT:
+                self._keep(key, passage)
         return passage
 
     def _keep(self, key: Hashable, passage: Passage) -> None:
@@ -84,14 +87,21 @@ def of(config: Configuration, steps: Mapping[str, Step]) -> Passages:
     return made
 
 
-@lru_cache(maxsize=4096)
 def _asked(body: str) -> str:
     """What of a description says what it asks; all of it where that cannot be told apart."""
+    return (_asked_shortly if len(body) <= _SHORT else _asked_at_length)(body)
+
+
+def _read(body: str) -> str:
     try:
         asked = json.dumps(keywords.without_particulars(json.loads(body)))
     except (ValueError, AttributeError):
         return body
     return body if _OWN.search(asked) else asked
+
+
+#: Few of those that may be long: the jobs of a batch often share one.
+_asked_shortly, _asked_at_length = lru_cache(maxsize=4096)(_read), lru_cache(maxsize=16)(_read)
 
 
 def _readable(parameters: str) -> bool:
