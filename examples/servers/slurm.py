@@ -95,7 +95,7 @@ class Slurm:
         self.wait_until_up()
 
     def _check_path(self) -> None:
-        """Every job has a socket in the spool of its node; its path is refused without a word if it is longer."""
+        """Each job has a socket in the spool of its node; where its path is longer, the job ends at once."""
         socket_of_job = self.directory / "spool.n1" / "n1_9999.4294967291"
         if (over := len(os.fsencode(socket_of_job)) - _LONGEST_SOCKET) > 0:
             raise ValueError(f"{self.directory}: {over} bytes too long for Slurm's sockets; shorten TMPDIR")
