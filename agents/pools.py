@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from agents import pool_jobs, turn
 from agents.turn import Turn
+from cs_config import collector
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from cs_config.queue_class_index import Question, QueueClassIndex
@@ -98,8 +99,9 @@ def _refresh(mine: Turn, config: Configuration, vo: str) -> dict[str, mapping.Ch
     """
     known = eligibility.of_configuration(config)
     classes = configured_classes(config, vo)
-    outdated, index = _outdated(mine, known, vo)
-    wanted = {pool_id: index.ask(question) for pool_id, question in outdated.items()}
+    with collector.paused():
+        outdated, index = _outdated(mine, known, vo)
+        wanted = {pool_id: index.ask(question) for pool_id, question in outdated.items()}
     of: dict[str, Any] = {"config_version": config.version, "expiries": config.expiries, "now": mine.now}
     with mine.writing() as conn:
         pool_refresh.lock(conn, wanted)

@@ -5,6 +5,7 @@ form for one ask is the same without what tells asks apart, which costs more tha
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -195,22 +196,35 @@ def _said_before(number: ColumnElement[Any]) -> Select[Any]:
     return select(number, *[null()] * 6)
 
 
-def _text(statement: Select[Any] | CompoundSelect[Any], *said: str) -> str:
-    """The statement for the driver, compiled once, with what never changes written out for the planner."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A statement as the server takes it, with what never changes written out for the planner."""
+
+    text: str
+    names: tuple[str, ...]  #: of what is said each time: the first is $1
+
+    def values(self, said: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What is said, in the order of the statement."""
+        return tuple(said[name] for name in self.names)
+
+
+def _compiled(statement: Select[Any] | CompoundSelect[Any], *said: str) -> Statement:
     compiled = statement.compile(dialect=postgresql.psycopg.dialect())  # type: ignore[no-untyped-call]
     constants = {name: _quoted(value) for name, value in compiled.params.items() if value is not None}
-    return str(compiled) % {**{name: f"%({name})s" for name in (*said, "now")}, **constants}
+    names = tuple(name for name in (*said, "now") if name in compiled.params)
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return Statement(text=str(compiled) % {**constants, **numbers}, names=names)
 
 
 def _quoted(value: str | int) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
-#: Takes `asks`, a JSON list of objects with the names of `ASKED`, and `now`; in the driver's own form.
-CLAIM_MANY = _text(_of_many(), "asks")
+#: Takes `asks`, a JSON list of objects with the names of `ASKED`, and `now`.
+CLAIM_MANY = _compiled(_of_many(), "asks")
 #: Takes the names of `ASKED`, and `now`; by whether there is a request_id, and whether there is a stamp.
 CLAIM_ONE = {
-    (keyed, stamped): _text(_of_one(keyed=keyed, stamped=stamped), *ASKED)
+    (keyed, stamped): _compiled(_of_one(keyed=keyed, stamped=stamped), *ASKED)
     for keyed in (False, True)
     for stamped in (False, True)
 }

@@ -12,6 +12,7 @@ mapping has it any more (`prune`).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     BindParameter,
@@ -31,6 +32,7 @@ from cs_config.configuration import QueueAddress
 from cs_config.queue_class_index import numbered
 from cs_config.queue_classes import QueueClass
 from taskqueue import changes
+from taskqueue.bulk import BulkInsert
 from taskqueue.tables import pool_mappings, submit_pools
 from taskqueue.tables import pool_queue_classes as mapped_before
 from taskqueue.tables import queue_class_members as members
@@ -54,16 +56,9 @@ def _advance(insert: Upsert) -> Insert:
     ).returning(versions.c.vo)
 
 
-def _put_member(insert: Upsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=["vo", "site", "ce", "queue"],
-        set_={"queue_class_id": insert.excluded.queue_class_id},
-    )
-
-
 #: Takes the VO's version row for this transaction alone; no row comes back when a newer version is there.
 ADVANCE = Twins(versions, _advance)
-PUT_MEMBER = Twins(members, _put_member)
+ADD_MEMBERS = BulkInsert(members, varying=("site", "ce", "queue", "queue_class_id"), common=("vo",))
 
 VERSION = select(versions.c.config_version, versions.c.expiries).where(versions.c.vo == _VO)
 #: FOR SHARE: a newer version waits until what was computed from this one is written.
@@ -248,14 +243,15 @@ def _stored(conn: Connection, vo: str) -> dict[QueueAddress, int]:
 def _write_members(
     conn: Connection, vo: str, *, stored: Mapping[QueueAddress, int], wanted: Mapping[QueueAddress, int]
 ) -> bool:
-    put = [
-        {"vo": vo, "site": queue.site, "ce": queue.ce, "queue": queue.queue, "queue_class_id": class_id}
-        for queue, class_id in sorted(wanted.items())
-        if stored.get(queue) != class_id
-    ]
-    gone = [_named(vo, queue) for queue in sorted(stored.keys() - wanted.keys())]
+    new = [queue for queue, class_id in wanted.items() if stored.get(queue) != class_id]
+    gone = [queue for queue, class_id in stored.items() if wanted.get(queue) != class_id]
     if gone:
-        conn.execute(REMOVE_MEMBER, gone)
-    if put:
-        conn.execute(PUT_MEMBER.of(conn), put)
-    return bool(put or gone)
+        conn.execute(REMOVE_MEMBER, [_named(vo, queue) for queue in gone])
+    columns: dict[str, list[Any]] = {
+        "site": [queue.site for queue in new],
+        "ce": [queue.ce for queue in new],
+        "queue": [queue.queue for queue in new],
+        "queue_class_id": [wanted[queue] for queue in new],
+    }
+    ADD_MEMBERS.execute(conn, columns, vo=vo)
+    return bool(new or gone)

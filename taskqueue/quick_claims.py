@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection
 
 from taskqueue import claims
-from taskqueue.claim_statement import CLAIM_MANY, CLAIM_ONE
+from taskqueue.claim_statement import CLAIM_MANY, CLAIM_ONE, Statement
 from taskqueue.claims import Allotment, Claimed, Holder
 from taskqueue.taking import Want
 
@@ -61,12 +62,27 @@ def _one(conn: Connection, ask: Ask, now: datetime) -> Iterable[Sequence[Any]]:
     statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None]
     # As texts: the driver would give numbers of different size different types, and prepare anew for each.
     said = {name: None if value is None else str(value) for name, value in _said(0, ask, now).items()}
-    return conn.exec_driver_sql(statement, {**said, "now": now.isoformat()})
+    return _carry_out(conn, statement, {**said, "now": now.isoformat()})
 
 
 def _many(conn: Connection, asks: Sequence[Ask], now: datetime) -> Iterable[Sequence[Any]]:
     said = [_said(number, ask, now) for number, ask in enumerate(asks)]
-    return conn.exec_driver_sql(CLAIM_MANY, {"asks": json.dumps(said), "now": now.isoformat()})
+    return _carry_out(conn, CLAIM_MANY, {"asks": json.dumps(said), "now": now.isoformat()})
+
+
+def _carry_out(conn: Connection, statement: Statement, said: Mapping[str, object]) -> Sequence[Sequence[Any]]:
+    """Let the server have the statement as it is: the driver would look for placeholders in it each time.
+
+    For statements as long as these that takes as long as the claim itself: it remembers what it found in
+    short ones only.
+    """
+    driver: Any = conn.connection.driver_connection
+    usual = driver.cursor_factory
+    driver.cursor_factory = psycopg.RawCursor
+    try:
+        return conn.exec_driver_sql(statement.text, statement.values(said)).all()
+    finally:
+        driver.cursor_factory = usual
 
 
 def _said(number: int, ask: Ask, now: datetime) -> Mapping[str, object]:

@@ -27,6 +27,8 @@ NODES = {
     "n2": ("amd,el9,si00_900", 4, 16000),
     "n3": ("amd,el9,avx512,si00_1200", 8, 32000),
 }
+#: Bytes of a path that a unix socket may have.
+_LONGEST_SOCKET = 107
 _CONFIGURATION = """\
 ClusterName=pilotage
 SlurmctldHost={host}(127.0.0.1)
@@ -77,7 +79,12 @@ class Slurm:
         self.environment = {"SLURM_CONF": str(directory / "slurm.conf")}
 
     def start(self) -> None:
-        """Bring it up; it takes a few seconds."""
+        """Bring it up; it takes a few seconds.
+
+        Raises:
+            ValueError: The path of the directory is too long: no job would start.
+        """
+        self._check_path()
         for name in ("state", *(f"spool.{node}" for node in NODES)):
             (self.directory / name).mkdir()
         self._start_munge()
@@ -86,6 +93,12 @@ class Slurm:
         for node in NODES:
             self._run("slurmd", "-N", node)
         self.wait_until_up()
+
+    def _check_path(self) -> None:
+        """Each job has a socket in the spool of its node; where its path is longer, the job ends at once."""
+        socket_of_job = self.directory / "spool.n1" / "n1_9999.4294967291"
+        if (over := len(os.fsencode(socket_of_job)) - _LONGEST_SOCKET) > 0:
+            raise ValueError(f"{self.directory}: {over} bytes too long for Slurm's sockets; shorten TMPDIR")
 
     def start_controller(self) -> None:
         """Start the daemon that decides, anew."""

@@ -48,7 +48,9 @@ def report(row: Row | None, marks: Marks, handle: Handle) -> Report:
     if row is None:
         return Report(state=State.MISSING, reference=reference)
     state = row.state
-    if state in (State.FAILED, State.GONE) and marks.killed:
+    if marks.killed:
+        # Also where it is said to be done: a script that ends well leaves its mark before, and some batch
+        # systems say 0 of a job whose status they do not know yet.
         state = State.KILLED
     return Report(
         # What it left may be on its way here still: the evidence is not complete.
