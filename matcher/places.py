@@ -3,6 +3,7 @@
 So no stale, guessed or invented list of pools takes a job that the place is not eligible for.
 """
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,9 @@ class Places:
 
     def __init__(self) -> None:
         self._remembered: dict[tuple[frozenset[str], object], Served] = {}
+        self._sets: dict[
+            frozenset[str], frozenset[str]
+        ] = {}  # of pools: one for all places that have the same
         self._checks = NodeChecks()
         self._age = 0
 
@@ -49,6 +53,10 @@ class Places:
             self._remembered = {
                 key: served for key, served in self._remembered.items() if key[0].isdisjoint(vos)
             }
+            still = (
+                each for served in self._remembered.values() for each in (served.pools, served.kept_back)
+            )
+            self._sets = {each: each for each in still}
 
     def served(
         self,
@@ -97,8 +105,17 @@ class Places:
         if age == self._age and served.lasting:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
-            self._remembered[key] = served
+                self._sets.clear()
+            pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
+            served = self._remembered[key] = replace(served, pools=pools, kept_back=kept_back)
         return served
+
+    def _shared(self, pools: frozenset[str]) -> frozenset[str]:
+        """The same set, once in memory, and its ids as well: a queue may serve a thousand pools."""
+        known = self._sets.get(pools)
+        if known is None:
+            known = self._sets[pools] = frozenset(map(sys.intern, pools))
+        return known
 
 
 def stated_queue(presented: Presented, config: Configuration) -> QueueAddress | None:
