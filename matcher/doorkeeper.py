@@ -101,8 +101,9 @@ class Doorkeepers:
     """
 
     def __init__(self) -> None:
-        self._config: Configuration | None = None
-        self._known: dict[tuple[Place, frozenset[str]], Doorkeeper | None] = {}
+        # One value: of two threads with two configurations none is to write what it found under the other's.
+        self._known: tuple[Configuration | None, dict[tuple[Place, frozenset[str]], Doorkeeper | None]]
+        self._known = None, {}
 
     def at(self, config: Configuration, place: Place, vos: frozenset[str]) -> Doorkeeper | None:
         """Who speaks for a place; None: nobody there asks anything of jobs.
@@ -111,9 +112,9 @@ class Doorkeepers:
         """
         if not place.site or not admissions.configured(config):
             return None
-        if self._config is not config:
-            self._config, self._known = config, {}
-        known = self._known
+        of, known = self._known
+        if of is not config:
+            self._known = _, known = config, {}
         if (place, vos) not in known:
             known[place, vos] = _at(config, place, vos)
         return known[place, vos]

@@ -85,7 +85,8 @@ class ClassIndex:
 
     def classes(self, mask: int) -> Iterator[int]:
         """The ids of the classes of a mask; those that are gone meanwhile are left out."""
-        return (self._class_in[slot] for slot in bits(mask) if slot in self._class_in)
+        found = (self._class_in.get(slot) for slot in bits(mask))
+        return (class_id for class_id in found if class_id is not None)
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
         """The same as a set of bits, good until a class comes or goes."""

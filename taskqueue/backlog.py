@@ -98,7 +98,7 @@ def _has_room(conn: Connection, whose: _Whose, *, new: int, most: int, now: date
     if (
         known is not None
         and abs(now - known.at) < _GOOD_FOR
-        and known.waiting + last - known.last + new <= most
+        and known.waiting + max(0, last - known.last) + new <= most
     ):
         return True
     waiting = _count(conn, whose, most + 1)
