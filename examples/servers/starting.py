@@ -3,16 +3,23 @@
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from random import SystemRandom
 from typing import TypeVar
 
 _Answer = TypeVar("_Answer")
+_DRAW = SystemRandom()
 
 
 def free_port() -> int:
-    """A port of this host that nobody listens at now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """A port of this host that nobody listens at now.
+
+    It is none of those that connections going out are given: one of them could have it before its server.
+    """
+    while True:
+        port = _DRAW.randint(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def wait_until(ask: Callable[[], _Answer], seconds: float = 90) -> _Answer:
