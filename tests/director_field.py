@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from examples.servers.slurm import Slurm
+from examples.servers.starting import wait_until
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.running_service import Service
 
@@ -76,6 +77,8 @@ class Field:
         answer = self.service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job] * number})
         assert answer.status_code == 201, answer.text
         ids: list[int] = answer.json()["job_ids"]
+        # A director that asks before the optimizers are done finds nothing.
+        wait_until(lambda: not {"Received", "Checking"} & self.open_jobs().keys())
         return ids
 
     def open_jobs(self) -> Counter[str]:
