@@ -12,6 +12,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Dialect,
+    Executable,
     Table,
     bindparam,
     cast,
@@ -32,7 +33,24 @@ _BIND: Final = "its_"
 Columns = Mapping[str, Sequence[Any]]
 
 
-class BulkInsert:
+class _Bulk:
+    """A statement over many rows, for each of the databases."""
+
+    _columns: Sequence[Column[Any]]  #: in the order of the places in the statement for SQLite
+    _on_postgresql: Executable
+    _on_sqlite: str
+
+    def execute(self, conn: Connection, columns: Columns, **common: object) -> None:
+        """Carry it out for as many rows as the columns have values, in their order."""
+        if not len(next(iter(columns.values()))):
+            return
+        if conn.dialect.name == "postgresql":
+            conn.execute(self._on_postgresql, _bound(columns, common))
+        else:
+            conn.exec_driver_sql(self._on_sqlite, _rows(self._columns, columns, common, conn.dialect))
+
+
+class BulkInsert(_Bulk):
     """Puts rows into a table; what all of them have in common is sent once."""
 
     def __init__(self, table: Table, *, varying: Sequence[str], common: Sequence[str] = ()) -> None:
@@ -45,18 +63,9 @@ class BulkInsert:
         places = ", ".join("?" * len(self._columns))
         self._on_sqlite = f"INSERT INTO {table.name} ({names}) VALUES ({places})"  # noqa: S608, our own names
 
-    def execute(self, conn: Connection, columns: Columns, **common: object) -> None:
-        """Insert as many rows as the columns have values, in their order."""
-        if not len(next(iter(columns.values()))):
-            return
-        if conn.dialect.name == "postgresql":
-            conn.execute(self._on_postgresql, _bound(columns, common))
-        else:
-            conn.exec_driver_sql(self._on_sqlite, _rows(self._columns, columns, common, conn.dialect))
 
-
-class BulkUpdate:
-    """Gives each of many rows, found by their key, values of its own."""
+class BulkUpdate(_Bulk):
+    """Gives many rows, found by their key, values of their own; those that are not there are passed over."""
 
     def __init__(self, table: Table, *, key: str, varying: Sequence[str], common: Sequence[str] = ()) -> None:
         self._columns = [table.c[name] for name in (*varying, *common, key)]
@@ -69,15 +78,6 @@ class BulkUpdate:
         )
         assigned = ", ".join(f"{name} = ?" for name in (*varying, *common))
         self._on_sqlite = f"UPDATE {table.name} SET {assigned} WHERE {key} = ?"  # noqa: S608, our own names
-
-    def execute(self, conn: Connection, columns: Columns, **common: object) -> None:
-        """Update the rows; those that are not there are passed over."""
-        if not len(next(iter(columns.values()))):
-            return
-        if conn.dialect.name == "postgresql":
-            conn.execute(self._on_postgresql, _bound(columns, common))
-        else:
-            conn.exec_driver_sql(self._on_sqlite, _rows(self._columns, columns, common, conn.dialect))
 
 
 class _Array(TypeDecorator[Sequence[Any]]):
