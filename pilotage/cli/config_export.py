@@ -1,11 +1,10 @@
 """`pilotage config export`: the tree in the words of other systems."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cs_config import ad_export, validate
+from cs_config import ad_export
 from pilotage.cli import options, output, running_configuration
 
 _PATH_HELP = "A Site, Site/CE or Site/CE/Queue, also as Resources/Sites/…; everything if it is left out."
@@ -17,15 +16,13 @@ def classad(
     vo: Annotated[
         str, typer.Option(metavar="VO", help="As this VO gets the queues.", show_default=False)
     ] = "",
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Look into this file instead of asking the service.")
-    ] = None,
+    file: running_configuration.InsteadOfIt = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
     """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
-    config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
+    config = running_configuration.or_of(file, home=home, url=url)
     found = ad_export.export(config, path, vo)
     if as_json:
         data = {

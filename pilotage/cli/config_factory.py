@@ -5,12 +5,10 @@ from typing import Annotated
 
 import typer
 
-from cs_config import factory_import, validate
-from pilotage.cli import config_import, config_offer, options, running_configuration
-from pilotage.cli.config_dirac import Against, Apply, AsText
+from cs_config import factory_import
+from pilotage.cli import config_offer, options
 from pilotage.cli.config_edit import Guards, Message
-from pilotage.cli.config_offer import Offer, Wishes
-from pilotage.cli.failures import WrongUsage
+from pilotage.cli.config_offer import Against, Apply, AsText, Wishes
 
 
 def osg(
@@ -33,12 +31,7 @@ def osg(
 
     An entry becomes a queue of its name; what has no place here is told.
     """
-    if apply and against is not None:
-        raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
-    config = validate.load_file(against) if against else running_configuration.fetch(home=home, url=url)
-    found = factory_import.propose(config, config_import.text_of(file), str(file))
-    offer = Offer(proposal=found.proposal, notes=found.notes, message=message or f"imported {file.name}")
     wishes = Wishes(
-        apply=apply, guards=guards or (), as_text=as_text, as_json=as_json, offline=against is not None
+        apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
     )
-    config_offer.present(offer, wishes, home=home, url=url)
+    config_offer.import_file(factory_import.propose, file, wishes, home=home, url=url)

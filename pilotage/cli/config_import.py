@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from rich.console import Group
 
-from cs_config import ad_import, ce_ads, proposals, show, validate
+from cs_config import ad_import, ce_ads, proposals, show
 from cs_config.ad_import import Change, Proposal
 from cs_config.ce_ads import CeAd
 from pilotage.cli import config_offer, config_preview, options, output, running_configuration
 from pilotage.cli.config_edit import Guards, Message
-from pilotage.cli.config_offer import Offer, Wishes
+from pilotage.cli.config_offer import Against, Apply, AsText, Wishes
 from pilotage.cli.connection import connect
-from pilotage.cli.failures import Refused, WrongUsage, one_line
+from pilotage.cli.failures import one_line
 
 _SITE_HELP = "Site of the CEs whose ads name none; a CE that is in the tree stays where it is."
 
@@ -25,16 +25,11 @@ def classad(
     ],
     *,
     site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Make it the configuration in force.")] = False,
+    apply: Apply = False,
     message: Message = None,
     guards: Guards = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", metavar="FILE", help="Compare with this file instead of asking the service."),
-    ] = None,
-    as_text: Annotated[
-        bool, typer.Option("--yaml", help="Print the whole configuration that would result.")
-    ] = False,
+    against: Against = None,
+    as_text: AsText = False,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
@@ -43,21 +38,15 @@ def classad(
 
     Attributes become parameters of the queue. Nothing is stored if nothing would change.
     """
-    if apply and file is not None:
-        raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
-    ads = {str(each): ce_ads.read(text_of(each), str(each)) for each in files}
-    config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
+    wishes = Wishes(
+        apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
+    )
+    ads = {str(each): ce_ads.read(config_offer.text_of(each), str(each)) for each in files}
+    config = running_configuration.or_of(against, home=home, url=url)
     proposal = ad_import.propose(config, ads, site=site)
     version, preview = config.version, None
-    if file is None and proposal.changes:
-        offer = Offer(
-            proposal=proposals.of_text(config, proposal.text),
-            notes=proposal.notes,
-            message=message or f"imported {_named(ads)}",
-        )
-        wishes = Wishes(
-            apply=apply, guards=guards or (), as_text=as_text, as_json=as_json, offline=file is not None
-        )
+    if against is None and proposal.changes:
+        offer = wishes.offer(proposals.of_text(config, proposal.text), proposal.notes, _named(ads))
         with connect(home=home, url=url) as client:
             preview, version = config_offer.asked(client, offer, wishes)
     for note in proposal.notes if not as_json else ():
@@ -70,20 +59,6 @@ def classad(
     data = _as_json(proposal) | {"applied": applied, "version": version, "preview": preview}
     lines = output.escape("\n".join(_lines(proposal)))
     output.emit(data, as_json=as_json, render=lambda: Group(lines, config_preview.effects(preview), said))
-
-
-def text_of(file: Path) -> str:
-    """The content of a file; `-` is standard input.
-
-    Raises:
-        Refused: It cannot be read.
-    """
-    if str(file) == "-":
-        return typer.get_text_stream("stdin").read()
-    try:
-        return file.read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise Refused(f"{file}: {error.strerror or error}") from None
 
 
 def _named(ads: dict[str, tuple[CeAd, ...]]) -> str:

@@ -1,21 +1,32 @@
 """A proposed configuration: shown with what it would do, and stored if that is asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from cs_config import edits
+from cs_config.configuration import Configuration
+from cs_config.overlay import Imported
 from cs_config.proposals import Proposal
-from pilotage.cli import config_preview, config_wanted, output
+from pilotage.cli import config_preview, config_wanted, output, running_configuration
 from pilotage.cli.config_lines import Answer
 from pilotage.cli.connection import connect
-from pilotage.cli.failures import one_line
+from pilotage.cli.failures import Refused, WrongUsage, one_line
 from pilotage.fabric.client import ApiError, Client
 from requirements.problem import Problem
 
 _FORBIDDEN = 403
+
+
+Apply = Annotated[bool, typer.Option("--apply", help="Make it the configuration in force.")]
+Against = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="Compare with this file instead of asking the service."),
+]
+AsText = Annotated[bool, typer.Option("--yaml", help="Print the whole configuration that would result.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +40,55 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What is to be done with an offer."""
+    """What is to be done with an import.
+
+    Raises:
+        WrongUsage: It cannot be.
+    """
 
     apply: bool
-    guards: Sequence[str]
+    message: str | None
+    guards: Sequence[str] | None
+    against: Path | None  #: a file that it is compared with: there is no service to ask
     as_text: bool
     as_json: bool
-    offline: bool  #: it was made for a file: there is no service to ask
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.apply and self.against is not None:
+            raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
+
+    def offer(self, proposal: Proposal, notes: Sequence[Problem], name: str) -> Offer:
+        """What an import of something of that name proposes, under the message that is wished."""
+        return Offer(proposal=proposal, notes=notes, message=self.message or f"imported {name}")
+
+
+def import_file(
+    propose: Callable[[Configuration, str, str], Imported],
+    file: Path,
+    wishes: Wishes,
+    *,
+    home: Path | None,
+    url: str | None,
+) -> None:
+    """Show what a file of another system would change, as `propose` reads it; do it if that is wished."""
+    config = running_configuration.or_of(wishes.against, home=home, url=url)
+    found = propose(config, text_of(file), str(file))
+    present(wishes.offer(found.proposal, found.notes, file.name), wishes, home=home, url=url)
+
+
+def text_of(file: Path) -> str:
+    """The content of a file; `-` is standard input.
+
+    Raises:
+        Refused: It cannot be read.
+    """
+    if str(file) == "-":
+        return typer.get_text_stream("stdin").read()
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise Refused(f"{file}: {error.strerror or error}") from None
 
 
 def present(offer: Offer, wishes: Wishes, *, home: Path | None, url: str | None) -> None:
@@ -46,7 +99,7 @@ def present(offer: Offer, wishes: Wishes, *, home: Path | None, url: str | None)
         typer.echo(offer.proposal.after.source, nl=False)
         return
     preview, version = None, offer.proposal.before.version
-    if not wishes.offline and offer.proposal.differences:
+    if wishes.against is None and offer.proposal.differences:
         with connect(home=home, url=url) as client:
             preview, version = asked(client, offer, wishes)
     applied = wishes.apply and bool(offer.proposal.differences)
@@ -77,7 +130,7 @@ def asked(client: Client, offer: Offer, wishes: Wishes) -> tuple[Answer | None, 
             source=proposal.after.file,
             message=offer.message,
             version=version,
-            guards=wishes.guards,
+            guards=wishes.guards or (),
         )
     elif wishes.apply:
         guards = {"guard": list(wishes.guards)} if wishes.guards else {}

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from cs_config import show as cs_show
-from cs_config import validate
 from pilotage.cli import options, output, running_configuration
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import WrongUsage
@@ -26,9 +25,7 @@ def show(
             "--blame", help="Say also who wrote each value, when, and how many waiting jobs it keeps away."
         ),
     ] = False,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Look into this file instead of asking the service.")
-    ] = None,
+    file: running_configuration.InsteadOfIt = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
@@ -39,7 +36,7 @@ def show(
             raise WrongUsage("--blame asks the service, --file looks into a file: one of the two")
         _blame(path, vo, as_json=as_json, home=home, url=url)
         return
-    config = validate.load_file(file) if file else running_configuration.fetch(home=home, url=url)
+    config = running_configuration.or_of(file, home=home, url=url)
     lines = cs_show.show(config, path, vo)
     if as_json:
         values = {line.path: line.as_json()["value"] for line in lines}
