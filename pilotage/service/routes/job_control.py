@@ -10,7 +10,7 @@ from cs_config.operations import operations
 from pilotage.service import audit, job_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.models.job_control import Changed, ChangedJobs, Refused
 from pilotage.service.models.job_filter import JobFilter
 from pilotage.service.parts import Parts
@@ -32,14 +32,14 @@ _Change = Callable[[Sequence[Job]], list[int]]
 
 
 @router.post("/kill")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
     """Kill all jobs that pass the filter and have not ended."""
     return _change_many(parts, caller, which, JobStatus.KILLED, partial(_kill, parts))
 
 
 @router.post("/reschedule")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
     """Send all jobs that pass the filter, and may go, through the optimizers again."""
     changed = _change_many(parts, caller, which, JobStatus.RESCHEDULED, partial(_reschedule, parts))
@@ -48,7 +48,7 @@ def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> Chang
 
 
 @router.post("/{job_id}/kill")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Changed:
     """Kill a job; its pilot is told at its next heartbeat."""
     with database.writing(parts.engine) as conn:
@@ -58,7 +58,7 @@ def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Changed:
 
 
 @router.post("/{job_id}/reschedule")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Changed:
     """Take a job back and send it through the optimizers again."""
     with database.writing(parts.engine) as conn:
