@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from agents import loop
-from cs_config import rings, versions
+from cs_config import file_imports, rings, versions
 from cs_config.errors import ConfigError
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
@@ -87,7 +87,7 @@ def import_resources(engine: Engine, settings: Settings) -> int | None:
         return None
     with database.writing(engine) as conn:
         try:
-            return versions.import_file(conn, settings.resources, author="pilotage", now=utc_now())
+            return file_imports.import_changed(conn, settings.resources, author="pilotage", now=utc_now())
         except ConfigError as error:
             if not (current := versions.current_version(conn)):
                 raise

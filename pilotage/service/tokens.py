@@ -11,7 +11,7 @@ from jwt.types import Options
 
 from cs_config.address import QueueAddress
 from pilotage.service import keys
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.grants import Grant
 from pilotage.service.keys import KeyRing
 from pilotage.service.refusals import NotAuthenticated
@@ -155,7 +155,8 @@ def _claims(caller: Caller) -> dict[str, object]:
         "queue": str(caller.queue) if caller.queue else None,
         "stamp": caller.stamp,
     }
-    return {name: value for name, value in claims.items() if value}
+    limited = {} if caller.capabilities is None else {"capabilities": sorted(caller.capabilities)}
+    return {name: value for name, value in claims.items() if value} | limited
 
 
 def _token(payload: Mapping[str, object], *, until: datetime | None) -> Token:
@@ -181,7 +182,12 @@ def _caller(payload: Mapping[str, object]) -> Caller:
         sites=_names(payload.get("sites", [])),
         queue=QueueAddress.parse(str(queue)) if queue else None,
         stamp=str(stamp) if stamp else None,
+        capabilities=_capabilities(payload.get("capabilities")),
     )
+
+
+def _capabilities(claim: object) -> frozenset[Capability] | None:
+    return None if claim is None else frozenset(Capability(name) for name in _names(claim))
 
 
 def _names(claim: object) -> frozenset[str]:
