@@ -145,7 +145,7 @@ def _read(ring: KeyRing, text: str) -> Token:
 
 
 def _claims(caller: Caller) -> dict[str, object]:
-    claims = {
+    claims: dict[str, object] = {
         "sub": caller.subject,
         "role": caller.role.value,
         "vos": sorted(caller.vos),
@@ -155,8 +155,10 @@ def _claims(caller: Caller) -> dict[str, object]:
         "queue": str(caller.queue) if caller.queue else None,
         "stamp": caller.stamp,
     }
-    limited = {} if caller.capabilities is None else {"capabilities": sorted(caller.capabilities)}
-    return {name: value for name, value in claims.items() if value} | limited
+    said = {name: value for name, value in claims.items() if value}
+    if caller.capabilities is not None:  # also if there are none: then it may nothing
+        said["capabilities"] = sorted(caller.capabilities)
+    return said
 
 
 def _token(payload: Mapping[str, object], *, until: datetime | None) -> Token:
