@@ -105,7 +105,6 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
         registry=people,
         os_compatibility=compatibility,
         dynamic=dynamic,
-        warnings=warnings,
     )
     return Report(errors=(), warnings=warnings, configuration=configuration)
 
