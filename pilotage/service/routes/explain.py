@@ -5,30 +5,25 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
-from matcher import closures, holding, job_ads, shop_window
 from optimizers import foresight
-from pilotage.service import explanations
+from pilotage.service import explanations, queue_explanations
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Capability, Role
 from pilotage.service.models.explain import (
-    ExcludedAnswer,
     JobExplanation,
-    OfferAnswer,
     QueueExplanation,
     RankedQueue,
     RankedQueues,
-    WorkAnswer,
 )
 from pilotage.service.models.submission import Submission
 from pilotage.service.routes.jobs import JobIdPath
 from pilotage.service.routes.submission import sources_of, submitter_of
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
-from taskqueue import database, jobs, waiting_classes
+from taskqueue import database, jobs
 from taskqueue.errors import JobNotFound
 
 #: FastAPI reads it from the query.
@@ -69,7 +64,7 @@ def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit:
 
 
 @router.post("/explain")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.READ)
 def explain_description(
     parts: PartsOf, caller: CallerOf, body: Submission, *, forwarding: Forwarding = False
 ) -> JobExplanation:
@@ -91,24 +86,4 @@ def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: s
     address = QueueAddress.parse(f"{site}/{ce}/{queue}")
     if not config.knows(address):
         raise QueueNotFound(str(address), config.suggest(str(address)))
-    with database.reading(parts.engine) as conn:
-        vos = _vos(caller, site)
-        waiting = waiting_classes.read(conn, vos)
-        now = list(closures.at_queue(conn, config, address, parts.clock(), vos=vos))
-        now += holding.pilots_at(conn, address, {each.asked.vo for each in waiting}, parts.clock())
-        asked = any(admissions.of(config, address, each.asked.vo) for each in waiting)
-        jobs = list(waiting_classes.first_jobs(conn, waiting)) if asked else []
-    found = shop_window.window(config, address, waiting, {job.job_id: job_ads.of(job) for job in jobs})
-    return QueueExplanation(
-        queue=str(address),
-        waiting={vo: WorkAnswer.of(work) for vo, work in found.waiting.items()},
-        serves={vo: WorkAnswer.of(work) for vo, work in found.served.items()},
-        reasons=[ExcludedAnswer.of(each, readable=caller.may_read(each.vo)) for each in found.excluded],
-        changes=[OfferAnswer.of(each) for each in found.offers],
-        now=now,
-    )
-
-
-def _vos(caller: Caller, site: str) -> frozenset[str] | None:
-    """The VOs whose waiting jobs count; None: all. A site's own admin sees what is asked of the site."""
-    return None if caller.looks_after(site) else caller.visible_vos
+    return queue_explanations.of_queue(parts, caller, address)
