@@ -143,6 +143,39 @@ job_waits = Table(
     postgresql_with=_LARGE,
 )
 
+#: How far each account has read the log of jobs; in one transaction with what it counted there.
+log_readers = Table(
+    "log_readers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("counted", BigInteger, nullable=False),  # every row of the log up to this one is counted
+    Column("noted", BigInteger, nullable=False),  # where the log ended at some moment
+    Column("under_way", Text, nullable=False),  # JSON list: of what server, and what began before that moment
+)
+
+#: How many jobs came into a status in a minute, and how many left it; of old ones, in an hour.
+job_flows = Table(
+    "job_flows",
+    metadata,
+    Column("minute", UtcTime, nullable=False),  # its beginning, by the times in the log
+    Column("vo", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("came", BigInteger, nullable=False),
+    Column("went", BigInteger, nullable=False),  # of a status that is final: not counted
+    PrimaryKeyConstraint("minute", "vo", "status"),
+)
+
+#: How many jobs there are in each status that is not final, by what the log says.
+job_stocks = Table(
+    "job_stocks",
+    metadata,
+    Column("vo", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("jobs", BigInteger, nullable=False),
+    PrimaryKeyConstraint("vo", "status"),
+    postgresql_with=_BUSY,
+)
+
 #: The distinct sets of requirements that matching looks at; immutable, so a copy never goes stale.
 requirement_classes = Table(
     "requirement_classes",
