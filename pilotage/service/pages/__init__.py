@@ -1,9 +1,14 @@
 """The web pages, one file a noun: they translate what the interface says, and decide nothing."""
 
-from pilotage.service.pages import login, overview
+from pilotage.service.pages import changing_jobs, job, jobs, login, new_jobs, overview, why
 
 #: The pages; the navigation shows those that want to be in it in this order.
 ROUTERS = (
     overview.router,
+    jobs.router,
+    changing_jobs.router,  # fixed names before ids
+    new_jobs.router,
+    job.router,
+    why.router,
     login.router,
 )
