@@ -1,6 +1,15 @@
 """The web pages, one file a noun: they translate what the interface says, and decide nothing."""
 
-from pilotage.service.pages import changing_jobs, job, jobs, login, new_jobs, overview, why
+from pilotage.service.pages import (
+    changing_jobs,
+    issuer_login,
+    job,
+    jobs,
+    login,
+    new_jobs,
+    overview,
+    why,
+)
 
 #: The pages; the navigation shows those that want to be in it in this order.
 ROUTERS = (
@@ -11,4 +20,5 @@ ROUTERS = (
     job.router,
     why.router,
     login.router,
+    issuer_login.router,
 )
