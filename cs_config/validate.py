@@ -105,6 +105,7 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
         registry=people,
         os_compatibility=compatibility,
         dynamic=dynamic,
+        warnings=warnings,
     )
     return Report(errors=(), warnings=warnings, configuration=configuration)
 

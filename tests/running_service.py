@@ -22,6 +22,7 @@ from optimizers import batch
 from pilotage.service import keys
 from pilotage.service.app import create_app
 from pilotage.service.grants import grant
+from pilotage.service.keys import KeyRing
 from pilotage.service.parts import Parts, utc_now
 from pilotage.service.tokens import Tokens
 from taskqueue import database
@@ -93,7 +94,7 @@ def running(
         matcher=matcher,
         claimer=claimer,
         blobs=DirectoryStore(directory / "blobs"),
-        tokens=Tokens(KEY),
+        tokens=Tokens(KeyRing(signing=KEY)),
         ring=lambda job_ids: optimize(engine, live, job_ids),
     )
     claimer.start()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pilotage.cli import home_directory, last_seen, options, output, settings
-from pilotage.service import grants, keys
+from pilotage.service import grants, key_file
 from pilotage.service.callers import Role
 from pilotage.service.tokens import Tokens
 
@@ -55,7 +55,7 @@ def token(
     chosen = settings.load({"home": home})
     home_directory.require_installation(chosen.home, chosen.key)
     seen = last_seen.read(chosen)
-    tokens = Tokens(keys.load_or_create(chosen.key), incarnation=lambda: seen.incarnation if seen else 1)
+    tokens = Tokens(key_file.load_or_create(chosen.key), incarnation=lambda: seen.incarnation if seen else 1)
     text, expires_at = tokens.mint(grant, now=datetime.now(UTC))
     data = {"token": text, "expires_at": expires_at.isoformat()}
     output.emit(data, as_json=as_json, render=lambda: text)

@@ -177,6 +177,14 @@ def check_401(answer) -> None:
     assert answer.json()["error"]["code"] == "not_authenticated"
 
 
+def test_the_keys_that_verify_tokens_are_open_to_all(service: Service):
+    answer = service.client().get("/.well-known/jwks.json")
+    assert answer.status_code == 200
+    [key] = answer.json()["keys"]
+    assert key["kid"] == service.parts.tokens.keys.signing.key_id
+    assert "d" not in key
+
+
 def test_an_expired_token_is_401(service: Service):
     past = utc_now() - timedelta(days=2)
     token, _ = service.parts.tokens.mint(grant(role="operator"), now=past)

@@ -13,8 +13,8 @@ from cs_config.show import Line
 from cs_config.versions import Version
 from matcher import culprits, job_ads
 from matcher.culprits import Kept
-from pilotage.service import configuring
 from pilotage.service.callers import Caller
+from pilotage.service.configuring import rights
 from pilotage.service.models.config import BlamedValue, KeptAway, Since
 from pilotage.service.parts import Parts
 from requirements.errors import InvalidRequest, NotAllowed
@@ -94,16 +94,16 @@ def _require_vo(caller: Caller, vo: str | None, names: Sequence[str]) -> None:
 
 
 def _visible(caller: Caller, config: Configuration, path: str, vo: str | None) -> Sequence[Line]:
-    rights = configuring.rights_of(caller)
+    allowed = rights.of(caller)
     try:
         found = show.show(config, path, vo)
     except PathNotFound as error:
         # What was probably meant may be another VO's.
-        raise error if rights.everything else PathNotFound(path) from None
+        raise error if allowed.everything else PathNotFound(path) from None
     lines = [
         line
         for line in found
-        if all(rights.sees_path(config, tuple(place.split("/"))) for place in line.places)
+        if all(allowed.sees_path(config, tuple(place.split("/"))) for place in line.places)
     ]
     if found and not lines:
         raise PathNotFound(path)

@@ -1,15 +1,18 @@
 """An outlook as it is answered: the first of everything, and of other VOs only the numbers."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
 from cs_config.differences import Difference
 from cs_config.proposals import Proposal
+from cs_config.rights import Rights
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
 from pilotage.service.callers import Caller
+from pilotage.service.configuring import rights
 from pilotage.service.models.config import DifferenceAnswer
 from pilotage.service.models.preview import (
     ClassPreview,
@@ -19,7 +22,9 @@ from pilotage.service.models.preview import (
     PreviewAnswer,
     VainPreview,
     VoPreview,
+    WarningPreview,
 )
+from requirements.problem import Problem
 
 #: Entries of a list that are told.
 _TOLD: Final = 100
@@ -32,6 +37,7 @@ def answer(proposal: Proposal, outlook: Outlook, caller: Caller) -> PreviewAnswe
     return PreviewAnswer(
         version=proposal.before.version,
         changes=[difference(each) for each in proposal.differences[:_TOLD]],
+        warnings=list(_warnings(proposal, caller))[:_TOLD],
         totals=dict(outlook.totals),
         new_queues=_named(outlook.new, _TOLD),
         removed_queues=_named(outlook.removed, _TOLD),
@@ -55,6 +61,16 @@ def difference(found: Difference) -> DifferenceAnswer:
     """A difference; a side that has nothing is left unset."""
     said: dict[str, Any] = found.as_json()
     return DifferenceAnswer(**said)
+
+
+def _warnings(proposal: Proposal, caller: Caller) -> Iterator[WarningPreview]:
+    for each in seen(proposal.warnings, proposal.after, rights.of(caller)):
+        yield WarningPreview(path=each.path, message=each.message, suggestion=each.suggestion, line=each.line)
+
+
+def seen(problems: Iterable[Problem], config: Configuration, allowed: Rights) -> Iterator[Problem]:
+    """Those of the problems that are about what somebody may see."""
+    return (each for each in problems if allowed.sees_path(config, tuple(each.path.split("/"))))
 
 
 def _classes(outlook: Outlook, caller: Caller) -> Iterator[ClassPreview]:

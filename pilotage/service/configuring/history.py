@@ -8,8 +8,8 @@ from cs_config.configuration import Configuration
 from cs_config.differences import Difference
 from cs_config.rights import Rights
 from cs_config.versions import Version
-from pilotage.service import configuring
 from pilotage.service.callers import Caller
+from pilotage.service.configuring import in_force, rights
 from pilotage.service.parts import Parts
 from requirements.values import fold
 from taskqueue import database
@@ -39,14 +39,14 @@ def read(parts: Parts, caller: Caller, *, limit: int, path: str = "") -> list[En
 
     What others wrote of a version that changed more than that is left out.
     """
-    rights = configuring.rights_of(caller)
-    current = configuring.running(parts)
+    allowed = rights.of(caller)
+    current = in_force.readable(parts)
     names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
     found: list[Entry] = []
     with database.reading(parts.engine) as conn:
-        for version in versions.history(conn, limit if rights.everything and not names else _MOST):
+        for version in versions.history(conn, limit if allowed.everything and not names else _MOST):
             changed = versions.changes_or_none(conn, version.version)
-            entry = _shown(current, rights, version, changed, names)
+            entry = _shown(current, allowed, version, changed, names)
             if entry is not None:
                 found.append(entry)
             if len(found) == limit:
@@ -56,19 +56,19 @@ def read(parts: Parts, caller: Caller, *, limit: int, path: str = "") -> list[En
 
 def _shown(
     config: Configuration,
-    rights: Rights,
+    allowed: Rights,
     version: Version,
     changed: Sequence[str] | None,
     names: tuple[str, ...],
 ) -> Entry | None:
     if changed is None:
-        return Entry(version=version, paths=None) if rights.everything and not names else None
-    paths = [each for each in changed if rights.sees_path(config, tuple(each.split("/")))]
+        return Entry(version=version, paths=None) if allowed.everything and not names else None
+    paths = [each for each in changed if allowed.sees_path(config, tuple(each.split("/")))]
     if names:
         paths = [each for each in paths if concerns(each, names)]
-    if not paths and (names or not rights.everything):
+    if not paths and (names or not allowed.everything):
         return None
-    hidden = len(paths) < len(changed) and not rights.everything
+    hidden = len(paths) < len(changed) and not allowed.everything
     return Entry(version=replace(version, message="") if hidden else version, paths=paths)
 
 
@@ -87,10 +87,10 @@ def between(parts: Parts, caller: Caller, *, before: int, after: int | None) -> 
         VersionNotFound: There is no such version.
         ConfigError: One cannot be read by this release.
     """
-    rights = configuring.rights_of(caller)
-    newest = configuring.in_force(parts)
+    allowed = rights.of(caller)
+    current = in_force.newest(parts)
     with database.reading(parts.engine) as conn:
-        old = newest if before == newest.version else versions.load(conn, before)
-        new = newest if after in (None, newest.version) else versions.load(conn, after)
-    found = differences.between(visible.tree(old, rights), visible.tree(new, rights))
+        old = current if before == current.version else versions.load(conn, before)
+        new = current if after in (None, current.version) else versions.load(conn, after)
+    found = differences.between(visible.tree(old, allowed), visible.tree(new, allowed))
     return Comparison(after=new.version, differences=found)
