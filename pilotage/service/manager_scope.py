@@ -17,6 +17,4 @@ def visible(caller: Caller, *, site: str | None) -> Filter:
         return Filter(sites=caller.sites if asked is None else asked & caller.sites)
     own = caller.sites or None
     sites = asked if own is None else own if asked is None else asked & own
-    return Filter(
-        vos=caller.vos, sites=sites, owner=caller.user if caller.role is Role.USER else None
-    )
+    return Filter(vos=caller.vos, sites=sites, owner=caller.user if caller.role is Role.USER else None)

@@ -5,8 +5,8 @@ from cs_config.configuration import Configuration
 from cs_config.differences import ABSENT
 from cs_config.edits import Edit
 from cs_config.errors import QueueNotFound
-from pilotage.service import configuring
 from pilotage.service.callers import Caller
+from pilotage.service.configuring import in_force, rights, storing
 from pilotage.service.parts import Parts
 
 _ENABLED = "Enabled"
@@ -14,7 +14,7 @@ _ENABLED = "Enabled"
 
 def may_switch(caller: Caller, address: QueueAddress) -> bool:
     """Whether draining the queue is the caller's business."""
-    return configuring.rights_of(caller).may_change(_names(address))
+    return rights.of(caller).may_change(_names(address))
 
 
 def is_drained(config: Configuration, address: QueueAddress) -> bool:
@@ -45,11 +45,11 @@ def resume(parts: Parts, caller: Caller, address: QueueAddress, *, message: str 
 
 
 def _set(parts: Parts, caller: Caller, address: QueueAddress, value: object, message: str) -> int:
-    current = configuring.in_force(parts)
+    current = in_force.newest(parts)
     if not current.knows(address):
         raise QueueNotFound(str(address), current.suggest(str(address)))
     edit = Edit(names=_names(address), value=value)
-    number, _ = configuring.edit(parts, caller, [edit], message=message, expected=current.version)
+    number, _ = storing.edit(parts, caller, [edit], message=message, expected=current.version)
     return number
 
 

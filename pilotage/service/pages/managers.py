@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from pilotage.service import manager_scope, site_overview
+from pilotage.service import manager_scope, site_states
 from pilotage.service.access import allow
 from pilotage.service.callers import Role
 from pilotage.service.models.paging import Page as Paging
+from pilotage.service.models.sites import ThrottleAnswer
 from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
-from pilotage.service.site_overview import Glance
 from taskqueue import database, grid_jobs
 from taskqueue.grid_jobs import JobManager
 
@@ -30,10 +31,20 @@ class GridJobsShown(Paging):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """A job manager with how its site stands."""
+    """A job manager with what its site advertised."""
 
     manager: JobManager
-    glance: Glance | None  #: None: the configuration does not know the site
+    throttles: Sequence[ThrottleAnswer]
+
+    @property
+    def advertised_at(self) -> datetime | None:
+        """When the last of the advertisements came."""
+        return max((each.advertised_at for each in self.throttles if each.advertised_at), default=None)
+
+    @property
+    def stale(self) -> bool:
+        """Whether one of them is too old."""
+        return any(each.stale for each in self.throttles)
 
 
 @router.get("/managers")
@@ -46,7 +57,7 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
         managers = grid_jobs.managers(conn, which)
         found, last = query.cut(grid_jobs.find(conn, which, limit=query.enough, after=query.after))
     return page.render(
-        "managers/list.html",
+        "managers/live.html" if page.is_fragment else "managers/list.html",
         gateways=_gateways(page, managers),
         jobs=found,
         next=last.job_id if last else None,
@@ -55,7 +66,7 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
 
 
 def _gateways(page: PageOf, managers: Sequence[JobManager]) -> list[Gateway]:
-    known = page.parts.live.current.sites
-    sites = sorted({each.site for each in managers} & known)
-    glances = {each.site: each for each in site_overview.of(page.parts, page.caller, sites)} if sites else {}
-    return [Gateway(manager=each, glance=glances.get(each.site)) for each in managers]
+    sites = sorted({each.site for each in managers} & page.parts.live.current.sites)
+    states = site_states.briefly(page.parts, page.caller, sites) if sites else []
+    throttles = {each.site: each.throttles for each in states}
+    return [Gateway(manager=each, throttles=throttles.get(each.site, ())) for each in managers]

@@ -1,6 +1,6 @@
 """Pilots: how they fare by queue, why some got nothing, what those wrote that failed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from taskqueue.states import PilotStatus
 router = APIRouter(route_class=PageRoute)
 
 #: Queues that are listed; their own pages tell of the others.
-_QUEUES = 100
+_QUEUES = 20
 
 Counted = Mapping[tuple[str, ...], Fared]
 
@@ -48,12 +48,10 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
     since = page.parts.clock() - timedelta(hours=query.hours)
     with database.reading(page.parts.engine) as conn:
         counted = pilot_summary.count(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
-        found, last = query.cut(
-            pilots.latest(conn, which, limit=query.enough, after=query.after or None)
-        )
+        found, last = query.cut(pilots.latest(conn, which, limit=query.enough, after=query.after or None))
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
     return page.render(
-        "pilots/list.html",
+        "pilots/live.html" if page.is_fragment else "pilots/list.html",
         pilots=found,
         next=last.stamp if last else None,
         query=query,

@@ -9,9 +9,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.errors import QueueNotFound
-from pilotage.service import blames, pilot_scope, queue_explanations, queue_switch, site_scope
+from pilotage.service import pilot_scope, queue_explanations, queue_switch, site_scope
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.callers import Caller, Role
+from pilotage.service.configuring import blames
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements import readable
 from requirements.values import fold
@@ -21,7 +22,7 @@ from taskqueue.pilot_summary import Fared
 router = APIRouter(route_class=PageRoute)
 
 #: Pools of a queue that are listed.
-_POOLS = 50
+_POOLS = 20
 #: Who may hear of pilots; see the routes of `/pilots`.
 _SEE_PILOTS = frozenset({Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY, Role.OPERATOR})
 
@@ -36,6 +37,10 @@ def show_queue(
     """One queue, as a VO gets it."""
     config, caller = page.parts.live.current, page.caller
     address = _address(config, site, ce, queue)
+    explained = queue_explanations.of_queue(page.parts, caller, address)
+    pilots = _pilots(page, address) if caller.role in _SEE_PILOTS else None
+    if page.is_fragment:
+        return page.render("sites/queue_live.html", address=address, explained=explained, pilots=pilots)
     vos = site_scope.vos(caller, config, site)
     chosen = fold(vo) or _usual(config, caller, address, vos)
     told = blames.read(page.parts, caller, config, path=str(address), vo=chosen) if chosen else ()
@@ -51,12 +56,12 @@ def show_queue(
         enabled=config.enabled(address, chosen),
         drained=queue_switch.is_drained(config, address),
         may_switch=queue_switch.may_switch(caller, address),
-        explained=queue_explanations.of_queue(page.parts, caller, address),
+        explained=explained,
         served=served,
         asks=asks,
         jobs=jobs,
         shown=_POOLS,
-        pilots=_pilots(page, address) if caller.role in _SEE_PILOTS else None,
+        pilots=pilots,
         version=config.version,
     )
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from pilotage.service import (
-    blames,
     queue_explanations,
     site_bans,
     site_overview,
@@ -21,8 +20,9 @@ from pilotage.service import (
     site_states,
 )
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.blames import Blamed
 from pilotage.service.callers import Caller, Role
+from pilotage.service.configuring import blames
+from pilotage.service.configuring.blames import Blamed
 from pilotage.service.models.explain import OfferAnswer
 from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
@@ -39,6 +39,8 @@ _ON_PAGE = 100
 _ORDERS = ("site", "queues", "running", "pilots", "could_run")
 #: Kinds of queues of a site that are asked what they could offer.
 _KINDS = 10
+#: Offers that are told.
+_OFFERS = 20
 
 #: An address, its effective parameters, and whether the VO may use it.
 Tree = Sequence[tuple[str, Sequence["Leaf"]]]
@@ -49,7 +51,9 @@ class SitesShown(BaseModel):
 
     q: str = Field(default="", max_length=200, description="Part of the name.")
     state: str = Field(default="", max_length=20, description="One of `Glance.words`.")
-    whose: str = Field(default="", pattern="^(all)?$", description="`all`: also those that do not concern one.")
+    whose: str = Field(
+        default="", pattern="^(all)?$", description="`all`: also those that do not concern one."
+    )
     sort: str = Field(default="site", max_length=20)
     page: int = Field(default=1, ge=1, le=10_000)
 
@@ -78,12 +82,12 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
-    """What queues that are alike could offer to get more work."""
+class Offered:
+    """What a queue, and those that are like it, could offer to get more work."""
 
     example: QueueAddress
     queues: int
-    offers: Sequence[OfferAnswer]
+    offer: OfferAnswer
 
 
 @router.get("/sites")
@@ -99,7 +103,7 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     start = (query.page - 1) * _ON_PAGE
     ordered = _ordered(found, query)
     return page.render(
-        "sites/list.html",
+        "sites/table.html" if page.is_fragment else "sites/list.html",
         glances=ordered[start : start + _ON_PAGE],
         found=len(found),
         named=len(named),
@@ -116,15 +120,18 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     """One site: what holds there, and its tree with the effective parameters for a VO."""
     config, caller = page.parts.live.current, page.caller
     site_scope.require_known(config, site)
-    vos = site_scope.vos(caller, config, site)
+    state = site_states.in_full(page.parts, caller, site)
+    glance = site_overview.of(page.parts, caller, [site])[0]
+    if page.is_fragment:
+        return page.render("sites/live.html", site=site, state=state, glance=glance)
     chosen = fold(vo) or caller.vo or ""
     return page.render(
         "sites/show.html",
         site=site,
-        state=site_states.in_full(page.parts, caller, site),
-        glance=site_overview.of(page.parts, caller, [site])[0],
+        state=state,
+        glance=glance,
         tree=_tree(page, config, site, chosen),
-        vos=vos,
+        vos=site_scope.vos(caller, config, site),
         vo=chosen,
         version=config.version,
         may_ban=caller.is_operator or (caller.role is Role.SITE_ADMIN and site in caller.sites),
@@ -139,15 +146,13 @@ def show_offers(page: PageOf, site: str) -> HTMLResponse:
     site_scope.require_known(config, site)
     kinds = _kinds(config, page.caller, site)
     found = [
-        Offers(
-            example=queues[0],
-            queues=len(queues),
-            offers=queue_explanations.of_queue(page.parts, page.caller, queues[0]).changes,
-        )
+        Offered(example=queues[0], queues=len(queues), offer=offer)
         for queues in kinds[:_KINDS]
+        for offer in queue_explanations.of_queue(page.parts, page.caller, queues[0]).changes
     ]
+    best = sorted(found, key=lambda each: -each.offer.gains)[:_OFFERS]
     template = "sites/offers.html" if page.is_fragment else "sites/offers_page.html"
-    return page.render(template, site=site, found=found, left=len(kinds) - len(found))
+    return page.render(template, site=site, found=best, left=max(0, len(kinds) - _KINDS))
 
 
 @router.post("/sites/{site}/ban")

@@ -16,7 +16,6 @@ from pilotage.service import pool_scope
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.models.paging import Page as Paging
 from pilotage.service.pages import pools
-from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from taskqueue import database, task_queue_search
 from taskqueue.classes import RequirementClass
@@ -45,7 +44,6 @@ class Row:
 
 
 @router.get("/task-queues")
-@in_navigation("Task queues")
 @allow(*EVERY_ROLE)
 def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -> HTMLResponse:
     """The task queues that have jobs: users see their own, others those of their VOs."""
@@ -80,4 +78,8 @@ def _row(config: Configuration, found: Occupied) -> Row:
 
 def _asks(asked: RequirementClass) -> list[str]:
     conditions = [each for each in demands.parts(Demand(asked=asked)) if isinstance(each, Condition)]
-    return [f"{each.kind.requirement}: {each.kind.wanted(each.isolated)}" for each in conditions]
+    return [
+        f"{each.kind.requirement}: {each.kind.wanted(each.isolated)}"
+        for each in conditions
+        if any(each.asked)
+    ]
