@@ -1,6 +1,16 @@
 """The web pages, one file a noun: they translate what the interface says, and decide nothing."""
 
-from pilotage.service.pages import login, managers, overview, pilots, pools, queues, sites, task_queues
+from pilotage.service.pages import (
+    issuer_login,
+    login,
+    managers,
+    overview,
+    pilots,
+    pools,
+    queues,
+    sites,
+    task_queues,
+)
 
 #: The pages; the navigation shows those that want to be in it in this order.
 ROUTERS = (
@@ -12,4 +22,5 @@ ROUTERS = (
     pilots.router,
     managers.router,
     login.router,
+    issuer_login.router,
 )
