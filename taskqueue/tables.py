@@ -46,7 +46,8 @@ _QUEUE = {"autovacuum_vacuum_scale_factor": 0.01, "autovacuum_analyze_scale_fact
 _BUSY = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.0, "autovacuum_vacuum_threshold": 500}
 
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
-_ended, _living = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
+#: What the two indexes of jobs by status hold. SQLite uses one only if the statement says this as well.
+ENDED, LIVING = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
 
 #: What a user wrote, once for all jobs of one submission that share it (parametric jobs).
 descriptions = Table(
@@ -93,15 +94,17 @@ jobs = Table(
         sqlite_where=text("due_at IS NOT NULL"),
         postgresql_where=text("due_at IS NOT NULL"),
     ),
-    Index("ix_jobs_vo_owner_status", "vo", "owner", "status"),
+    # With the id at the end, here and below: the newest of them are found without sorting all.
+    Index("ix_jobs_vo_owner_status_job_id", "vo", "owner", "status", "job_id"),
     # Two, so that a statement which names a job and its status never looks at all jobs of that status.
-    Index("ix_jobs_ended", "status", "updated_at", sqlite_where=_ended, postgresql_where=_ended),
-    Index("ix_jobs_living", "status", "job_id", sqlite_where=_living, postgresql_where=_living),
-    # Which pools are in use: asked when a pool may go, never about jobs that are final.
+    Index("ix_jobs_ended", "status", "updated_at", sqlite_where=ENDED, postgresql_where=ENDED),
+    Index("ix_jobs_living", "status", "job_id", sqlite_where=LIVING, postgresql_where=LIVING),
+    # Which pools are in use, and the jobs of each.
     Index(
-        "ix_jobs_submit_pool",
+        "ix_jobs_submit_pool_status_job_id",
         "submit_pool",
         "status",
+        "job_id",
         sqlite_where=text("submit_pool IS NOT NULL"),
         postgresql_where=text("submit_pool IS NOT NULL"),
     ),
@@ -138,6 +141,39 @@ job_waits = Table(
     Column("ended_at", UtcTime, nullable=False),  # jobs.updated_at of the end that was counted
     PrimaryKeyConstraint("job_id", "cause"),
     postgresql_with=_LARGE,
+)
+
+#: How far each account has read the log of jobs; in one transaction with what it counted there.
+log_readers = Table(
+    "log_readers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("counted", BigInteger, nullable=False),  # every row of the log up to this one is counted
+    Column("noted", BigInteger, nullable=False),  # where the log ended at some moment
+    Column("under_way", Text, nullable=False),  # JSON list: of what server, and what began before that moment
+)
+
+#: How many jobs came into a status in a minute, and how many left it; of old ones, in an hour.
+job_flows = Table(
+    "job_flows",
+    metadata,
+    Column("minute", UtcTime, nullable=False),  # its beginning, by the times in the log
+    Column("vo", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("came", BigInteger, nullable=False),
+    Column("went", BigInteger, nullable=False),  # of a status that is final: not counted
+    PrimaryKeyConstraint("minute", "vo", "status"),
+)
+
+#: How many jobs there are in each status that is not final, by what the log says.
+job_stocks = Table(
+    "job_stocks",
+    metadata,
+    Column("vo", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("jobs", BigInteger, nullable=False),
+    PrimaryKeyConstraint("vo", "status"),
+    postgresql_with=_BUSY,
 )
 
 #: The distinct sets of requirements that matching looks at; immutable, so a copy never goes stale.

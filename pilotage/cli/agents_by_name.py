@@ -10,7 +10,7 @@ from secrets import token_hex
 
 from sqlalchemy import Engine
 
-from agents import lost_jobs, pools, priorities, retention, sweep, waits
+from agents import accounting, lost_jobs, pools, priorities, retention, sweep, waits
 from cs_config.configuration import Configuration
 from pilotage.cli import wiring
 from taskqueue.blob_store import BlobStore
@@ -60,6 +60,10 @@ def _waits(its: Surroundings, now: datetime) -> object:
     return waits.cycle(its.engine, now=now, holder=its.holder, memory=its.ended)
 
 
+def _accounting(its: Surroundings, now: datetime) -> object:
+    return accounting.cycle(its.engine, now=now, holder=its.holder)
+
+
 #: A change of the configuration reaches the pools, a lost job its next pilot, and a new task queue the
 #: weight that it is due within seconds.
 AGENTS: Mapping[str, Agent] = {
@@ -68,6 +72,7 @@ AGENTS: Mapping[str, Agent] = {
     "priorities": Agent(every=1.0, cycle=_priorities),
     "sweep": Agent(every=1.0, cycle=_sweep),
     "waits": Agent(every=5.0, cycle=_waits),
+    "accounting": Agent(every=5.0, cycle=_accounting),
     "retention": Agent(every=600.0, cycle=_retention),
 }
 

@@ -50,7 +50,17 @@ def authenticate(request: Request, parts: Parts) -> Token:
         NotAuthenticated: There is no good token.
         TooManyRequests: Its bearer asked too often.
     """
-    token = parts.tokens.verify(bearer(request), now=parts.clock())
+    return admit_token(bearer(request), parts)
+
+
+def admit_token(text: str, parts: Parts) -> Token:
+    """What the token says of its bearer, whose request is counted.
+
+    Raises:
+        NotAuthenticated: It is not good.
+        TooManyRequests: Its bearer asked too often.
+    """
+    token = parts.tokens.verify(text, now=parts.clock())
     if token.token_id in parts.revoked:
         raise NotAuthenticated("the token was revoked")
     caller = token.caller

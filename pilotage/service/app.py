@@ -13,8 +13,11 @@ from pilotage.service import archives, errors
 from pilotage.service.api_route import ApiRoute
 from pilotage.service.measured import Measured
 from pilotage.service.models.errors import ErrorAnswer
+from pilotage.service.pages import ROUTERS as PAGES
+from pilotage.service.pages import assets, navigation
 from pilotage.service.parts import Parts
 from pilotage.service.routes import ROUTERS, health, metrics, published_keys
+from pilotage.service.security_headers import SecurityHeaders
 from pilotage.service.shortcuts import Shortcuts
 
 #: Seconds until what another process says of tokens holds here: one that it revoked, a key that it changed.
@@ -49,6 +52,11 @@ def create_app(parts: Parts) -> FastAPI:
     app.include_router(metrics.router)
     app.include_router(published_keys.router)
     app.include_router(api)
+    app.include_router(assets.router)
+    for router in PAGES:
+        app.include_router(router, include_in_schema=False)
+    app.state.navigation = navigation.entries(PAGES)
+    app.add_middleware(SecurityHeaders)
     app.add_middleware(Shortcuts, parts=parts)
     app.add_middleware(Measured, metrics=parts.metrics)
     errors.install(app)

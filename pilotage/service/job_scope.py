@@ -7,7 +7,7 @@ from pilotage.service.callers import Caller, Role
 from pilotage.service.models.job_filter import JobFilter
 from requirements.values import fold
 from taskqueue.errors import JobNotFound
-from taskqueue.job_search import Filter
+from taskqueue.job_filter import Filter
 from taskqueue.jobs import Job
 
 _T = TypeVar("_T")

@@ -14,6 +14,7 @@ from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
 from pilotage.service.pilot_places import PilotPlaces
 from pilotage.service.revoked import RevokedTokens
+from pilotage.service.sign_in_ways import SignInWay
 from pilotage.service.tokens import Tokens
 from taskqueue.blob_store import BlobStore
 
@@ -49,6 +50,7 @@ class Parts:
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
     rates: RateLimiter = field(default_factory=RateLimiter)
+    sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
     heartbeats: Heartbeats = field(init=False)
     places: PilotPlaces = field(init=False)
     revoked: RevokedTokens = field(init=False)

@@ -1,0 +1,9 @@
+"""The web pages, one file a noun: they translate what the interface says, and decide nothing."""
+
+from pilotage.service.pages import login, overview
+
+#: The pages; the navigation shows those that want to be in it in this order.
+ROUTERS = (
+    overview.router,
+    login.router,
+)
