@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from pilotage.service.pages.configuration import changing, history, showing
 
-router = APIRouter(prefix="/configuration")
+router = APIRouter()
 router.include_router(showing.router)
 router.include_router(changing.router)
 router.include_router(history.router)

@@ -19,7 +19,7 @@ from pilotage.service.pages.page import Page
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements.errors import NotAllowed, PilotageError
 
-router = APIRouter(route_class=PageRoute)
+router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
 #: What keeps a change from being made and is shown beside the draft, which stays as it is.
 _REFUSALS = (*checking.MENDABLE, GuardFailed)

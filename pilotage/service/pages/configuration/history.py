@@ -18,7 +18,7 @@ from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements.errors import PilotageError
 from requirements.problem import Problem
 
-router = APIRouter(route_class=PageRoute)
+router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
 _Version = Annotated[int, Query(ge=1, le=2**31 - 1)]
 

@@ -1,11 +1,14 @@
 """Looking at the configuration, and beginning to change it."""
 
+from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
 
 from cs_config import completions, edits, inline_values, visible
+from cs_config import show as config_show
 from cs_config.differences import ABSENT
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.configuring import blames, drafts, in_force, rights
@@ -18,7 +21,7 @@ from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements.errors import NotFound
 from requirements.values import fold
 
-router = APIRouter(route_class=PageRoute)
+router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
 PathOf = Annotated[str, Query(max_length=2000)]
 WayOf = Annotated[str, Query(alias="as", pattern=f"^({VALUES}|{TEXT})$")]
@@ -33,11 +36,13 @@ def show(
     way: WayOf = VALUES,
     vo: Annotated[str | None, Query(max_length=200)] = None,
     wanted: Annotated[list[str], Query(alias="set")] = [],  # noqa: B006  (the framework copies it)
+    value: Annotated[list[str], Query()] = [],  # noqa: B006
     applied: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> HTMLResponse:
     """A section of the tree, and the form of a change in it."""
-    draft = _begun(page, names_of(path), way, wanted)
-    return section(page, Filled(section=path, draft=draft), vo=vo, applied=applied)
+    names = config_show.names_of(in_force.readable(page.parts), path)
+    draft = _begun(page, names, way, dict(zip_longest(wanted, value[: len(wanted)], fillvalue="")))
+    return section(page, Filled(section="/".join(names), draft=draft), vo=vo, applied=applied)
 
 
 @router.get("/paths")
@@ -50,16 +55,17 @@ def paths(page: PageOf, path: PathOf = "") -> Response:
     return page.render("configuration/paths.html", found=found)
 
 
-def _begun(page: Page, names: tuple[str, ...], way: str, wanted: list[str]) -> Draft:
-    """A draft that changes nothing yet."""
+def _begun(page: Page, names: tuple[str, ...], way: str, wanted: Mapping[str, str]) -> Draft:
+    """A draft that changes nothing yet: what is there, or the value that is suggested for a path."""
     config = in_force.readable(page.parts)
     if way == TEXT:
         text = drafts.text_of(page.parts, page.caller, names)
         return Draft(version=config.version, names=names, text=text)
     tree = visible.tree(config, rights.of(page.caller))
-    found = ((path, edits.at(tree, names_of(path))) for path in wanted)
+    found = {path: edits.at(tree, names_of(path)) for path in wanted}
     rows = tuple(
-        Row(path=path, value="" if entry is ABSENT else inline_values.write(entry)) for path, entry in found
+        Row(path=path, value=wanted[path] if entry is ABSENT else inline_values.write(entry))
+        for path, entry in found.items()
     )
     return Draft(version=config.version, rows=rows)
 

@@ -1,11 +1,12 @@
 """What the page shows of a section of the tree."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from cs_config import edits, inline_values, show
+from cs_config import differences, edits, inline_values, show
 from cs_config.configuration import Configuration
-from cs_config.differences import ABSENT, Difference
+from cs_config.differences import ABSENT, Difference, Entry
 from cs_config.rights import Rights
 from cs_config.sections import Tree
 from cs_config.versions import Version
@@ -13,6 +14,10 @@ from matcher.culprits import Kept
 from pilotage.service.configuring.blames import Blamed
 
 _SITES = ("Resources", "Sites")
+#: What stands between the names of a site, a CE and a queue.
+_BETWEEN = ("CEs", "Queues")
+#: Values of a new section that are told one by one.
+_MOST_SINGLE = 20
 #: Names that lead to a site, a CE, a queue.
 NODES = {3: "site", 5: "CE", 7: "queue"}
 
@@ -50,7 +55,8 @@ class View:
     @property
     def node(self) -> str | None:
         """Whether it is a site, a CE or a queue."""
-        return NODES.get(len(self.names)) if self.names[:2] == _SITES and self.is_there else None
+        is_node = self.names[:2] == _SITES and self.names[3::2] == _BETWEEN[: len(self.names[3::2])]
+        return NODES.get(len(self.names)) if is_node and self.is_there else None
 
     @property
     def crumbs(self) -> list[tuple[str, str]]:
@@ -100,9 +106,25 @@ class Changed:
 def changes(found: Iterable[Difference]) -> list[Changed]:
     """Differences with their values as they would be written."""
     return [
-        Changed(path=each.path, kind=each.kind.value, before=_written(each.before), after=_written(each.after))
+        Changed(path=path, kind=each.kind.value, before=_written(before), after=_written(after))
         for each in found
+        for path, before, after in _sides(each)
     ]
+
+
+def _sides(difference: Difference) -> Iterator[tuple[str, Entry, Entry]]:
+    """Path, before and after; of a small section that is new or gone each of its values."""
+    inside = list(islice(differences.leaves(difference), _MOST_SINGLE + 1))
+    if len(inside) > _MOST_SINGLE:
+        yield difference.path, difference.before, difference.after
+        return
+    for names in inside:
+        below = names[len(difference.names) :]
+        yield "/".join(names), _at(difference.before, below), _at(difference.after, below)
+
+
+def _at(entry: Entry, names: tuple[str, ...]) -> Entry:
+    return edits.at(entry, names) if isinstance(entry, dict) else ABSENT if names else entry
 
 
 def _written(entry: object) -> str | None:
