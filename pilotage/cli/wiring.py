@@ -16,7 +16,7 @@ from matcher.claimer import Claimer
 from matcher.matcher import Matcher
 from optimizers.doorbell import RedisDoorbell
 from optimizers.inline import InlineOptimizer
-from pilotage.cli import databases
+from pilotage.cli import databases, issuers
 from pilotage.cli.failures import Refused
 from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
@@ -180,6 +180,7 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
         metrics = Metrics()
         matcher = Matcher(engine, lambda: live.current, utc_now)
         claimer = Claimer(engine, matcher)
+        trusted = issuers.trusted(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
         rung.answer(rings.CHANGES, matcher.rung)
@@ -191,6 +192,8 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
             claimer=claimer,
             blobs=DirectoryStore(settings.blobs),
             tokens=_tokens(settings, seen),
+            issuers=trusted,
+            sign_in_ways=trusted.sign_in_ways,
             ring=stack.enter_context(_doorbell(settings, engine, live, metrics)),
             metrics=metrics,
         )

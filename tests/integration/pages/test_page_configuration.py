@@ -76,7 +76,8 @@ def test_a_vo_admin_raises_a_queues_memory_sees_which_jobs_it_frees_applies_and_
     submit(service, "cms", 60_000, 2)
     before = service.parts.live.current.version
 
-    cms.goto("/configuration")
+    cms.goto("/")
+    cms.get_by_role("link", name="Configuration").click()
     picture(cms, "configuration/top")
     cms.get_by_label("Go to a path").fill("LCG.A.org/ce1/long")
     press(cms, "Go")
