@@ -6,6 +6,10 @@ from pilotage.service.pages import configuration, issuer_login, login, overview
 ROUTERS = (
     overview.router,
     *configuration.ROUTERS,
+    jobs.router,
+    new_jobs.router,
+    job.router,
+    why.router,
     login.router,
     issuer_login.router,
 )
