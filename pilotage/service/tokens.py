@@ -91,7 +91,7 @@ class Tokens:
             token_id: Of the token that it renews: who revokes one of them revokes all.
         """
         expires_at = now.replace(microsecond=0) + grant.ttl
-        claims = _claims(grant.caller) | {
+        claims = claims_of(grant.caller) | {
             "iss": ISSUER,
             "jti": token_id or token_hex(16),
             "iat": int(now.timestamp()),
@@ -144,7 +144,8 @@ def _read(ring: KeyRing, text: str) -> Token:
         raise NotAuthenticated(_NOT_OURS) from None
 
 
-def _claims(caller: Caller) -> dict[str, object]:
+def claims_of(caller: Caller) -> dict[str, object]:
+    """A caller as tokens say it; JSON types only."""
     claims = {
         "sub": caller.subject,
         "role": caller.role.value,
@@ -162,14 +163,20 @@ def _token(payload: Mapping[str, object], *, until: datetime | None) -> Token:
     expires_at = _time(payload["exp"])
     return Token(
         token_id=str(payload["jti"]),
-        caller=_caller(payload),
+        caller=caller_of(payload),
         issued_at=_time(payload["iat"]),
         expires_at=expires_at if until is None else min(expires_at, until),
         incarnation=int(str(payload.get("incarnation", 1))),
     )
 
 
-def _caller(payload: Mapping[str, object]) -> Caller:
+def caller_of(payload: Mapping[str, object]) -> Caller:
+    """The caller that `claims_of` wrote, among whatever else a token says.
+
+    Raises:
+        KeyError: A claim is missing.
+        ValueError: One is none that we write; also TypeError and InvalidRequest.
+    """
     queue = payload.get("queue")
     stamp = payload.get("stamp")
     return Caller(
