@@ -8,12 +8,15 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pilotage.cli.issuer_settings import IssuerSettings
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 
 PREFIX = "PILOTAGE_"
 FILE = "pilotage.yaml"
+#: Settings that are more than a text; a variable says them in YAML or JSON.
+_STRUCTURED = frozenset({"issuers"})
 
 
 class InvalidSettings(InvalidInput):
@@ -38,6 +41,7 @@ class Settings(BaseModel):
     resources: Path | None = None  #: configuration file that is imported at start
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
     key: Path  #: the private key that signs tokens; the same on all hosts
+    issuers: tuple[IssuerSettings, ...] = ()  #: whose tokens are taken beside our own
     site: str | None = None  #: `up` keeps local pilots for its queues
     pilots: int = Field(default=2, ge=0, le=1000)  #: how many
     vo: str | None = None  #: VO of the token that `up` writes for this machine's user
@@ -107,7 +111,16 @@ def _defaults(home: Path) -> dict[str, object]:
 def _variables(environment: Mapping[str, str]) -> dict[str, object]:
     """Variables with a setting's name; others with our prefix belong to others (a pilot's secret)."""
     names = {PREFIX + name.upper(): name for name in Settings.model_fields}
-    return {names[key]: value for key, value in environment.items() if key in names and value != ""}
+    given = {names[key]: value for key, value in environment.items() if key in names and value != ""}
+    return {name: _structured(value) if name in _STRUCTURED else value for name, value in given.items()}
+
+
+def _structured(text: str) -> object:
+    """What a variable says in YAML; the text itself, which is then refused, if it is none."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -152,4 +165,5 @@ def _problem(error: Mapping[str, object], origin: Mapping[str, str]) -> Problem:
     location = error["loc"]
     name = str(location[0]) if isinstance(location, tuple) and location else "settings"
     called = origin.get(name, name).format(name=name, upper=name.upper(), dashed=name.replace("_", "-"))
-    return Problem(path=called, message=f"{error['msg']}, not {error['input']!r}")
+    inner = "".join(f"/{part}" for part in location[1:]) if isinstance(location, tuple) else ""
+    return Problem(path=called + inner, message=f"{error['msg']}, not {error['input']!r:.200}")

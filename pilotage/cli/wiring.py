@@ -16,7 +16,7 @@ from matcher.claimer import Claimer
 from matcher.matcher import Matcher
 from optimizers.doorbell import RedisDoorbell
 from optimizers.inline import InlineOptimizer
-from pilotage.cli import databases
+from pilotage.cli import databases, issuers
 from pilotage.cli.failures import Refused
 from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
@@ -191,6 +191,7 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
             claimer=claimer,
             blobs=DirectoryStore(settings.blobs),
             tokens=_tokens(settings, seen),
+            issuers=issuers.trusted(settings.issuers),
             ring=stack.enter_context(_doorbell(settings, engine, live, metrics)),
             metrics=metrics,
         )

@@ -13,7 +13,7 @@ from pilotage.service import access, strict_json
 from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import BodyTooLarge
-from pilotage.service.tokens import Token
+from pilotage.service.tokens import Token, UnknownKey
 from taskqueue import retries
 
 #: Bytes of a body that somebody may send of whom nothing is known.
@@ -87,13 +87,23 @@ async def admit(
     Raises:
         PilotageError: It may not, or the body is not JSON that we can use.
     """
-    token = request.state.token = access.authenticate(request, parts)
+    token = request.state.token = await _authenticated(request, parts)
     access.require(request, token.caller, access.allowed_roles(endpoint))
+    access.require_capability(request, token.caller, endpoint)
     check_texts(request)
     if takes_json:
         most = getattr(endpoint, _MOST_BYTES, parts.limits.json_bytes)
         await request.load(min(most, parts.limits.json_bytes))
     return token.caller
+
+
+async def _authenticated(request: Request, parts: Parts) -> Token:
+    """What the token says; only for one that names a key that is new to us somebody is asked."""
+    try:
+        return access.authenticate(request, parts)
+    except UnknownKey:
+        await access.learn_key(request, parts)
+        return access.authenticate(request, parts)
 
 
 def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:

@@ -22,9 +22,14 @@ from pilotage.service.shortcuts import Shortcuts
 
 #: Seconds until what another process says of tokens holds here: one that it revoked, a key that it changed.
 _TOLD_WITHIN = 2.0
+#: Seconds until a key that an issuer withdrew is not believed any more.
+_ASKED_AGAIN_AFTER = 600.0
 
 #: Only for the description: `access` reads the token itself.
-_BEARER = HTTPBearer(auto_error=False, description="A token of this installation: `pilotage token`.")
+_BEARER = HTTPBearer(
+    auto_error=False,
+    description="A token of this installation (`pilotage token`), or of an issuer that it trusts.",
+)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "The request was refused."},
     "5XX": {"model": ErrorAnswer, "description": "Try again later, or it is our fault."},
@@ -66,13 +71,20 @@ def create_app(parts: Parts) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     parts: Parts = app.state.parts
-    watching = asyncio.create_task(_watch_tokens(parts))
+    watching = [asyncio.create_task(watch(parts)) for watch in (_watch_tokens, _watch_issuers)]
     try:
         yield
     finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        for each in watching:
+            each.cancel()
+            with suppress(asyncio.CancelledError):
+                await each
+
+
+async def _watch_issuers(parts: Parts) -> None:
+    while parts.issuers:
+        await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
+        await asyncio.sleep(_ASKED_AGAIN_AFTER)
 
 
 async def _watch_tokens(parts: Parts) -> None:

@@ -12,6 +12,7 @@ from matcher.matcher import Matcher
 from pilotage.service.heartbeats import Heartbeats
 from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
+from pilotage.service.oidc.issuers import Issuers
 from pilotage.service.pilot_places import PilotPlaces
 from pilotage.service.revoked import RevokedTokens
 from pilotage.service.sign_in_ways import SignInWay
@@ -49,6 +50,7 @@ class Parts:
     clock: Callable[[], datetime] = utc_now
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
+    issuers: Issuers = field(default_factory=Issuers)  #: whose tokens are taken beside our own
     rates: RateLimiter = field(default_factory=RateLimiter)
     sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
     heartbeats: Heartbeats = field(init=False)

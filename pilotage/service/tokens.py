@@ -11,7 +11,7 @@ from jwt.types import Options
 
 from cs_config.address import QueueAddress
 from pilotage.service import keys
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.grants import Grant
 from pilotage.service.keys import KeyRing
 from pilotage.service.refusals import NotAuthenticated
@@ -146,7 +146,7 @@ def _read(ring: KeyRing, text: str) -> Token:
 
 def claims_of(caller: Caller) -> dict[str, object]:
     """A caller as tokens say it; JSON types only."""
-    claims = {
+    claims: dict[str, object] = {
         "sub": caller.subject,
         "role": caller.role.value,
         "vos": sorted(caller.vos),
@@ -156,7 +156,10 @@ def claims_of(caller: Caller) -> dict[str, object]:
         "queue": str(caller.queue) if caller.queue else None,
         "stamp": caller.stamp,
     }
-    return {name: value for name, value in claims.items() if value}
+    said = {name: value for name, value in claims.items() if value}
+    if caller.capabilities is not None:  # also if there are none: then it may nothing
+        said["capabilities"] = sorted(caller.capabilities)
+    return said
 
 
 def _token(payload: Mapping[str, object], *, until: datetime | None) -> Token:
@@ -188,7 +191,12 @@ def caller_of(payload: Mapping[str, object]) -> Caller:
         sites=_names(payload.get("sites", [])),
         queue=QueueAddress.parse(str(queue)) if queue else None,
         stamp=str(stamp) if stamp else None,
+        capabilities=_capabilities(payload.get("capabilities")),
     )
+
+
+def _capabilities(claim: object) -> frozenset[Capability] | None:
+    return None if claim is None else frozenset(Capability(name) for name in _names(claim))
 
 
 def _names(claim: object) -> frozenset[str]:

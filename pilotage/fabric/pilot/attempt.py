@@ -155,8 +155,10 @@ class _Attempt:
         """Why another pilot should run it: ours may have waited for an answer for hours; empty: it fits."""
         if isinstance(ready, Report):
             return ""
-        left, power = self._seconds_left(), self._around.offer.cpu_power
-        missing = limits.seconds_missing(ready.description, seconds_left=left, cpu_power=power)
+        offer, left = self._around.offer, self._seconds_left()
+        # What an offer made now would say: who is stricter than it hands the same job back for ever.
+        offered = None if left is None else offer.seconds_offered(left)
+        missing = limits.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
         return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
     def _start(self) -> News:

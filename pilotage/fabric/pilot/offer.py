@@ -77,6 +77,12 @@ class Offer:
         """Seconds until the slot ends; None: it does not."""
         return None if self.lifetime is None else max(0.0, self.lifetime - elapsed)
 
+    def seconds_offered(self, seconds_left: float) -> int:
+        """Seconds that are told to be left: in steps, so that the pilots of a queue look alike."""
+        if self.lifetime is None or self.lifetime - seconds_left < STEP:
+            return self.lifetime or 0
+        return max(0, int(seconds_left) // STEP * STEP)
+
     def is_over(self, seconds_left: float) -> bool:
         """Whether so little is left of the slot that no job should begin."""
         return self.lifetime is not None and seconds_left < min(STEP, self.lifetime / 4)
@@ -85,8 +91,7 @@ class Offer:
         """Normalised seconds."""
         if self.lifetime is None:
             return self._normalised(self.cpu_time)
-        left = self.lifetime if elapsed < STEP else int(self.lifetime - elapsed) // STEP * STEP
-        return self._normalised(max(0, min(self.cpu_time, left)))
+        return self._normalised(min(self.cpu_time, self.seconds_offered(self.lifetime - elapsed)))
 
     def _normalised(self, seconds: int) -> int:
         return int(seconds * self.cpu_power)

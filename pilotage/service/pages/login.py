@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from pilotage.service import access, audit, logins
 from pilotage.service.access import allow
-from pilotage.service.callers import Role
+from pilotage.service.callers import Capability, Role
 from pilotage.service.pages import page_route, sessions, templating
 from pilotage.service.pages.page_route import OpenRoute, PageOf, PageRoute, PartsOf
 from pilotage.service.parts import Parts
@@ -49,7 +49,7 @@ def follow(
 
 
 @_mine.post("/logout")
-@allow(*Role)
+@allow(*Role, needs=Capability.READ)
 def logout(page: PageOf, parts: PartsOf) -> Response:
     """End the session here and everywhere: a copy of its cookie is worth nothing any more."""
     token, now = page.token, parts.clock()

@@ -11,7 +11,7 @@ from optimizers import foresight
 from pilotage.service import explanations, queue_explanations
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Role
+from pilotage.service.callers import Capability, Role
 from pilotage.service.models.explain import (
     JobExplanation,
     QueueExplanation,
@@ -64,7 +64,7 @@ def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit:
 
 
 @router.post("/explain")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.READ)
 def explain_description(
     parts: PartsOf, caller: CallerOf, body: Submission, *, forwarding: Forwarding = False
 ) -> JobExplanation:

@@ -9,7 +9,7 @@ from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller
+from pilotage.service.callers import Caller, Capability
 from pilotage.service.models.resources import NodeTree, ParameterAnswer, QueueAnswer, Selection
 from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute
 
 
 @router.post("/getEligibleNodes")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, needs=Capability.READ)
 def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: Selection) -> NodeTree:
     """The queues that satisfy both selections, as a tree."""
     vo = _vo(caller, body.vo)

@@ -9,7 +9,7 @@ from optimizers.submission import Source, Submitter
 from pilotage.service import strict_json
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.models.submission import Submission, Submitted
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
@@ -20,7 +20,7 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 
 
 @router.post("", status_code=201)
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
 def submit(
     parts: PartsOf, caller: CallerOf, body: Submission, idempotency_key: IdempotencyKey = None
 ) -> Submitted:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
@@ -9,7 +10,7 @@ from joserfc.jwk import ECKey
 
 from cs_config.address import QueueAddress
 from pilotage.service import keys
-from pilotage.service.callers import Role
+from pilotage.service.callers import Capability, Role
 from pilotage.service.grants import grant
 from pilotage.service.keys import KeyRing
 from pilotage.service.refusals import NotAuthenticated
@@ -61,6 +62,13 @@ def test_a_pilot_token_carries_stamp_and_queue():
     caller = TOKENS.verify(mint(role="pilot", vo="cms", queue="S.x/ce/q", stamp="p1"), now=NOW).caller
     assert caller.queue == QueueAddress(site="S.x", ce="ce", queue="q")
     assert (caller.stamp, caller.subject) == ("p1", "pilot:p1")
+
+
+@pytest.mark.parametrize("some", [frozenset(), frozenset({Capability.READ})])
+def test_a_token_keeps_the_limits_of_its_bearer(some: frozenset[Capability]):
+    whole = grant(role="user", vo="cms", user="ada")
+    limited = replace(whole, caller=replace(whole.caller, capabilities=some))
+    assert TOKENS.verify(TOKENS.mint(limited, now=NOW)[0], now=NOW).caller == limited.caller
 
 
 def test_an_expired_token_is_refused_to_the_second():
