@@ -114,6 +114,9 @@ def _matcher(url: str) -> Iterator[tuple[Engine, Matcher]]:
 def _requests(offers: Sequence[Mapping[str, object]], number: int) -> Iterator[MatchRequest]:
     """Pilots of all queues, in any order."""
     draw = random.Random(number)
-    read = [presented.read(offer) for offer in offers]
+    read = [(number, presented.read(offer)) for number, offer in enumerate(offers)]
     while True:
-        yield MatchRequest(presented=draw.choice(read), caller=_CALLER, deadline=time.monotonic() + _PATIENCE)
+        likeness, said = draw.choice(read)
+        yield MatchRequest(
+            presented=said, caller=_CALLER, deadline=time.monotonic() + _PATIENCE, likeness=likeness
+        )

@@ -44,12 +44,6 @@ class Candidates(Sequence[TaskQueue]):
     def __iter__(self) -> Iterator[TaskQueue]:
         return iter(self._all)
 
-    @property
-    def classes(self) -> int:
-        """How many requirement classes fit; to tell one answer from another without looking at all."""
-        with self._lock:
-            return self._waiting.mask(*self._asked).bit_count()
-
     def in_order(self) -> Iterator[TaskQueue]:
         """In the order in which one request tries them; what is not asked for is not drawn."""
         drawn: dict[int, TaskQueue] = {}
@@ -91,8 +85,3 @@ def in_order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQ
 def by_and_by(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
     """All of them, for one who has time."""
     return task_queues.by_and_by() if isinstance(task_queues, Candidates) else iter(task_queues)
-
-
-def size(task_queues: Sequence[TaskQueue]) -> int:
-    """How many there are, roughly: to tell one answer from another."""
-    return task_queues.classes if isinstance(task_queues, Candidates) else len(task_queues)

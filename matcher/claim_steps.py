@@ -13,6 +13,7 @@ from matcher.errors import Unserved
 from matcher.requests import MatchRequest
 from requirements.errors import PilotageError
 from taskqueue import database
+from taskqueue.single_statements import SingleStatements
 
 #: What became of wishes, by the identity of their requests.
 Found = dict[int, Look | PilotageError]
@@ -23,6 +24,7 @@ class Claims:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._server = SingleStatements(engine)
         self.doubts = Doubts()  #: what may have been claimed for nobody
 
     def make(self, wishes: Sequence[Wish], *, config: Configuration, now: datetime) -> Found:
@@ -54,7 +56,7 @@ class Claims:
         return wish.is_plain and uncounted and self._engine.dialect.name != "sqlite"
 
     def _quickly(self, wishes: Sequence[Wish], _config: Configuration, now: datetime) -> dict[int, Look]:
-        looks = claiming_quickly.claim(self._engine, wishes, self.doubts, now=now)
+        looks = claiming_quickly.claim(self._server, wishes, self.doubts, now=now)
         return {id(wishes[number].request): look for number, look in looks.items()}
 
     def _step_by_step(self, wishes: Sequence[Wish], config: Configuration, now: datetime) -> dict[int, Look]:

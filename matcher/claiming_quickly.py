@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from matcher.claiming import Look, Wish
@@ -12,13 +11,16 @@ from matcher.filling import Filling
 from taskqueue import claims, database, quick_claims
 from taskqueue.claims import Want
 from taskqueue.quick_claims import Ask, Outcome
+from taskqueue.single_statements import SingleStatements
 from taskqueue.task_queues import TaskQueue
 
 #: Task queues that are tried for each; who found nothing then goes step by step.
 _TRIES = 4
 
 
-def claim(engine: Engine, wishes: Sequence[Wish], doubts: Doubts, *, now: datetime) -> dict[int, Look]:
+def claim(
+    server: SingleStatements, wishes: Sequence[Wish], doubts: Doubts, *, now: datetime
+) -> dict[int, Look]:
     """What they got, by their place in the list; who is left out has to go step by step.
 
     Each statement is a transaction: what one request got stays, whatever becomes of the others.
@@ -35,7 +37,7 @@ def claim(engine: Engine, wishes: Sequence[Wish], doubts: Doubts, *, now: dateti
         if not asks:
             break
         try:
-            outcomes = _try(engine, wishes, asks, doubts, now)
+            outcomes = _try(server, wishes, asks, doubts, now)
         except database.UNAVAILABLE:
             if not found:
                 raise
@@ -73,13 +75,13 @@ def _ask(wish: Wish, task_queue: TaskQueue) -> Ask:
 
 
 def _try(
-    engine: Engine, wishes: Sequence[Wish], asks: dict[int, Ask], doubts: Doubts, now: datetime
+    server: SingleStatements, wishes: Sequence[Wish], asks: dict[int, Ask], doubts: Doubts, now: datetime
 ) -> dict[int, Outcome]:
     """One statement; nobody got anything if the database refuses it, and each is to go step by step."""
     maybe = [(wishes[number].request, (ask.lease,)) for number, ask in asks.items()]
     try:
-        with doubts.about(maybe), database.each_alone(engine) as conn:
-            outcomes = quick_claims.claim(conn, list(asks.values()), now=now)
+        with doubts.about(maybe):
+            outcomes = quick_claims.claim(server, list(asks.values()), now=now)
     except DBAPIError as error:
         if database.is_away(error):
             raise

@@ -1,7 +1,8 @@
 """The classes that have waiting jobs, indexed: which of them may a resource run?
 
-Answers what `rules.refusals` says, for all classes at once. Answers are remembered per resource until the
-classes change, since the pilots of one queue look alike.
+Answers what `rules.refusals` says, for all classes at once. Answers are remembered per resource, since the
+pilots of one queue look alike: a class whose jobs are all taken keeps its place for when it has jobs again,
+and of classes that are new to an answer each is looked at.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from matcher import rules
 from matcher.bitmaps import NameBitmap, Restriction, ThresholdBitmap
+from matcher.remembered_masks import RememberedMasks
 from matcher.resource import Resource
 from requirements.bits import bits
 from requirements.values import fold
@@ -18,6 +20,8 @@ from taskqueue.classes import RequirementClass
 _REMEMBERED = 10_000
 #: Sets of pools whose classes are; the queues of a site mostly have one set each.
 _REMEMBERED_POOLS = 1_000
+#: So many classes without jobs keep their places, and as many more as there are with jobs.
+_ABSENT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +38,13 @@ class _Entry:
 class ClassIndex:
     """A compact index over requirement classes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_absent: int = _ABSENT) -> None:
+        self._most_absent = most_absent
         self._entries: dict[int, _Entry] = {}
         self._class_in: dict[int, int] = {}  # slot → class id
         self._free_slots: list[int] = []
         self._everything = 0
+        self._present = 0  # those that have jobs
         self._restrictions = {name: Restriction() for name in _RESTRICTIONS}
         self._banned_sites = NameBitmap()
         self._tags = NameBitmap()
@@ -46,18 +52,20 @@ class ClassIndex:
         self._without_pool = 0
         self._whole_node = 0
         self._thresholds = {name: ThresholdBitmap() for name in rules.NEEDS}
-        self._remembered: dict[Resource, int] = {}
-        self._remembered_pools: dict[frozenset[str], int] = {}
+        self._remembered = RememberedMasks[Resource, _Entry](_REMEMBERED)
+        self._remembered_pools = RememberedMasks[frozenset[str], _Entry](_REMEMBERED_POOLS)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._present.bit_count()
 
     def __contains__(self, class_id: int) -> bool:
-        return class_id in self._entries
+        entry = self._entries.get(class_id)
+        return entry is not None and self.is_in(self._present, class_id)
 
     def add(self, class_id: int, asked: RequirementClass) -> None:
         """Index a class; one that is known stays as it is, since classes do not change."""
-        if class_id in self._entries:
+        if (known := self._entries.get(class_id)) is not None:
+            self._present |= 1 << known.slot
             return
         slot = self._free_slots.pop() if self._free_slots else len(self._entries)
         entry = _Entry(
@@ -70,14 +78,26 @@ class ClassIndex:
         self._entries[class_id] = entry
         self._class_in[slot] = class_id
         self._write(entry, add=True)
+        self._present |= 1 << slot
+        self._remembered.arrived(entry)
+        self._remembered_pools.arrived(entry)
 
     def discard(self, class_id: int) -> None:
-        """Forget a class, if it is known."""
-        entry = self._entries.pop(class_id, None)
+        """A class has no jobs any more, if it is known."""
+        entry = self._entries.get(class_id)
         if entry is not None:
+            self._present &= ~(1 << entry.slot)
+            if len(self._entries) > 2 * len(self) + self._most_absent:
+                self._forget_absent()
+
+    def _forget_absent(self) -> None:
+        for class_id in [each for each in self._entries if each not in self]:
+            entry = self._entries.pop(class_id)
             self._write(entry, add=False)
             del self._class_in[entry.slot]
             self._free_slots.append(entry.slot)
+        self._remembered.clear()
+        self._remembered_pools.clear()
 
     def matching(self, resource: Resource, pools: frozenset[str]) -> list[int]:
         """The ids of the classes that the resource may run, where these pools may run."""
@@ -86,16 +106,14 @@ class ClassIndex:
     def classes(self, mask: int) -> Iterator[int]:
         """The ids of the classes of a mask; those that are gone meanwhile are left out."""
         found = (self._class_in.get(slot) for slot in bits(mask))
-        return (class_id for class_id in found if class_id is not None)
+        return (class_id for class_id in found if class_id is not None and class_id in self)
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
         """The same as a set of bits, good until a class comes or goes."""
-        mask = self._remembered.get(resource)
-        if mask is None:
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            mask = self._remembered[resource] = self._evaluate(resource)
-        return mask & (self._without_pool | self._of_pools(pools))
+        mask = self._remembered.of(
+            resource, self._evaluate, lambda entry: rules.fits(entry.asked, resource), slot=_slot
+        )
+        return mask & self._present & (self._without_pool | self._of_pools(pools))
 
     def is_in(self, mask: int, class_id: int) -> bool:
         """Whether a class is in such a set."""
@@ -104,12 +122,9 @@ class ClassIndex:
     def _of_pools(self, pools: frozenset[str]) -> int:
         if not pools:
             return 0
-        mask = self._remembered_pools.get(pools)
-        if mask is None:
-            if len(self._remembered_pools) >= _REMEMBERED_POOLS:
-                self._remembered_pools.clear()
-            mask = self._remembered_pools[pools] = self._pools.naming_of(pools)
-        return mask
+        return self._remembered_pools.of(
+            pools, self._pools.naming_of, lambda entry: entry.asked.submit_pool in pools, slot=_slot
+        )
 
     def _evaluate(self, resource: Resource) -> int:
         mask = self._everything
@@ -168,8 +183,6 @@ class ClassIndex:
     def _write(self, entry: _Entry, *, add: bool) -> None:
         """Set or clear the class's bit everywhere."""
         bit = 1 << entry.slot
-        self._remembered.clear()
-        self._remembered_pools.clear()
         for name, restriction in self._restrictions.items():
             (restriction.add if add else restriction.discard)(bit, entry.names[name])
         for name, threshold in self._thresholds.items():
@@ -184,6 +197,10 @@ class ClassIndex:
         self._everything = self._everything & ~bit | here
         self._without_pool = self._without_pool & ~bit | (here if entry.asked.submit_pool is None else 0)
         self._whole_node = self._whole_node & ~bit | (here if entry.asked.whole_node else 0)
+
+
+def _slot(entry: _Entry) -> int:
+    return entry.slot
 
 
 def _pool(asked: RequirementClass) -> Collection[str]:

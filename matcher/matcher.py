@@ -1,7 +1,6 @@
 """The matcher of one process: finds in memory what a resource may run, and claims it in the database."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import claiming, gates, places
-from matcher.candidates import by_and_by, in_order, size
+from matcher.candidates import by_and_by, in_order
 from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
@@ -85,6 +84,7 @@ class Matcher:
     def refresh(self) -> None:
         """Take up what has changed since the last time, while nobody waits."""
         self._sightings.go_on(most=IDLE_PIECE)
+        self._mark_empty()
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
             self._follow(conn, self._clock(), since)
@@ -114,6 +114,8 @@ class Matcher:
 
     def _look(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Found:
         """What each gets, by what is known now; `fresh`: by what was known a moment ago."""
+        if not fresh:
+            self._mark_empty()
         now, since = self._clock(), self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
             view = self._view(reading, now, since, fresh=fresh)
@@ -139,12 +141,17 @@ class Matcher:
         return self._memory.in_vain(likeness, self._config()) if self._freshness.is_good else None
 
     def settle(self, looks: Sequence[Look | PilotageError]) -> None:
-        """Stop trying task queues that turned out to be empty."""
+        """Stop trying task queues that turned out to be empty; before the next full look they are marked."""
         emptied = {each for look in looks if isinstance(look, Look) for each in look.emptied}
         if emptied:
+            with self._memory.lock:
+                self._memory.waiting.set_aside(emptied)
+
+    def _mark_empty(self) -> None:
+        """Tell all matchers of those that are set aside; what is not empty comes back with the next look."""
+        if aside := self._memory.waiting.aside:
             with database.writing(self._engine) as conn:
-                task_queues.mark_empty(conn, emptied, now=self._clock())
-            self._memory.news.at = -math.inf
+                task_queues.mark_empty(conn, aside, now=self._clock())
 
     def write_down(self, *, at_end: bool = False) -> None:
         """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
@@ -237,7 +244,7 @@ class Matcher:
         presented = request.presented
         try:
             view.require_one_place(presented, request.caller)
-            served, resource = view.place(presented, request.caller)
+            served, resource = view.place(presented, request.caller, likeness=request.likeness)
         except PilotageError as error:
             return error
         if served is None:
@@ -256,7 +263,7 @@ class Matcher:
             return Look()
         # A look without locks, so that polling at a closed place costs no writing.
         gate = view.gate(served.place)
-        if refused := _refusal(view.conn, gate, candidates, served.place, request.count):
+        if refused := _refusal(view, gate, candidates, served.place, request.count):
             self._note(view, refused, candidates, served.place, resource)
             return Look(refused=refused)
         if not candidates:
@@ -286,7 +293,7 @@ class Matcher:
         self, view: View, cause: str, task_queues: Sequence[TaskQueue], place: Place, resource: Resource
     ) -> None:
         """Task queues were kept from a pilot at a place."""
-        key = (cause, place, resource.vos, size(task_queues))
+        key = (cause, place, resource.vos)
         if task_queues and self._sightings.is_due(key, view.now):
             self._sightings.note(cause, by_and_by(task_queues), view.now)
 
@@ -299,7 +306,7 @@ class Matcher:
         resource: Resource,
     ) -> Sequence[TaskQueue]:
         """Those that a place which is open has work for, the others noted; none: this was noted just now."""
-        if not self._sightings.is_due((place, resource.vos, size(candidates)), view.now):
+        if not self._sightings.is_due((place, resource.vos), view.now):
             return ()
         if gate is None:
             return candidates
@@ -377,10 +384,10 @@ def _remember_vain(
 
 
 def _refusal(
-    conn: Connection, gate: Gate | None, candidates: Sequence[TaskQueue], place: Place, count: int
+    view: View, gate: Gate | None, candidates: Sequence[TaskQueue], place: Place, count: int
 ) -> str | None:
     """Why the place lets nothing through now."""
-    if gate is None or (gate.most(count) and gate.admits_any(conn, candidates, place)):
+    if gate is None or (gate.most(count) and gate.admits_any(view.conn, candidates, place)):
         return None
     return gate.refused
 

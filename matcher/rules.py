@@ -47,6 +47,11 @@ def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]
     return tuple(refused)
 
 
+def fits(asked: RequirementClass, resource: Resource) -> bool:
+    """Whether the resource may run jobs of this class where its pool may run."""
+    return all(holds(asked, resource) for holds in _CONDITIONS.values())
+
+
 def refuses(condition: Condition, asked: RequirementClass, resource: Resource) -> bool:
     """Whether this one condition keeps the resource from running jobs of the class."""
     return not _CONDITIONS[condition](asked, resource)

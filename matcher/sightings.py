@@ -22,8 +22,7 @@ _AGAIN: Final = timedelta(seconds=10)
 _EVERY: Final = timedelta(seconds=60)
 #: Times of hindrance in memory.
 _MOST: Final = 20_000
-#: Task queues that are noted in one go, of more than that at each turn, and at a turn for which nobody waits.
-_AT_ONCE: Final = 64
+#: Task queues that are noted in one go, and at a turn for which nobody waits.
 _PIECE: Final = 8
 IDLE_PIECE: Final = 2_000
 #: Times of hindrance that are written in one transaction.
@@ -62,7 +61,7 @@ class Sightings:
         if self._first is None:
             self._first = now  # since the last time of writing
         self._later.append((cause, iter(task_queues), now))
-        self.go_on(most=_AT_ONCE)
+        self.go_on()
 
     def go_on(self, *, most: int = _PIECE) -> None:
         """Note some more of those that were too many at once."""

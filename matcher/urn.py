@@ -6,12 +6,12 @@ that fit, evenly, which is kept with the probability that its own weight has of 
 of what is drawn fits, the caller has to look at all of what does.
 """
 
-from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from random import Random
 
 from matcher.lottery import LEAST
+from matcher.weight_tree import WeightTree
 from taskqueue.task_queues import TaskQueue
 
 #: Draws before it is up to the caller.
@@ -22,44 +22,85 @@ _FEW = 8
 Fits = Callable[[TaskQueue], bool]
 
 
+class _Family:
+    """Task queues in no order, so that one that goes leaves its place to the last."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.members: list[TaskQueue] = []
+        self._place: dict[int, int] = {}
+        self._weights: Counter[float] = Counter()
+
+    @property
+    def weight(self) -> float:
+        """That of its heaviest member; 0: it has none."""
+        return max(LEAST, max(self._weights)) if self._weights else 0.0
+
+    def add(self, each: TaskQueue) -> None:
+        self._place[each.task_queue_id] = len(self.members)
+        self.members.append(each)
+        self._weights[each.priority] += 1
+
+    def discard(self, each: TaskQueue) -> None:
+        place, last = self._place.pop(each.task_queue_id), self.members.pop()
+        if last.task_queue_id != each.task_queue_id:
+            self.members[place] = last
+            self._place[last.task_queue_id] = place
+        self._weights[each.priority] -= 1
+        if not self._weights[each.priority]:
+            del self._weights[each.priority]
+
+
 class Urn:
     """Task queues by their families."""
 
     def __init__(self) -> None:
-        self._members: dict[int, list[TaskQueue]] = {}
-        self._heaviest: dict[int, float] = {}
-        self._mixed: tuple[Sequence[list[TaskQueue]], Sequence[float]] | None = None
+        self._families: dict[int, _Family] = {}
+        self._numbers: dict[int, int] = {}  # of the families, by which their weights are kept
+        self._numbered: list[_Family | None] = []
+        self._free: list[int] = []
+        self._weights = WeightTree()
 
     def add(self, each: TaskQueue) -> None:
         """Put a task queue in that is not there."""
-        self._mixed = None
-        self._members.setdefault(each.family, []).append(each)
-        self._heaviest[each.family] = max(self._heaviest.get(each.family, LEAST), each.priority)
+        family = self._families.get(each.family)
+        if family is None:
+            family = self._families[each.family] = _Family(self._number())
+            self._numbered[family.number] = family
+        self._weigh(family, family.add, each)
 
     def discard(self, each: TaskQueue) -> None:
         """Take one out, as it was put in."""
-        self._mixed = None
-        members = self._members[each.family]
-        members.remove(each)
-        if members:
-            self._heaviest[each.family] = max(LEAST, *(other.priority for other in members))
-        else:
-            del self._members[each.family], self._heaviest[each.family]
+        family = self._families[each.family]
+        self._weigh(family, family.discard, each)
+        if not family.members:
+            del self._families[each.family]
+            self._numbered[family.number] = None
+            self._free.append(family.number)
 
     def draw(self, random: Random, fits: Fits) -> TaskQueue | None:
         """One that fits; None: it did not come up, whether there is one or not."""
-        if self._mixed is None:
-            self._mixed = list(self._members.values()), list(accumulate(self._heaviest.values()))
-        families, weights = self._mixed
-        for _ in range(_PATIENCE if families else 0):
-            number = bisect_right(weights, random.random() * weights[-1])
-            members = families[min(number, len(families) - 1)]
-            found = _member(members, random, fits)
-            if found is not None and random.random() * self._heaviest[found.family] <= max(
-                found.priority, LEAST
-            ):
+        total = self._weights.total
+        for _ in range(_PATIENCE if self._families else 0):
+            family = self._numbered[self._weights.find(random.random() * total)]
+            if family is None:
+                continue  # of weight 0, but for rounding
+            found = _member(family.members, random, fits)
+            if found is not None and random.random() * family.weight <= max(found.priority, LEAST):
                 return found
         return None
+
+    def _number(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._numbered.append(None)
+        return len(self._numbered) - 1
+
+    def _weigh(self, family: _Family, change: Callable[[TaskQueue], None], each: TaskQueue) -> None:
+        before = family.weight
+        change(each)
+        if family.weight != before:
+            self._weights.set(family.number, family.weight)
 
 
 def _member(members: Sequence[TaskQueue], random: Random, fits: Fits) -> TaskQueue | None:

@@ -18,11 +18,13 @@ from matcher.doorkeeper import Doorkeeper, Doorkeepers
 from matcher.errors import NotServed, UnknownQueue
 from matcher.gate import Gate
 from matcher.idle import Idle, Vain
+from matcher.node_facts import Facts
 from matcher.pilot_groups import PilotGroups
 from matcher.places import Places
 from matcher.requests import Caller
 from matcher.resource import Presented, Resource
 from matcher.served import Served
+from matcher.stands import Stand, Stands
 from matcher.waiting import Waiting
 from requirements.values import fold
 from taskqueue import task_queues
@@ -55,6 +57,7 @@ class Memory:
 
     waiting: Waiting = field(default_factory=Waiting)
     places: Places = field(default_factory=Places)
+    stands: Stands = field(default_factory=Stands)
     doorkeepers: Doorkeepers = field(default_factory=Doorkeepers)
     groups: PilotGroups = field(default_factory=PilotGroups)
     idle: Idle = field(default_factory=Idle)
@@ -76,6 +79,8 @@ class Memory:
 
     def in_vain(self, likeness: Hashable, config: Configuration) -> Vain | None:
         """What there still is nothing for, as far as is remembered; to be asked only while that is fresh."""
+        if self.waiting.aside:
+            return None  # one of these may have a job
         return self.idle.found(likeness, config, age=self.places.age, waiting=self.waiting, lock=self.lock)
 
 
@@ -97,34 +102,41 @@ class View:
         """For what is not remembered."""
         return self.reading.conn
 
-    def place(self, presented: Presented, caller: Caller) -> tuple[Served | None, Resource]:
+    def place(
+        self, presented: Presented, caller: Caller, *, likeness: Hashable | None = None
+    ) -> tuple[Served | None, Resource]:
         """Where the pilot is, and its resource as far as the caller may offer it there.
 
         None: the queue serves none of the VOs now.
+
+        Args:
+            presented: What the pilot says.
+            caller: Who asks.
+            likeness: The same for all that say the same of the same place with the same rights.
 
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
             NotServed: It states what its token does not stand for.
         """
-        presented = places.spelled(presented, self.config)
-        address = _address(presented, caller, self.config)
-        resource = _allowed(presented.resource, caller, self.config)
-        if address is None:
-            resource = replace(resource, vos=places.usable_by(resource.named_vos, presented, self.config))
-            return self._served_without_queue(presented, resource), resource
-        usable = frozenset(vo for vo in resource.named_vos if self.config.usable(address, vo))
+        stand = self.memory.stands.found(likeness, self.config)
+        if stand is None:
+            presented = places.spelled(presented, self.config)
+            address = _address(presented, caller, self.config)
+            resource = _allowed(presented.resource, caller, self.config)
+            if address is None:
+                resource = replace(resource, vos=places.usable_by(resource.named_vos, presented, self.config))
+                return self._served_without_queue(presented, resource), resource
+            stand = _stand(address, resource, presented.node_facts, self.config)
+            self.memory.stands.note(likeness, stand, self.config)
+        return self._served(stand), stand.resource
+
+    def _served(self, stand: Stand) -> Served | None:
+        usable = stand.resource.named_vos
         if not usable:
-            return None, resource
-        here = replace(
-            resource,
-            vos=usable,
-            sites=frozenset({fold(address.site)}),
-            grid_ces=frozenset({fold(address.ce)}),
-        )
-        facts = presented.node_facts
+            return None
         with self.memory.lock:
             known = self.memory.places
-            return known.served(self.reading, self.config, address, usable, facts, age=self.age), here
+            return known.served(self.reading, self.config, stand.address, usable, stand.facts, age=self.age)
 
     def _served_without_queue(self, presented: Presented, resource: Resource) -> Served | None:
         if not resource.vos:
@@ -191,6 +203,16 @@ def _address(presented: Presented, caller: Caller, config: Configuration) -> Que
     if stated not in (None, caller.queue):
         raise NotServed(f"this token speaks for {caller.queue}, not for {stated}")
     return caller.queue
+
+
+def _stand(address: QueueAddress, resource: Resource, facts: Facts, config: Configuration) -> Stand:
+    here = replace(
+        resource,
+        vos=frozenset(vo for vo in resource.named_vos if config.usable(address, vo)),
+        sites=frozenset({fold(address.site)}),
+        grid_ces=frozenset({fold(address.ce)}),
+    )
+    return Stand(address=address, resource=here, facts=facts)
 
 
 def _allowed(resource: Resource, caller: Caller, config: Configuration) -> Resource:

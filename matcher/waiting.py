@@ -5,7 +5,7 @@ or a job that has just come is found a moment later.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -34,6 +34,7 @@ class Waiting:
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
         self._remembered: dict[tuple[Resource, frozenset[str]], Weighed] = {}
+        self._aside: set[int] = set()
         self._position: changes.Position | None = None  # in the feed; None: nothing is loaded
         self.changed = 0  #: how often a task queue came or went
 
@@ -52,13 +53,26 @@ class Waiting:
         if read is None:
             return None
         found, position = read
-        ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
+        ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE} | self._aside
         if ids:
             self._look_again(conn, ids)
+            self._aside.clear()
         if groups := {change.key for change in found if change.kind == changes.PRIORITY}:
             self._weigh_again(conn, groups)
         self._position = position  # not before: what could not be looked at has to come again
         return frozenset(change.key for change in found if change.kind == changes.MAPPING)
+
+    @property
+    def aside(self) -> frozenset[int]:
+        """Those that are not tried until the next look at the feed, which asks whether they have jobs."""
+        return frozenset(self._aside)
+
+    def set_aside(self, task_queue_ids: Collection[int]) -> None:
+        """Do not try these for now: they had no job that was free."""
+        for each in task_queue_ids:
+            if each in self._by_id:
+                self._aside.add(each)
+                self._discard(each)
 
     def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
         """The task queues that the resource may serve, where these pools may run; not to be changed."""

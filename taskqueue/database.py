@@ -137,16 +137,6 @@ def reading_if_asked(engine: Engine) -> Iterator[Reading]:
         yield Reading(engine, stack)
 
 
-@contextmanager
-def each_alone(engine: Engine) -> Iterator[Connection]:
-    """Every statement is a transaction of its own, made when the statement returns.
-
-    For PostgreSQL, where a transaction of one statement then costs one way to the server and back.
-    """
-    with engine.connect() as conn:
-        yield conn.execution_options(isolation_level="AUTOCOMMIT")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaState:
     """Which revision a database has, and which one this program would give it."""

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import psycopg
-from sqlalchemy import Connection
-
 from taskqueue import claims
-from taskqueue.claim_statement import CLAIM_MANY, CLAIM_ONE, Statement
+from taskqueue.claim_statement import CLAIM_MANY, CLAIM_ONE
 from taskqueue.claims import Allotment, Claimed, Holder
+from taskqueue.single_statements import SingleStatements
 from taskqueue.taking import Want
 
 
@@ -40,49 +38,37 @@ class Outcome:
     repeated: bool = False  #: the request was answered before, so it is given nothing new
 
 
-def claim(conn: Connection, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
+def claim(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
     """Claim a job for each of them, as far as there is one: all in one statement.
 
     Args:
-        conn: To PostgreSQL; where each statement is a transaction, the claim is made when this returns.
+        server: PostgreSQL; the claim is made when this returns.
         asks: Any number.
         now: The time.
 
     Raises:
         IntegrityError: One of the requests is being answered elsewhere; nothing was claimed.
     """
-    rows = _one(conn, asks[0], now) if len(asks) == 1 else _many(conn, asks, now)
+    rows = _one(server, asks[0], now) if len(asks) == 1 else _many(server, asks, now)
     outcomes = [Outcome()] * len(asks)
     for number, *row in rows:
         outcomes[number] = Outcome(repeated=True) if row[0] is None else _given(asks[number], row, now)
     return outcomes
 
 
-def _one(conn: Connection, ask: Ask, now: datetime) -> Iterable[Sequence[Any]]:
+def _one(server: SingleStatements, ask: Ask, now: datetime) -> Iterable[Sequence[Any]]:
     statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None]
     # As texts: the driver would give numbers of different size different types, and prepare anew for each.
     said = {name: None if value is None else str(value) for name, value in _said(0, ask, now).items()}
-    return _carry_out(conn, statement, {**said, "now": now.isoformat()})
+    return server.rows(statement.text, statement.values({**said, "now": now.isoformat()}))
 
 
-def _many(conn: Connection, asks: Sequence[Ask], now: datetime) -> Iterable[Sequence[Any]]:
-    said = [_said(number, ask, now) for number, ask in enumerate(asks)]
-    return _carry_out(conn, CLAIM_MANY, {"asks": json.dumps(said), "now": now.isoformat()})
-
-
-def _carry_out(conn: Connection, statement: Statement, said: Mapping[str, object]) -> Sequence[Sequence[Any]]:
-    """Let the server have the statement as it is: the driver would look for placeholders in it each time.
-
-    For statements as long as these that takes as long as the claim itself: it remembers what it found in
-    short ones only.
-    """
-    driver: Any = conn.connection.driver_connection
-    usual = driver.cursor_factory
-    driver.cursor_factory = psycopg.RawCursor
-    try:
-        return conn.exec_driver_sql(statement.text, statement.values(said)).all()
-    finally:
-        driver.cursor_factory = usual
+def _many(server: SingleStatements, asks: Sequence[Ask], now: datetime) -> Iterable[Sequence[Any]]:
+    said = {
+        "asks": json.dumps([_said(number, ask, now) for number, ask in enumerate(asks)]),
+        "now": now.isoformat(),
+    }
+    return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(said))
 
 
 def _said(number: int, ask: Ask, now: datetime) -> Mapping[str, object]:

@@ -180,6 +180,7 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
         metrics = Metrics()
         matcher = Matcher(engine, lambda: live.current, utc_now)
         claimer = Claimer(engine, matcher)
+        trusted = issuers.trusted(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
         rung.answer(rings.CHANGES, matcher.rung)
@@ -191,7 +192,8 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
             claimer=claimer,
             blobs=DirectoryStore(settings.blobs),
             tokens=_tokens(settings, seen),
-            issuers=issuers.trusted(settings.issuers),
+            issuers=trusted,
+            sign_in_ways=trusted.sign_in_ways,
             ring=stack.enter_context(_doorbell(settings, engine, live, metrics)),
             metrics=metrics,
         )

@@ -13,6 +13,7 @@ from cs_config import errors as config_errors
 from matcher import errors as matcher_errors
 from matcher.preview import guards
 from pilotage.service import access, audit, refusals, security_headers
+from pilotage.service.oidc import discovery
 from pilotage.service.pages import error_page
 from pilotage.service.parts import Parts
 from pilotage.service.tokens import Token
@@ -44,6 +45,7 @@ STATUS: dict[type[Exception], int] = {
     refusals.NotAuthenticated: 401,
     refusals.ForgedRequest: 403,
     refusals.NotHere: 404,
+    discovery.IssuerAway: 503,
     refusals.BodyTooLarge: 413,
     refusals.PreconditionRequired: 428,
     refusals.TooManyRequests: 429,

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pilotage.service import audit, tokens
+from pilotage.service import audit, caller_claims
 from pilotage.service.callers import Caller, Role
 from pilotage.service.parts import Parts
 from pilotage.service.tokens import Token
@@ -40,7 +40,7 @@ def issue(parts: Parts, token: Token, wanted: Caller) -> tuple[str, datetime]:
     if wanted.role not in PEOPLE:
         raise NotAllowed(f"the role {wanted.role} is not a person's: it does not look at pages")
     session = {
-        "caller": tokens.claims_of(wanted),
+        "caller": caller_claims.of(wanted),
         "until": int(token.expires_at.timestamp()),
         "token_id": token.token_id,
     }
@@ -58,7 +58,7 @@ def follow(parts: Parts, secret: str) -> Login | None:
         return None
     said = json.loads(session)
     return Login(
-        caller=tokens.caller_of(said["caller"]),
+        caller=caller_claims.read(said["caller"]),
         until=datetime.fromtimestamp(said["until"], UTC),
         token_id=said["token_id"],
     )

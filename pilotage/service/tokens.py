@@ -9,9 +9,8 @@ from secrets import token_hex
 import jwt
 from jwt.types import Options
 
-from cs_config.address import QueueAddress
-from pilotage.service import keys
-from pilotage.service.callers import Caller, Capability, Role
+from pilotage.service import caller_claims, keys
+from pilotage.service.callers import Caller
 from pilotage.service.grants import Grant
 from pilotage.service.keys import KeyRing
 from pilotage.service.refusals import NotAuthenticated
@@ -91,7 +90,7 @@ class Tokens:
             token_id: Of the token that it renews: who revokes one of them revokes all.
         """
         expires_at = now.replace(microsecond=0) + grant.ttl
-        claims = claims_of(grant.caller) | {
+        claims = caller_claims.of(grant.caller) | {
             "iss": ISSUER,
             "jti": token_id or token_hex(16),
             "iat": int(now.timestamp()),
@@ -144,65 +143,15 @@ def _read(ring: KeyRing, text: str) -> Token:
         raise NotAuthenticated(_NOT_OURS) from None
 
 
-def claims_of(caller: Caller) -> dict[str, object]:
-    """A caller as tokens say it; JSON types only."""
-    claims: dict[str, object] = {
-        "sub": caller.subject,
-        "role": caller.role.value,
-        "vos": sorted(caller.vos),
-        "user": caller.user,
-        "group": caller.group,
-        "sites": sorted(caller.sites),
-        "queue": str(caller.queue) if caller.queue else None,
-        "stamp": caller.stamp,
-    }
-    said = {name: value for name, value in claims.items() if value}
-    if caller.capabilities is not None:  # also if there are none: then it may nothing
-        said["capabilities"] = sorted(caller.capabilities)
-    return said
-
-
 def _token(payload: Mapping[str, object], *, until: datetime | None) -> Token:
     expires_at = _time(payload["exp"])
     return Token(
         token_id=str(payload["jti"]),
-        caller=caller_of(payload),
+        caller=caller_claims.read(payload),
         issued_at=_time(payload["iat"]),
         expires_at=expires_at if until is None else min(expires_at, until),
         incarnation=int(str(payload.get("incarnation", 1))),
     )
-
-
-def caller_of(payload: Mapping[str, object]) -> Caller:
-    """The caller that `claims_of` wrote, among whatever else a token says.
-
-    Raises:
-        KeyError: A claim is missing.
-        ValueError: One is none that we write; also TypeError and InvalidRequest.
-    """
-    queue = payload.get("queue")
-    stamp = payload.get("stamp")
-    return Caller(
-        role=Role(str(payload["role"])),
-        subject=str(payload["sub"]),
-        vos=_names(payload.get("vos", [])),
-        user=str(payload.get("user", "")),
-        group=str(payload.get("group", "")),
-        sites=_names(payload.get("sites", [])),
-        queue=QueueAddress.parse(str(queue)) if queue else None,
-        stamp=str(stamp) if stamp else None,
-        capabilities=_capabilities(payload.get("capabilities")),
-    )
-
-
-def _capabilities(claim: object) -> frozenset[Capability] | None:
-    return None if claim is None else frozenset(Capability(name) for name in _names(claim))
-
-
-def _names(claim: object) -> frozenset[str]:
-    if not isinstance(claim, list):
-        raise TypeError(f"{claim!r} is no list of names")
-    return frozenset(str(name) for name in claim)
 
 
 def _time(claim: object) -> datetime:

@@ -1,13 +1,15 @@
 """Claims of one statement: how often they go to the server, what they refuse, what a break leaves."""
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, event, func, select, text
+from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.exc import OperationalError
 
 from matcher.claimer import Claimer, Ticket
@@ -19,6 +21,7 @@ from taskqueue import attempts, bans, database, jobs, pilots, quick_claims
 from taskqueue.bans import Ban
 from taskqueue.claims import Allotment, Holder, Place, Want
 from taskqueue.quick_claims import Ask, Outcome
+from taskqueue.single_statements import SingleStatements
 from taskqueue.states import JobStatus
 from taskqueue.tables import attempts as attempts_table
 from taskqueue.tables import match_requests
@@ -50,14 +53,21 @@ def _ids(looks: list[Look | PilotageError]) -> list[list[int]]:
 
 
 @contextmanager
-def _statements(engine: Engine) -> Iterator[list[str]]:
+def _statements(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
 
     def note(_conn: object, _cursor: object, statement: str, *_: object) -> None:
         seen.append(statement)
 
+    def note_single(server: SingleStatements, statement: str, values: Sequence[object]) -> Any:
+        seen.append(statement)
+        return rows(server, statement, values)
+
+    rows = SingleStatements.rows
     event.listen(engine, "before_cursor_execute", note)
+    monkeypatch.setattr(SingleStatements, "rows", note_single)
     yield seen
+    monkeypatch.undo()
     event.remove(engine, "before_cursor_execute", note)
 
 
@@ -73,12 +83,16 @@ def _ask(task_queue: int, number: int = 0, *, request_id: str | None = None, sit
 
 @pytest.mark.parametrize("pilots_at_once", [1, 64])
 def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
-    engine: Engine, now: datetime, matcher: Matcher, pilots_at_once: int
+    engine: Engine,
+    now: datetime,
+    matcher: Matcher,
+    pilots_at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _put(engine, now, 100)
     _put(engine, now, 100, owner="bob")
     matcher.serve([request()])
-    with _statements(engine) as seen:
+    with _statements(engine, monkeypatch) as seen:
         looks = matcher.serve([request(request_id=str(number)) for number in range(pilots_at_once)])
     assert len(seen) == 1
     assert all(len(ids) == 1 for ids in _ids(looks))
@@ -93,6 +107,7 @@ def test_jobs_that_come_late_are_found_before_nothing_is_said(
     _put(engine, now, owner="bob")
     for _ in range(3):
         matcher.settle(matcher.serve([request()]))
+    matcher.refresh()
     with database.reading(engine) as conn:
         assert waiting.occupied(conn) == set(), "what comes now has to be told"
     with engine.connect() as other, other.begin() as transaction:
@@ -145,9 +160,9 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
         bans.ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
-    with database.each_alone(engine) as conn:
-        assert [each.claimed for each in quick_claims.claim(conn, asks, now=now)] == [None] * how_many
-        [*nothing, given] = quick_claims.claim(conn, [*asks, allowed], now=now)
+    with contextlib.closing(SingleStatements(engine)) as server:
+        assert [each.claimed for each in quick_claims.claim(server, asks, now=now)] == [None] * how_many
+        [*nothing, given] = quick_claims.claim(server, [*asks, allowed], now=now)
     assert [each.claimed for each in nothing] == [None] * how_many
     assert given.claimed is not None
 
@@ -156,10 +171,10 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
     job_ids = _put(engine, now, 3)
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
-    with database.each_alone(engine) as conn:
-        [first] = quick_claims.claim(conn, [_ask(task_queue, request_id="r")], now=now)
+    with contextlib.closing(SingleStatements(engine)) as server:
+        [first] = quick_claims.claim(server, [_ask(task_queue, request_id="r")], now=now)
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
-        [repeated, other] = quick_claims.claim(conn, again, now=now)
+        [repeated, other] = quick_claims.claim(server, again, now=now)
     assert first.claimed is not None
     assert (repeated.claimed, repeated.repeated) == (None, True)
     assert other.claimed is not None, "another pilot's request of the same name"
@@ -194,8 +209,8 @@ def test_a_claim_that_nobody_heard_of_goes_back(
     [job_id] = _put(engine, now)
     claim = quick_claims.claim
 
-    def cut_off(conn: Connection, asks: Sequence[Ask], *, now: datetime) -> None:
-        claim(conn, asks, now=now)  # it is committed
+    def cut_off(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> None:
+        claim(server, asks, now=now)  # it is committed
         raise _lost()
 
     monkeypatch.setattr(quick_claims, "claim", cut_off)
@@ -221,11 +236,11 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
     claim = quick_claims.claim
     calls: list[int] = []
 
-    def once(conn: Connection, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
+    def once(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
         calls.append(len(asks))
         if len(calls) > 1:
             raise _lost()
-        return claim(conn, asks, now=now)
+        return claim(server, asks, now=now)
 
     _put(engine, now, owner="bob")
     matcher.refresh()

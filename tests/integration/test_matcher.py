@@ -128,9 +128,21 @@ def test_task_queues_that_were_found_empty_are_not_tried_for_ever(
     look = _one(matcher, request())
     assert len(look.emptied) == 20
     matcher.settle([look])
+    assert _one(matcher, request()).emptied == frozenset()
     with database.reading(engine) as conn:
         assert waiting.occupied(conn) == set()
-    assert _one(matcher, request()).emptied == frozenset()
+
+
+def test_a_task_queue_that_only_seemed_empty_is_tried_again(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    with database.writing(engine) as conn:
+        [first] = waiting.put(conn, now)
+        task_queues.dequeue(conn, [first])
+    matcher.settle([_one(matcher, request())])
+    with database.writing(engine) as conn:  # it is called occupied still: nobody is told of the new job
+        [second] = waiting.put(conn, now)
+    assert _serve(matcher, request()) == [[second]]
 
 
 def test_idle_pilots_write_nothing(engine: Engine, now: datetime, matcher: Matcher) -> None:

@@ -16,6 +16,7 @@ from pilotage.service.oidc.discovery import Published
 from pilotage.service.oidc.issuer import Issuer
 from pilotage.service.oidc.issuer_keys import IssuerKeys
 from pilotage.service.refusals import NotAuthenticated
+from pilotage.service.sign_in_ways import SignInWay
 from pilotage.service.tokens import Token
 from requirements.errors import InvalidRequest
 
@@ -81,6 +82,12 @@ class Issuers:
 
     def __iter__(self) -> Iterator[TrustedIssuer]:
         return iter(self._trusted)
+
+    @property
+    def sign_in_ways(self) -> tuple[SignInWay, ...]:
+        """Those that people sign in with."""
+        names = [each.issuer.name for each in self if each.issuer.sign_in is not None]
+        return tuple(SignInWay(title=f"Sign in with {name}", path=f"/login/issuers/{name}") for name in names)
 
     def of(self, text: str) -> TrustedIssuer:
         """The issuer that a token says it is from, which is not proven yet.

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isclose
 from random import Random
 
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from matcher import lottery
 from matcher.lottery import LEAST
 from matcher.urn import Urn
+from matcher.weight_tree import WeightTree
 from taskqueue.classes import RequirementClass
 from taskqueue.task_queues import TaskQueue
 
@@ -87,9 +89,27 @@ def test_after_any_coming_and_going_it_is_as_if_it_were_filled_anew(
             urn.discard(inside[number])
             inside[number] = replace(inside[number], priority=5.0)
             urn.add(inside[number])
-    anew = _urn(list(inside.values()))
-    assert {family: len(those) for family, those in urn._members.items()} == {
-        family: len(those) for family, those in anew._members.items()
-    }
-    assert urn._heaviest == anew._heaviest
-    assert all(weight >= LEAST for weight in urn._heaviest.values())
+    chance = Random(1)
+    for number, each in inside.items():
+        drawn = (
+            urn.draw(chance, lambda other, number=number: other.task_queue_id == number) for _ in range(100)
+        )  # type: ignore[misc]
+        assert each.priority == 0.0 or each in drawn
+    families = {each.family for each in inside.values()}
+    heaviest = (
+        max(each.priority for each in inside.values() if each.family == family) for family in families
+    )
+    assert isclose(urn._weights.total, sum(max(weight, LEAST) for weight in heaviest), abs_tol=1e-12)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0.0, 1.0, 2.0, 5.0])), min_size=1, max_size=60)
+)
+def test_a_point_falls_on_the_weight_that_it_lies_in(steps: list[tuple[int, float]]) -> None:
+    tree, weights = WeightTree(), dict[int, float]()
+    for number, weight in steps:
+        tree.set(number, weight)
+        weights[number] = weight
+        laid = [number for number in sorted(weights) for _ in range(int(weights[number]))]
+        assert tree.total == len(laid)
+        assert [tree.find(place + 0.5) for place in range(len(laid))] == laid
