@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import turn
 from agents.turn import Turn
-from taskqueue.accounting import flows, log_reader
+from taskqueue.accounting import flows, log_reader, use, waits
 from taskqueue.accounting.log_reader import Span
 
 NAME: Final = "accounting"
@@ -27,7 +27,12 @@ class Account:
     lag: timedelta = timedelta()  #: how long after a change everything about it is known
 
 
-ACCOUNTS: Final[Sequence[Account]] = (Account(name=flows.NAME, count=flows.count),)
+ACCOUNTS: Final[Sequence[Account]] = (
+    Account(name=flows.NAME, count=flows.count),
+    Account(name=use.NAME, count=use.count),
+    # By then the matchers have written what kept a job from pilots.
+    Account(name=waits.NAME, count=waits.count, lag=timedelta(minutes=2)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

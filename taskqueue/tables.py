@@ -4,6 +4,8 @@ A job that is Waiting has exactly one row in `waiting_jobs`, and no other job ha
 deletes that row has the job. A job that is handed to a pilot has exactly one open attempt.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -44,6 +46,16 @@ _ROOMY = {**_LARGE, "fillfactor": 85}
 _QUEUE = {"autovacuum_vacuum_scale_factor": 0.01, "autovacuum_analyze_scale_factor": 0.02}
 #: PostgreSQL: few rows that change many times a second.
 _BUSY = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.0, "autovacuum_vacuum_threshold": 500}
+
+
+def _accounted(*more: Column[str]) -> list[Column[Any] | PrimaryKeyConstraint]:
+    """What sums are kept by: the hour, whose and where it was, and more."""
+    names = ("vo", "site", "ce", "queue", "owner", "owner_group")  # the place: empty, if there was no attempt
+    by: list[Column[Any]] = [Column("hour", UtcTime, nullable=False)]
+    by += [Column(name, Text, nullable=False) for name in names]
+    by += more
+    return [*by, PrimaryKeyConstraint(*(each.name for each in by))]
+
 
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
 #: What the two indexes of jobs by status hold. SQLite uses one only if the statement says this as well.
@@ -174,6 +186,29 @@ job_stocks = Table(
     Column("jobs", BigInteger, nullable=False),
     PrimaryKeyConstraint("vo", "status"),
     postgresql_with=_BUSY,
+)
+
+#: What the attempts used that are over, and how many jobs ended, by the hour; of long ago by the day.
+accounted_use = Table(
+    "accounted_use",
+    metadata,
+    # What the job came into: its end, or Rescheduled.
+    *_accounted(Column("status", String(16), nullable=False)),
+    Column("jobs", BigInteger, nullable=False),  # that ended
+    Column("attempts", BigInteger, nullable=False),  # that had begun
+    Column("wall_seconds", Float, nullable=False),
+    Column("core_seconds", Float, nullable=False),  # wall time, times the cores that the job might use
+    Column("cpu_seconds", Float, nullable=False),  # as far as pilots told
+    Column("told_core_seconds", Float, nullable=False),  # core time of those attempts
+    Column("normalised_seconds", Float, nullable=False),  # CPU time of those that told their power too
+)
+
+#: For what the jobs that ended had waited, by the hour of their end; of long ago by the day.
+accounted_waits = Table(
+    "accounted_waits",
+    metadata,
+    *_accounted(Column("status", String(16), nullable=False), Column("cause", Text, nullable=False)),
+    Column("seconds", Float, nullable=False),
 )
 
 #: The distinct sets of requirements that matching looks at; immutable, so a copy never goes stale.

@@ -196,7 +196,10 @@ class _Attempt:
             return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
         if watched.why is None and report.asks_again(watched.end):
             return self._reschedule(watched, ready, area)
-        return self._finish(self._deliver(judge(watched), ready, area))
+        said = self._deliver(judge(watched), ready, area)
+        return self._finish(
+            said.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
+        )
 
     def _reschedule(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
         """Give the job back as it asks; what it wrote is kept in case it was the last time."""

@@ -1,10 +1,24 @@
 """The web pages, one file a noun: they translate what the interface says, and decide nothing."""
 
-from pilotage.service.pages import issuer_login, login, overview
+from pilotage.service.pages import (
+    changing_jobs,
+    issuer_login,
+    job,
+    jobs,
+    login,
+    new_jobs,
+    overview,
+    why,
+)
 
 #: The pages; the navigation shows those that want to be in it in this order.
 ROUTERS = (
     overview.router,
+    jobs.router,
+    changing_jobs.router,  # fixed names before ids
+    new_jobs.router,
+    job.router,
+    why.router,
     login.router,
     issuer_login.router,
 )
