@@ -6,8 +6,14 @@ from pilotage.service.pages import (
     job,
     jobs,
     login,
+    managers,
     new_jobs,
     overview,
+    pilots,
+    pools,
+    queues,
+    sites,
+    task_queues,
     why,
 )
 
@@ -19,6 +25,12 @@ ROUTERS = (
     new_jobs.router,
     job.router,
     why.router,
+    pools.router,
+    task_queues.router,
+    sites.router,
+    queues.router,
+    pilots.router,
+    managers.router,
     login.router,
     issuer_login.router,
 )
