@@ -174,6 +174,10 @@ class Client:
             for chunk in response.iter_bytes(_CHUNK):
                 to.write(chunk)
 
+    def login_link(self, wishes: Mapping[str, str]) -> Json:
+        """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
+        return self._call("POST", "/login-links", json=dict(wishes))
+
     def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of SubmitPools under `pools`."""
         return self._page("/pools", filters, limit=limit, after=after)
