@@ -2,12 +2,19 @@
 
 from pilotage.service.pages import (
     changing_jobs,
+    configuration,
     issuer_login,
     job,
     jobs,
     login,
+    managers,
     new_jobs,
     overview,
+    pilots,
+    pools,
+    queues,
+    sites,
+    task_queues,
     why,
 )
 
@@ -19,6 +26,13 @@ ROUTERS = (
     new_jobs.router,
     job.router,
     why.router,
+    pools.router,
+    task_queues.router,
+    sites.router,
+    queues.router,
+    pilots.router,
+    managers.router,
+    *configuration.ROUTERS,
     login.router,
     issuer_login.router,
 )

@@ -6,6 +6,7 @@ from pilotage.service.routes import (
     job_control,
     jobs,
     leases,
+    logins,
     matcher,
     outputs,
     pilot_outputs,
@@ -38,4 +39,5 @@ ROUTERS = (
     pilot_tokens.router,
     sites.router,
     tokens.router,
+    logins.router,
 )
