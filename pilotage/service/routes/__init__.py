@@ -1,6 +1,7 @@
 """The routes of the interface, one file a noun."""
 
 from pilotage.service.routes import (
+    accounting,
     config,
     explain,
     job_control,
@@ -38,4 +39,5 @@ ROUTERS = (
     pilot_tokens.router,
     sites.router,
     tokens.router,
+    accounting.router,
 )
