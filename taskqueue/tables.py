@@ -612,6 +612,15 @@ revoked_tokens = Table(
     Column("expires_at", UtcTime, nullable=False),
 )
 
+#: One-use links that sign a browser in; the secret of each is in nobody's hands but its bearer's.
+login_links = Table(
+    "login_links",
+    metadata,
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret
+    Column("session", Text, nullable=False),  # JSON object: what the session may, and until when
+    Column("expires_at", UtcTime, nullable=False),  # of the link
+)
+
 #: Jobs that a sweep has in hand. A row whose holder is gone says that the process ended with the job.
 trials = Table(
     "trials",

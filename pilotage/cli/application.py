@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "director": "pilotage.cli.director",
     "gateway": "pilotage.cli.gateway",
     "token": "pilotage.cli.token",
+    "login": "pilotage.cli.login",
     "key": "pilotage.cli.key",
     "db": "pilotage.cli.db",
     "doctor": "pilotage.cli.doctor",

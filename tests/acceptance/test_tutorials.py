@@ -7,7 +7,7 @@ import pytest
 from tests import tutorials
 
 ROOT = Path(__file__).parent.parent.parent
-ON_ONE_MACHINE = ("docs/user/first-job.md",)
+ON_ONE_MACHINE = ("docs/user/first-job.md", "docs/site-admin/first-queue.md", "docs/vo-admin/first-change.md")
 
 
 @pytest.mark.parametrize("name", ON_ONE_MACHINE)

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from fastapi import Path
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pilotage.service.models.paging import Page
@@ -11,6 +12,8 @@ from taskqueue.states import JobStatus
 MOST = 1000
 MAX_ID = 2**63 - 1
 
+#: In the path of a request.
+JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
 JobId = Annotated[int, Field(ge=1, le=MAX_ID, strict=True)]
 
 

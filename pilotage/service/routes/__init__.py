@@ -7,6 +7,7 @@ from pilotage.service.routes import (
     job_control,
     jobs,
     leases,
+    logins,
     matcher,
     outputs,
     pilot_outputs,
@@ -40,4 +41,5 @@ ROUTERS = (
     sites.router,
     tokens.router,
     accounting.router,
+    logins.router,
 )

@@ -118,6 +118,7 @@ ROUTES = [
     # Whoever shows no good secret is nobody, whatever its role: 401.
     ("POST", "/pilots/nope/token", {"request_id": str(uuid4())}, set(TOKENS)),
     ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
+    ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
 ]
 
