@@ -28,6 +28,8 @@ TOKENS = {
 ROUTES = [
     ("POST", "/jobs", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
     ("GET", "/jobs", None, {"user", "vo_admin"}),
+    ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),
+    ("GET", "/accounting.csv", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/jobs/summary", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
