@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal, select, union_all
+from sqlalchemy import Connection, Select, and_, case, func, literal, select, union_all
 
 from taskqueue import job_walks, jobs
 from taskqueue.job_filter import Filter
-from taskqueue.job_walks import Way, Ways
-from taskqueue.states import FINAL, JobStatus
-from taskqueue.tables import ENDED
+from taskqueue.job_walks import Way
+from taskqueue.states import JobStatus
 from taskqueue.tables import jobs as table
 
 #: Of each status; a number beyond says "more".
@@ -47,25 +46,19 @@ def total(counts: Mapping[JobStatus, Count]) -> Count:
 def _counted(
     conn: Connection, which: Filter, status: JobStatus, most: int
 ) -> list[Select[tuple[str, int, int]]]:
-    """Counts of the jobs of a status, by the ways of a look; without a better one, by when they ended.
-
-    Each goes in the order of its index, though counting needs none: a planner that takes the rows of a status
-    to lie everywhere would rather read the table from its start, where there may be none of them.
-    """
     found = job_walks.ways(conn, replace(which, statuses=frozenset({status})))
-    order: ColumnElement[object] = table.c.job_id
-    if found.rest.statuses is not None and which.job_ids is None and status in FINAL:
-        ended = and_(table.c.status == status.value, ENDED)
-        found, order = Ways(ways=[ended], rest=replace(which, statuses=None)), table.c.updated_at
-    return [_count(way, found.rest, order, status, most) for way in found.ways]
+    return [_count(way, found.rest, status, most) for way in found.ways]
 
 
-def _count(
-    way: Way, rest: Filter, order: ColumnElement[object], status: JobStatus, most: int
-) -> Select[tuple[str, int, int]]:
+def _count(way: Way, rest: Filter, status: JobStatus, most: int) -> Select[tuple[str, int, int]]:
+    """A count that goes along one way, in its order.
+
+    Counting needs none, but a planner that takes the rows of a status to lie everywhere would rather read the
+    table from its start, where there may be none of them.
+    """
     is_asked = bool(rest.clauses())
     columns = jobs.COLUMNS if is_asked else [table.c.job_id]
-    along = select(*columns).where(way).order_by(order.desc()).limit(most + 1).subquery()
+    along = select(*columns).where(way).order_by(table.c.job_id.desc()).limit(most + 1).subquery()
     met = case((and_(*rest.clauses(along)), 1), else_=0) if is_asked else literal(1)
     return select(
         literal(status.value).label("status"),
