@@ -2,6 +2,7 @@
 
 from pilotage.service.pages import (
     changing_jobs,
+    configuration,
     issuer_login,
     job,
     jobs,
@@ -31,6 +32,7 @@ ROUTERS = (
     queues.router,
     pilots.router,
     managers.router,
+    *configuration.ROUTERS,
     login.router,
     issuer_login.router,
 )
