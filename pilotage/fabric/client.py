@@ -311,6 +311,14 @@ class Client:
         """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
         return self._call("POST", f"{scope_path(scope)}/advertisement", json=dict(said))
 
+    def drain_queue(self, queue: str, *, message: str) -> Json:
+        """Give a queue no new jobs; the version of the configuration that says so."""
+        return self._call("POST", f"/resources/queues/{queue}/drain", json={"message": message})
+
+    def resume_queue(self, queue: str) -> Json:
+        """Take back what `drain_queue` did; the version of the configuration that says so."""
+        return self._call("POST", f"/resources/queues/{queue}/resume", json={})
+
     def config(self) -> Json:
         """The configuration in force, as far as it may be seen."""
         return self._call("GET", "/config")

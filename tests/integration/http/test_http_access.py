@@ -58,6 +58,8 @@ ROUTES = [
         None,
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
     ),
+    ("POST", f"/resources/queues/{QUEUE}/drain", {"message": ""}, {"site_admin"}),
+    ("POST", f"/resources/queues/{QUEUE}/resume", {"message": ""}, {"site_admin"}),
     ("GET", "/pools", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("GET", "/pools/0", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     (
