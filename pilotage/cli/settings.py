@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from pilotage.cli.issuer_settings import IssuerSettings
 from requirements.errors import InvalidInput
@@ -16,7 +17,7 @@ from requirements.suggestion import did_you_mean
 PREFIX = "PILOTAGE_"
 FILE = "pilotage.yaml"
 #: Settings that are more than a text; a variable says them in YAML or JSON.
-_STRUCTURED = frozenset({"issuers"})
+_STRUCTURED = frozenset({"issuers", "trusted_proxies"})
 
 
 class InvalidSettings(InvalidInput):
@@ -37,6 +38,9 @@ class Settings(BaseModel):
     redis_url: str | None = None  #: none: the optimizers run inside the service
     host: str = "127.0.0.1"  #: address that the service listens at
     port: int = Field(default=8750, ge=0, le=65535)  #: 0: any free one
+    tls_certificate: Path | None = None  #: PEM with its chain; none: the service speaks HTTP without TLS
+    tls_key: Path | None = None  #: its key, unless that is in the same file
+    trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
     workers: int = Field(default=1, ge=1, le=256)  #: processes of `pilotage serve`
     resources: Path | None = None  #: configuration file that is imported at start
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
@@ -47,7 +51,27 @@ class Settings(BaseModel):
     vo: str | None = None  #: VO of the token that `up` writes for this machine's user
     log_level: str = Field(default="warning", pattern="^(debug|info|warning|error)$")
     url: str | None = None  #: for clients: where the service is
+    authorities: Path | None = None  #: for clients: CA certificates that the service is believed by
     token: str | None = Field(default=None, repr=False)  #: for clients: who they are
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _one_or_many(cls, said: object) -> object:
+        return (said,) if isinstance(said, str) else said
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, said: tuple[str, ...]) -> tuple[str, ...]:
+        for each in said:
+            ip_network(each)
+        return said
+
+    @field_validator("tls_key")
+    @classmethod
+    def _of_a_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        if key is not None and info.data.get("tls_certificate") is None:
+            raise ValueError("needs a tls_certificate")
+        return key
 
     @property
     def direct_url(self) -> str:

@@ -13,6 +13,7 @@ from pilotage.service.parts import Parts
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 from taskqueue import database, job_control, job_search, jobs, retries
+from taskqueue.job_filter import Filter
 from taskqueue.jobs import Job
 from taskqueue.states import JobStatus, may_come_from
 
@@ -54,6 +55,15 @@ def reschedule_many(parts: Parts, caller: Caller, which: JobFilter) -> ChangedJo
     return changed
 
 
+def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> Filter:
+    """The jobs that it is about; of those that are not named one by one only what may change at all."""
+    if which.ids is None:
+        possible = may_come_from(wanted)
+        asked = possible if which.status is None else possible & frozenset(which.status)
+        which = which.model_copy(update={"status": sorted(asked)})
+    return job_scope.visible(caller, which)
+
+
 def _change_many(
     parts: Parts, caller: Caller, which: JobFilter, wanted: JobStatus, change: _Change
 ) -> ChangedJobs:
@@ -76,12 +86,7 @@ def _change_many(
 
 
 def _batches(parts: Parts, caller: Caller, which: JobFilter, wanted: JobStatus) -> Iterator[Sequence[Job]]:
-    """The jobs concerned; of those that were not named one by one only what may change at all."""
-    if which.ids is None:
-        possible = may_come_from(wanted)
-        asked = possible if which.status is None else possible & frozenset(which.status)
-        which = which.model_copy(update={"status": sorted(asked)})
-    wanted_jobs = job_scope.visible(caller, which)
+    wanted_jobs = concerned(caller, which, wanted)
     after: int | None = None
     while True:
         with database.reading(parts.engine) as conn:

@@ -42,6 +42,17 @@ def require(caller: Caller, job: Job) -> Job:
     return job
 
 
+def require_readable(caller: Caller, job: Job) -> Job:
+    """The job, if the caller may read what concerns its VO, such as why it waits.
+
+    Raises:
+        JobNotFound: It may not.
+    """
+    if not caller.may_read(job.vo):
+        raise JobNotFound(job.job_id)
+    return job
+
+
 def _vos(caller: Caller, wanted: JobFilter) -> frozenset[str] | None:
     asked = None if wanted.vo is None else frozenset(fold(vo) for vo in wanted.vo)
     if caller.role is Role.USER and wanted.owner not in (None, caller.user):

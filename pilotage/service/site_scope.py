@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from cs_config.configuration import Configuration
 from cs_config.errors import SiteNotFound
+from matcher import survey
 from pilotage.service.callers import Caller
 from requirements.errors import NotAllowed
 from requirements.suggestion import did_you_mean
@@ -44,3 +45,25 @@ def places(config: Configuration) -> frozenset[str]:
     """Every site, CE and queue: `Site`, `Site/CE`, `Site/CE/Queue`."""
     below = (scopes.line(str(address)) for address in config.addresses)
     return config.sites.union(config.throttles, *below)
+
+
+def vos(caller: Caller, config: Configuration, site: str) -> list[str]:
+    """The VOs as which the caller may look at a site: his own, and all of them at a site of his."""
+    every = sorted(config.vos)
+    return every if caller.looks_after(site) else [vo for vo in every if caller.may_read(vo)]
+
+
+def of_concern(caller: Caller, config: Configuration) -> frozenset[str]:
+    """The sites that the caller has to do with: his own, and where his VOs may run."""
+    if caller.is_operator:
+        return config.sites
+    found = set(caller.sites & config.sites)
+    for vo in caller.vos:
+        whole = survey.of_vo(config, vo)
+        found.update(site for site, queues in whole.sites.items() if queues & whole.admitted)
+    return frozenset(found)
+
+
+def looked_after(caller: Caller, config: Configuration) -> frozenset[str]:
+    """The sites where the jobs of every VO are the caller's business."""
+    return frozenset(site for site in config.sites if caller.looks_after(site))

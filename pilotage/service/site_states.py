@@ -2,12 +2,15 @@
 
 from collections.abc import Collection, Sequence
 
+from sqlalchemy import Connection
+
 from matcher import limits, standings
 from matcher.limits import Bucket, Condition, Running
 from matcher.standings import Standing
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.sites import (
     BanAnswer,
+    GaugeAnswer,
     LimitAnswer,
     ReservationAnswer,
     SiteAnswer,
@@ -60,7 +63,7 @@ def of(
     with database.reading(parts.engine) as conn:
         banned = bans.of(conn, sites, now=parts.clock())
         found = standings.of(conn, config, scopes.read(conn, names).values(), parts.clock())
-        shown = {name: reservations.show(conn, name, _SHOWN, vos=jobs_of) for name in names}
+        shown = {name: _reservations(conn, name, jobs_of) for name in names}
         conditions = limits.conditions(conn, config, limited, parts.clock())
     answers = [_answer(found[name], shown[name]) for name in sorted(names)]
     return [
@@ -79,6 +82,11 @@ def of(
     ]
 
 
+def _reservations(conn: Connection, scope: str, vos: frozenset[str] | None) -> Sequence[Reservation]:
+    """Nobody's are not asked for: a list has many sites."""
+    return reservations.show(conn, scope, _SHOWN, vos=vos) if vos is None or vos else ()
+
+
 def _answer(standing: Standing, reserved: Sequence[Reservation]) -> ThrottleAnswer:
     room, throttled, scope = standing.room(), standing.throttled, standing.scope
     return ThrottleAnswer(
@@ -88,6 +96,7 @@ def _answer(standing: Standing, reserved: Sequence[Reservation]) -> ThrottleAnsw
         room=room.jobs,
         why=room.why,
         limits=dict(throttled.limits),
+        gauges=[GaugeAnswer.model_validate(each) for each in throttled.gauges],
         counters=dict(throttled.counters),
         reserved=throttled.reserved,
         reservations=[_reservation(each) for each in reserved],

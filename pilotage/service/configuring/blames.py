@@ -1,6 +1,6 @@
 """Values of the configuration with who wrote them, and what they keep away."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -26,6 +26,8 @@ from taskqueue import database, waiting_classes
 _MOST = 2000
 #: Names that lead to a queue.
 _TO_QUEUE = 7
+#: Which of them is the site.
+_SITE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +54,43 @@ def read(parts: Parts, caller: Caller, config: Configuration, *, path: str, vo: 
         PathNotFound: There is nothing, or nothing that he may see.
         InvalidRequest: There is too much.
     """
-    if vo is not None and not caller.may_read(fold(vo)):
-        raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
+    _require_vo(caller, vo, show.names_of(config, path))
     lines = _visible(caller, config, path, vo)
     places = {place for line in lines for place in line.places}
     with database.reading(parts.engine) as conn:
         since = blame.of(conn, places, newest=config.version)
         kept = _kept(conn, config, path, vo)
     return [_blamed(line, since, kept) for line in lines]
+
+
+def at_queues(
+    parts: Parts, caller: Caller, config: Configuration, queues: Collection[QueueAddress], *, vo: str
+) -> Mapping[QueueAddress, list[Blamed]]:
+    """The effective parameters of queues for a VO (empty: for nobody in particular), with who wrote them.
+
+    What each keeps away is told by `read`, of one queue.
+
+    Raises:
+        NotAllowed: The VO is not the caller's, and a queue is not at a site that he looks after.
+    """
+    for queue in queues if vo else ():
+        _require_vo(caller, vo, show.names_of(config, str(queue)))
+    lines = {queue: _effective(caller, config, queue, vo) for queue in queues}
+    places = {place for each in lines.values() for line in each for place in line.places}
+    with database.reading(parts.engine) as conn:
+        since = blame.of(conn, places, newest=config.version)
+    return {queue: [_blamed(line, since, None) for line in each] for queue, each in lines.items()}
+
+
+def _effective(caller: Caller, config: Configuration, queue: QueueAddress, vo: str) -> list[Line]:
+    return [line for line in _visible(caller, config, str(queue), vo) if line.places]
+
+
+def _require_vo(caller: Caller, vo: str | None, names: Sequence[str]) -> None:
+    """Let VOs ask about themselves, and who looks after a site about every VO there."""
+    site = names[_SITE] if tuple(names[:_SITE]) == ("Resources", "Sites") and len(names) > _SITE else ""
+    if vo is not None and not caller.may_read(fold(vo)) and not caller.looks_after(site):
+        raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
 
 
 def _visible(caller: Caller, config: Configuration, path: str, vo: str | None) -> Sequence[Line]:

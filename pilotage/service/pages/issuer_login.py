@@ -111,7 +111,6 @@ def _choice(callers: Sequence[Caller]) -> HTMLResponse:
 
 
 def _signed_in(request: Request, parts: Parts, caller: Caller, *, next_page: str) -> Response:
-    audit.done(caller, _ACTION, address=access.address(request))
     answer = sessions.begin(request, parts, caller, next_page=next_page)
     _forget(request, answer)
     return answer

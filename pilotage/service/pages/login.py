@@ -2,38 +2,54 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from pilotage.service import audit
+from pilotage.service import access, audit, logins
 from pilotage.service.access import allow
-from pilotage.service.callers import Role
+from pilotage.service.callers import Capability, Role
 from pilotage.service.pages import page_route, sessions, templating
 from pilotage.service.pages.page_route import OpenRoute, PageOf, PageRoute, PartsOf
+from pilotage.service.parts import Parts
 from taskqueue import database, revoked_tokens
 
 router = APIRouter()
 _open = APIRouter(route_class=OpenRoute)
 _mine = APIRouter(route_class=PageRoute)
 
+_USED = "This link is not good: each works once, for five minutes. Ask for another one."
+_LONGEST_ADDRESS = 2000
+
 
 @_open.get("/login")
 def login(
-    request: Request, parts: PartsOf, next_page: Annotated[str, Query(alias="next", max_length=2000)] = "/"
+    request: Request,
+    parts: PartsOf,
+    next_page: Annotated[str, Query(alias="next", max_length=_LONGEST_ADDRESS)] = "/",
 ) -> Response:
-    """How one may sign in; who is signed in already goes on to the page."""
-    if page_route.signed_in(request) is not None:
-        return RedirectResponse(sessions.local(next_page), 303)
-    text = (
-        templating.environment()
-        .get_template("login/sign_in.html")
-        .render(next_page=sessions.local(next_page), ways=parts.sign_in_ways)
+    """How one may sign in."""
+    return _sign_in(request, parts, next_page)
+
+
+@_open.post("/login")
+def follow(
+    request: Request,
+    parts: PartsOf,
+    link: Annotated[str, Form(max_length=_LONGEST_ADDRESS)],
+    next_page: Annotated[str, Form(alias="next", max_length=_LONGEST_ADDRESS)] = "/",
+) -> Response:
+    """Sign in by a one-time link, or by what stands behind its #."""
+    found = logins.follow(parts, link.strip().rpartition("#")[2])
+    if found is None:
+        audit.unproven("login", address=access.address(request), reason="no link that is good")
+        return _sign_in(request, parts, next_page, problem=_USED)
+    return sessions.begin(
+        request, parts, found.caller, until=found.until, token_id=found.token_id, next_page=next_page
     )
-    return HTMLResponse(text, headers={"Cache-Control": "no-store"})
 
 
 @_mine.post("/logout")
-@allow(*Role)
+@allow(*Role, needs=Capability.READ)
 def logout(page: PageOf, parts: PartsOf) -> Response:
     """End the session here and everywhere: a copy of its cookie is worth nothing any more."""
     token, now = page.token, parts.clock()
@@ -44,6 +60,21 @@ def logout(page: PageOf, parts: PartsOf) -> Response:
     answer = RedirectResponse("/login", 303)
     sessions.end(page.request, answer)
     return answer
+
+
+def _sign_in(request: Request, parts: Parts, next_page: str, problem: str = "") -> Response:
+    page = page_route.signed_in(request)
+    text = (
+        templating.environment()
+        .get_template("login/sign_in.html")
+        .render(
+            caller=page.caller if page else None,
+            next_page=sessions.local(next_page),
+            problem=problem,
+            ways=parts.sign_in_ways,
+        )
+    )
+    return HTMLResponse(text, 401 if problem else 200, headers={"Cache-Control": "no-store"})
 
 
 router.include_router(_open)

@@ -39,6 +39,7 @@ class PageRoute(api_route.RepeatingRoute):
             except NotAuthenticated:
                 return _to_login(request)
             access.require(request, page.caller, roles)
+            access.require_capability(request, page.caller, self.endpoint)
             api_route.check_texts(request)
             if request.method not in _READING:
                 forgery.require_own_page(request)

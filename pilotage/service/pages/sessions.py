@@ -8,9 +8,11 @@ from urllib.parse import urlsplit
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
+from pilotage.service import access, audit
 from pilotage.service.callers import Caller
 from pilotage.service.grants import Grant
 from pilotage.service.parts import Parts
+from pilotage.service.revoked import session_of
 
 #: How long one stays signed in.
 LIFE = timedelta(hours=12)
@@ -41,7 +43,13 @@ def csrf_of(token: str) -> str:
 
 
 def begin(
-    request: Request, parts: Parts, caller: Caller, *, until: datetime | None = None, next_page: str = "/"
+    request: Request,
+    parts: Parts,
+    caller: Caller,
+    *,
+    until: datetime | None = None,
+    token_id: str | None = None,
+    next_page: str = "/",
 ) -> RedirectResponse:
     """Sign the browser in and send it to its page.
 
@@ -50,11 +58,14 @@ def begin(
         parts: Of the service.
         caller: Who it is; the session may what it may.
         until: When what proved it ends: the session lasts no longer.
+        token_id: Of the token that proved it: who revokes that ends the session.
         next_page: Where to; another host's page is replaced by our first one.
     """
     now = parts.clock()
     ttl = LIFE if until is None else min(LIFE, until - now)
-    text, _ = parts.tokens.mint(Grant(caller=caller, ttl=ttl), now=now)
+    session_id = None if token_id is None else session_of(token_id)
+    text, _ = parts.tokens.mint(Grant(caller=caller, ttl=ttl), now=now, token_id=session_id)
+    audit.done(caller, "login", address=access.address(request))
     answer = RedirectResponse(local(next_page), 303)
     answer.set_cookie(
         cookie_name(request),

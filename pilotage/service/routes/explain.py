@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
 from optimizers import foresight
-from pilotage.service import explanations, queue_explanations
+from pilotage.service import explanations, job_scope, queue_explanations
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Capability, Role
@@ -18,13 +18,13 @@ from pilotage.service.models.explain import (
     RankedQueue,
     RankedQueues,
 )
+from pilotage.service.models.job_filter import JobIdPath
 from pilotage.service.models.submission import Submission
-from pilotage.service.routes.jobs import JobIdPath
-from pilotage.service.routes.submission import sources_of, submitter_of
+from pilotage.service.routes.submission import sources_of
+from pilotage.service.submitters import submitter_of
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 from taskqueue import database, jobs
-from taskqueue.errors import JobNotFound
 
 #: FastAPI reads it from the query.
 Forwarding = Annotated[
@@ -43,9 +43,7 @@ def explain_job(
 ) -> JobExplanation:
     """Say which requirements exclude which queues, what would help, and what holds the job back now."""
     with database.reading(parts.engine) as conn:
-        job = jobs.get(conn, job_id)
-        if not caller.may_read(job.vo):
-            raise JobNotFound(job_id)
+        job = job_scope.require_readable(caller, jobs.get(conn, job_id))
         config, now = parts.live.current, parts.clock()
         return explanations.of_job(conn, config, job, forwarding=forwarding, now=now)
 
@@ -55,9 +53,7 @@ def explain_job(
 def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
     """List the queues that a job may run in, in the order of its `Rank`."""
     with database.reading(parts.engine) as conn:
-        job = jobs.get(conn, job_id)
-        if not caller.may_read(job.vo):
-            raise JobNotFound(job_id)
+        job = job_scope.require_readable(caller, jobs.get(conn, job_id))
         found = explanations.ranked_queues(conn, parts.live.current, job, random=Random(), now=parts.clock())
     told = [RankedQueue(queue=str(each.queue), rank=each.rank) for each in found[:limit]]
     return RankedQueues(eligible=len(found), queues=told)

@@ -7,8 +7,7 @@ from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Capability, Role
 from pilotage.service.models.job_control import Changed, ChangedJobs
-from pilotage.service.models.job_filter import JobFilter
-from pilotage.service.routes.jobs import JobIdPath
+from pilotage.service.models.job_filter import JobFilter, JobIdPath
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 

@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 
 from pilotage.service import job_scope, job_story
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Role
-from pilotage.service.models.job_filter import MAX_ID, JobQuery, SummaryQuery
+from pilotage.service.models.job_filter import JobIdPath, JobQuery, SummaryQuery
 from pilotage.service.models.jobs import (
     AttemptAnswer,
     JobAnswer,
@@ -22,8 +22,6 @@ from pilotage.service.models.jobs import (
 from taskqueue import database, job_search, jobs, log
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
-
-JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
 @router.get("")

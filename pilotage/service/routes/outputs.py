@@ -10,9 +10,9 @@ from pilotage.service import archives, job_output, lease_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
+from pilotage.service.models.job_filter import JobIdPath
 from pilotage.service.models.leases import OutputStored
 from pilotage.service.parts import Parts
-from pilotage.service.routes.jobs import JobIdPath
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.sandboxes import TAR
 from taskqueue import attempts, blobs, database, descriptions, handover

@@ -6,14 +6,6 @@ from tests.running_service import Service
 pytestmark = pytest.mark.debian("chromium")
 
 
-def test_who_is_not_signed_in_is_asked_to_sign_in(service: Service, windows):
-    page = windows.open(service)
-    page.goto("/?a=1")
-    assert page.url == f"{service.url}/login?next=%2F%3Fa%3D1"
-    assert page.get_by_role("heading", level=1).text_content() == "Sign in"
-    picture(page, "frame/login")
-
-
 def test_a_session_shows_who_is_signed_in_and_ends_for_good(service: Service, signed_in: SignedIn):
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto("/")
