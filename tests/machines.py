@@ -174,6 +174,7 @@ def _process(
     with (root.parent / "console").open("wb") as console:
         process = subprocess.Popen(
             [
+                *("setpriv", "--pdeathsig=KILL"),
                 *("systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--console=pipe"),
                 *(
                     f"--directory={root}",
