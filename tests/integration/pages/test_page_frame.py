@@ -65,7 +65,6 @@ def test_the_interface_is_described_without_a_look_elsewhere(service: Service, w
     page.get_by_role("link", name="JobRequest").first.click()
     assert page.get_by_role("table", name="JobRequest").get_by_text("PilotReference").is_visible()
     assert hosts == {service.url.partition("//")[2]}
-    picture(page, "frame/docs")
 
 
 def test_assets_are_kept_for_ever_by_their_content(service: Service):
