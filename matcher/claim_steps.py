@@ -32,8 +32,10 @@ class Claims:
 
         What one step claimed has to be delivered, whatever becomes of the next.
         """
-        plain = [wish for wish in wishes if self._is_plain(wish, config)]
-        others = [wish for wish in wishes if not self._is_plain(wish, config)]
+        plain: list[Wish] = []
+        others: list[Wish] = []
+        for wish in wishes:
+            (plain if self._is_plain(wish, config) else others).append(wish)
         steps: Sequence[tuple[Callable[..., dict[int, Look]], Sequence[Wish]]] = (
             (self._step_by_step, others),
             (self._quickly, plain),
@@ -52,8 +54,9 @@ class Claims:
 
     def _is_plain(self, wish: Wish, config: Configuration) -> bool:
         """Whether one statement may claim for it, together with others; SQLite has no such statement."""
-        uncounted = not gates.counts(config, wish.place)
-        return wish.is_plain and uncounted and self._engine.dialect.name != "sqlite"
+        return (
+            wish.is_plain and self._engine.dialect.name != "sqlite" and not gates.counts(config, wish.place)
+        )
 
     def _quickly(self, wishes: Sequence[Wish], _config: Configuration, now: datetime) -> dict[int, Look]:
         looks = claiming_quickly.claim(self._server, wishes, self.doubts, now=now)

@@ -320,7 +320,7 @@ class Matcher:
         """Note what pilots that fit were told when they tried to take jobs."""
         for wish in wishes:
             look = claimed[id(wish.request)]
-            if isinstance(look, Look) and wish.job_id is None:
+            if isinstance(look, Look) and wish.job_id is None and wish.fitting:
                 cause = TURN if look.claimed else look.refused
                 if cause is not None:
                     self._sightings.note(cause, by_and_by(wish.fitting), now)
