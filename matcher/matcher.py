@@ -387,7 +387,7 @@ def _refusal(
     view: View, gate: Gate | None, candidates: Sequence[TaskQueue], place: Place, count: int
 ) -> str | None:
     """Why the place lets nothing through now."""
-    if gate is None or (gate.most(count) and gate.admits_any(view.conn, candidates, place)):
+    if gate is None or (gate.most(count) and gate.admits_any(view.conn, by_and_by(candidates), place)):
         return None
     return gate.refused
 
