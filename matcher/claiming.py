@@ -39,7 +39,7 @@ class Wish:
     keeper: Doorkeeper | None = None  #: who tells the jobs apart before they come; None: all may
     fitting: Sequence[TaskQueue] = ()  #: those of them that the place lets in, if that is to be noted
     otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
-    uncounted: bool = False  #: whether nothing holds at the place, as far as a look told
+    counted: bool = False  #: whether something holds at the place, as far as was known before
 
     @property
     def job_id(self) -> int | None:
@@ -47,9 +47,9 @@ class Wish:
         return self.request.presented.job_id
 
     @property
-    def is_plain(self) -> bool:
+    def is_single(self) -> bool:
         """Whether one statement may claim for it: one job, and it does not matter which."""
-        return self.uncounted and self.request.count == 1 and self.keeper is None and self.job_id is None
+        return self.request.count == 1 and self.keeper is None and self.job_id is None
 
     def told(self, look: "Look") -> "Look":
         """What it is told where its look brought nothing, not even a reason."""
@@ -109,7 +109,7 @@ class _Catch:
         return self.wish.drawn.tried
 
     def rest(self) -> Iterator[list[TaskQueue]]:
-        """The task queues that are left whose jobs still fit, in pieces, as long as more jobs may be taken."""
+        """The task queues that are left whose jobs still fit, in pieces, while more jobs may be taken."""
         for some in pieces(filter(self._fits, self.wish.drawn.rest())):
             yield some
             if self.missing <= 0 or not self.admitted:

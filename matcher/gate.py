@@ -157,6 +157,23 @@ class Gate:
             return False
         return True
 
+    def is_told_by(self, task_queue: TaskQueue) -> bool:
+        """Whether it takes no look at the jobs of a task queue to say if one may come."""
+        asks = self._banned or self.keeper is not None or any(each.asks_job for each in self._standing)
+        return not asks and all(each.rule.is_told_by(task_queue) for each in self._conditions)
+
+    def count(self, task_queue: TaskQueue, jobs: int) -> None:
+        """Count jobs of a task queue that tells all, as if they were taken; fewer than none were not."""
+        for each in self._standing:
+            each.matched(jobs)
+        for condition in self._conditions:
+            if condition.rule.concerns_all(task_queue):
+                condition.matched(jobs)
+
+    def reserve(self, job_id: int, epoch: int) -> None:
+        """Note what was counted, now that it has been taken."""
+        self.reserved += ((each.scope.scope, (job_id, epoch)) for each in self._standing)
+
     def kept_out(self, task_queue: TaskQueue) -> None:
         """A task queue that has jobs has none that is worth a look."""
         if self.passing(task_queue.vo).kept_out:
