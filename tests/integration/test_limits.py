@@ -217,6 +217,7 @@ def test_polling_without_a_token_or_at_a_limit_of_ones_vo_writes_nothing(
     matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
     slow = _matcher(engine, now, "MatchingDelay: {A.B.ch: {JobGroup: {g1: 1000}}}")
     assert len(_ask(slow, 9).claimed) == 1
+    assert _ask(slow).refused == "limits"  # it was open a moment ago: this one tried
     with _read_only():
         assert _ask(slow).refused == "limits"
         assert _ask(matcher).refused == "limits"
