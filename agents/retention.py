@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import turn
+from agents import accounting, turn
 from agents.turn import Turn
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
@@ -82,6 +82,8 @@ def cycle(
     mine = turn.take(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
+    # What is not counted stays. Under a name of its own: the agent may run beside this one in one process.
+    accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
     with database.reading(engine) as conn:
         vos = sorted(known_vos.stored(conn))
     removed: Counter[str] = Counter()

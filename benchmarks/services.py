@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import psutil
 
-from pilotage.service import keys
+from pilotage.service import key_file
 from pilotage.service.grants import grant
 from pilotage.service.tokens import Tokens
 from requirements.errors import PilotageError
@@ -57,7 +57,7 @@ def serving(
         home = Path(name)
         resources = home / "resources.yaml"
         resources.write_text(config)
-        tokens = Tokens(keys.load_or_create(home / "signing-key.pem"))
+        tokens = Tokens(key_file.load_or_create(home / "signing-key.pem"))
         arguments = ["--home", name, "--port", "0", "--database-url", database_url]
         arguments += ["--workers", str(workers), "--resources", str(resources)]
         arguments += ["--redis-url", redis_url] if redis_url else []

@@ -19,6 +19,7 @@ from cs_config.sections import Section, Tree, plain
 from cs_config.throttle import Throttle
 from requirements.errors import InvalidRequest
 from requirements.nodes import NodeAttributes
+from requirements.problem import Problem
 from requirements.site_mapping import SiteMapping
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold
@@ -49,6 +50,7 @@ class Configuration:
     registry: Registry
     os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → what else its nodes can run
     dynamic: Dynamic  #: attributes that expire
+    warnings: tuple[Problem, ...] = ()  #: probably not what was meant, but allowed
     expiries: int = 0  #: how many moments at which something expires have passed
     written: "Configuration | None" = None  #: the same with what has expired; None: nothing has
     _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(

@@ -9,6 +9,7 @@ from cs_config.differences import Difference
 from cs_config.edits import Edit
 from cs_config.rights import Rights
 from cs_config.sections import Tree
+from requirements.problem import Problem
 
 #: Where versions come from that were not read from a file.
 API = "api"
@@ -26,6 +27,12 @@ class Proposal:
     def paths(self) -> tuple[str, ...]:
         """All that differs."""
         return differences.paths(self.differences)
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What is probably not meant so, and was not said before."""
+        known = {(each.path, each.message) for each in self.before.warnings}
+        return tuple(each for each in self.after.warnings if (each.path, each.message) not in known)
 
 
 def of_edits(base: Configuration, current: Configuration, asked: Sequence[Edit], allowed: Rights) -> Proposal:

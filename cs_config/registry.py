@@ -44,7 +44,7 @@ class _Group(Options):
     """Jobs of the lowest priority do not count when its share is split."""
 
 
-class _Registry(Options):
+class RegistryOptions(Options):
     """The whole section."""
 
     vo: Annotated[Mapping[str, _VO], Field(alias="VO", default_factory=dict)]
@@ -61,10 +61,10 @@ def read(section: Section, file: str) -> tuple[Registry, list[Problem]]:
         if not NAME.fullmatch(vo)
     ]
     try:
-        said = _Registry.model_validate(_model_input(section))
+        said = RegistryOptions.model_validate(_model_input(section))
     except ValidationError as error:
-        problems += problems_of_models.problems(error, _Registry, section, path="Registry", file=file)
-        said = _Registry.model_validate({})
+        problems += problems_of_models.problems(error, RegistryOptions, section, path="Registry", file=file)
+        said = RegistryOptions.model_validate({})
     groups = {name: _group(name, group) for name, group in said.groups.items()}
     return Registry(vos=frozenset(fold(vo) for vo in said.vo), groups=groups), problems
 

@@ -21,7 +21,7 @@ from requirements.values import fold
 #: What is said of the nodes behind queues; a VO may say it as well.
 _OF_NODES = {node_attributes.SECTION: node_attributes.read, forwarding.SECTION: forwarding.read}
 #: The sections that each level may have, its children first.
-_BELOW = {
+BELOW = {
     "Site": ("CEs", "VOs", "Throttle", *_OF_NODES),
     "CE": ("Queues", "VOs", "Throttle", *_OF_NODES),
     "Queue": ("VOs", "Throttle", *_OF_NODES),
@@ -190,14 +190,14 @@ class _Reader:
     def _structure(self, name: str, entry: Leaf | Section, path: str, level: str) -> None:
         """A name of our own structure: rightly spelled, and at its place?"""
         right = _STRUCTURE_FOLDED[fold(name)]
-        if right in _BELOW[level]:
+        if right in BELOW[level]:
             if name != right:
                 self.parameters.error(f"{path}/{name}", entry.line, "unknown level", right)
             return
-        allowed = ", ".join(_BELOW[level])
+        allowed = ", ".join(BELOW[level])
         self.parameters.error(f"{path}/{name}", entry.line, f"unknown level, allowed here are {allowed}")
 
     def _unknown_section(self, name: str, entry: Section, path: str, level: str) -> None:
-        allowed = _BELOW[level]
+        allowed = BELOW[level]
         message = f"unknown level, allowed here are {', '.join(allowed)} and parameters with a value"
         self.parameters.error(f"{path}/{name}", entry.line, message, did_you_mean(name, allowed))

@@ -59,9 +59,14 @@ class Rights:
     @property
     def allowed(self) -> str:
         """What may be changed, for a person."""
-        said = [f"Operations/{vo} and VOs/{vo} of sites, CEs and queues" for vo in sorted(self.vos)]
-        said += [f"Resources/Sites/{site} outside VOs" for site in sorted(self.sites)]
-        return f"allowed is {', '.join(said) or 'nothing'}"
+        return f"allowed is {', '.join(self.sections) or 'nothing'}"
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """What may be changed, one by one, if it is not everything."""
+        of_vos = (f"Operations/{vo} and VOs/{vo} of sites, CEs and queues" for vo in sorted(self.vos))
+        of_sites = (f"Resources/Sites/{site} outside VOs" for site in sorted(self.sites))
+        return (*of_vos, *of_sites)
 
     def may_change(self, names: tuple[str, ...]) -> bool:
         """Whether what stands at a path may be changed, wherever it is in the tree."""

@@ -13,7 +13,8 @@ from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 
-_TOP = ("Resources", "Operations", "Registry")
+#: The sections at the top.
+TOP = ("Resources", "Operations", "Registry")
 _RESOURCES = ("Sites", "Computing")
 _COMPUTING = ("OSCompatibility", freshness.SETTING)
 #: Names among those with a value instead of a section.
@@ -105,6 +106,7 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
         registry=people,
         os_compatibility=compatibility,
         dynamic=dynamic,
+        warnings=warnings,
     )
     return Report(errors=(), warnings=warnings, configuration=configuration)
 
@@ -129,7 +131,7 @@ def _strange_vos(root: Section, named: frozenset[str], file: str) -> Iterator[Pr
 def _unknown_levels(root: Section, file: str) -> Iterator[Problem]:
     """Sections at the top that mean nothing, and values where sections have to be."""
     resources_section = root.section("Resources")
-    yield from _levels(root, "", _TOP, file)
+    yield from _levels(root, "", TOP, file)
     yield from _levels(resources_section, "Resources/", _RESOURCES, file)
     yield from _levels(resources_section.section("Computing"), "Resources/Computing/", _COMPUTING, file)
     yield from _levels(root.section("Registry"), "Registry/", registry.LEVELS, file)

@@ -6,24 +6,23 @@ The caller owns the transaction. Of two who store the same number the primary ke
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from pathlib import Path
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from cs_config import differences, rings, validate
 from cs_config.configuration import Configuration
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
-from cs_config.tables import config_imports, config_versions
+from cs_config.tables import config_versions
 
-#: Tries of an import while others store versions too.
-_TRIES = 10
 #: Paths that are noted with a version; what changes more is compared when somebody asks.
 _MOST_NOTED = 1000
+#: Versions that are read at once.
+_PAGE = 200
 
 _ABOUT = (
     config_versions.c.version,
@@ -41,26 +40,14 @@ CURRENT_DIGEST = (
 )
 ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.version == bindparam("wanted"))
 CHANGED = select(config_versions.c.changed).where(config_versions.c.version == bindparam("wanted"))
+CHANGED_UP_TO = (
+    select(config_versions.c.version, config_versions.c.changed)
+    .where(config_versions.c.version <= bindparam("newest"))
+    .order_by(config_versions.c.version.desc())
+    .limit(bindparam("most"))
+)
 HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
 STORE = insert(config_versions)
-LAST_IMPORT = select(config_imports.c.digest).where(config_imports.c.file == bindparam("of_file"))
-_LATER_THAN_ITS_IMPORT = config_versions.c.version > (
-    select(func.coalesce(func.max(config_imports.c.version), 0))
-    .where(config_imports.c.file == bindparam("of_file"))
-    .scalar_subquery()
-)
-#: The version that somebody made of a file with `config apply` since it was imported.
-APPLIED = select(func.max(config_versions.c.version)).where(
-    config_versions.c.digest == bindparam("of_digest"),
-    config_versions.c.source == bindparam("of_source"),
-    _LATER_THAN_ITS_IMPORT,
-)
-RENEW_IMPORT = (
-    update(config_imports)
-    .where(config_imports.c.file == bindparam("of_file"))
-    .values(digest=bindparam("new_digest"), version=bindparam("new_version"))
-)
-ADD_IMPORT = insert(config_imports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,52 +203,6 @@ def skip(conn: Connection, count: int, *, now: datetime) -> int:
     return current + count
 
 
-def import_file(conn: Connection, path: Path, *, author: str, now: datetime) -> int | None:
-    """Make a file the current version, unless it is what was imported from there or applied last.
-
-    So later edits over HTTP are not undone by a restart.
-
-    Returns:
-        The number of the new version; None if the file did not change.
-
-    Raises:
-        ConfigError: The file cannot be read or is wrong; nothing is stored.
-        VersionConflict: Others store version after version.
-    """
-    text = validate.parse(validate.read_bytes(path), path.name).source
-    for left in reversed(range(_TRIES)):
-        try:
-            return _import(conn, path, text, author=author, now=now)
-        except VersionConflict:
-            if not left:
-                raise
-    raise AssertionError("not reached")
-
-
-def _import(conn: Connection, path: Path, text: str, *, author: str, now: datetime) -> int | None:
-    # The version is read first: whoever imports the same file after that has made a new one.
-    current = current_version(conn)
-    file = str(path.resolve())
-    new_digest = digest(text)
-    last = conn.execute(LAST_IMPORT, {"of_file": file}).scalar_one_or_none()
-    if last == new_digest:
-        return None
-    applied = {"of_file": file, "of_digest": new_digest, "of_source": path.name}
-    if (version := conn.execute(APPLIED, applied).scalar_one()) is not None:
-        _remember_import(conn, file, new_digest, version)
-        return None
-    message = f"imported from {path.name}"
-    version = store(conn, text, author=author, message=message, source=path.name, expected=current, now=now)
-    _remember_import(conn, file, new_digest, version)
-    return version
-
-
-def _remember_import(conn: Connection, file: str, new_digest: str, version: int) -> None:
-    values = {"of_file": file, "new_digest": new_digest, "new_version": version}
-    if conn.execute(RENEW_IMPORT, values).rowcount == 0:
-        conn.execute(ADD_IMPORT, {"file": file, "digest": new_digest, "version": version})
-
-
 def history(conn: Connection, limit: int = 100) -> list[Version]:
     """The latest versions, newest first."""
     rows = conn.execute(HISTORY, {"most": limit}).mappings()
@@ -294,8 +235,19 @@ def changes(conn: Connection, version: int) -> tuple[str, ...]:
     return differences.paths(differences.between(before, after))
 
 
-def changes_or_none(conn: Connection, version: int) -> tuple[str, ...] | None:
-    """The same; None where it cannot be told, since this release cannot read one of the two."""
+def changes_downwards(conn: Connection, newest: int) -> Iterator[tuple[int, tuple[str, ...] | None]]:
+    """The same of every version up to one, the newest first; None where it cannot be told.
+
+    That is so where this release cannot read one of the two versions.
+    """
+    while rows := conn.execute(CHANGED_UP_TO, {"newest": newest, "most": _PAGE}).all():
+        for row in rows:
+            noted = row.changed
+            yield row.version, _compared(conn, row.version) if noted is None else tuple(json.loads(noted))
+        newest = rows[-1].version - 1
+
+
+def _compared(conn: Connection, version: int) -> tuple[str, ...] | None:
     try:
         return changes(conn, version)
     except (ConfigError, VersionNotFound):

@@ -20,3 +20,16 @@ def to_yaml(tree: Mapping[str, object]) -> str:
     return yaml.dump(
         dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
+
+
+def in_line(tree: Mapping[str, object]) -> str:
+    """The same in one line, in braces."""
+    text = yaml.dump(
+        dict(tree),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=2**31 - 1,
+    )
+    return str(text).rstrip("\n")

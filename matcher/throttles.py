@@ -52,6 +52,17 @@ OPEN = Room(jobs=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """One bound of a policy, and how near to it the counters are."""
+
+    counters: tuple[str, ...]  #: whose sum counts
+    reported: float | None  #: that sum as advertised; None: not advertised
+    reserved: int  #: matches that count beside
+    limit_name: str
+    limit: float | None  #: None: not set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Throttled:
     """A throttle with the state of its scope at one moment."""
 
@@ -86,6 +97,22 @@ class Throttled:
         said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
         said |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
         return {name: normal_number(value) for name, value in said.items() if value is not None}
+
+    @property
+    def gauges(self) -> tuple[Gauge, ...]:
+        """The bounds that must all hold; an expression has none."""
+        limits = self.limits
+        reserved = 0 if self.throttle.policy is Policy.SIMPLE else self.reserved
+        return tuple(
+            Gauge(
+                counters=counters,
+                reported=self._sum(counters),
+                reserved=reserved,
+                limit_name=name,
+                limit=limits.get(name),
+            )
+            for counters, name in BOUNDS[self.throttle.policy]
+        )
 
     def room(self) -> Room:
         """How many jobs the counters leave room for.

@@ -20,11 +20,11 @@ _BATCH = 1000
 
 GET = select(attempts).where(attempts.c.lease == bindparam("lease"))
 LOCK = GET.with_for_update()
-LATEST = (
+NEWEST = (
     select(attempts)
     .where(attempts.c.job_id == bindparam("job_id"))
     .order_by(attempts.c.epoch.desc())
-    .limit(1)
+    .limit(bindparam("most"))
 )
 OF_JOBS = (
     update(attempts)
@@ -131,8 +131,13 @@ def refuse_closed(attempt: Attempt) -> None:
 
 def latest(conn: Connection, job_id: int) -> Attempt | None:
     """The job's last attempt, open or closed."""
-    row = conn.execute(LATEST, {"job_id": job_id}).one_or_none()
-    return None if row is None else Attempt(**row._asdict())
+    return next(iter(newest(conn, job_id, most=1)), None)
+
+
+def newest(conn: Connection, job_id: int, *, most: int = 100) -> list[Attempt]:
+    """The job's attempts, open or closed, the latest first."""
+    rows = conn.execute(NEWEST, {"job_id": job_id, "most": most})
+    return [Attempt(**row._asdict()) for row in rows]
 
 
 def store_output(conn: Connection, lease: str, digest: str) -> None:

@@ -27,6 +27,7 @@ STALE = "Pilot, stale lease"
 STARTED = "Job Initialization"
 RUNNING_AGAIN = "Application"
 RELEASED = "Released by the pilot"
+KILLED_AND_OVER = "The pilot has ended the killed job"
 LAST_RELEASE = "Maximum of reschedulings reached"
 _DONE = "Execution Complete"
 _FAILED = "Application Finished With Errors"
@@ -57,6 +58,14 @@ class Finish:
     exit_code: int | None = None
     minor_status: str = ""
     application_status: str = ""
+    cpu_seconds: float | None = None  #: that the payload used; None: nothing was said
+    cpu_power: float | None = None  #: normalised seconds in one of these; None: not known
+
+    def as_json(self) -> str:
+        """It as it is kept: the same text for the same report, whatever else others may say."""
+        return _as_json(
+            {"finish": {name: value for name, value in asdict(self).items() if _is_said(name, value)}}
+        )
 
 
 def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime) -> dict[str, Any]:
@@ -103,7 +112,7 @@ def finish(conn: Connection, lease: str, report: Finish, *, now: datetime) -> di
         IllegalTransition: It was never started.
     """
     attempt = attempts.lock(conn, lease)
-    request = _as_json({"finish": asdict(report)})
+    request = report.as_json()
     if (given := _given_before(attempt, request)) is not None:
         return given
     attempts.refuse_closed(attempt)
@@ -277,6 +286,8 @@ def _close(
     now: datetime,
     exit_code: int | None,
 ) -> dict[str, Any]:
+    if attempt.ending:
+        transitions.note(conn, [attempt.job_id], minor=KILLED_AND_OVER, source=SOURCE, now=now)
     attempts.close_by_pilot(
         conn,
         attempt.lease,
@@ -291,6 +302,11 @@ def _close(
 
 def _commands(attempt: Attempt) -> list[str]:
     return ["kill"] if attempt.ending else []
+
+
+def _is_said(name: str, value: object) -> bool:
+    """Whether it belongs to what is kept: what the release before did not know, only where it is said."""
+    return value is not None or name not in {"cpu_seconds", "cpu_power"}
 
 
 def _as_json(value: Mapping[str, object]) -> str:

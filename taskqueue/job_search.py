@@ -2,17 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
-from taskqueue import job_waits, jobs
+from taskqueue import job_waits, job_walks
+from taskqueue.job_filter import Filter
 from taskqueue.jobs import Job
-from taskqueue.states import JobStatus
 from taskqueue.tables import jobs as table
 
 #: By what a summary may count.
@@ -33,51 +31,6 @@ SUMMARY_COLUMNS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which jobs; None asks nothing, an empty set is met by no job."""
-
-    job_ids: frozenset[int] | None = None
-    vos: frozenset[str] | None = None
-    owner: str | None = None
-    owner_group: str | None = None
-    statuses: frozenset[JobStatus] | None = None
-    minor_status: str | None = None
-    sites: frozenset[str] | None = None
-    submit_pool: str | None = None
-    job_name: str | None = None
-    job_type: str | None = None
-    job_group: str | None = None
-    submitted_since: datetime | None = None
-    submitted_before: datetime | None = None
-
-    def clauses(self) -> list[ColumnElement[bool]]:
-        """It as conditions on the table of jobs."""
-        sets = {
-            table.c.job_id: self.job_ids,
-            table.c.vo: self.vos,
-            table.c.status: self.statuses,
-            table.c.site: self.sites,
-        }
-        equal = {
-            table.c.owner: self.owner,
-            table.c.owner_group: self.owner_group,
-            table.c.minor_status: self.minor_status,
-            table.c.submit_pool: self.submit_pool,
-            table.c.job_name: self.job_name,
-            table.c.job_type: self.job_type,
-            table.c.job_group: self.job_group,
-        }
-        clauses: list[ColumnElement[bool]] = []
-        clauses += [column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None]
-        clauses += [column == value for column, value in equal.items() if value is not None]
-        if self.submitted_since is not None:
-            clauses.append(table.c.submitted_at >= self.submitted_since)
-        if self.submitted_before is not None:
-            clauses.append(table.c.submitted_at < self.submitted_before)
-        return clauses
-
-
 def find(conn: Connection, which: Filter, *, limit: int, after: int | None = None) -> list[Job]:
     """A page of jobs, the newest first.
 
@@ -87,11 +40,13 @@ def find(conn: Connection, which: Filter, *, limit: int, after: int | None = Non
         limit: How many at most.
         after: Last id of the page before.
     """
-    statement = select(*jobs.COLUMNS).where(*which.clauses())
-    if after is not None:
-        statement = statement.where(table.c.job_id < after)
-    rows = conn.execute(statement.order_by(table.c.job_id.desc()).limit(limit)).mappings()
-    return [jobs.from_row(dict(row)) for row in rows]
+    found: list[Job] = []
+    while True:
+        seen = job_walks.look(conn, which, limit=limit - len(found), after=after)
+        found += seen.jobs
+        if seen.next is None or len(found) == limit:
+            return found
+        after = seen.next
 
 
 def find_ids(conn: Connection, which: Filter, *, limit: int, after: int = 0) -> list[int]:

@@ -19,6 +19,7 @@ from taskqueue.transitions import Moved
 SOURCE = "LostJobAgent"
 NOT_STARTED = "Pilot did not start the job in time"
 STALLED = "Watchdog identified this job as stalled"
+KILLED_AND_SILENT = "The pilot of the killed job is silent"
 GIVEN_UP = "Maximum of reschedulings reached"
 
 _OPEN = table.c.closed_at.is_(None)
@@ -84,6 +85,7 @@ def close_killed(conn: Connection, *, now: datetime, most: int = 1000) -> list[i
     """Close the attempts of killed jobs whose pilots do not answer any more; the ids of the jobs."""
     found = conn.execute(ENDED_IN_SILENCE, {"now": now, "most": most}).scalars().all()
     attempts.close(conn, found, closed_as="killed", now=now)
+    transitions.note(conn, found, minor=KILLED_AND_SILENT, source=SOURCE, now=now)
     return list(found)
 
 

@@ -5,7 +5,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, false, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    exists,
+    false,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
@@ -49,6 +61,8 @@ SEE = Twins(table, _see)
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
 ALL = select(table, _has_output.label("has_output"))
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
+
+CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"))
 
 STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(bindparam("stamps", expanding=True)))
 
@@ -232,6 +246,24 @@ def find(conn: Connection, which: PilotFilter, *, limit: int, after: str = "") -
     """A page of pilots, by stamp."""
     statement = ALL.where(table.c.stamp > after, *which.clauses())
     rows = conn.execute(statement.order_by(table.c.stamp).limit(limit)).mappings()
+    return [_pilot(dict(row)) for row in rows]
+
+
+def latest(conn: Connection, which: PilotFilter, *, limit: int, after: str | None = None) -> list[Pilot]:
+    """A page of pilots, those whose status changed last first.
+
+    Args:
+        conn: In any transaction.
+        which: Which pilots.
+        limit: How many at most.
+        after: Stamp of the last one of the page before; one that is gone is the same as none.
+    """
+    statement = ALL.where(*which.clauses())
+    known = None if after is None else conn.execute(CHANGED_AT, {"stamp": after}).scalar_one_or_none()
+    if known is not None:
+        later = and_(table.c.updated_at == known, table.c.stamp > after)
+        statement = statement.where(or_(table.c.updated_at < known, later))
+    rows = conn.execute(statement.order_by(table.c.updated_at.desc(), table.c.stamp).limit(limit)).mappings()
     return [_pilot(dict(row)) for row in rows]
 
 

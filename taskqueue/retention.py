@@ -16,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    func,
     select,
     tuple_,
     update,
@@ -31,6 +32,7 @@ from taskqueue.tables import (
     idempotency_keys,
     job_log,
     jobs,
+    log_readers,
     match_requests,
     pilots,
     revoked_tokens,
@@ -40,8 +42,14 @@ from taskqueue.tables import (
 _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
+_EVERY = 2**63 - 1  #: number of the log
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 _PILOT_ENDS = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
+
+#: The last row of the log that every account has counted; where there are no accounts nothing is held back.
+_counted = select(func.coalesce(func.min(log_readers.c.counted), _EVERY)).scalar_subquery()
+_last_logged = select(func.max(job_log.c.log_id)).where(job_log.c.job_id == jobs.c.job_id).scalar_subquery()
+_is_counted = func.coalesce(_last_logged, 0) <= _counted
 
 _is_over = and_(
     jobs.c.vo == bindparam("the_vo"),
@@ -49,6 +57,7 @@ _is_over = and_(
     jobs.c.updated_at < _BEFORE,
     # A killed job whose pilot still delivers.
     ~exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c.closed_at.is_(None)),
+    _is_counted,
 )
 
 OLD_JOBS = (

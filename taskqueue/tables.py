@@ -4,6 +4,8 @@ A job that is Waiting has exactly one row in `waiting_jobs`, and no other job ha
 deletes that row has the job. A job that is handed to a pilot has exactly one open attempt.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -45,8 +47,19 @@ _QUEUE = {"autovacuum_vacuum_scale_factor": 0.01, "autovacuum_analyze_scale_fact
 #: PostgreSQL: few rows that change many times a second.
 _BUSY = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.0, "autovacuum_vacuum_threshold": 500}
 
+
+def _accounted(*more: Column[str]) -> list[Column[Any] | PrimaryKeyConstraint]:
+    """What sums are kept by: the hour, whose and where it was, and more."""
+    names = ("vo", "site", "ce", "queue", "owner", "owner_group")  # the place: empty, if there was no attempt
+    by: list[Column[Any]] = [Column("hour", UtcTime, nullable=False)]
+    by += [Column(name, Text, nullable=False) for name in names]
+    by += more
+    return [*by, PrimaryKeyConstraint(*(each.name for each in by))]
+
+
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
-_ended, _living = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
+#: What the indexes of jobs by status hold. SQLite uses one only if the statement says this as well.
+ENDED, LIVING = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
 
 #: What a user wrote, once for all jobs of one submission that share it (parametric jobs).
 descriptions = Table(
@@ -93,15 +106,18 @@ jobs = Table(
         sqlite_where=text("due_at IS NOT NULL"),
         postgresql_where=text("due_at IS NOT NULL"),
     ),
-    Index("ix_jobs_vo_owner_status", "vo", "owner", "status"),
-    # Two, so that a statement which names a job and its status never looks at all jobs of that status.
-    Index("ix_jobs_ended", "status", "updated_at", sqlite_where=_ended, postgresql_where=_ended),
-    Index("ix_jobs_living", "status", "job_id", sqlite_where=_living, postgresql_where=_living),
-    # Which pools are in use: asked when a pool may go, never about jobs that are final.
+    # With the id at the end, here and below: the newest of them are found without sorting all.
+    Index("ix_jobs_vo_owner_status_job_id", "vo", "owner", "status", "job_id"),
+    # Not one, so that a statement which names a job and its status never looks at all jobs of that status.
+    Index("ix_jobs_ended", "status", "updated_at", sqlite_where=ENDED, postgresql_where=ENDED),
+    Index("ix_jobs_ended_job_id", "status", "job_id", sqlite_where=ENDED, postgresql_where=ENDED),
+    Index("ix_jobs_living", "status", "job_id", sqlite_where=LIVING, postgresql_where=LIVING),
+    # Which pools are in use, and the jobs of each.
     Index(
-        "ix_jobs_submit_pool",
+        "ix_jobs_submit_pool_status_job_id",
         "submit_pool",
         "status",
+        "job_id",
         sqlite_where=text("submit_pool IS NOT NULL"),
         postgresql_where=text("submit_pool IS NOT NULL"),
     ),
@@ -138,6 +154,62 @@ job_waits = Table(
     Column("ended_at", UtcTime, nullable=False),  # jobs.updated_at of the end that was counted
     PrimaryKeyConstraint("job_id", "cause"),
     postgresql_with=_LARGE,
+)
+
+#: How far each account has read the log of jobs; in one transaction with what it counted there.
+log_readers = Table(
+    "log_readers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("counted", BigInteger, nullable=False),  # every row of the log up to this one is counted
+    Column("noted", BigInteger, nullable=False),  # where the log ended at some moment
+    Column("under_way", Text, nullable=False),  # JSON list: of what server, and what began before that moment
+)
+
+#: How many jobs came into a status in a minute, and how many left it; of old ones, in an hour.
+job_flows = Table(
+    "job_flows",
+    metadata,
+    Column("minute", UtcTime, nullable=False),  # its beginning, by the times in the log
+    Column("vo", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("came", BigInteger, nullable=False),
+    Column("went", BigInteger, nullable=False),  # of a status that is final: not counted
+    PrimaryKeyConstraint("minute", "vo", "status"),
+)
+
+#: How many jobs there are in each status that is not final, by what the log says.
+job_stocks = Table(
+    "job_stocks",
+    metadata,
+    Column("vo", Text, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("jobs", BigInteger, nullable=False),
+    PrimaryKeyConstraint("vo", "status"),
+    postgresql_with=_BUSY,
+)
+
+#: What the attempts used that are over, and how many jobs ended, by the hour; of long ago by the day.
+accounted_use = Table(
+    "accounted_use",
+    metadata,
+    # What the job came into: its end, or Rescheduled.
+    *_accounted(Column("status", String(16), nullable=False)),
+    Column("jobs", BigInteger, nullable=False),  # that ended
+    Column("attempts", BigInteger, nullable=False),  # that had begun
+    Column("wall_seconds", Float, nullable=False),
+    Column("core_seconds", Float, nullable=False),  # wall time, times the cores that the job might use
+    Column("cpu_seconds", Float, nullable=False),  # as far as pilots told
+    Column("told_core_seconds", Float, nullable=False),  # core time of those attempts
+    Column("normalised_seconds", Float, nullable=False),  # CPU time of those that told their power too
+)
+
+#: For what the jobs that ended had waited, by the hour of their end; of long ago by the day.
+accounted_waits = Table(
+    "accounted_waits",
+    metadata,
+    *_accounted(Column("status", String(16), nullable=False), Column("cause", Text, nullable=False)),
+    Column("seconds", Float, nullable=False),
 )
 
 #: The distinct sets of requirements that matching looks at; immutable, so a copy never goes stale.
@@ -539,6 +611,15 @@ revoked_tokens = Table(
     metadata,
     Column("jti", Text, primary_key=True),
     Column("expires_at", UtcTime, nullable=False),
+)
+
+#: One-use links that sign a browser in; the secret of each is in nobody's hands but its bearer's.
+login_links = Table(
+    "login_links",
+    metadata,
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret
+    Column("session", Text, nullable=False),  # JSON object: what the session may, and until when
+    Column("expires_at", UtcTime, nullable=False),  # of the link
 )
 
 #: Jobs that a sweep has in hand. A row whose holder is gone says that the process ended with the job.

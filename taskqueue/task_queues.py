@@ -176,14 +176,14 @@ def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: dateti
 
 def occupied(conn: Connection) -> list[TaskQueue]:
     """All task queues that may have jobs."""
-    return [_task_queue(row) for row in conn.execute(OCCUPIED)]
+    return [from_row(row) for row in conn.execute(OCCUPIED)]
 
 
 def occupied_of(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
     """Those of the task queues that may have jobs."""
     found: list[TaskQueue] = []
     for ids in _batches(task_queue_ids):
-        found += [_task_queue(row) for row in conn.execute(OCCUPIED_OF, {"ids": ids})]
+        found += [from_row(row) for row in conn.execute(OCCUPIED_OF, {"ids": ids})]
     return found
 
 
@@ -226,7 +226,8 @@ def _batches(ids: Collection[int]) -> list[list[int]]:
     return [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
 
 
-def _task_queue(row: Row[*tuple[Any, ...]]) -> TaskQueue:
+def from_row(row: Row[*tuple[Any, ...]]) -> TaskQueue:
+    """A task queue from a row of `OCCUPIED`."""
     asked = RequirementClass.from_json(row.definition)
     return TaskQueue(
         task_queue_id=row.task_queue_id,

@@ -125,6 +125,28 @@ def move(
     return moved
 
 
+def note(conn: Connection, job_ids: Collection[int], *, minor: str, source: str, now: datetime) -> None:
+    """Write into the log of jobs what changes neither their status nor their minor status."""
+    for ids in _batches(job_ids):
+        rows = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
+        log.append(
+            conn,
+            (
+                log.LogEntry(
+                    job_id=row.job_id,
+                    at=now,
+                    from_status=JobStatus(row.status),
+                    to_status=JobStatus(row.status),
+                    minor_status=minor,
+                    application_status=row.application_status,
+                    source=source,
+                    epoch=row.epoch,
+                )
+                for row in rows
+            ),
+        )
+
+
 def _moved(row: Row[Any, Any, Any, Any]) -> Moved:
     return Moved(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch)
 

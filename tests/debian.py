@@ -33,6 +33,11 @@ SUITES = {
         programs=("sshd", "ssh-keygen"),
         packages=("openssh-server", "openssh-client"),
     ),
+    "chromium": Suite(
+        about="the pages in the browser Chromium",
+        programs=("chromium",),
+        packages=("chromium", "fonts-dejavu-core"),
+    ),
     "pgbouncer": pgbouncer.SUITE,
     "haproxy": balancers.HAPROXY,
     "nginx": balancers.NGINX,

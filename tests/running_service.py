@@ -22,6 +22,8 @@ from optimizers import batch
 from pilotage.service import keys
 from pilotage.service.app import create_app
 from pilotage.service.grants import grant
+from pilotage.service.keys import KeyRing
+from pilotage.service.oidc.issuers import Issuers
 from pilotage.service.parts import Parts, utc_now
 from pilotage.service.tokens import Tokens
 from taskqueue import database
@@ -75,7 +77,12 @@ class Service:
 
 @contextlib.contextmanager
 def running(
-    engine: Engine, directory: Path, text: str, *, clock: Callable[[], datetime] = utc_now
+    engine: Engine,
+    directory: Path,
+    text: str,
+    *,
+    clock: Callable[[], datetime] = utc_now,
+    issuers: Issuers | None = None,
 ) -> Iterator[Service]:
     """A service with this configuration; jobs are optimized in the request that submits them.
 
@@ -93,7 +100,9 @@ def running(
         matcher=matcher,
         claimer=claimer,
         blobs=DirectoryStore(directory / "blobs"),
-        tokens=Tokens(KEY),
+        tokens=Tokens(KeyRing(signing=KEY)),
+        issuers=issuers or Issuers(),
+        sign_in_ways=issuers.sign_in_ways if issuers else (),
         ring=lambda job_ids: optimize(engine, live, job_ids),
     )
     claimer.start()

@@ -5,7 +5,6 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlparse
@@ -20,7 +19,6 @@ class TokenIssuer:
     """Tells its keys to whoever asks, and signs tokens."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        self._key = RSAKey.generate_key(2048, {"kid": "tests", "alg": "RS256", "use": "sig"})
         self._server = _Server(("127.0.0.1", 0), _Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
@@ -28,12 +26,25 @@ class TokenIssuer:
         self.url = f"https://localhost:{self._server.server_port}"
         self._server.documents = {
             "/.well-known/openid-configuration": {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"},
-            "/jwks": KeySet([self._key]).as_dict(private=False),
         }
+        self._server.asked = []
+        self.rotate("tests")
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def asked(self) -> list[str]:
+        """The paths that were asked for, in order."""
+        return self._server.asked
+
+    def rotate(self, key_id: str | None) -> None:
+        """Sign with another key from now on; the one before is withdrawn."""
+        named = {} if key_id is None else {"kid": key_id}
+        self._key = RSAKey.generate_key(2048, {**named, "alg": "RS256", "use": "sig"}, auto_kid=False)
+        self._header = {"alg": "RS256", "typ": "JWT", **named}
+        self._server.documents["/jwks"] = KeySet([self._key]).as_dict(private=False)
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -54,18 +65,20 @@ class TokenIssuer:
             "scope": _SCOPES,
             **changed,
         }
-        return jwt.encode({"alg": "RS256", "kid": "tests", "typ": "JWT"}, claims, self._key)
+        return jwt.encode(self._header, claims, self._key)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    documents: Mapping[str, object]
+    documents: dict[str, object]
+    asked: list[str]
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
+        self.server.asked.append(urlparse(self.path).path)
         # Some clients send the whole address where the path belongs.
         found = self.server.documents.get(urlparse(self.path).path)
         body = json.dumps(found or {}).encode()

@@ -79,13 +79,17 @@ def _read(text: str) -> Guard | Problem:
     return Guard(text=text.strip(), name=name, comparison=comparison, number=int(number))
 
 
+def failing(guards: Iterable[Guard], outlook: Outlook) -> list[str]:
+    """The conditions that do not hold, each with what there would be."""
+    totals = outlook.totals
+    return [f"guard {g.text}: there would be {totals[g.name]}" for g in guards if not g.holds(totals)]
+
+
 def check(guards: Iterable[Guard], outlook: Outlook) -> None:
     """Refuse what an outlook does not allow.
 
     Raises:
         GuardFailed: Naming each condition that does not hold, with what there would be.
     """
-    totals = outlook.totals
-    failed = [f"guard {g.text}: there would be {totals[g.name]}" for g in guards if not g.holds(totals)]
-    if failed:
-        raise GuardFailed(failed, totals)
+    if failed := failing(guards, outlook):
+        raise GuardFailed(failed, outlook.totals)

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "queue": "pilotage.cli.queue",
     "site": "pilotage.cli.site",
     "config": "pilotage.cli.config",
+    "accounting": "pilotage.cli.accounting",
     "pilot": "pilotage.cli.pilot",
     "pilots": "pilotage.cli.pilots",
     "serve": "pilotage.cli.serve",
@@ -27,6 +28,8 @@ COMMANDS: Mapping[str, str] = {
     "director": "pilotage.cli.director",
     "gateway": "pilotage.cli.gateway",
     "token": "pilotage.cli.token",
+    "login": "pilotage.cli.login",
+    "key": "pilotage.cli.key",
     "db": "pilotage.cli.db",
     "doctor": "pilotage.cli.doctor",
 }

@@ -31,7 +31,8 @@ def _lines(chosen: Settings, config: Configuration, url: str) -> list[str]:
     if chosen.site is not None:
         lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
     home = "" if chosen.home == settings.default_home(os.environ) else f" --home {chosen.home}"
-    lines += ["", f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
+    lines += ["", f"pilotage login{home}   (a link to the web pages)"]
+    lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:
         lines.append(f"pilotage pilot{home} --site S --ce C --queue Q")
     return [*lines, "", "Ctrl-C ends it; started again it goes on."]

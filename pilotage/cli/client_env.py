@@ -8,10 +8,17 @@ from pilotage.fabric import private_file
 FILE = "client.env"
 
 
-def write(home: Path, *, url: str, token: str) -> Path:
-    """Write URL and token, readable by their owner alone; a shell may source the file."""
+def variables(*, url: str, token: str, authorities: Path | None = None) -> dict[str, str]:
+    """What tells a command where the service is, who we are, and whom to believe that it is the service."""
+    told = {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
+    return told if authorities is None else {**told, "PILOTAGE_AUTHORITIES": str(authorities.absolute())}
+
+
+def write(home: Path, *, url: str, token: str, authorities: Path | None = None) -> Path:
+    """Write them, readable by their owner alone; a shell may source the file."""
     path = home / FILE
-    text = f"PILOTAGE_URL={shlex.quote(url)}\nPILOTAGE_TOKEN={shlex.quote(token)}\n"
+    told = variables(url=url, token=token, authorities=authorities)
+    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in told.items())
     private_file.write(path, text)
     return path
 

@@ -77,6 +77,7 @@ _COUNTS = ("waiting", "stuck", "freed", "gain", "lose")
 
 def _lines(answer: Answer) -> Iterator[str]:
     totals = answer["totals"]
+    yield from (_warning(each) for each in answer.get("warnings", ())[:_MOST])
     yield from _some("queues new", answer["new_queues"], totals["new_queues"])
     yield from _some("queues removed", answer["removed_queues"], totals["removed_queues"])
     yield (
@@ -96,6 +97,11 @@ def _lines(answer: Answer) -> Iterator[str]:
         )
     yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
     yield from (_vain(each) for each in answer["in_vain"][:_MOST])
+
+
+def _warning(each: Answer) -> str:
+    meant = f", did you mean {each['suggestion']}?" if each.get("suggestion") else ""
+    return f"warning: {each['path']}: {each['message']}{meant}"
 
 
 def _some(what: str, queues: list[str], number: int) -> Iterator[str]:

@@ -4,13 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cs_config import differences, edits, source, validate
+from cs_config import differences, edits, inline_values, validate
 from cs_config.differences import Difference
-from cs_config.sections import plain
 from pilotage.cli.failures import WrongUsage
 from pilotage.fabric.client import Client
-
-_NAME = "value"
+from requirements.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +71,10 @@ def value(written: str, path: str) -> object:
     Raises:
         WrongUsage: It is not one value.
     """
-    reading = source.read(f"{_NAME}: {written}", "")
-    tree = plain(reading.root)
-    if reading.problems or not isinstance(tree, dict) or list(tree) != [_NAME]:
-        why = reading.problems[0].message if reading.problems else "it is more than one value"
-        raise WrongUsage(f"{path}: {written!r} is no value: {why}")
-    return tree[_NAME]
+    try:
+        return inline_values.read(written, path)
+    except InvalidRequest as error:
+        raise WrongUsage(str(error)) from error
 
 
 def changes(found: Iterable[Difference]) -> list[dict[str, object]]:

@@ -30,4 +30,8 @@ def connect(*, home: Path | None, url: str | None) -> Client:
         raise WrongUsage(
             f"no token for {address}: set PILOTAGE_TOKEN (an operator makes one: `pilotage token`)"
         )
-    return Client(address, token)
+    authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
+    try:
+        return Client(address, token, authorities=Path(authorities) if authorities else None)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from None

@@ -9,7 +9,7 @@ import typer
 from pilotage.cli import databases, home_directory, last_seen, options, output, settings
 from pilotage.cli.failures import REFUSED, Refused
 from pilotage.cli.settings import Settings
-from pilotage.service import keys
+from pilotage.service import key_file
 from pilotage.service.parts import utc_now
 from taskqueue import database, installation, recovery
 from taskqueue.database import SchemaState
@@ -38,7 +38,7 @@ def upgrade(
     flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
     chosen = settings.load(flags)
     home_directory.make(chosen.home)
-    keys.load_or_create(chosen.key)
+    key_file.load_or_create(chosen.key)
     databases.upgrade(chosen.direct_url)
     _report(chosen, as_json=as_json)
 

@@ -31,8 +31,7 @@ def opened(told: Told) -> Iterator[Director]:
     """The director that a file describes; its connections end with the block."""
     with ExitStack() as stack:
         clients = {
-            fold(vo): stack.enter_context(_client(told.url, vo, each.token_file))
-            for vo, each in told.vos.items()
+            fold(vo): stack.enter_context(_client(told, vo, each.token_file)) for vo, each in told.vos.items()
         }
         systems = {
             name: Idealized(system=batch_systems.system(each, stack), evidence=told.evidence())
@@ -48,9 +47,9 @@ def opened(told: Told) -> Iterator[Director]:
         yield Director(sites=sites, clients=clients)
 
 
-def _client(url: str, vo: str, file: Path) -> Client:
+def _client(told: Told, vo: str, file: Path) -> Client:
     shown = told_file.fresh_token(file, InvalidDirector)
-    return Client(url, shown, whose=f"vos/{vo}/token_file: {file}")
+    return Client(told.url, shown, whose=f"vos/{vo}/token_file: {file}", authorities=told.authorities)
 
 
 def _script(told: Told) -> Callable[[Intent], str]:

@@ -49,6 +49,18 @@ Port = Annotated[
     int | None,
     typer.Option(metavar="N", help="Listen here (else PILOTAGE_PORT, else 8750); 0: any free one."),
 ]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Speak TLS with this certificate and its chain, PEM (else PILOTAGE_TLS_CERTIFICATE); "
+        "read anew when it was renewed.",
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Its key, unless it is in the same file (else PILOTAGE_TLS_KEY)."),
+]
 Resources = Annotated[
     Path | None,
     typer.Option(

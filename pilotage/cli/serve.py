@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import databases, logs, options, processes, serving, settings, wiring
+from pilotage.cli import databases, logs, options, processes, serving, settings, tls, wiring
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
 
@@ -20,6 +20,8 @@ def serve(
     *,
     host: options.Host = None,
     port: options.Port = None,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
     workers: Annotated[
         int | None,
         typer.Option(metavar="N", help="Processes that share the port (else PILOTAGE_WORKERS, else 1)."),
@@ -41,6 +43,8 @@ def serve(
             "home": home,
             "host": host,
             "port": port,
+            "tls_certificate": tls_certificate,
+            "tls_key": tls_key,
             "workers": workers,
             "resources": resources,
             "database_url": database_url,
@@ -49,10 +53,11 @@ def serve(
         }
     )
     logs.configure(chosen.log_level, as_json=as_json)
+    tls.read(chosen)
     with databases.away_in_one_line(chosen.database_url), wiring.opened(chosen) as engine:
         wiring.import_resources(engine, chosen)
     bound = serving.bind(chosen.host, chosen.port)
-    typer.echo(f"pilotage serves {serving.url_of(bound)}", err=True)
+    typer.echo(f"pilotage serves {serving.url_of(bound, tls=chosen.tls_certificate is not None)}", err=True)
     one = partial(run, chosen, bound, as_json=as_json)
     if chosen.workers == 1:
         one()
@@ -64,5 +69,15 @@ def serve(
 def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
     """One process of the service."""
     logs.configure(chosen.log_level, as_json=as_json)
-    with wiring.opened(chosen) as engine, wiring.running(chosen, engine) as parts:
-        serving.serve(create_app(parts), bound, log_level=chosen.log_level)
+    with (
+        wiring.opened(chosen) as engine,
+        wiring.running(chosen, engine) as parts,
+        tls.kept_current(tls.read(chosen)) as context,
+    ):
+        serving.serve(
+            create_app(parts),
+            bound,
+            log_level=chosen.log_level,
+            tls=context,
+            trusted_proxies=chosen.trusted_proxies,
+        )

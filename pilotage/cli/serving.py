@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -34,11 +35,11 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, *, tls: bool = False) -> str:
     """The URL under which this machine reaches what listens at the socket."""
     host, port = bound.getsockname()[:2]
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{name}:{port}"
+    return f"{'https' if tls else 'http'}://{name}:{port}"
 
 
 def serve(
@@ -46,6 +47,8 @@ def serve(
     bound: socket.socket,
     *,
     log_level: str,
+    tls: ssl.SSLContext | None = None,
+    trusted_proxies: Sequence[str] = (),
     ready: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
 ) -> None:
@@ -55,19 +58,35 @@ def serve(
         app: The application.
         bound: Where it listens.
         log_level: From which level on the server says what it does.
+        tls: What it speaks TLS with; None: it does not.
+        trusted_proxies: Addresses and networks whose word on where a request came from is taken.
         ready: Called when requests are answered.
         ending: Called when the end was asked for, while requests are still answered.
     """
-    config = uvicorn.Config(
+    config = configuration(app, log_level=log_level, tls=tls, trusted_proxies=trusted_proxies)
+    with _signals_end_nothing_else():
+        _Server(config, ready=ready, ending=ending).run(sockets=[bound])
+
+
+def configuration(
+    app: FastAPI,
+    *,
+    log_level: str,
+    tls: ssl.SSLContext | None = None,
+    trusted_proxies: Sequence[str] = (),
+) -> uvicorn.Config:
+    """How the server is to behave; see `serve`."""
+    return uvicorn.Config(
         app,
         log_config=None,
         log_level=log_level,
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
-    with _signals_end_nothing_else():
-        _Server(config, ready=ready, ending=ending).run(sockets=[bound])
 
 
 class _Server(uvicorn.Server):

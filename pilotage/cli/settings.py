@@ -3,17 +3,21 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from pilotage.cli.issuer_settings import IssuerSettings
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 
 PREFIX = "PILOTAGE_"
 FILE = "pilotage.yaml"
+#: Settings that are more than a text; a variable says them in YAML or JSON.
+_STRUCTURED = frozenset({"issuers", "trusted_proxies"})
 
 
 class InvalidSettings(InvalidInput):
@@ -34,16 +38,40 @@ class Settings(BaseModel):
     redis_url: str | None = None  #: none: the optimizers run inside the service
     host: str = "127.0.0.1"  #: address that the service listens at
     port: int = Field(default=8750, ge=0, le=65535)  #: 0: any free one
+    tls_certificate: Path | None = None  #: PEM with its chain; none: the service speaks HTTP without TLS
+    tls_key: Path | None = None  #: its key, unless that is in the same file
+    trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
     workers: int = Field(default=1, ge=1, le=256)  #: processes of `pilotage serve`
     resources: Path | None = None  #: configuration file that is imported at start
     blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
     key: Path  #: the private key that signs tokens; the same on all hosts
+    issuers: tuple[IssuerSettings, ...] = ()  #: whose tokens are taken beside our own
     site: str | None = None  #: `up` keeps local pilots for its queues
     pilots: int = Field(default=2, ge=0, le=1000)  #: how many
     vo: str | None = None  #: VO of the token that `up` writes for this machine's user
     log_level: str = Field(default="warning", pattern="^(debug|info|warning|error)$")
     url: str | None = None  #: for clients: where the service is
+    authorities: Path | None = None  #: for clients: CA certificates that the service is believed by
     token: str | None = Field(default=None, repr=False)  #: for clients: who they are
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _one_or_many(cls, said: object) -> object:
+        return (said,) if isinstance(said, str) else said
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, said: tuple[str, ...]) -> tuple[str, ...]:
+        for each in said:
+            ip_network(each)
+        return said
+
+    @field_validator("tls_key")
+    @classmethod
+    def _of_a_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        if key is not None and info.data.get("tls_certificate") is None:
+            raise ValueError("needs a tls_certificate")
+        return key
 
     @property
     def direct_url(self) -> str:
@@ -107,7 +135,16 @@ def _defaults(home: Path) -> dict[str, object]:
 def _variables(environment: Mapping[str, str]) -> dict[str, object]:
     """Variables with a setting's name; others with our prefix belong to others (a pilot's secret)."""
     names = {PREFIX + name.upper(): name for name in Settings.model_fields}
-    return {names[key]: value for key, value in environment.items() if key in names and value != ""}
+    given = {names[key]: value for key, value in environment.items() if key in names and value != ""}
+    return {name: _structured(value) if name in _STRUCTURED else value for name, value in given.items()}
+
+
+def _structured(text: str) -> object:
+    """What a variable says in YAML; the text itself, which is then refused, if it is none."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -152,4 +189,5 @@ def _problem(error: Mapping[str, object], origin: Mapping[str, str]) -> Problem:
     location = error["loc"]
     name = str(location[0]) if isinstance(location, tuple) and location else "settings"
     called = origin.get(name, name).format(name=name, upper=name.upper(), dashed=name.replace("_", "-"))
-    return Problem(path=called, message=f"{error['msg']}, not {error['input']!r}")
+    inner = "".join(f"/{part}" for part in location[1:]) if isinstance(location, tuple) else ""
+    return Problem(path=called + inner, message=f"{error['msg']}, not {error['input']!r:.200}")

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import home_directory, last_seen, options, output, settings
-from pilotage.service import grants, keys
+from pilotage.cli import options, output, own_token, settings
+from pilotage.service import grants
 from pilotage.service.callers import Role
-from pilotage.service.tokens import Tokens
 
 
 def register(app: typer.Typer) -> None:
@@ -53,9 +52,6 @@ def token(
         role=role, vo=vo, user=user, group=group, site=site, queue=queue, stamp=stamp, ttl=ttl
     )
     chosen = settings.load({"home": home})
-    home_directory.require_installation(chosen.home, chosen.key)
-    seen = last_seen.read(chosen)
-    tokens = Tokens(keys.load_or_create(chosen.key), incarnation=lambda: seen.incarnation if seen else 1)
-    text, expires_at = tokens.mint(grant, now=datetime.now(UTC))
+    text, expires_at = own_token.mint(chosen, grant, now=datetime.now(UTC))
     data = {"token": text, "expires_at": expires_at.isoformat()}
     output.emit(data, as_json=as_json, render=lambda: text)

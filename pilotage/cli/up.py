@@ -1,5 +1,6 @@
 """`pilotage up`: the whole system in one process on this machine."""
 
+import socket
 from contextlib import ExitStack
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from pilotage.cli import (
     options,
     serving,
     settings,
+    tls,
     wiring,
 )
 from pilotage.cli.agents_by_name import AGENTS, Surroundings
@@ -42,6 +44,8 @@ def up(
     resources: options.Resources = None,
     host: options.Host = None,
     port: options.Port = None,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
     site: Annotated[
         str | None,
         typer.Option(metavar="SITE", help="Run local pilots for the queues of this site, as jobs need them."),
@@ -67,6 +71,8 @@ def up(
             "resources": resources,
             "host": host,
             "port": port,
+            "tls_certificate": tls_certificate,
+            "tls_key": tls_key,
             "site": site,
             "pilots": pilots,
             "vo": vo,
@@ -87,7 +93,8 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         engine = stack.enter_context(wiring.opened(chosen))
         wiring.import_resources(engine, chosen)
         bound = stack.enter_context(serving.bind(chosen.host, chosen.port))
-        url = serving.url_of(bound)
+        context = stack.enter_context(tls.kept_current(tls.read(chosen)))
+        url = _url(chosen, bound)
         parts = stack.enter_context(wiring.running(chosen, engine))
         _check_site(chosen, parts)
         surroundings = Surroundings(
@@ -100,20 +107,36 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         local = _local_pilots(chosen, parts, url)
 
         def ready() -> None:
-            client_env.write(chosen.home, url=url, token=_token(chosen, parts))
+            token = _token(chosen, parts)
+            client_env.write(chosen.home, url=url, token=token, authorities=chosen.authorities)
             local.start()
             banner.show(chosen, parts.live.current, url, as_json=as_json)
 
-        serving.serve(create_app(parts), bound, log_level=chosen.log_level, ready=ready, ending=local.stop)
+        serving.serve(
+            create_app(parts),
+            bound,
+            log_level=chosen.log_level,
+            tls=context,
+            trusted_proxies=chosen.trusted_proxies,
+            ready=ready,
+            ending=local.stop,
+        )
     if not as_json:
         typer.echo("Ended. Start it again and it goes on.")
+
+
+def _url(chosen: Settings, bound: socket.socket) -> str:
+    """Where the service is for this machine; under TLS by the name that its certificate has."""
+    if chosen.tls_certificate is None:
+        return serving.url_of(bound)
+    return chosen.url or serving.url_of(bound, tls=True)
 
 
 def _local_pilots(chosen: Settings, parts: Parts, url: str) -> LocalPilots:
     def environment(post: Post, stamp: str) -> dict[str, str]:
         grant = grants.grant(role="pilot", vo=post.vo, queue=str(post.address), stamp=stamp)
         token, _ = parts.tokens.mint(grant, now=utc_now())
-        return {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
+        return client_env.variables(url=url, token=token, authorities=chosen.authorities)
 
     def wanted() -> list[Post]:
         return local_demand.posts(parts, chosen.site) if chosen.site is not None else []

@@ -9,18 +9,19 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from agents import loop
-from cs_config import rings, versions
+from cs_config import file_imports, rings, versions
 from cs_config.errors import ConfigError
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
 from matcher.matcher import Matcher
 from optimizers.doorbell import RedisDoorbell
 from optimizers.inline import InlineOptimizer
-from pilotage.cli import databases
+from pilotage.cli import databases, issuers
 from pilotage.cli.failures import Refused
 from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
-from pilotage.service import keys
+from pilotage.service import key_file
+from pilotage.service.key_file import KeyFile
 from pilotage.service.metrics import Metrics
 from pilotage.service.parts import Parts, utc_now
 from pilotage.service.tokens import Tokens
@@ -86,7 +87,7 @@ def import_resources(engine: Engine, settings: Settings) -> int | None:
         return None
     with database.writing(engine) as conn:
         try:
-            return versions.import_file(conn, settings.resources, author="pilotage", now=utc_now())
+            return file_imports.import_changed(conn, settings.resources, author="pilotage", now=utc_now())
         except ConfigError as error:
             if not (current := versions.current_version(conn)):
                 raise
@@ -179,6 +180,7 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
         metrics = Metrics()
         matcher = Matcher(engine, lambda: live.current, utc_now)
         claimer = Claimer(engine, matcher)
+        trusted = issuers.trusted(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
         rung.answer(rings.CHANGES, matcher.rung)
@@ -189,10 +191,18 @@ def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
             matcher=matcher,
             claimer=claimer,
             blobs=DirectoryStore(settings.blobs),
-            tokens=Tokens(keys.load_or_create(settings.key), incarnation=lambda: seen.incarnation),
+            tokens=_tokens(settings, seen),
+            issuers=trusted,
+            sign_in_ways=trusted.sign_in_ways,
             ring=stack.enter_context(_doorbell(settings, engine, live, metrics)),
             metrics=metrics,
         )
+
+
+def _tokens(settings: Settings, seen: LastSeen) -> Tokens:
+    file = KeyFile(settings.key)  # looks first: a change after that is not overlooked
+    ring = key_file.load_or_create(settings.key)
+    return Tokens(ring, changed=file.changed, incarnation=lambda: seen.incarnation)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 from urllib.parse import quote
@@ -9,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from pilotage.fabric.api_errors import ApiError, ServiceAway
+from pilotage.fabric.pilot import authorities as trust
 
 __all__ = ["ApiError", "Client", "ServiceAway"]
 
@@ -26,7 +28,13 @@ class Client:
     """
 
     def __init__(
-        self, url: str, token: str | Callable[[], str], *, whose: str = "", timeout: float = 30.0
+        self,
+        url: str,
+        token: str | Callable[[], str],
+        *,
+        whose: str = "",
+        timeout: float = 30.0,
+        authorities: Path | None = None,
     ) -> None:
         """Make it.
 
@@ -35,6 +43,10 @@ class Client:
             token: What is shown, or tells what is shown this time.
             whose: Where the token comes from; told if it is refused.
             timeout: Seconds until a service that does not answer is away.
+            authorities: CA certificates that it is believed by, as pilots have them; None: the system's.
+
+        Raises:
+            ValueError: There are no such certificates.
         """
         self.url = url.rstrip("/")
         self._token = token
@@ -43,6 +55,7 @@ class Client:
             base_url=self.url,
             auth=self._show,
             timeout=timeout,
+            verify=trust.context(authorities) if url.startswith("https:") else True,
             trust_env=False,  # a proxy of the environment must not see the token
         )
 
@@ -112,6 +125,18 @@ class Client:
         rows: list[Json] = answer["summary"]
         return rows
 
+    def accounting(self, asked: Mapping[str, str]) -> Json:
+        """What was used: the query of `GET /accounting`."""
+        return self._call("GET", "/accounting", params=dict(asked))
+
+    def accounting_csv(self, asked: Mapping[str, str]) -> str:
+        """The same as CSV."""
+        with self._away_if_silent():
+            response = self._http.get("/api/v1/accounting.csv", params=dict(asked))
+        if not response.is_success:
+            raise _refusal(response, self._whose)
+        return response.text
+
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
         entries: list[Json] = self._call("GET", f"/jobs/{job_id}/log")["log"]
@@ -160,6 +185,10 @@ class Client:
                 raise _refusal(response, self._whose)
             for chunk in response.iter_bytes(_CHUNK):
                 to.write(chunk)
+
+    def login_link(self, wishes: Mapping[str, str]) -> Json:
+        """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
+        return self._call("POST", "/login-links", json=dict(wishes))
 
     def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of SubmitPools under `pools`."""
@@ -281,6 +310,14 @@ class Client:
     def advertise(self, scope: str, said: Mapping[str, object]) -> Json:
         """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
         return self._call("POST", f"{scope_path(scope)}/advertisement", json=dict(said))
+
+    def drain_queue(self, queue: str, *, message: str) -> Json:
+        """Give a queue no new jobs; the version of the configuration that says so."""
+        return self._call("POST", f"/resources/queues/{queue}/drain", json={"message": message})
+
+    def resume_queue(self, queue: str) -> Json:
+        """Take back what `drain_queue` did; the version of the configuration that says so."""
+        return self._call("POST", f"/resources/queues/{queue}/resume", json={})
 
     def config(self) -> Json:
         """The configuration in force, as far as it may be seen."""

@@ -7,25 +7,33 @@ from typing import Any, TypeVar
 from fastapi import Request
 
 from cs_config.operations import operations
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.limits import Rate
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import NotAuthenticated
-from pilotage.service.tokens import Token
+from pilotage.service.tokens import Token, UnknownKey
 from requirements.errors import NotAllowed
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "allowed_roles"
+_CAPABILITY = "needed_capability"
 
 #: Every role that has to do with jobs and resources.
 EVERY_ROLE = frozenset(Role) - {Role.MONITOR}
 
 
-def allow(*roles: Role) -> Callable[[_Endpoint], _Endpoint]:
-    """State the roles that may use the route; operators always may."""
+def allow(*roles: Role, needs: Capability | None = None) -> Callable[[_Endpoint], _Endpoint]:
+    """State the roles that may use the route; operators always may.
+
+    Args:
+        roles: Those that may.
+        needs: What a token that is limited to some capabilities has to have among them; without it, such a
+            token is good for the route only if that just reads.
+    """
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
         setattr(endpoint, _ATTRIBUTE, frozenset(roles) | {Role.OPERATOR})
+        setattr(endpoint, _CAPABILITY, needs)
         return endpoint
 
     return mark
@@ -50,13 +58,49 @@ def authenticate(request: Request, parts: Parts) -> Token:
         NotAuthenticated: There is no good token.
         TooManyRequests: Its bearer asked too often.
     """
-    token = parts.tokens.verify(bearer(request), now=parts.clock())
+    return _counted(verify(bearer(request), parts), parts)
+
+
+def admit_token(text: str, parts: Parts) -> Token:
+    """What a token of our own says of its bearer, whose request is counted.
+
+    Raises:
+        NotAuthenticated: It is not good.
+        TooManyRequests: Its bearer asked too often.
+    """
+    return _counted(parts.tokens.verify(text, now=parts.clock()), parts)
+
+
+def _counted(token: Token, parts: Parts) -> Token:
     if token.token_id in parts.revoked:
         raise NotAuthenticated("the token was revoked")
     caller = token.caller
     if not caller.is_operator:
         parts.rates.take(caller.subject, _rate(parts, vo=caller.vo), now=time.monotonic())
     return token
+
+
+def verify(text: str, parts: Parts) -> Token:
+    """What a token says, be it ours or of an issuer that we trust; asks nobody.
+
+    Raises:
+        UnknownKey: It may be of an issuer that has a new key: have us learn it, and ask again.
+        NotAuthenticated: It is not good.
+    """
+    now = parts.clock()
+    try:
+        return parts.tokens.verify(text, now=now)
+    except UnknownKey:
+        return parts.issuers.of(text).verify(text, now=now)
+
+
+async def learn_key(request: Request, parts: Parts) -> None:
+    """Ask the issuer that a token names for its keys.
+
+    Raises:
+        NotAuthenticated: Nobody whom we trust signed it.
+    """
+    await parts.issuers.of(bearer(request)).learn()
 
 
 def admit_stranger(request: Request, parts: Parts) -> None:
@@ -77,6 +121,21 @@ def require(request: Request, caller: Caller, roles: frozenset[Role]) -> None:
     """
     if caller.role not in roles:
         raise NotAllowed(f"the role {caller.role} may not {request.method} {request.url.path}")
+
+
+def require_capability(request: Request, caller: Caller, endpoint: Callable[..., Any]) -> None:
+    """Keep a token that is limited to some capabilities to these.
+
+    Raises:
+        NotAllowed: What the route needs is not among them.
+    """
+    if caller.capabilities is None:
+        return
+    needed = getattr(endpoint, _CAPABILITY, None)
+    if needed is None and request.method in ("GET", "HEAD"):
+        needed = Capability.READ
+    if needed not in caller.capabilities:
+        raise NotAllowed(f"the scopes of the token do not have {needed or 'what this needs'}")
 
 
 def address(request: Request) -> str:

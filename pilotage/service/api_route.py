@@ -13,7 +13,7 @@ from pilotage.service import access, strict_json
 from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import BodyTooLarge
-from pilotage.service.tokens import Token
+from pilotage.service.tokens import Token, UnknownKey
 from taskqueue import retries
 
 #: Bytes of a body that somebody may send of whom nothing is known.
@@ -34,6 +34,15 @@ class StrictRequest(Request):
 
     content: object = None
 
+    async def read(self, limit: int) -> None:
+        """Read the whole body.
+
+        Raises:
+            BodyTooLarge: It has more than `limit` bytes.
+        """
+        refuse_by_length(self, limit)
+        self._body = await self._whole(limit)
+
     async def load(self, limit: int) -> None:
         """Read the whole body and parse it.
 
@@ -41,8 +50,7 @@ class StrictRequest(Request):
             BodyTooLarge: It has more than `limit` bytes.
             InvalidRequest: It is not JSON that we can use.
         """
-        refuse_by_length(self, limit)
-        self._body = await self._whole(limit)
+        await self.read(limit)
         if len(self._body) > _AT_ONCE:
             self.content = await anyio.to_thread.run_sync(strict_json.parse, self._body)
         elif self._body:
@@ -79,13 +87,23 @@ async def admit(
     Raises:
         PilotageError: It may not, or the body is not JSON that we can use.
     """
-    token = request.state.token = access.authenticate(request, parts)
+    token = request.state.token = await _authenticated(request, parts)
     access.require(request, token.caller, access.allowed_roles(endpoint))
-    _check_texts(request)
+    access.require_capability(request, token.caller, endpoint)
+    check_texts(request)
     if takes_json:
         most = getattr(endpoint, _MOST_BYTES, parts.limits.json_bytes)
         await request.load(min(most, parts.limits.json_bytes))
     return token.caller
+
+
+async def _authenticated(request: Request, parts: Parts) -> Token:
+    """What the token says; only for one that names a key that is new to us somebody is asked."""
+    try:
+        return access.authenticate(request, parts)
+    except UnknownKey:
+        await access.learn_key(request, parts)
+        return access.authenticate(request, parts)
 
 
 def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
@@ -98,7 +116,7 @@ def takes_at_most(size: int) -> Callable[[_Endpoint], _Endpoint]:
     return mark
 
 
-class _Repeating(APIRoute):
+class RepeatingRoute(APIRoute):
     """A route whose handler is carried out again if another transaction was in its way.
 
     Handlers with a thread of their own only: those of the event loop read the body themselves, or wait for
@@ -110,7 +128,7 @@ class _Repeating(APIRoute):
         super().__init__(path, again, **about)
 
 
-class ApiRoute(_Repeating):
+class ApiRoute(RepeatingRoute):
     """A route of `/api/v1`: authenticates and admits before anything of the body is read."""
 
     def get_route_handler(self) -> _Handler:
@@ -127,7 +145,7 @@ class ApiRoute(_Repeating):
         return guarded
 
 
-class SecretRoute(_Repeating):
+class SecretRoute(RepeatingRoute):
     """A route of `/api/v1` whose caller shows a pilot's secret where others show a token.
 
     Nothing is known of the caller before the handler has looked at the secret: little is read.
@@ -141,7 +159,7 @@ class SecretRoute(_Repeating):
             request = StrictRequest(request.scope, request.receive)
             request.state.secret = access.bearer(request)
             access.admit_stranger(request, request.app.state.parts)
-            _check_texts(request)
+            check_texts(request)
             await request.load(_STRANGERS_JSON)
             return await handle(request)
 
@@ -159,7 +177,12 @@ def refuse_by_length(request: Request, limit: int) -> None:
         raise BodyTooLarge(limit)
 
 
-def _check_texts(request: Request) -> None:
+def check_texts(request: Request) -> None:
+    """Refuse what no database stores, in the path or in the query.
+
+    Raises:
+        InvalidRequest: There is such text.
+    """
     for name, value in request.path_params.items():
         strict_json.check_text(name, str(value))
     for name, value in request.query_params.multi_items():

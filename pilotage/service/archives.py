@@ -9,11 +9,13 @@ import anyio.from_thread
 import anyio.to_thread
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from sqlalchemy import Connection
 
 from pilotage.service.api_route import refuse_by_length
 from pilotage.service.refusals import BodyTooLarge, SenderSilent
+from taskqueue import blobs
 from taskqueue.blob_store import BlobStore, Staged
-from taskqueue.errors import TooLarge
+from taskqueue.errors import BlobNotFound, TooLarge
 
 #: Archives that are received at a time. Each has a thread, apart from those of the other requests:
 #: slow senders keep nobody else waiting.
@@ -45,6 +47,19 @@ def send(file: BinaryIO, *, size: int, name: str) -> StreamingResponse:
     """An answer with the archive, closed when it was sent or its receiver went away."""
     headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
+
+
+def answer(
+    store: BlobStore, conn: Connection, digest: str | None, *, vo: str, name: str
+) -> StreamingResponse:
+    """The same for an archive of the store.
+
+    Raises:
+        BlobNotFound: There is none.
+    """
+    if digest is None:
+        raise BlobNotFound(name)
+    return send(store.open(digest), size=blobs.size(conn, digest, vo=vo), name=name)
 
 
 def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:

@@ -19,6 +19,15 @@ class Role(StrEnum):
     MONITOR = "monitor"  #: reads the metrics, nothing else
 
 
+class Capability(StrEnum):
+    """What a user's token of another issuer may be limited to. Source: WLCG Common JWT Profiles."""
+
+    READ = "compute.read"  #: look at jobs
+    CREATE = "compute.create"  #: submit them
+    MODIFY = "compute.modify"  #: change them: have them run again
+    CANCEL = "compute.cancel"  #: kill them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """The bearer of a token that was found good."""
@@ -31,6 +40,7 @@ class Caller:
     sites: frozenset[str] = frozenset()
     queue: QueueAddress | None = None  #: a pilot that is bound from the start
     stamp: str | None = None  #: a pilot's own id
+    capabilities: frozenset[Capability] | None = None  #: None: all that the role may
 
     @property
     def is_operator(self) -> bool:

@@ -5,14 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
 from matcher import errors as matcher_errors
 from matcher.preview import guards
-from pilotage.service import audit, refusals
+from pilotage.service import access, audit, refusals, security_headers
+from pilotage.service.oidc import discovery
+from pilotage.service.pages import error_page
 from pilotage.service.parts import Parts
 from pilotage.service.tokens import Token
 from requirements.errors import InvalidInput, InvalidRequest, NotAllowed, NotFound, PilotageError
@@ -41,7 +43,9 @@ STATUS: dict[type[Exception], int] = {
     matcher_errors.Busy: 503,
     matcher_errors.NotInTime: 503,
     refusals.NotAuthenticated: 401,
+    refusals.ForgedRequest: 403,
     refusals.NotHere: 404,
+    discovery.IssuerAway: 503,
     refusals.BodyTooLarge: 413,
     refusals.PreconditionRequired: 428,
     refusals.TooManyRequests: 429,
@@ -68,14 +72,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _bug)
 
 
-async def answer_to(request: Request, error: Exception) -> JSONResponse | None:
+async def answer_to(request: Request, error: Exception) -> Response | None:
     """The answer to an error that the framework does not see; None: it is a defect, which it has to see."""
     handlers = _handlers()
     found = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
     return None if found is None else await found(request, error)
 
 
-def _handlers() -> Mapping[type[Exception], Callable[[Request, Exception], Awaitable[JSONResponse]]]:
+def _handlers() -> Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
     away = dict.fromkeys(database.UNAVAILABLE, _away)
     return {PilotageError: _ours, ClientDisconnect: _gone, **away}
 
@@ -86,25 +90,32 @@ def status_of(error: Exception) -> int:
 
 
 def answer(
-    status: int, code: str, message: str, details: object = None, headers: dict[str, str] | None = None
-) -> JSONResponse:
-    """An error in the one shape."""
+    request: Request,
+    status: int,
+    code: str,
+    message: str,
+    details: object = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """An error in the one shape; for somebody who looks at pages, as a page."""
+    if error_page.is_wanted(request):
+        return error_page.render(request, status, message, headers or {})
     body = {"error": {"code": code, "message": message, "details": details or {}}}
     return JSONResponse(body, status, headers=headers)
 
 
-async def _ours(request: Request, error: Exception) -> JSONResponse:
+async def _ours(request: Request, error: Exception) -> Response:
     if not isinstance(error, PilotageError):
         raise TypeError(f"{type(error).__name__} is not one of ours")
     status = status_of(error)
     if status == 500:
         _log.error("%s has no line in the table of errors", type(error).__name__, exc_info=error)
-        return await _bug(request, error)
+        return _defect(request)
     parts: Parts = request.app.state.parts
     parts.metrics.refused(error.code)
     if status == 403 or _is_refused_change(request, error):
         _write_down(request, error)
-    return answer(status, error.code, str(error), dict(error.details), _headers(status, error))
+    return answer(request, status, error.code, str(error), dict(error.details), _headers(status, error))
 
 
 def _is_refused_change(request: Request, error: PilotageError) -> bool:
@@ -115,11 +126,15 @@ def _is_refused_change(request: Request, error: PilotageError) -> bool:
 
 def _write_down(request: Request, error: PilotageError) -> None:
     """Every request outside its role, wherever that was found out, and every change that was refused."""
-    token: Token = request.state.token
-    audit.refused(token.caller, method=request.method, path=request.url.path, reason=str(error))
+    token: Token | None = getattr(request.state, "token", None)
+    path, reason = request.url.path, str(error)
+    if token is None:
+        audit.unproven(f"{request.method} {path}", address=access.address(request), reason=reason)
+    else:
+        audit.refused(token.caller, method=request.method, path=path, reason=reason)
 
 
-async def _validation(request: Request, error: Exception) -> JSONResponse:
+async def _validation(request: Request, error: Exception) -> Response:
     """What pydantic refused, as any other invalid request."""
     if not isinstance(error, RequestValidationError):
         raise TypeError(f"{type(error).__name__} is not about validation")
@@ -130,27 +145,34 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     return await _ours(request, InvalidRequest(problems))
 
 
-async def _framework(_request: Request, error: Exception) -> JSONResponse:
+async def _framework(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise TypeError(f"{type(error).__name__} is not about HTTP")
     code = _CODES.get(error.status_code, "error")
-    return answer(error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
+    return answer(request, error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
 
 
-async def _away(_request: Request, error: Exception) -> JSONResponse:
+async def _away(request: Request, error: Exception) -> Response:
     _log.warning("the database is away or too busy: %s", error)
     message = "the database does not answer, try again later"
-    return answer(503, "unavailable", message, headers={"Retry-After": str(_RETRY_AFTER[503])})
+    return answer(request, 503, "unavailable", message, headers={"Retry-After": str(_RETRY_AFTER[503])})
 
 
-async def _gone(_request: Request, _error: Exception) -> JSONResponse:
+async def _gone(request: Request, _error: Exception) -> Response:
     """Nobody reads this: the client went away in the middle of its request."""
-    return answer(400, "client_gone", "the request ended in the middle of its body")
+    return answer(request, 400, "client_gone", "the request ended in the middle of its body")
 
 
-async def _bug(_request: Request, _error: Exception) -> JSONResponse:
+def _defect(request: Request) -> Response:
     """Say nothing of what happened; the server writes the traceback to its log."""
-    return answer(500, "internal_error", "an error of the service; it is in its log")
+    return answer(request, 500, "internal_error", "an error of the service; it is in its log")
+
+
+async def _bug(request: Request, _error: Exception) -> Response:
+    """The same, sent outside of what adds the headers to all other answers."""
+    said = _defect(request)
+    said.raw_headers.extend(security_headers.headers(request.scope))
+    return said
 
 
 def _headers(status: int, error: PilotageError) -> dict[str, str]:

@@ -25,6 +25,7 @@ from optimizers.submitter import Ownership
 from pilotage.service.models.explain import ChangeAnswer, ForwardingAnswer, JobExplanation, ReasonAnswer
 from requirements.bits import bits
 from requirements.errors import InvalidInput
+from requirements.expression import Expression
 from taskqueue import descriptions, job_classes
 from taskqueue.classes import RequirementClass
 from taskqueue.jobs import Job
@@ -63,14 +64,24 @@ def ranked_queues(
 ) -> list[Ranked]:
     """The queues that a job may run in, in the order of its `Rank`."""
     body = descriptions.of_job(conn, job.job_id).body
-    applicant = _applicant(job, body)
-    demand = _in_front_of_queues(config, _demand(conn, config, job, body, now), applicant)
-    vo = demand.asked.vo
-    whole = survey.of_vo(config, vo)
-    eligible = (whole.queues[number].address for number in bits(whole.eligible(demand)))
-    ads = ((each, glue.ad(config.values(each, vo), each)) for each in eligible)
     foreseen = _foreseen(config, job, body, now)
     rank = None if foreseen is None else foreseen.description.rank
+    return _ranked(config, _demand(conn, config, job, body, now), _applicant(job, body), rank, random)
+
+
+def ranked_queues_of_foreseen(config: Configuration, foreseen: Foreseen, *, random: Random) -> list[Ranked]:
+    """The same for a description that was not submitted."""
+    return _ranked(config, _of(foreseen), _unsubmitted(foreseen), foreseen.description.rank, random)
+
+
+def _ranked(
+    config: Configuration, demand: Demand, applicant: Applicant, rank: Expression | None, random: Random
+) -> list[Ranked]:
+    vo = demand.asked.vo
+    whole = survey.of_vo(config, vo)
+    eligible = whole.eligible(_in_front_of_queues(config, demand, applicant))
+    addresses = (whole.queues[number].address for number in bits(eligible))
+    ads = ((each, glue.ad(config.values(each, vo), each)) for each in addresses)
     return ranks.ordered(ads, rank, job_ads.of(applicant), random)
 
 

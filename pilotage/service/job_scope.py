@@ -7,7 +7,7 @@ from pilotage.service.callers import Caller, Role
 from pilotage.service.models.job_filter import JobFilter
 from requirements.values import fold
 from taskqueue.errors import JobNotFound
-from taskqueue.job_search import Filter
+from taskqueue.job_filter import Filter
 from taskqueue.jobs import Job
 
 _T = TypeVar("_T")
@@ -38,6 +38,17 @@ def require(caller: Caller, job: Job) -> Job:
         JobNotFound: It may not; the same as for a job that does not exist.
     """
     if not caller.may_control(vo=job.vo, owner=job.owner):
+        raise JobNotFound(job.job_id)
+    return job
+
+
+def require_readable(caller: Caller, job: Job) -> Job:
+    """The job, if the caller may read what concerns its VO, such as why it waits.
+
+    Raises:
+        JobNotFound: It may not.
+    """
+    if not caller.may_read(job.vo):
         raise JobNotFound(job.job_id)
     return job
 

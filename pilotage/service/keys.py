@@ -1,9 +1,10 @@
-"""The installation's own key, which signs its tokens."""
+"""The installation's own keys: one signs its tokens, those before it verify for a while."""
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -12,12 +13,26 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
     generate_private_key,
 )
-
-from cs_config.errors import ConfigError
-from requirements.problem import Problem
+from jwt.algorithms import ECAlgorithm
 
 #: How tokens are signed: ECDSA over P-256 with SHA-256 (RFC 7518), which every library verifies.
 ALGORITHM = "ES256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyingKey:
+    """A public key and the name that tokens give to it."""
+
+    public: EllipticCurvePublicKey
+    until: datetime | None = None  #: when it is retired; None: it is the one that signs
+
+    @property
+    def key_id(self) -> str:
+        """Its name: of the public part, so that it says nothing about the private one."""
+        der = self.public.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        return sha256(der).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +40,7 @@ class SigningKey:
     """A private key and the name that tokens give to it."""
 
     private: EllipticCurvePrivateKey
-    key_id: str  #: of the public part, so that it says nothing about the private one
+    key_id: str
 
     @property
     def public(self) -> EllipticCurvePublicKey:
@@ -33,54 +48,35 @@ class SigningKey:
         return self.private.public_key()
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeyRing:
+    """All keys that are good now."""
+
+    signing: SigningKey
+    retiring: tuple[VerifyingKey, ...] = ()  #: those that signed before, the last one first
+
+    @cached_property
+    def verifying(self) -> Mapping[str, VerifyingKey]:
+        """Every key that verifies, by its name."""
+        own = VerifyingKey(public=self.signing.public)
+        return {key.key_id: key for key in (*self.retiring, own)}
+
+    def published(self, *, now: datetime) -> dict[str, list[dict[str, object]]]:
+        """The public parts as a JWK set (RFC 7517), for others who verify our tokens."""
+        good = [key for key in self.verifying.values() if key.until is None or key.until > now]
+        about = {"use": "sig", "alg": ALGORITHM}
+        return {
+            "keys": [
+                {**ECAlgorithm.to_jwk(key.public, as_dict=True), **about, "kid": key.key_id} for key in good
+            ]
+        }
+
+
 def generate() -> SigningKey:
     """A new key."""
-    return _named(generate_private_key(SECP256R1()))
+    return named(generate_private_key(SECP256R1()))
 
 
-def load_or_create(path: Path) -> SigningKey:
-    """The key in the file, made at the first use; of several processes that start at once one makes it.
-
-    Raises:
-        ConfigError: The file holds no P-256 key in PEM.
-    """
-    if not path.exists():
-        _create(path)
-    try:
-        private = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:
-        raise _wrong(path, f"is no private key in PEM: {error}") from None
-    if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
-        raise _wrong(path, "is a private key of another kind, allowed is P-256")
-    return _named(private)
-
-
-def _create(path: Path) -> None:
-    """Write a new key aside and link it to its name, which only the first one can do."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pem = generate().private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(pem)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(aside, path)
-    except FileExistsError:
-        pass
-    finally:
-        aside.unlink()
-
-
-def _named(private: EllipticCurvePrivateKey) -> SigningKey:
-    public = private.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return SigningKey(private=private, key_id=sha256(public).hexdigest()[:16])
-
-
-def _wrong(path: Path, message: str) -> ConfigError:
-    return ConfigError([Problem(path="signing key", message=message, file=str(path))])
+def named(private: EllipticCurvePrivateKey) -> SigningKey:
+    """The key with its name."""
+    return SigningKey(private=private, key_id=VerifyingKey(public=private.public_key()).key_id)

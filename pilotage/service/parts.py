@@ -12,8 +12,10 @@ from matcher.matcher import Matcher
 from pilotage.service.heartbeats import Heartbeats
 from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
+from pilotage.service.oidc.issuers import Issuers
 from pilotage.service.pilot_places import PilotPlaces
 from pilotage.service.revoked import RevokedTokens
+from pilotage.service.sign_in_ways import SignInWay
 from pilotage.service.tokens import Tokens
 from taskqueue.blob_store import BlobStore
 
@@ -48,7 +50,9 @@ class Parts:
     clock: Callable[[], datetime] = utc_now
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
+    issuers: Issuers = field(default_factory=Issuers)  #: whose tokens are taken beside our own
     rates: RateLimiter = field(default_factory=RateLimiter)
+    sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
     heartbeats: Heartbeats = field(init=False)
     places: PilotPlaces = field(init=False)
     revoked: RevokedTokens = field(init=False)

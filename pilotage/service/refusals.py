@@ -11,6 +11,12 @@ class NotAuthenticated(PilotageError):
     code = "not_authenticated"
 
 
+class ForgedRequest(PilotageError):
+    """Another site may have had the browser send it."""
+
+    code = "forged_request"
+
+
 class NotHere(PilotageError):
     """There is nothing of this kind for the caller to see."""
 

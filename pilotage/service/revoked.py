@@ -3,10 +3,14 @@
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from secrets import token_hex
 
 from sqlalchemy import Engine
 
 from taskqueue import database, revoked_tokens
+
+#: Between the id of a token and what makes that of a session of it.
+_SESSION = "~"
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +24,9 @@ class RevokedTokens:
         self._token_ids: frozenset[str] = frozenset()
 
     def __contains__(self, token_id: str) -> bool:
-        return token_id in self._token_ids
+        if not self._token_ids:
+            return False
+        return token_id in self._token_ids or token_id.partition(_SESSION)[0] in self._token_ids
 
     def refresh(self) -> None:
         """Read them again; while the database is away the last known ones stay."""
@@ -29,3 +35,8 @@ class RevokedTokens:
                 self._token_ids = revoked_tokens.all_of(conn, now=self._clock())
         except database.UNAVAILABLE as error:
             _log.warning("the revoked tokens could not be read: %s", error)
+
+
+def session_of(token_id: str) -> str:
+    """An id for a session that ends when the token is revoked, but not the other way round."""
+    return f"{token_id}{_SESSION}{token_hex(8)}"

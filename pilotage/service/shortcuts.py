@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pilotage.service import api_route, errors
+from pilotage.service import api_route, errors, security_headers
 from pilotage.service.api_route import StrictRequest
 from pilotage.service.callers import Caller
 from pilotage.service.models.leases import Finish, Heartbeat, Start
@@ -135,10 +135,10 @@ class Shortcuts:
             scope["route"] = shortcut
             if (response := await errors.answer_to(request, error)) is None:
                 raise
-            await response(scope, receive, send)
+            await response(scope, receive, security_headers.sending(scope, send))
             return
         scope["route"] = shortcut
-        await _send(send, body)
+        await _send(scope, send, body)
 
     async def _answer(self, request: StrictRequest, shortcut: Shortcut, lease: str) -> bytes:
         caller = await api_route.admit(request, self._parts, shortcut.endpoint, takes_json=True)
@@ -170,8 +170,8 @@ def _again(request: StrictRequest, receive: Receive) -> Receive:
     return replay
 
 
-async def _send(send: Send, body: bytes) -> None:
+async def _send(scope: Scope, send: Send, body: bytes) -> None:
     length = str(len(body)).encode()
-    headers = [(b"content-length", length), (b"content-type", _JSON)]
+    headers = [(b"content-length", length), (b"content-type", _JSON), *security_headers.headers(scope)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,19 +1,18 @@
-"""Tokens: signed JWTs that say who their bearer is, minted and verified with the installation's own key."""
+"""Tokens: signed JWTs that say who their bearer is, minted and verified with the installation's own keys."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from secrets import token_hex
 
 import jwt
 from jwt.types import Options
 
-from cs_config.address import QueueAddress
-from pilotage.service import keys
-from pilotage.service.callers import Caller, Role
+from pilotage.service import caller_claims, keys
+from pilotage.service.callers import Caller
 from pilotage.service.grants import Grant
-from pilotage.service.keys import SigningKey
+from pilotage.service.keys import KeyRing
 from pilotage.service.refusals import NotAuthenticated
 from requirements.errors import InvalidRequest
 
@@ -24,6 +23,11 @@ _LONGEST = 8192
 _REMEMBERED = 8192
 #: Clocks of other hosts that verify our tokens may be behind by this much.
 _LEEWAY = timedelta(seconds=30)
+_NOT_OURS = "the token is not one of ours, or it was changed"
+
+
+class UnknownKey(NotAuthenticated):
+    """The token names a key that we do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,24 +37,49 @@ class Token:
     token_id: str  #: `jti`, by which it is revoked
     caller: Caller
     issued_at: datetime
-    expires_at: datetime
+    expires_at: datetime  #: or when the key that signed it is retired, if that is sooner
     incarnation: int  #: of the installation that minted it; grows when commits were lost
 
 
 class Tokens:
     """Mints and verifies the tokens of one installation."""
 
-    def __init__(self, key: SigningKey, *, incarnation: Callable[[], int] = lambda: 1) -> None:
+    def __init__(
+        self,
+        ring: KeyRing,
+        *,
+        changed: Callable[[], KeyRing | None] = lambda: None,
+        incarnation: Callable[[], int] = lambda: 1,
+    ) -> None:
         """Make them.
 
         Args:
-            key: What signs and verifies.
+            ring: What signs and verifies.
+            changed: The keys, if they were changed since it was asked before.
             incarnation: Of the installation, now. Tokens of another one are as good as ours: who holds a
                 job may report it, and the lease decides whether that counts.
         """
-        self._key = key
+        self._changed = changed
         self._incarnation = incarnation
-        self._read_once = lru_cache(maxsize=_REMEMBERED)(self._read)
+        self._use(ring)
+
+    @property
+    def keys(self) -> KeyRing:
+        """The keys that are used now."""
+        return self._ring
+
+    def refresh(self) -> bool:
+        """Take over other keys, if there are any; whether there were."""
+        ring = self._changed()
+        if ring is None:
+            return False
+        self._use(ring)
+        return True
+
+    def _use(self, ring: KeyRing) -> None:
+        self._ring = ring
+        # Remembered with the keys: what a retired one signed has to be looked at again.
+        self._read_once = lru_cache(maxsize=_REMEMBERED)(partial(_read, ring))
 
     def mint(self, grant: Grant, *, now: datetime, token_id: str | None = None) -> tuple[str, datetime]:
         """A token for the grant, and when it expires.
@@ -61,15 +90,16 @@ class Tokens:
             token_id: Of the token that it renews: who revokes one of them revokes all.
         """
         expires_at = now.replace(microsecond=0) + grant.ttl
-        claims = _claims(grant.caller) | {
+        claims = caller_claims.of(grant.caller) | {
             "iss": ISSUER,
             "jti": token_id or token_hex(16),
             "iat": int(now.timestamp()),
             "exp": int(expires_at.timestamp()),
             "incarnation": self._incarnation(),
         }
-        headers = {"kid": self._key.key_id}
-        return jwt.encode(claims, self._key.private, algorithm=keys.ALGORITHM, headers=headers), expires_at
+        key = self._ring.signing
+        headers = {"kid": key.key_id}
+        return jwt.encode(claims, key.private, algorithm=keys.ALGORITHM, headers=headers), expires_at
 
     def verify(self, text: str, *, now: datetime) -> Token:
         """What the token says, if it is ours and good now.
@@ -79,73 +109,49 @@ class Tokens:
         """
         if len(text) > _LONGEST:
             raise NotAuthenticated("the token is too long to be one of ours")
-        token = self._read_once(text)
+        token = self._known(text)
         if token.expires_at <= now:
             raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
         if token.issued_at > now + _LEEWAY:
             raise NotAuthenticated("the token is from the future: compare the clocks")
         return token
 
-    def _read(self, text: str) -> Token:
+    def _known(self, text: str) -> Token:
         try:
-            # Times are checked by `verify`, against the clock that it is given.
-            unchecked: Options = {
-                "verify_exp": False,
-                "verify_iat": False,
-                "verify_nbf": False,
-                "require": ["iss", "sub", "jti", "iat", "exp"],
-            }
-            payload = jwt.decode(
-                text, self._key.public, algorithms=[keys.ALGORITHM], issuer=ISSUER, options=unchecked
-            )
-            return _token(payload)
-        except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError):
-            raise NotAuthenticated("the token is not one of ours, or it was changed") from None
+            return self._read_once(text)
+        except UnknownKey:
+            if not self.refresh():  # another process may have had a new key sign a moment ago
+                raise
+            return self._read_once(text)
 
 
-def _claims(caller: Caller) -> dict[str, object]:
-    claims = {
-        "sub": caller.subject,
-        "role": caller.role.value,
-        "vos": sorted(caller.vos),
-        "user": caller.user,
-        "group": caller.group,
-        "sites": sorted(caller.sites),
-        "queue": str(caller.queue) if caller.queue else None,
-        "stamp": caller.stamp,
+def _read(ring: KeyRing, text: str) -> Token:
+    # Times are checked by `verify`, against the clock that it is given.
+    unchecked: Options = {
+        "verify_exp": False,
+        "verify_iat": False,
+        "verify_nbf": False,
+        "require": ["iss", "sub", "jti", "iat", "exp"],
     }
-    return {name: value for name, value in claims.items() if value}
+    try:
+        key = ring.verifying.get(str(jwt.get_unverified_header(text).get("kid")))
+        if key is None:
+            raise UnknownKey(_NOT_OURS)
+        payload = jwt.decode(text, key.public, algorithms=[keys.ALGORITHM], issuer=ISSUER, options=unchecked)
+        return _token(payload, until=key.until)
+    except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError):
+        raise NotAuthenticated(_NOT_OURS) from None
 
 
-def _token(payload: Mapping[str, object]) -> Token:
+def _token(payload: Mapping[str, object], *, until: datetime | None) -> Token:
+    expires_at = _time(payload["exp"])
     return Token(
         token_id=str(payload["jti"]),
-        caller=_caller(payload),
+        caller=caller_claims.read(payload),
         issued_at=_time(payload["iat"]),
-        expires_at=_time(payload["exp"]),
+        expires_at=expires_at if until is None else min(expires_at, until),
         incarnation=int(str(payload.get("incarnation", 1))),
     )
-
-
-def _caller(payload: Mapping[str, object]) -> Caller:
-    queue = payload.get("queue")
-    stamp = payload.get("stamp")
-    return Caller(
-        role=Role(str(payload["role"])),
-        subject=str(payload["sub"]),
-        vos=_names(payload.get("vos", [])),
-        user=str(payload.get("user", "")),
-        group=str(payload.get("group", "")),
-        sites=_names(payload.get("sites", [])),
-        queue=QueueAddress.parse(str(queue)) if queue else None,
-        stamp=str(stamp) if stamp else None,
-    )
-
-
-def _names(claim: object) -> frozenset[str]:
-    if not isinstance(claim, list):
-        raise TypeError(f"{claim!r} is no list of names")
-    return frozenset(str(name) for name in claim)
 
 
 def _time(claim: object) -> datetime:

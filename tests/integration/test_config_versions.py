@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from cs_config import versions
+from cs_config import file_imports, versions
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
 from taskqueue import database
 
@@ -32,7 +32,7 @@ def store(
 
 def import_file(engine: Engine, path: Path, now: datetime) -> int | None:
     with database.writing(engine) as conn:
-        return versions.import_file(conn, path, author="start", now=now)
+        return file_imports.import_changed(conn, path, author="start", now=now)
 
 
 def current(engine: Engine) -> int:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine
 
 from taskqueue import database, idempotency, job_search
 from taskqueue.errors import IdempotencyConflict
-from taskqueue.job_search import Filter
+from taskqueue.job_filter import Filter
 from tests import stored
 
 

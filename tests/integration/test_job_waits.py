@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import waits
 from taskqueue import database, job_control, job_search, job_waits, jobs, log, retention
-from taskqueue.job_search import Filter
+from taskqueue.job_filter import Filter
 from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
 from tests import stored, waiting

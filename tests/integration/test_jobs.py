@@ -9,7 +9,7 @@ from requirements.errors import InvalidRequest
 from taskqueue import database, descriptions, job_search, jobs, log
 from taskqueue.descriptions import NewDescription
 from taskqueue.errors import JobNotFound
-from taskqueue.job_search import Filter
+from taskqueue.job_filter import Filter
 from taskqueue.jobs import NewJob
 from taskqueue.states import JobStatus
 from tests import stored

@@ -1,12 +1,13 @@
 """Real pilots at a real service."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from taskqueue import database
+from taskqueue import attempts, database
 from tests.pilot_process import PilotProcess, files_of, run, sandbox, wait_until_gone, wait_until_there
 from tests.running_service import Service, running
 
@@ -80,6 +81,24 @@ def test_a_job_with_requirements_sandbox_and_output_is_run(
     steps = [entry["to"] for entry in user.get(f"/jobs/{job_id}/log").json()["log"]]
     assert steps[-3:] == ["Matched", "Running", "Done"]
     assert ended["returncode"] == 0
+
+
+def test_the_cpu_time_of_all_processes_of_a_payload_is_told(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    burn = "#!/bin/sh\n(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done) &\nwait\n"
+    stored = user.post("/sandboxes", content=sandbox(run__sh=burn)).json()["sandbox"]
+    job_id = submit(user, Executable="run.sh", InputSandbox=["run.sh"], sandbox=stored)
+
+    run(service.url, tmp_path / "work", "--cpu-power", "12.5", token=service.token("pilot", vo="cms"))
+
+    with database.reading(service.parts.engine) as conn:
+        attempt = attempts.latest(conn, job_id)
+    assert attempt is not None
+    assert attempt.request is not None
+    told = json.loads(attempt.request)["finish"]
+    assert 0.01 < told["cpu_seconds"] < 60
+    assert told["cpu_power"] == 12.5
 
 
 def test_a_job_of_another_pool_is_not_taken(service: Service, user: httpx.Client, tmp_path: Path) -> None:

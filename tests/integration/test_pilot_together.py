@@ -192,3 +192,14 @@ def test_a_job_that_cannot_finish_is_handed_back_before_it_starts(
     assert "more than are left of the slot" in ended["jobs"][0]["detail"]
     assert not (tmp_path / "ran").exists()
     assert server.bodies("requestJob")[0]["CPUTime"] == 1000
+
+
+def test_a_job_that_asks_for_the_whole_slot_is_run_though_seconds_of_it_are_gone(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    whole = server.add({**shell("true"), "CPUTime": 1000})
+
+    ended = run(server.url, tmp_path / "work", "--lifetime", "1000", "--max-jobs", "1")
+
+    assert server.bodies("requestJob")[0]["CPUTime"] == 1000
+    assert (whole.status, [job["ended"] for job in ended["jobs"]]) == ("Done", ["Done"])

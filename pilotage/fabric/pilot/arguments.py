@@ -70,7 +70,7 @@ def settings(said: argparse.Namespace, environment: Mapping[str, str]) -> Settin
         raise ValueError("--secret-file and --stamp need each other")
     return Settings(
         url=url,
-        authorities=said.authorities,
+        authorities=said.authorities or _path(environment.get("PILOTAGE_AUTHORITIES")),
         proxy=said.proxy,
         place=_place(said, environment),
         wishes=Wishes(
@@ -138,6 +138,10 @@ def _place(said: argparse.Namespace, environment: Mapping[str, str]) -> Place:
     if any(stated):
         raise ValueError("--site, --ce and --queue need each other")
     return landing.find({} if said.landings is None else landing.read(said.landings), environment)
+
+
+def _path(said: str | None) -> Path | None:
+    return Path(said) if said else None
 
 
 def _pools(said: str | None) -> tuple[str, ...]:

@@ -155,8 +155,10 @@ class _Attempt:
         """Why another pilot should run it: ours may have waited for an answer for hours; empty: it fits."""
         if isinstance(ready, Report):
             return ""
-        left, power = self._seconds_left(), self._around.offer.cpu_power
-        missing = limits.seconds_missing(ready.description, seconds_left=left, cpu_power=power)
+        offer, left = self._around.offer, self._seconds_left()
+        # What an offer made now would say: who is stricter than it hands the same job back for ever.
+        offered = None if left is None else offer.seconds_offered(left)
+        missing = limits.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
         return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
     def _start(self) -> News:
@@ -194,7 +196,10 @@ class _Attempt:
             return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
         if watched.why is None and report.asks_again(watched.end):
             return self._reschedule(watched, ready, area)
-        return self._finish(self._deliver(judge(watched), ready, area))
+        said = self._deliver(judge(watched), ready, area)
+        return self._finish(
+            said.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
+        )
 
     def _reschedule(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
         """Give the job back as it asks; what it wrote is kept in case it was the last time."""

@@ -17,6 +17,8 @@ _CPU_TIME = 259_200
 STEP = 300
 #: Normalised seconds in a second; beyond that it is no power.
 MOST_POWER = 1e6
+#: The power where nobody says.
+_UNSTATED = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Offer:
     whole_node: bool | None  #: whether a job may have the node for itself; None: nobody says
     tags: tuple[object, ...]
     rest: Mapping[str, object]  #: further names of the request, as they are
-    cpu_power: float = 1.0  #: normalised seconds in a second of this host
+    cpu_power: float = _UNSTATED  #: normalised seconds in a second of this host
 
     def at(self, elapsed: float, free: Share | None = None) -> dict[str, object]:
         """The request for work.
@@ -77,16 +79,26 @@ class Offer:
         """Seconds until the slot ends; None: it does not."""
         return None if self.lifetime is None else max(0.0, self.lifetime - elapsed)
 
+    def seconds_offered(self, seconds_left: float) -> int:
+        """Seconds that are told to be left: in steps, so that the pilots of a queue look alike."""
+        if self.lifetime is None or self.lifetime - seconds_left < STEP:
+            return self.lifetime or 0
+        return max(0, int(seconds_left) // STEP * STEP)
+
     def is_over(self, seconds_left: float) -> bool:
         """Whether so little is left of the slot that no job should begin."""
         return self.lifetime is not None and seconds_left < min(STEP, self.lifetime / 4)
+
+    @property
+    def measured_power(self) -> float | None:
+        """Normalised seconds in a second of this host; None: nobody said, 1 is only a way to reckon."""
+        return None if self.cpu_power == _UNSTATED else self.cpu_power
 
     def _cpu_time_left(self, elapsed: float) -> int:
         """Normalised seconds."""
         if self.lifetime is None:
             return self._normalised(self.cpu_time)
-        left = self.lifetime if elapsed < STEP else int(self.lifetime - elapsed) // STEP * STEP
-        return self._normalised(max(0, min(self.cpu_time, left)))
+        return self._normalised(min(self.cpu_time, self.seconds_offered(self.lifetime - elapsed)))
 
     def _normalised(self, seconds: int) -> int:
         return int(seconds * self.cpu_power)
@@ -159,8 +171,8 @@ def _power(known: Mapping[str, Any]) -> float:
     """
     value = known.get("cpunormalizationfactor")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return 1.0
-    return float(value) if 0 < value < MOST_POWER else 1.0
+        return _UNSTATED
+    return float(value) if 0 < value < MOST_POWER else _UNSTATED
 
 
 def _list(value: object) -> list[object]:

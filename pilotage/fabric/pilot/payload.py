@@ -38,6 +38,7 @@ class End:
 
     exit_code: int  #: 128 + number of the signal if one ended it
     signal: int | None
+    cpu_seconds: float | None = None  #: of all its processes; None: nobody was left who could tell
 
 
 class Payload:

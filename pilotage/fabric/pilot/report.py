@@ -33,15 +33,23 @@ class Report:
     minor_status: str
     application_status: str = ""  #: details for people
     exit_code: int | None = None
+    cpu_seconds: float | None = None  #: that the payload used; None: not known
+    cpu_power: float | None = None  #: normalised seconds in one of these; None: nobody measured
 
     def as_json(self) -> dict[str, object]:
         """As it is sent: always the same for the same report, since it may have to be sent again."""
-        return {
+        said = {
             "status": self.status,
             "exit_code": self.exit_code,
             "minor_status": tail.printable(self.minor_status, _LONGEST),
             "application_status": tail.printable(self.application_status, _LONGEST),
         }
+        used = {"cpu_seconds": self.cpu_seconds, "cpu_power": self.cpu_power}
+        return {**said, **{name: value for name, value in used.items() if value is not None}}
+
+    def having_used(self, cpu_seconds: float | None, *, cpu_power: float | None) -> Report:
+        """With the CPU time of its payload."""
+        return replace(self, cpu_seconds=cpu_seconds, cpu_power=None if cpu_seconds is None else cpu_power)
 
     def noting(self, note: str) -> Report:
         """With one more detail."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -86,7 +87,7 @@ class _Supervisor:
             self._kill_if_due()
             self._reap()  # last: once the end is known nothing would wake `_listen` any more
         self._end_the_rest()
-        self._tell({"ended": self._ended})
+        self._tell({"ended": {**self._ended, "cpu_seconds": _cpu_seconds()}})
         if not self._pilot_lives:
             removal.remove(Path(self._order.area))
         return 0
@@ -177,6 +178,12 @@ def _as_end(status: int) -> dict[str, Any]:
     if os.WIFSIGNALED(status):
         return {"exit_code": 128 + os.WTERMSIG(status), "signal": os.WTERMSIG(status)}
     return {"exit_code": os.WEXITSTATUS(status), "signal": None}
+
+
+def _cpu_seconds() -> float:
+    """What all of the payload used that we waited for: nothing of it is left to use more."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round(used.ru_utime + used.ru_stime, 3)
 
 
 def _become(order: Order, failure: int) -> NoReturn:

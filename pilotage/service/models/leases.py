@@ -15,6 +15,8 @@ _TAIL = 16_384
 _MOST_PHASES, _MOST_STATES = 50, 20
 #: What is counted stays exact in every JSON reader.
 _Count = Annotated[int, Field(ge=0, le=2**53)]
+#: Seconds of CPU time: ten thousand cores for four months; and normalised seconds in one.
+_MOST_CPU, _MOST_POWER = 1e11, 1e6
 _SHOWN = r"^[^\x00-\x1f\x7f]*$"
 _STATE = r"^[a-z][a-z_]{0,31}$"
 
@@ -80,6 +82,12 @@ class Finish(BaseModel):
     exit_code: int | None = Field(default=None, ge=-(2**31), le=2**31 - 1)
     minor_status: str = Field(default="", max_length=2000)
     application_status: str = Field(default="", max_length=2000)
+    cpu_seconds: float | None = Field(
+        default=None, ge=0, le=_MOST_CPU, description="CPU time of the payload with all its processes."
+    )
+    cpu_power: float | None = Field(
+        default=None, gt=0, le=_MOST_POWER, description="Normalised seconds in one of them, where measured."
+    )
 
 
 class Release(BaseModel):

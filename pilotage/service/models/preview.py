@@ -64,11 +64,21 @@ class VainPreview(BaseModel):
     jobs: int = Field(description="Waiting ones that ask for it and miss it there; 0: none asks.")
 
 
+class WarningPreview(BaseModel):
+    """Something that is allowed, and probably not meant so."""
+
+    path: str
+    message: str
+    suggestion: str | None = Field(default=None, description="The name that was probably meant.")
+    line: int | None = Field(default=None, description="Of the text that would be in force.")
+
+
 class PreviewAnswer(BaseModel):
     """What a change would do at this moment; of each list the first, the numbers are in `totals`."""
 
     version: int = Field(description="In force now.")
     changes: list[DifferenceAnswer]
+    warnings: list[WarningPreview] = Field(description="Those that were not there before.")
     totals: dict[str, int] = Field(description="What a guard may ask about.")
     new_queues: list[str]
     removed_queues: list[str]

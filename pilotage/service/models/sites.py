@@ -76,6 +76,18 @@ class ReservationAnswer(BaseModel):
     started_at: datetime | None
 
 
+class GaugeAnswer(BaseModel):
+    """A bound of a throttle: what counts has to stay below its limit."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    counters: list[str] = Field(description="Whose sum counts.")
+    reported: int | float | None = Field(description="That sum as advertised; null: not advertised.")
+    reserved: int = Field(description="Matches that count beside.")
+    limit_name: str
+    limit: int | float | None = Field(description="Null: not set, which closes the throttle.")
+
+
 class ThrottleAnswer(BaseModel):
     """How the throttle of a site, CE or queue stands."""
 
@@ -85,6 +97,7 @@ class ThrottleAnswer(BaseModel):
     room: int | None = Field(description="Jobs that may still be matched; none: not limited by numbers.")
     why: str | None = Field(description="What closes it.")
     limits: dict[str, int | float]
+    gauges: list[GaugeAnswer] = Field(description="What the policy compares; none of an expression.")
     counters: dict[str, int | float] = Field(
         description="As advertised, and CurMatches with what came since."
     )

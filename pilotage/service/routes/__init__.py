@@ -1,11 +1,13 @@
 """The routes of the interface, one file a noun."""
 
 from pilotage.service.routes import (
+    accounting,
     config,
     explain,
     job_control,
     jobs,
     leases,
+    logins,
     matcher,
     outputs,
     pilot_outputs,
@@ -38,4 +40,6 @@ ROUTERS = (
     pilot_tokens.router,
     sites.router,
     tokens.router,
+    accounting.router,
+    logins.router,
 )

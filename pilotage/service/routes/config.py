@@ -7,9 +7,10 @@ from fastapi import APIRouter, Header, Query, Response
 
 from cs_config import edits, visible, yaml_text
 from matcher.preview import guards
-from pilotage.service import access, blames, config_history, configuring, previews
+from pilotage.service import access
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Role
+from pilotage.service.configuring import blames, history, in_force, previews, proposing, rights, storing
 from pilotage.service.models.config import (
     BlameAnswer,
     Changed,
@@ -38,13 +39,13 @@ VersionNumber = Annotated[int, Query(ge=1, le=2**31 - 1)]
 @access.allow(*access.EVERY_ROLE)
 def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
     """Show the configuration in force; of VOs that are not the caller's nothing is shown."""
-    config = configuring.running(parts)
+    config = in_force.readable(parts)
     response.headers["ETag"] = f'"{config.version}"'
     if caller.is_operator:
         return ConfigAnswer(
             version=config.version, config=dict(config.tree), text=config.source, source=config.file
         )
-    shown = visible.tree(config, configuring.rights_of(caller))
+    shown = visible.tree(config, rights.of(caller))
     return ConfigAnswer(version=config.version, config=dict(shown))
 
 
@@ -54,7 +55,7 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
     """Replace the whole configuration; one that is wrong changes nothing."""
     expected = _required(if_match)
     text = text_of(body)
-    version = configuring.replace(
+    version = storing.replace(
         parts,
         caller,
         text,
@@ -76,7 +77,7 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     """
     expected = _required(if_match)
     asked = edits.read(body.set, body.remove)
-    version, proposal = configuring.edit(
+    version, proposal = storing.edit(
         parts, caller, asked, message=body.message, expected=expected, guards=guards.read(body.guard)
     )
     return Changed(version=version, changes=[previews.difference(each) for each in proposal.differences])
@@ -84,14 +85,14 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
 
 @router.get("/versions")
 @access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def history(
+def list_versions(
     parts: PartsOf,
     caller: CallerOf,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     path: Annotated[str, Query(max_length=2000, description="Only versions that changed it.")] = "",
 ) -> Versions:
     """List the latest versions that changed what the caller may see, the newest first."""
-    found = config_history.read(parts, caller, limit=limit, path=path)
+    found = history.read(parts, caller, limit=limit, path=path)
     return Versions(versions=[VersionAnswer(**asdict(each.version), paths=each.paths) for each in found])
 
 
@@ -104,7 +105,7 @@ def diff(
     after: Annotated[VersionNumber | None, Query(alias="to", description="The newest, if left out.")] = None,
 ) -> DifferencesAnswer:
     """Say what differs between two versions, of what the caller may see."""
-    found = config_history.between(parts, caller, before=before, after=after)
+    found = history.between(parts, caller, before=before, after=after)
     return DifferencesAnswer(
         from_version=before,
         to_version=found.after,
@@ -121,7 +122,7 @@ def blame(
     vo: Annotated[str | None, Query(description="What holds for this VO.")] = None,
 ) -> BlameAnswer:
     """Say of the values at a path where they are written, by whom and when, and what jobs they keep away."""
-    config = configuring.in_force(parts)
+    config = in_force.newest(parts)
     found = blames.read(parts, caller, config, path=path, vo=vo)
     return BlameAnswer(config_version=config.version, values=[blames.answer(each) for each in found])
 
@@ -136,10 +137,10 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
     expected = None if if_match is None else _expected(if_match)
     if body.set or body.remove:
         asked = edits.read(body.set, body.remove)
-        proposal = configuring.proposed_edits(parts, caller, asked, expected=expected)
+        proposal = proposing.of_edits(parts, caller, asked, expected=expected)
     else:
-        proposal = configuring.proposed_text(parts, caller, text_of(body), source=body.source)
-    found = configuring.outlook_of(parts, caller, proposal)
+        proposal = proposing.of_text(parts, caller, text_of(body), source=body.source)
+    found = proposing.outlook_of(parts, caller, proposal)
     return previews.answer(proposal, found, caller)
 
 
@@ -148,7 +149,7 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
 def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> Changed:
     """Make what the caller may change as it was in an older version: for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
-    version, proposal = configuring.rollback(parts, caller, body.version, expected=expected)
+    version, proposal = storing.rollback(parts, caller, body.version, expected=expected)
     return Changed(version=version, changes=[previews.difference(each) for each in proposal.differences])
 
 

@@ -5,31 +5,26 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
-from matcher import closures, holding, job_ads, shop_window
 from optimizers import foresight
-from pilotage.service import explanations
+from pilotage.service import explanations, job_scope, queue_explanations
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Capability, Role
 from pilotage.service.models.explain import (
-    ExcludedAnswer,
     JobExplanation,
-    OfferAnswer,
     QueueExplanation,
     RankedQueue,
     RankedQueues,
-    WorkAnswer,
 )
+from pilotage.service.models.job_filter import JobIdPath
 from pilotage.service.models.submission import Submission
-from pilotage.service.routes.jobs import JobIdPath
-from pilotage.service.routes.submission import sources_of, submitter_of
+from pilotage.service.routes.submission import sources_of
+from pilotage.service.submitters import submitter_of
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
-from taskqueue import database, jobs, waiting_classes
-from taskqueue.errors import JobNotFound
+from taskqueue import database, jobs
 
 #: FastAPI reads it from the query.
 Forwarding = Annotated[
@@ -48,9 +43,7 @@ def explain_job(
 ) -> JobExplanation:
     """Say which requirements exclude which queues, what would help, and what holds the job back now."""
     with database.reading(parts.engine) as conn:
-        job = jobs.get(conn, job_id)
-        if not caller.may_read(job.vo):
-            raise JobNotFound(job_id)
+        job = job_scope.require_readable(caller, jobs.get(conn, job_id))
         config, now = parts.live.current, parts.clock()
         return explanations.of_job(conn, config, job, forwarding=forwarding, now=now)
 
@@ -60,16 +53,14 @@ def explain_job(
 def queues_of_job(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
     """List the queues that a job may run in, in the order of its `Rank`."""
     with database.reading(parts.engine) as conn:
-        job = jobs.get(conn, job_id)
-        if not caller.may_read(job.vo):
-            raise JobNotFound(job_id)
+        job = job_scope.require_readable(caller, jobs.get(conn, job_id))
         found = explanations.ranked_queues(conn, parts.live.current, job, random=Random(), now=parts.clock())
     told = [RankedQueue(queue=str(each.queue), rank=each.rank) for each in found[:limit]]
     return RankedQueues(eligible=len(found), queues=told)
 
 
 @router.post("/explain")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.READ)
 def explain_description(
     parts: PartsOf, caller: CallerOf, body: Submission, *, forwarding: Forwarding = False
 ) -> JobExplanation:
@@ -91,24 +82,4 @@ def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: s
     address = QueueAddress.parse(f"{site}/{ce}/{queue}")
     if not config.knows(address):
         raise QueueNotFound(str(address), config.suggest(str(address)))
-    with database.reading(parts.engine) as conn:
-        vos = _vos(caller, site)
-        waiting = waiting_classes.read(conn, vos)
-        now = list(closures.at_queue(conn, config, address, parts.clock(), vos=vos))
-        now += holding.pilots_at(conn, address, {each.asked.vo for each in waiting}, parts.clock())
-        asked = any(admissions.of(config, address, each.asked.vo) for each in waiting)
-        jobs = list(waiting_classes.first_jobs(conn, waiting)) if asked else []
-    found = shop_window.window(config, address, waiting, {job.job_id: job_ads.of(job) for job in jobs})
-    return QueueExplanation(
-        queue=str(address),
-        waiting={vo: WorkAnswer.of(work) for vo, work in found.waiting.items()},
-        serves={vo: WorkAnswer.of(work) for vo, work in found.served.items()},
-        reasons=[ExcludedAnswer.of(each, readable=caller.may_read(each.vo)) for each in found.excluded],
-        changes=[OfferAnswer.of(each) for each in found.offers],
-        now=now,
-    )
-
-
-def _vos(caller: Caller, site: str) -> frozenset[str] | None:
-    """The VOs whose waiting jobs count; None: all. A site's own admin sees what is asked of the site."""
-    return None if caller.looks_after(site) else caller.visible_vos
+    return queue_explanations.of_queue(parts, caller, address)

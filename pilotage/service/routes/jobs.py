@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 
-from pilotage.service import job_scope
+from pilotage.service import job_scope, job_story
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Role
-from pilotage.service.models.job_filter import MAX_ID, JobQuery, SummaryQuery
+from pilotage.service.models.job_filter import JobIdPath, JobQuery, SummaryQuery
 from pilotage.service.models.jobs import (
     AttemptAnswer,
     JobAnswer,
@@ -19,11 +19,9 @@ from pilotage.service.models.jobs import (
     JobSummaryRow,
     LogLine,
 )
-from taskqueue import attempts, database, descriptions, job_search, job_waits, jobs, log
+from taskqueue import database, job_search, jobs, log
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
-
-JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
 @router.get("")
@@ -61,16 +59,12 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
 def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     """Show a job with its description and its latest attempt."""
     with database.reading(parts.engine) as conn:
-        job = job_scope.require(caller, jobs.get(conn, job_id))
-        description = descriptions.of_job(conn, job_id)
-        attempt = attempts.latest(conn, job_id)
-        entries = log.of_job(conn, job_id)
-        waited = job_waits.running_total(conn, job, entries, now=parts.clock())
+        story = job_story.read(conn, caller, job_id, now=parts.clock())
     return JobDetails(
-        **JobAnswer.of(job).model_dump(),
-        description=dict(description.body),
-        attempt=AttemptAnswer.model_validate(attempt) if attempt else None,
-        waited=waited,
+        **JobAnswer.of(story.job).model_dump(),
+        description=dict(story.description.body),
+        attempt=AttemptAnswer.model_validate(story.latest) if story.latest else None,
+        waited=dict(story.waited),
     )
 
 

@@ -69,6 +69,8 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
         exit_code=body.exit_code,
         minor_status=body.minor_status,
         application_status=body.application_status,
+        cpu_seconds=body.cpu_seconds,
+        cpu_power=body.cpu_power,
     )
 
     def report(conn: Connection, _attempt: Attempt) -> dict[str, Any]:

@@ -5,20 +5,19 @@ from typing import Any
 import anyio.to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
-from sqlalchemy import Connection
 
-from pilotage.service import archives, job_scope, lease_scope
+from pilotage.service import archives, job_output, lease_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Caller, Role
+from pilotage.service.models.job_filter import JobIdPath
 from pilotage.service.models.leases import OutputStored
 from pilotage.service.parts import Parts
-from pilotage.service.routes.jobs import JobIdPath
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.sandboxes import TAR
-from taskqueue import attempts, blobs, database, descriptions, handover, jobs
+from taskqueue import attempts, blobs, database, descriptions, handover
 from taskqueue.blob_store import Staged
-from taskqueue.errors import BlobNotFound, StaleLease
+from taskqueue.errors import StaleLease
 
 router = APIRouter(tags=["leases"], route_class=ApiRoute)
 
@@ -35,7 +34,7 @@ def fetch_sandbox(parts: PartsOf, caller: CallerOf, lease: LeasePath) -> Streami
         attempt = lease_scope.require(conn, caller, lease)
         attempts.refuse_closed(attempt)
         digest = descriptions.of_job(conn, attempt.job_id).sandbox
-        return _archive(parts, conn, digest, vo=attempt.vo, name=f"sandbox-{attempt.job_id}.tar")
+        return archives.answer(parts.blobs, conn, digest, vo=attempt.vo, name=f"sandbox-{attempt.job_id}.tar")
 
 
 @router.put("/leases/{lease}/output", openapi_extra=TAR)
@@ -54,18 +53,7 @@ async def deliver_output(
 @allow(Role.USER, Role.VO_ADMIN)
 def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> StreamingResponse:
     """Fetch the output archive of a job's latest attempt; 404 if there is none."""
-    with database.reading(parts.engine) as conn:
-        job = job_scope.require(caller, jobs.get(conn, job_id))
-        attempt = attempts.latest(conn, job_id)
-        digest = attempt.output if attempt else None
-        return _archive(parts, conn, digest, vo=job.vo, name=f"output-{job_id}.tar")
-
-
-def _archive(parts: Parts, conn: Connection, digest: str | None, *, vo: str, name: str) -> StreamingResponse:
-    if digest is None:
-        raise BlobNotFound(name)
-    size = blobs.size(conn, digest, vo=vo)
-    return archives.send(parts.blobs.open(digest), size=size, name=name)
+    return job_output.send(parts, caller, job_id)
 
 
 def _require_open(parts: Parts, caller: Caller, lease: str) -> None:

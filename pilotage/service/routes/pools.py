@@ -6,15 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import Connection
 
+from pilotage.service import pool_scope
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller
 from pilotage.service.models.pools import PoolAnswer, PoolPage, PoolQuery
 from requirements import canonical
 from requirements.record import Record
-from requirements.values import Value, fold
+from requirements.values import Value
 from taskqueue import database, pool_usage, pools
-from taskqueue.errors import PoolNotFound
 from taskqueue.pools import Pool
 
 router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
@@ -25,7 +24,7 @@ router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
 def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Query()]) -> PoolPage:
     """List the pools of the caller's VOs."""
     with database.reading(parts.engine) as conn:
-        found = pools.find(conn, vos=_vos(caller, query.vo), limit=query.enough, after=query.after)
+        found = pools.find(conn, vos=pool_scope.vos(caller, query.vo), limit=query.enough, after=query.after)
         page, last = query.cut(found)
         answers = _answers(conn, page)
     return PoolPage(pools=answers, next=last.pool_id if last else None)
@@ -36,9 +35,7 @@ def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Que
 def show(parts: PartsOf, caller: CallerOf, pool_id: Annotated[str, Path(max_length=64)]) -> PoolAnswer:
     """Show one pool."""
     with database.reading(parts.engine) as conn:
-        pool = pools.get(conn, pool_id)
-        if not caller.may_read(pool.vo):
-            raise PoolNotFound(pool_id)
+        pool = pool_scope.require(caller, pools.get(conn, pool_id))
         return _answers(conn, [pool])[0]
 
 
@@ -66,10 +63,3 @@ def _answers(conn: Connection, found: Sequence[Pool]) -> list[PoolAnswer]:
 def _requirements(pool: Pool) -> dict[str, Value] | str:
     asked = canonical.from_json(pool.original)
     return dict(asked.values) if isinstance(asked, Record) else asked.text
-
-
-def _vos(caller: Caller, named: str | None) -> frozenset[str] | None:
-    asked = None if named is None else frozenset({fold(named)})
-    if caller.visible_vos is None or asked is None:
-        return asked if caller.visible_vos is None else caller.visible_vos
-    return asked & caller.visible_vos

@@ -9,7 +9,7 @@ from cs_config.operations import operations
 from pilotage.service import archives
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.models.sandboxes import Stored
 from pilotage.service.parts import Parts
 from requirements.errors import InvalidRequest
@@ -29,7 +29,7 @@ TAR: dict[str, Any] = {
 
 
 @router.post("", openapi_extra=TAR)
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
 async def store(
     parts: PartsOf, caller: CallerOf, request: Request, vo: Annotated[str | None, Query()] = None
 ) -> Stored:

@@ -5,12 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 
 from optimizers import submission
-from optimizers.submission import Source, Submitter
+from optimizers.submission import Source
 from pilotage.service import strict_json
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Capability, Role
 from pilotage.service.models.submission import Submission, Submitted
+from pilotage.service.submitters import submitter_of
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 
@@ -20,7 +21,7 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 
 
 @router.post("", status_code=201)
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
 def submit(
     parts: PartsOf, caller: CallerOf, body: Submission, idempotency_key: IdempotencyKey = None
 ) -> Submitted:
@@ -50,14 +51,3 @@ def sources_of(body: Submission) -> list[Source]:
     if len(given) != 1:
         raise InvalidRequest([Problem(path="body", message="needs exactly one of jdl, jdls and jobs")])
     return list(given[0])
-
-
-def submitter_of(caller: Caller) -> Submitter:
-    """Who submits, as the token says."""
-    return Submitter(
-        subject=caller.subject,
-        vo=caller.vo or "",
-        owner=caller.user or caller.role.value,
-        owner_group=caller.group,
-        operator=caller.is_operator,
-    )

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from fastapi import APIRouter, Response
 
-from pilotage.service import audit
+from pilotage.service import access, audit
 from pilotage.service.access import allow
 from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, TokenOf, takes_at_most
 from pilotage.service.callers import Caller, Role
@@ -63,5 +63,5 @@ def _token_id(parts: Parts, body: Revocation) -> str:
     if (body.token is None) == (body.jti is None):
         raise InvalidRequest([Problem(path="body", message="needs exactly one of token and jti")])
     if body.token is not None:
-        return parts.tokens.verify(body.token, now=parts.clock()).token_id
+        return access.verify(body.token, parts).token_id
     return str(body.jti)

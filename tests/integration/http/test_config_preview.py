@@ -104,6 +104,24 @@ def test_a_parameter_that_no_job_asks_for_or_every_job_misses_is_told(service: S
     assert preview(service.operator(), right)["in_vain"] == []
 
 
+def test_what_is_probably_not_meant_so_is_told_before_it_is_done(service: Service, cms):
+    change = {f"{CE}/Queues/long/VOs/cms/MaxRAMMb": 32000}
+    [warning] = preview(cms, change)["warnings"]
+    assert warning["path"] == f"{CE}/Queues/long/VOs/cms/MaxRAMMb"
+    assert warning["suggestion"] == "MaxRAM"
+    assert edit(cms, change) == 200
+    assert preview(cms, {f"{CE}/Queues/long/VOs/cms/MaxRAM": 1})["warnings"] == []  # it was there before
+    dune = service.as_role("vo_admin", vo="dune")
+    assert edit(service.operator(), {f"{CE}/VOs/cms/NumberOfProcessorsX2": 1}) == 200
+    assert "cms" not in str(preview(dune, {"Operations/dune/JobScheduling/MaxRescheduling": 2}))
+
+
+def edit(client, values: dict[str, Any]) -> int:
+    version = client.get("/api/v1/config").json()["version"]
+    headers = {"If-Match": str(version)}
+    return client.patch("/api/v1/config", json={"set": values}, headers=headers).status_code
+
+
 def test_a_vo_admin_learns_nothing_of_other_vos(service: Service, cms):
     submit(service, "dune", {"Memory": 6000})
     found = preview(cms, {f"{SITE}/VOs/cms/MaxRAM": 1})

@@ -28,6 +28,8 @@ TOKENS = {
 ROUTES = [
     ("POST", "/jobs", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
     ("GET", "/jobs", None, {"user", "vo_admin"}),
+    ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),
+    ("GET", "/accounting.csv", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/jobs/summary", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
@@ -56,6 +58,8 @@ ROUTES = [
         None,
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
     ),
+    ("POST", f"/resources/queues/{QUEUE}/drain", {"message": ""}, {"site_admin"}),
+    ("POST", f"/resources/queues/{QUEUE}/resume", {"message": ""}, {"site_admin"}),
     ("GET", "/pools", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("GET", "/pools/0", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     (
@@ -116,6 +120,7 @@ ROUTES = [
     # Whoever shows no good secret is nobody, whatever its role: 401.
     ("POST", "/pilots/nope/token", {"request_id": str(uuid4())}, set(TOKENS)),
     ("POST", "/tokens/renew", None, {"gateway", "pilot"}),
+    ("POST", "/login-links", {}, {"user", "vo_admin", "site_admin"}),
     ("POST", "/tokens/revoke", {"jti": "x"}, set()),
 ]
 
@@ -175,6 +180,14 @@ def check_401(answer) -> None:
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert answer.json()["error"]["code"] == "not_authenticated"
+
+
+def test_the_keys_that_verify_tokens_are_open_to_all(service: Service):
+    answer = service.client().get("/.well-known/jwks.json")
+    assert answer.status_code == 200
+    [key] = answer.json()["keys"]
+    assert key["kid"] == service.parts.tokens.keys.signing.key_id
+    assert "d" not in key
 
 
 def test_an_expired_token_is_401(service: Service):

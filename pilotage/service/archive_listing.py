@@ -1,0 +1,107 @@
+"""What is in an archive, looked at without unpacking it.
+
+Whoever made it may be hostile: a few kilobytes may unpack to gigabytes, of contents or of headers, and names
+may say anything. So it is read once, in order, and no further than so many bytes after unpacking.
+"""
+
+import gzip
+import io
+import tarfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+#: Bytes after unpacking that are looked at.
+MOST_BYTES = 32 << 20
+#: Files, directories and links that are looked at.
+MOST_MEMBERS = 1000
+#: Bytes of a file that are shown, and of how many files.
+HEAD = 8 << 10
+MOST_HEADS = 20
+#: Characters of a name.
+_NAME = 500
+_GZIP = b"\x1f\x8b"
+#: What `tarfile` and the decompressor raise on bad input.
+_BAD = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A file of an archive."""
+
+    name: str
+    size: int  #: bytes
+    head: str | None  #: how its text begins; None: it is no text, or it was not looked at
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the head is all of it."""
+        return self.head is not None and self.size <= HEAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The files of an archive."""
+
+    members: Sequence[Member]
+    trouble: str | None  #: why there may be more than these; None: these are all
+
+
+class _Bounded(io.RawIOBase):
+    """So many bytes of a stream; who reads on is told that it is over."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._stream, self._left = stream, limit
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._left:
+            raise _TooMuch
+        found = self._stream.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(found)
+        return found
+
+
+class _TooMuch(Exception):
+    """As many bytes were looked at as may be."""
+
+
+def read(archive: BinaryIO) -> Listing:
+    """List a tar archive, compressed by gzip or not."""
+    members: list[Member] = []
+    try:
+        trouble = _collect(_Bounded(_plain(archive), MOST_BYTES), members)
+    except _TooMuch:
+        trouble = f"only its first {MOST_BYTES >> 20} MB were looked at"
+    except _BAD as error:
+        trouble = f"it cannot be read to its end: {error}"
+    return Listing(members=members, trouble=trouble)
+
+
+def _plain(archive: BinaryIO) -> BinaryIO:
+    start = archive.read(len(_GZIP))
+    archive.seek(0)
+    return gzip.GzipFile(fileobj=archive) if start == _GZIP else archive  # type: ignore[return-value]
+
+
+def _collect(stream: _Bounded, members: list[Member]) -> str | None:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for looked, member in enumerate(archive):
+            if looked == MOST_MEMBERS:
+                return f"only its first {MOST_MEMBERS} entries were looked at"
+            if member.isfile():
+                head = _head(archive, member) if len(members) < MOST_HEADS else None
+                members.append(Member(name=member.name[:_NAME], size=member.size, head=head))
+    return None
+
+
+def _head(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
+    content = archive.extractfile(member)
+    start = b"" if content is None else content.read(HEAD)
+    if b"\0" in start:
+        return None
+    try:
+        return start.decode()
+    except UnicodeDecodeError as error:
+        # The end may be in the middle of a character.
+        return start[: error.start].decode() if error.start > len(start) - 4 and len(start) == HEAD else None

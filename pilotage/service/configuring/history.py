@@ -1,0 +1,97 @@
+"""The versions of the configuration as somebody may see them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cs_config import differences, versions, visible
+from cs_config.configuration import Configuration
+from cs_config.differences import Difference
+from cs_config.rights import Rights
+from cs_config.versions import Version
+from pilotage.service.callers import Caller
+from pilotage.service.configuring import in_force, rights
+from pilotage.service.parts import Parts
+from requirements.values import fold
+from taskqueue import database
+
+#: Versions that are looked through for one answer.
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A version, and the paths of it that are shown."""
+
+    version: Version
+    paths: list[str] | None  #: None: it cannot be told any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two versions side by side."""
+
+    after: int
+    differences: tuple[Difference, ...]
+
+
+def read(parts: Parts, caller: Caller, *, limit: int, path: str = "") -> list[Entry]:
+    """The latest versions that changed what the caller may see, at or around a path; the newest first.
+
+    What others wrote of a version that changed more than that is left out.
+    """
+    allowed = rights.of(caller)
+    current = in_force.readable(parts)
+    names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
+    found: list[Entry] = []
+    with database.reading(parts.engine) as conn:
+        about = versions.history(conn, limit if allowed.everything and not names else _MOST)
+        changes = versions.changes_downwards(conn, about[0].version if about else 0)
+        for version, (_, changed) in zip(about, changes, strict=False):
+            entry = _shown(current, allowed, version, changed, names)
+            if entry is not None:
+                found.append(entry)
+            if len(found) == limit:
+                break
+    return found
+
+
+def _shown(
+    config: Configuration,
+    allowed: Rights,
+    version: Version,
+    changed: Sequence[str] | None,
+    names: tuple[str, ...],
+) -> Entry | None:
+    if changed is None:
+        return Entry(version=version, paths=None) if allowed.everything and not names else None
+    paths = [each for each in changed if allowed.sees_path(config, tuple(each.split("/")))]
+    if names:
+        paths = [each for each in paths if concerns(each, names)]
+    if not paths and (names or not allowed.everything):
+        return None
+    hidden = len(paths) < len(changed) and not allowed.everything
+    return Entry(version=replace(version, message="") if hidden else version, paths=paths)
+
+
+def concerns(path: str, names: tuple[str, ...]) -> bool:
+    """Whether a path that changed holds what stands at `names`, or is within it; letters in any case."""
+    changed = tuple(map(fold, path.split("/")))
+    asked = tuple(map(fold, names))
+    shorter = min(len(changed), len(asked))
+    return changed[:shorter] == asked[:shorter]
+
+
+def between(parts: Parts, caller: Caller, *, before: int, after: int | None) -> Comparison:
+    """What differs between two versions; None: the newest.
+
+    Raises:
+        VersionNotFound: There is no such version.
+        ConfigError: One cannot be read by this release.
+    """
+    allowed = rights.of(caller)
+    current = in_force.newest(parts)
+    with database.reading(parts.engine) as conn:
+        old = current if before == current.version else versions.load(conn, before)
+        new = current if after in (None, current.version) else versions.load(conn, after)
+    found = differences.between(visible.tree(old, allowed), visible.tree(new, allowed))
+    return Comparison(after=new.version, differences=found)

@@ -1,0 +1,107 @@
+"""An outlook as it is answered: the first of everything, and of other VOs only the numbers."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from cs_config.differences import Difference
+from cs_config.proposals import Proposal
+from cs_config.rights import Rights
+from matcher.preview.outlook import Outlook
+from matcher.preview.shifts import ClassShift, PoolShift
+from pilotage.service.callers import Caller
+from pilotage.service.configuring import rights
+from pilotage.service.models.config import DifferenceAnswer
+from pilotage.service.models.preview import (
+    ClassPreview,
+    ClosedPreview,
+    GoingPreview,
+    PoolPreview,
+    PreviewAnswer,
+    VainPreview,
+    VoPreview,
+    WarningPreview,
+)
+from requirements.problem import Problem
+
+#: Entries of a list that are told.
+_TOLD: Final = 100
+#: Queues of one entry that are named.
+_NAMED: Final = 10
+
+
+def answer(proposal: Proposal, outlook: Outlook, caller: Caller) -> PreviewAnswer:
+    """What somebody is told of an outlook."""
+    return PreviewAnswer(
+        version=proposal.before.version,
+        changes=[difference(each) for each in proposal.differences[:_TOLD]],
+        warnings=list(_warnings(proposal, caller))[:_TOLD],
+        totals=dict(outlook.totals),
+        new_queues=_named(outlook.new, _TOLD),
+        removed_queues=_named(outlook.removed, _TOLD),
+        jobs={vo: VoPreview(**asdict(each)) for vo, each in outlook.jobs.items()},
+        classes=list(_classes(outlook, caller))[:_TOLD],
+        pools=[_pool(each) for each in outlook.pools if caller.may_read(each.vo)][:_TOLD],
+        running=[
+            GoingPreview(queue=str(each.queue), vo=each.vo, why=each.why, jobs=each.jobs, pilots=each.pilots)
+            for each in outlook.going[:_TOLD]
+        ],
+        closed=[ClosedPreview(scope=each.scope, why=each.text) for each in outlook.bites[:_TOLD]],
+        in_vain=[
+            VainPreview(vo=vo, name=each.name, queues=each.queues, jobs=each.jobs)
+            for vo, these in outlook.vain.items()
+            for each in these[:_TOLD]
+        ],
+    )
+
+
+def difference(found: Difference) -> DifferenceAnswer:
+    """A difference; a side that has nothing is left unset."""
+    said: dict[str, Any] = found.as_json()
+    return DifferenceAnswer(**said)
+
+
+def _warnings(proposal: Proposal, caller: Caller) -> Iterator[WarningPreview]:
+    for each in seen(proposal.warnings, proposal.after, rights.of(caller)):
+        yield WarningPreview(path=each.path, message=each.message, suggestion=each.suggestion, line=each.line)
+
+
+def seen(problems: Iterable[Problem], config: Configuration, allowed: Rights) -> Iterator[Problem]:
+    """Those of the problems that are about what somebody may see."""
+    return (each for each in problems if allowed.sees_path(config, tuple(each.path.split("/"))))
+
+
+def _classes(outlook: Outlook, caller: Caller) -> Iterator[ClassPreview]:
+    for each in outlook.classes:
+        if each.stuck or each.freed:
+            yield _class(each, readable=caller.may_read(each.waiting.asked.vo))
+
+
+def _class(found: ClassShift, *, readable: bool) -> ClassPreview:
+    queues = found.shift.lost if found.stuck else found.shift.gained
+    return ClassPreview(
+        vo=found.waiting.asked.vo,
+        jobs=found.waiting.jobs,
+        example_job=found.waiting.first_job if readable else None,
+        becomes="stuck" if found.stuck else "freed",
+        queues=_named(queues, _NAMED),
+    )
+
+
+def _pool(found: PoolShift) -> PoolPreview:
+    return PoolPreview(
+        pool=found.pool_id,
+        vo=found.vo,
+        waiting=found.waiting,
+        gains=len(found.shift.gained),
+        gained=_named(found.shift.gained, _NAMED),
+        loses=len(found.shift.lost),
+        lost=_named(found.shift.lost, _NAMED),
+        without_queue=not found.shift.has,
+    )
+
+
+def _named(queues: Collection[QueueAddress], most: int) -> list[str]:
+    return [str(each) for each in sorted(queues)[:most]]

@@ -1,0 +1,20 @@
+"""Who somebody is to the configuration."""
+
+from cs_config.rights import Rights
+from pilotage.service.callers import Caller, Role
+
+
+def of(caller: Caller) -> Rights:
+    """What somebody may do with the configuration."""
+    if caller.is_operator:
+        return Rights(everything=True)
+    return Rights(
+        sees=caller.vos,
+        vos=caller.vos if caller.role is Role.VO_ADMIN else frozenset(),
+        sites=caller.sites if caller.role is Role.SITE_ADMIN else frozenset(),
+    )
+
+
+def author(caller: Caller) -> str:
+    """Under which name the history has somebody's versions."""
+    return caller.user or caller.subject

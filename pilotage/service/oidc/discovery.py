@@ -1,0 +1,127 @@
+"""What an issuer publishes of itself: its endpoints and its keys, fetched over HTTP."""
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx
+
+from pilotage.service.oidc.issuer import Issuer
+from requirements.errors import PilotageError
+
+#: Seconds for one request; a person or a program waits.
+TIMEOUT = 5.0
+#: Bytes of a document.
+_LONGEST = 1 << 20
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_WELL_KNOWN = "/.well-known/openid-configuration"
+
+
+class IssuerAway(PilotageError):
+    """An issuer does not answer, or not what it should."""
+
+    code = "issuer_away"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What an issuer says of itself."""
+
+    keys: tuple[Mapping[str, object], ...]  #: JWKs, as they came
+    endpoints: Mapping[str, str]  #: addresses by their name in the metadata (`token_endpoint` …)
+
+
+def client(issuer: Issuer) -> httpx.Client:
+    """What speaks with the issuer; it follows no redirection, and tells nobody else what it sends."""
+    if issuer.authorities is None:
+        return httpx.Client(timeout=TIMEOUT)
+    context = ssl.create_default_context(cafile=str(issuer.authorities))
+    return httpx.Client(timeout=TIMEOUT, verify=context)
+
+
+def fetch(issuer: Issuer) -> Published:
+    """Ask the issuer for its endpoints and keys.
+
+    Source: OpenID Connect Discovery 1.0.
+
+    Raises:
+        IssuerAway: It does not answer, or what it says does not fit.
+    """
+    with client(issuer) as http:
+        metadata = get(http, issuer, issuer.url.rstrip("/") + _WELL_KNOWN)
+        if not issuer.is_named(metadata.get("issuer")):
+            raise IssuerAway(
+                f"{issuer.url} calls itself {metadata.get('issuer')!r:.200}: say so in the settings"
+            )
+        endpoints = {name: value for name, value in metadata.items() if isinstance(value, str)}
+        keys = get(http, issuer, endpoint(issuer, endpoints, "jwks_uri")).get("keys")
+    if not isinstance(keys, list) or not keys:
+        raise IssuerAway(f"{issuer.url} publishes no keys")
+    return Published(keys=tuple(key for key in keys if isinstance(key, dict)), endpoints=endpoints)
+
+
+def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
+    """An address that the issuer gave.
+
+    Raises:
+        IssuerAway: It gave none, or one that everybody on the way can read or change.
+    """
+    url = endpoints.get(name)
+    if url is None:
+        raise IssuerAway(f"{issuer.url} does not say its {name}")
+    if not is_safe(url):
+        raise IssuerAway(f"{issuer.url} has {url!r:.200} as {name}, which is not https")
+    return url
+
+
+def is_safe(url: str) -> bool:
+    """Whether nobody on the way can change what is said there."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+
+
+def get(http: httpx.Client, issuer: Issuer, url: str, token: str | None = None) -> dict[str, object]:
+    """A JSON document of the issuer.
+
+    Raises:
+        IssuerAway: There is none.
+    """
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    return read(http, issuer, http.build_request("GET", url, headers=headers))
+
+
+def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str, object]:
+    """The answer of the issuer, a JSON object.
+
+    Raises:
+        IssuerAway: There is none; the message says nothing of what was sent.
+    """
+    where = f"{issuer.url}: {urlsplit(str(request.url)).path}"
+    try:
+        answer = http.send(request, stream=True)
+        try:
+            body = _body(answer)
+        finally:
+            answer.close()
+    except httpx.HTTPError as error:
+        raise IssuerAway(f"{where} does not answer: {type(error).__name__}") from None
+    if answer.status_code != httpx.codes.OK:
+        raise IssuerAway(f"{where} answers {answer.status_code}")
+    try:
+        content = json.loads(body)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise IssuerAway(f"{where} answers something that is no JSON object")
+    return content
+
+
+def _body(answer: httpx.Response) -> bytes:
+    body = b""
+    for piece in answer.iter_bytes():
+        body += piece
+        if len(body) > _LONGEST:
+            raise httpx.DecodingError("too long")
+    return body

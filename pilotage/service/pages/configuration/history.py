@@ -1,0 +1,100 @@
+"""The versions: who changed what, what differs, and going back."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query
+from fastapi.responses import RedirectResponse, Response
+
+from cs_config.errors import VersionConflict
+from matcher.preview import guards
+from pilotage.service import errors
+from pilotage.service.access import allow
+from pilotage.service.callers import Role
+from pilotage.service.configuring import history, in_force, previews, proposing, storing
+from pilotage.service.pages.configuration import view
+from pilotage.service.pages.configuration.outcome import Outcome, write_down
+from pilotage.service.pages.page import Page
+from pilotage.service.pages.page_route import PageOf, PageRoute
+from requirements.errors import PilotageError
+from requirements.problem import Problem
+
+router = APIRouter(prefix="/configuration", route_class=PageRoute)
+
+_Version = Annotated[int, Query(ge=1, le=2**31 - 1)]
+
+
+@router.get("/history")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def versions(
+    page: PageOf,
+    path: Annotated[str, Query(max_length=2000)] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> Response:
+    """The latest versions that changed what this person may see."""
+    entries = history.read(page.parts, page.caller, limit=limit + 1, path=path)
+    current = in_force.readable(page.parts).version
+    return page.render(
+        "configuration/history.html",
+        entries=entries[:limit],
+        has_more=len(entries) > limit,
+        limit=limit,
+        path=path,
+        version=current,
+    )
+
+
+@router.get("/diff")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def diff(
+    page: PageOf,
+    before: Annotated[_Version, Query(alias="from")],
+    after: Annotated[_Version | None, Query(alias="to")] = None,
+) -> Response:
+    """What differs between two versions."""
+    found = history.between(page.parts, page.caller, before=before, after=after)
+    return page.render(
+        "configuration/diff.html", before=before, after=found.after, changes=view.changes(found.differences)
+    )
+
+
+@router.get("/rollback")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def look_back(page: PageOf, version: _Version) -> Response:
+    """What going back to a version would do; nothing is changed."""
+    return _shown(page, version, guard="")
+
+
+@router.post("/rollback")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+def go_back(
+    page: PageOf,
+    version: Annotated[int, Form(ge=1, le=2**31 - 1)],
+    expected: Annotated[int, Form(ge=0, le=2**31 - 1)],
+    guard: Annotated[str, Form(max_length=2000)] = "",
+) -> Response:
+    """Make what this person may change as it was in a version."""
+    try:
+        conditions = guards.read(filter(None, map(str.strip, guard.split(","))))
+        number, _ = storing.rollback(page.parts, page.caller, version, expected=expected, guards=conditions)
+    except (VersionConflict, guards.GuardFailed) as error:
+        write_down(page, error)
+        return _shown(page, version, guard=guard, error=error)
+    return RedirectResponse(f"/configuration/diff?from={expected}&to={number}", 303)
+
+
+def _shown(page: Page, version: int, *, guard: str, error: PilotageError | None = None) -> Response:
+    proposal = proposing.back_to(page.parts, page.caller, version, expected=None)
+    found = proposing.outlook_of(page.parts, page.caller, proposal)
+    outcome = Outcome(
+        changes=view.changes(proposal.differences),
+        preview=previews.answer(proposal, found, page.caller),
+        problems=() if error is None else (Problem(path="", message=str(error)),),
+    )
+    return page.render(
+        "configuration/rollback.html",
+        status=200 if error is None else errors.status_of(error),
+        version=version,
+        current=proposal.before.version,
+        guard=guard,
+        outcome=outcome,
+    )

@@ -1,0 +1,110 @@
+"""The explanation of a job as a picture: what each requirement does to the queues, as parts of a bar."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilotage.service.models.explain import ChangeAnswer, JobExplanation, ReasonAnswer
+
+#: Of a job that is not in the hands of a pilot, and has not ended.
+_STILL_TO_GO = frozenset(
+    {None, "Submitting", "Received", "Checking", "Scouting", "Staging", "Waiting", "Rescheduled"}
+)
+#: What keeps queues away whatever the job says; their queues are not among those that the VO may use.
+_RIGHTS = frozenset({"VO", "Enabled"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """Parts of all queues, in percent."""
+
+    alone: float  #: fail this and nothing else
+    excluded: float  #: fail this and something else
+    left: float  #: pass it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One requirement against the queues."""
+
+    reason: ReasonAnswer
+    bar: Bar
+    passes: int  #: queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Help:
+    """A change that makes queues eligible."""
+
+    change: ChangeAnswer
+    eligible: float  #: queues that are so already, in percent of all
+    gained: float  #: by it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """An explanation with what is drawn of it."""
+
+    found: JobExplanation
+    verdict: str
+    tone: str  #: good, warn, bad
+    eligible: float  #: percent of the queues that the VO may use
+    rows: Sequence[Row]  #: requirements that exclude queues of those that the VO may use
+    rights: Sequence[ReasonAnswer]  #: queues that would do, but are closed to the VO
+    helps: Sequence[Help]
+
+    @property
+    def is_to_go(self) -> bool:
+        """Whether it still looks for a queue."""
+        return self.found.status in _STILL_TO_GO
+
+
+def of(found: JobExplanation) -> Explained:
+    """What is drawn."""
+    all_queues = found.candidate_queues
+    verdict, tone = _verdict(found)
+    return Explained(
+        found=found,
+        verdict=verdict,
+        tone=tone,
+        eligible=_percent(found.eligible_queues, all_queues),
+        rows=[_row(each, all_queues) for each in found.reasons if each.requirement not in _RIGHTS],
+        rights=[each for each in found.reasons if each.requirement in _RIGHTS],
+        helps=[_help(each, found) for each in found.changes],
+    )
+
+
+def _verdict(found: JobExplanation) -> tuple[str, str]:
+    eligible, candidates = found.eligible_queues, found.candidate_queues
+    if found.status not in _STILL_TO_GO:
+        return f"It is {found.status}: it does not wait any more.", "good"
+    if not candidates:
+        return "There is no queue that its VO may use.", "bad"
+    if not eligible:
+        return f"No queue fits: each of the {candidates:,} that its VO may use lacks something.", "bad"
+    fits = "fits" if eligible == 1 else "fit"
+    return f"{eligible:,} of the {candidates:,} queues that its VO may use {fits}.", "good"
+
+
+def _row(reason: ReasonAnswer, queues: int) -> Row:
+    both = reason.excluded - reason.only_this
+    return Row(
+        reason=reason,
+        bar=Bar(
+            alone=_percent(reason.only_this, queues),
+            excluded=_percent(both, queues),
+            left=_percent(queues - reason.excluded, queues),
+        ),
+        passes=max(0, queues - reason.excluded),
+    )
+
+
+def _help(change: ChangeAnswer, found: JobExplanation) -> Help:
+    return Help(
+        change=change,
+        eligible=_percent(found.eligible_queues, found.candidate_queues),
+        gained=_percent(change.gains, found.candidate_queues),
+    )
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(min(100.0, max(0.0, 100 * part / whole)), 2) if whole else 0.0

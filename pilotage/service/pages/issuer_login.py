@@ -1,0 +1,156 @@
+"""Signing in with an issuer: there, back, and as which of one's roles."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from pilotage.service import access, audit, caller_claims, sealed
+from pilotage.service.callers import Caller
+from pilotage.service.oidc import code_flow, roles
+from pilotage.service.oidc.code_flow import Answer, Attempt
+from pilotage.service.oidc.issuers import TrustedIssuer
+from pilotage.service.pages import sessions, templating
+from pilotage.service.pages.page_route import OpenRoute, PartsOf
+from pilotage.service.parts import Parts
+from pilotage.service.refusals import NotAuthenticated, NotHere
+from requirements.errors import PilotageError
+
+router = APIRouter(prefix="/login", route_class=OpenRoute)
+
+_CALLBACK = "/login/callback"
+_ACTION = "login"
+#: How long one may take at the issuer, and to choose a role.
+_LIFE = timedelta(minutes=15)
+#: Roles that one may choose among; they have to fit into a cookie.
+_MOST = 12
+
+NextPage = Annotated[str, Query(alias="next", max_length=1000)]
+Code = Annotated[str | None, Query(max_length=4096)]
+Word = Annotated[str | None, Query(max_length=1024)]
+
+
+@router.get("/issuers/{name}")
+def begin(
+    request: Request, parts: PartsOf, name: Annotated[str, Path(max_length=255)], next_page: NextPage = "/"
+) -> Response:
+    """Send the browser to the issuer, with what proves later that it was this browser."""
+    attempt, address = code_flow.begin(_issuer(parts, name), _redirect_uri(request))
+    answer = RedirectResponse(address, 303, headers={"Cache-Control": "no-store"})
+    _keep(request, parts, answer, "attempt", {**asdict(attempt), "next": sessions.local(next_page)})
+    return answer
+
+
+@router.get("/callback")
+def come_back(
+    request: Request,
+    parts: PartsOf,
+    *,
+    state: Word = None,
+    code: Code = None,
+    iss: Word = None,
+    error: Word = None,
+) -> Response:
+    """Where the issuer sends the browser: whoever began here and has one role is signed in."""
+    try:
+        trusted, kept, claims = _claims(request, parts, state=state, code=code, iss=iss, error=error)
+        callers = _callers(trusted, claims)
+    except PilotageError as refused:
+        audit.unproven(_ACTION, address=access.address(request), reason=str(refused))
+        raise
+    if len(callers) == 1:
+        return _signed_in(request, parts, callers[0], next_page=str(kept["next"]))
+    answer = _choice(callers)
+    content = {"callers": [caller_claims.of(caller) for caller in callers], "next": kept["next"]}
+    _keep(request, parts, answer, "choice", content)
+    return answer
+
+
+@router.post("/role")
+def choose(request: Request, parts: PartsOf, choice: Annotated[int, Form(ge=0, lt=_MOST)]) -> Response:
+    """Sign in as one of the roles that the issuer's groups give."""
+    kept = _kept(request, parts, "choice")
+    callers = kept["callers"]
+    if not isinstance(callers, list) or choice >= len(callers):
+        raise NotAuthenticated("this is none of the roles that were offered: begin again")
+    return _signed_in(request, parts, caller_claims.read(callers[choice]), next_page=str(kept["next"]))
+
+
+def _claims(
+    request: Request, parts: Parts, *, state: str | None, code: str | None, iss: str | None, error: str | None
+) -> tuple[TrustedIssuer, Mapping[str, object], dict[str, object]]:
+    kept = _kept(request, parts, "attempt")
+    attempt = Attempt(**{name: str(value) for name, value in kept.items() if name != "next"})
+    trusted = _issuer(parts, attempt.issuer)
+    if error is not None or code is None or state is None:
+        raise NotAuthenticated(
+            f"{trusted.issuer.name} did not sign you in: {error or 'no code came back'!r:.100}"
+        )
+    answer = Answer(state=state, code=code, issuer=iss)
+    return trusted, kept, code_flow.finish(trusted, attempt, answer, now=parts.clock())
+
+
+def _callers(trusted: TrustedIssuer, claims: dict[str, object]) -> tuple[Caller, ...]:
+    """What the person may act as; scopes say what a program was given, not who somebody is."""
+    claims.pop("scope", None)
+    callers = roles.callers(trusted.issuer, claims)
+    if not callers:
+        groups = ", ".join(sorted(trusted.issuer.groups(claims))[:20]) or "none"
+        raise NotAuthenticated(
+            f"none of your groups at {trusted.issuer.name} has a role here ({groups:.500})"
+        )
+    return callers[:_MOST]
+
+
+def _choice(callers: Sequence[Caller]) -> HTMLResponse:
+    text = templating.environment().get_template("login/role.html").render(callers=callers)
+    return HTMLResponse(text, headers={"Cache-Control": "no-store"})
+
+
+def _signed_in(request: Request, parts: Parts, caller: Caller, *, next_page: str) -> Response:
+    answer = sessions.begin(request, parts, caller, next_page=next_page)
+    _forget(request, answer)
+    return answer
+
+
+def _issuer(parts: Parts, name: str) -> TrustedIssuer:
+    for trusted in parts.issuers:
+        if trusted.issuer.name == name and trusted.issuer.sign_in is not None:
+            return trusted
+    raise NotHere("nobody signs in with such an issuer here")
+
+
+def _redirect_uri(request: Request) -> str:
+    return str(request.url.replace(path=_CALLBACK, query="", fragment=""))
+
+
+def _cookie(request: Request) -> str:
+    return f"{sessions.cookie_name(request)}-sign-in"
+
+
+def _keep(
+    request: Request, parts: Parts, answer: Response, purpose: str, content: Mapping[str, object]
+) -> None:
+    text = sealed.seal(parts.tokens.keys, purpose, content, life=_LIFE, now=parts.clock())
+    answer.set_cookie(
+        _cookie(request),
+        text,
+        max_age=int(_LIFE.total_seconds()),
+        secure=sessions.is_secure(request),
+        httponly=True,
+        samesite="lax",
+    )
+
+
+def _kept(request: Request, parts: Parts, purpose: str) -> Mapping[str, object]:
+    text = request.cookies.get(_cookie(request))
+    if not text:
+        raise NotAuthenticated("no sign-in was begun in this browser: begin again")
+    return sealed.unseal(parts.tokens.keys, purpose, text, now=parts.clock())
+
+
+def _forget(request: Request, answer: Response) -> None:
+    answer.delete_cookie(_cookie(request), secure=sessions.is_secure(request), httponly=True, samesite="lax")

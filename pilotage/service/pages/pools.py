@@ -1,0 +1,109 @@
+"""Pools: what jobs require, and which queues that leads to."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import HTMLResponse
+from pydantic import Field
+from sqlalchemy import Connection
+
+from cs_config.address import QueueAddress
+from pilotage.service import pool_scope
+from pilotage.service.access import EVERY_ROLE, allow
+from pilotage.service.callers import Caller
+from pilotage.service.models.paging import Page as Paging
+from pilotage.service.pages.navigation import in_navigation
+from pilotage.service.pages.page_route import PageOf, PageRoute
+from pilotage.service.parts import Parts
+from requirements import readable
+from taskqueue import database, pool_usage, pools
+from taskqueue.pools import Pool
+
+router = APIRouter(route_class=PageRoute)
+
+#: Queues of a pool that are listed.
+_QUEUES = 2000
+
+
+class PoolsShown(Paging):
+    """Which pools the page lists."""
+
+    vo: str = Field(default="", description="Empty: of all that may be seen.")
+    after: str = Field(default="", max_length=64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A pool with what it is used for."""
+
+    pool: Pool
+    asks: Sequence[str]
+    queues: int
+    jobs: Mapping[str, int]  #: by status
+
+
+@router.get("/pools")
+@in_navigation("Pools")
+@allow(*EVERY_ROLE)
+def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLResponse:
+    """The pools of the caller's VOs, by id."""
+    vos = pool_scope.vos(page.caller, query.vo or None)
+    with database.reading(page.parts.engine) as conn:
+        found, last = query.cut(pools.find(conn, vos=vos, limit=query.enough, after=query.after))
+        rows = _rows(conn, found)
+    return page.render(
+        "pools/list.html",
+        rows=rows,
+        vos=vos_of(page.parts, page.caller),
+        query=query,
+        next=last.pool_id if last else None,
+        version=page.parts.live.current.version,
+    )
+
+
+@router.get("/pools/{pool_id}")
+@allow(*EVERY_ROLE)
+def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResponse:
+    """One pool with its queues by site, and its jobs by status."""
+    with database.reading(page.parts.engine) as conn:
+        pool = pool_scope.require(page.caller, pools.get(conn, pool_id))
+        queues = pool_usage.queues(conn, [pool_id]).get(pool_id, [])
+        jobs = pool_usage.jobs_by_status(conn, [pool_id]).get(pool_id, Counter[str]())
+    return page.render(
+        "pools/show.html",
+        pool=pool,
+        asks=readable.lines(pool.original),
+        queues=len(queues),
+        sites=_by_site(queues[:_QUEUES]),
+        left=max(0, len(queues) - _QUEUES),
+        jobs=jobs,
+        version=page.parts.live.current.version,
+    )
+
+
+def vos_of(parts: Parts, caller: Caller) -> list[str]:
+    """The VOs that a page may be narrowed to."""
+    return sorted(parts.live.current.vos if caller.visible_vos is None else caller.visible_vos)
+
+
+def _rows(conn: Connection, found: Collection[Pool]) -> list[Row]:
+    ids = [pool.pool_id for pool in found]
+    queues = pool_usage.numbers_of_queues(conn, ids)
+    jobs = pool_usage.jobs_by_status(conn, ids)
+    return [
+        Row(
+            pool=pool,
+            asks=readable.lines(pool.original),
+            queues=queues.get(pool.pool_id, 0),
+            jobs=jobs.get(pool.pool_id, {}),
+        )
+        for pool in found
+    ]
+
+
+def _by_site(queues: Sequence[QueueAddress]) -> list[tuple[str, list[QueueAddress]]]:
+    return [(site, list(there)) for site, there in groupby(queues, key=lambda queue: queue.site)]

@@ -1,0 +1,95 @@
+"""Sessions of browsers: a token of the installation in a cookie that scripts cannot read."""
+
+import hashlib
+import hmac
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from fastapi.responses import RedirectResponse, Response
+
+from pilotage.service import access, audit
+from pilotage.service.callers import Caller
+from pilotage.service.grants import Grant
+from pilotage.service.parts import Parts
+from pilotage.service.revoked import session_of
+
+#: How long one stays signed in.
+LIFE = timedelta(hours=12)
+
+_HTTP_PORT = 80
+
+
+def cookie_name(request: Request) -> str:
+    """The cookie's name: under TLS bound to the host, else to the port, which cookies alone do not know."""
+    if is_secure(request):
+        return "__Host-pilotage"
+    return f"pilotage-{request.url.port or _HTTP_PORT}"
+
+
+def is_secure(request: Request) -> bool:
+    """Whether the browser came over TLS, to us or to a proxy that we trust."""
+    return request.url.scheme == "https"
+
+
+def token_of(request: Request) -> str | None:
+    """The token of the session; None: nobody is signed in."""
+    return request.cookies.get(cookie_name(request)) or None
+
+
+def csrf_of(token: str) -> str:
+    """What a change asked for from our own page shows; it follows from the token and does not reveal it."""
+    return hmac.new(token.encode(), b"pilotage csrf", hashlib.sha256).hexdigest()
+
+
+def begin(
+    request: Request,
+    parts: Parts,
+    caller: Caller,
+    *,
+    until: datetime | None = None,
+    token_id: str | None = None,
+    next_page: str = "/",
+) -> RedirectResponse:
+    """Sign the browser in and send it to its page.
+
+    Args:
+        request: That proved who asks.
+        parts: Of the service.
+        caller: Who it is; the session may what it may.
+        until: When what proved it ends: the session lasts no longer.
+        token_id: Of the token that proved it: who revokes that ends the session.
+        next_page: Where to; another host's page is replaced by our first one.
+    """
+    now = parts.clock()
+    ttl = LIFE if until is None else min(LIFE, until - now)
+    session_id = None if token_id is None else session_of(token_id)
+    text, _ = parts.tokens.mint(Grant(caller=caller, ttl=ttl), now=now, token_id=session_id)
+    audit.done(caller, "login", address=access.address(request))
+    answer = RedirectResponse(local(next_page), 303)
+    answer.set_cookie(
+        cookie_name(request),
+        text,
+        max_age=max(0, int(ttl.total_seconds())),
+        secure=is_secure(request),
+        httponly=True,
+        samesite="lax",
+    )
+    return answer
+
+
+def end(request: Request, answer: Response) -> None:
+    """Have the browser forget its session."""
+    answer.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="lax")
+
+
+def local(address: str) -> str:
+    """The address, if it is one of our pages; else our first one."""
+    plain = address.isprintable() and "\\" not in address
+    if not plain or not address.startswith("/") or address.startswith("//"):
+        return "/"
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "/"
+    return address if not parts.scheme and not parts.netloc else "/"

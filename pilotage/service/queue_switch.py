@@ -1,0 +1,57 @@
+"""Draining a queue: it gets no more jobs, and what runs there goes on to its end."""
+
+from cs_config.address import QueueAddress
+from cs_config.configuration import Configuration
+from cs_config.differences import ABSENT
+from cs_config.edits import Edit
+from cs_config.errors import QueueNotFound
+from pilotage.service.callers import Caller
+from pilotage.service.configuring import in_force, rights, storing
+from pilotage.service.parts import Parts
+
+_ENABLED = "Enabled"
+
+
+def may_switch(caller: Caller, address: QueueAddress) -> bool:
+    """Whether draining the queue is the caller's business."""
+    return rights.of(caller).may_change(_names(address))
+
+
+def is_drained(config: Configuration, address: QueueAddress) -> bool:
+    """Whether the queue itself is switched off; its site or CE may be so besides."""
+    own = config.levels[address][-1].plain.get(_ENABLED.lower())
+    return own is not None and own.value is False
+
+
+def drain(parts: Parts, caller: Caller, address: QueueAddress, *, message: str = "") -> int:
+    """Switch a queue off for all VOs; the version in force.
+
+    Raises:
+        EditNotAllowed: It is not the caller's.
+        QueueNotFound: There is none.
+    """
+    return _set(parts, caller, address, False, message or f"drain {address}")  # noqa: FBT003
+
+
+def resume(parts: Parts, caller: Caller, address: QueueAddress, *, message: str = "") -> int:
+    """Take back what `drain` did; the version in force.
+
+    Raises:
+        EditNotAllowed: It is not the caller's.
+        QueueNotFound: There is none.
+        PathNotFound: It is not drained.
+    """
+    return _set(parts, caller, address, ABSENT, message or f"resume {address}")
+
+
+def _set(parts: Parts, caller: Caller, address: QueueAddress, value: object, message: str) -> int:
+    current = in_force.newest(parts)
+    if not current.knows(address):
+        raise QueueNotFound(str(address), current.suggest(str(address)))
+    edit = Edit(names=_names(address), value=value)
+    number, _ = storing.edit(parts, caller, [edit], message=message, expected=current.version)
+    return number
+
+
+def _names(address: QueueAddress) -> tuple[str, ...]:
+    return ("Resources", "Sites", address.site, "CEs", address.ce, "Queues", address.queue, _ENABLED)

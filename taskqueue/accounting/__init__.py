@@ -1,0 +1,1 @@
+"""What happened, summed: every change of a job's status is read once, and counted exactly once."""

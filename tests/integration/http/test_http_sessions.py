@@ -1,0 +1,167 @@
+"""Sessions of browsers, without a browser: what each request has to show."""
+
+import json
+import logging
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from pilotage.service.pages import sessions
+from pilotage.service.parts import utc_now
+from taskqueue import database, login_links
+from tests.running_service import Service
+
+
+def _link(client: httpx.Client, **wishes: str) -> str:
+    answer = client.post("/api/v1/login-links", json=wishes)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["path"]).partition("#")[2]
+
+
+def _signed_in(service: Service, link: str) -> httpx.Client:
+    browser = service.client()
+    browser.headers["Origin"] = service.url
+    answer = browser.post("/login", data={"link": link})
+    assert answer.status_code == 303, answer.text
+    return browser
+
+
+def _csrf(browser: httpx.Client) -> str:
+    return sessions.csrf_of(next(iter(browser.cookies.jar)).value or "")
+
+
+def test_a_session_may_what_the_token_may_that_asked_for_its_link(service: Service):
+    browser = _signed_in(service, _link(service.user()))
+    shown = browser.get("/").text
+    assert "ada" in shown
+    assert "operator" not in shown
+
+
+def test_only_operators_ask_for_links_for_others(service: Service):
+    wishes = {"role": "vo_admin", "vo": "cms"}
+    assert service.user().post("/api/v1/login-links", json=wishes).status_code == 403
+    browser = _signed_in(service, _link(service.operator(), **wishes))
+    assert "vo admin" in browser.get("/").text
+
+
+def test_programs_do_not_look_at_pages(service: Service):
+    wishes = {"role": "pilot", "vo": "cms"}
+    answer = service.operator().post("/api/v1/login-links", json=wishes)
+    assert answer.status_code == 403
+    assert "pilot" in answer.json()["error"]["message"]
+
+
+def test_a_link_is_good_for_five_minutes(service: Service):
+    now = utc_now()
+    with database.writing(service.engine) as conn:
+        secret, expires_at = login_links.issue(conn, "{}", now=now)
+        assert expires_at == now + timedelta(minutes=5)
+        assert login_links.take(conn, secret, now=expires_at) is None
+        assert login_links.take(conn, secret, now=expires_at - timedelta(seconds=1)) == "{}"
+        assert login_links.take(conn, secret, now=now) is None
+
+
+def test_a_session_ends_when_the_token_is_revoked_that_asked_for_its_link(service: Service):
+    token = service.token("user", vo="cms", user="ada")
+    browser = _signed_in(service, _link(service.client(token)))
+    assert browser.get("/").status_code == 200
+    service.operator().post("/api/v1/tokens/revoke", json={"token": token})
+    assert browser.get("/").headers["location"] == "/login"
+
+
+def test_a_session_lasts_no_longer_than_the_token(service: Service):
+    token = service.token("user", vo="cms", user="ada", ttl=60)
+    browser = _signed_in(service, _link(service.client(token)))
+    session = service.parts.tokens.verify(next(iter(browser.cookies.jar)).value or "", now=utc_now())
+    assert session.expires_at <= service.parts.tokens.verify(token, now=utc_now()).expires_at
+
+
+def test_signing_out_ends_the_session_and_not_the_token(service: Service):
+    api = service.user()
+    browser = _signed_in(service, _link(api))
+    kept = "; ".join(f"{each.name}={each.value}" for each in browser.cookies.jar)
+    assert browser.post("/logout", data={"csrf": _csrf(browser)}).headers["location"] == "/login"
+    assert service.client().get("/", headers={"Cookie": kept}).status_code == 303
+    assert api.get("/api/v1/jobs").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "form"),
+    [
+        ({}, {}),
+        ({}, {"csrf": "0" * 64}),
+        ({"X-CSRF-Token": "ü".encode()}, {}),
+        ({"Origin": "https://evil.example"}, None),
+        ({"Origin": "null"}, None),
+        ({"Sec-Fetch-Site": "cross-site"}, None),
+        ({"Sec-Fetch-Site": "same-site"}, None),
+        ({"Sec-Fetch-Site": "none"}, None),
+    ],
+)
+def test_a_change_that_no_page_of_the_session_asked_for_is_refused(service: Service, headers, form, caplog):
+    browser = _signed_in(service, _link(service.user()))
+    shown = {"csrf": _csrf(browser)} if form is None else form
+    with caplog.at_level(logging.WARNING, "pilotage.audit"):
+        answer = browser.post("/logout", data=shown, headers=headers)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "forged_request"
+    assert json.loads(caplog.messages[-1])["action"] == "refused"
+    assert browser.get("/").status_code == 200
+
+
+def test_the_token_of_another_session_is_no_good(service: Service):
+    browser, other = (_signed_in(service, _link(service.user())) for _ in range(2))
+    assert browser.post("/logout", data={"csrf": _csrf(other)}).status_code == 403
+
+
+def test_a_script_may_show_the_token_in_a_header(service: Service):
+    browser = _signed_in(service, _link(service.user()))
+    headers = {"X-CSRF-Token": _csrf(browser), "Sec-Fetch-Site": "same-origin"}
+    assert browser.post("/logout", headers=headers).status_code == 303
+
+
+def test_another_site_cannot_sign_a_browser_in(service: Service):
+    link = _link(service.user())
+    for headers in ({}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert service.client().post("/login", data={"link": link}, headers=headers).status_code == 403
+    _signed_in(service, link)
+
+
+def test_the_interface_takes_no_cookie(service: Service):
+    browser = _signed_in(service, _link(service.user()))
+    assert browser.get("/api/v1/jobs").status_code == 401
+
+
+def test_who_guesses_links_is_slowed_down_and_written_down(service: Service, caplog):
+    service.configure("Operations: {Defaults: {Limits: {RequestsPerSecond: 0.1}}}")
+    guesser = service.client()
+    guesser.headers["Origin"] = service.url
+    with caplog.at_level(logging.WARNING, "pilotage.audit"):
+        answers = [guesser.post("/login", data={"link": f"{n}"}).status_code for n in range(4)]
+    assert set(answers) == {401, 429}
+    line = json.loads(next(each for each in caplog.messages if "login" in each))
+    assert line["address"] == "127.0.0.1"
+
+
+def test_no_log_knows_the_secret(service: Service, caplog):
+    with caplog.at_level(logging.DEBUG):
+        link = _link(service.user())
+        browser = _signed_in(service, link)
+    ours = [each for each in caplog.records if not each.name.startswith("httpcore")]  # the browser's
+    lines = "\n".join(record.getMessage() for record in ours)
+    assert link not in lines
+    assert (next(iter(browser.cookies.jar)).value or "x") not in lines
+    actions = [
+        json.loads(each.getMessage())["action"] for each in caplog.records if each.name == "pilotage.audit"
+    ]
+    assert actions == ["login link", "login"]
+
+
+def test_under_tls_the_cookie_is_the_hosts_and_never_sent_without(service: Service):
+    link = _link(service.user())
+    headers = {"Origin": service.url.replace("http", "https"), "X-Forwarded-Proto": "https"}
+    answer = service.client().post("/login", data={"link": link}, headers=headers)
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-pilotage=")
+    assert {"Secure", "HttpOnly", "Path=/", "SameSite=lax"} <= set(cookie.split("; "))

@@ -1,0 +1,63 @@
+"""`pilotage login` against a real service, as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from pilotage.cli import application
+from tests.running_service import Service
+
+
+def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        application.main(["login", *words])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def _who(service: Service, link: str) -> str:
+    browser = service.client()
+    browser.post("/login", data={"link": link}, headers={"Origin": service.url})
+    return browser.get("/").text
+
+
+@pytest.fixture(autouse=True)
+def home(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PILOTAGE_URL", service.url)
+    return tmp_path / "home"
+
+
+def test_the_bearer_of_a_token_gets_a_link_for_itself(service: Service, monkeypatch, capsys):
+    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
+    status, link, _ = _run(capsys)
+    assert status == 0
+    assert link.startswith(f"{service.url}/login#")
+    assert "<b>ada</b>" in _who(service, link)
+
+
+def test_the_bearer_of_a_token_gets_no_link_for_others(service: Service, monkeypatch, capsys):
+    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
+    status, _, said = _run(capsys, "--role", "operator")
+    assert status == 1
+    assert "only operators ask for links for others" in said
+
+
+def test_whoever_holds_the_key_needs_no_token(service: Service, home: Path, capsys):
+    home.mkdir()
+    private = service.parts.tokens.keys.signing.private
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (home / "signing-key.pem").write_bytes(pem)
+    status, answer, said = _run(capsys, "--role", "vo_admin", "--vo", "dune", "--user", "eve", "--json")
+    assert status == 0, said
+    page = _who(service, json.loads(answer)["link"])
+    assert "<b>eve</b>" in page
+    assert "dune" in page
+
+
+def test_a_vo_without_a_role_is_refused(capsys):
+    status, _, said = _run(capsys, "--vo", "cms")
+    assert status == 2
+    assert "--role" in said

@@ -1,0 +1,301 @@
+"""The pages of jobs in a browser, as each role."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from pilotage.service.pages import changing_jobs
+from taskqueue import database
+from tests import stored
+from tests.browser import SignedIn, picture
+from tests.running_service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+
+HOSTILE = '<img src=x onerror="document.title=1">'
+LONG = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
+
+
+def _submit(service: Service, *jobs: Mapping[str, Any], user: str = "ada", vo: str = "cms") -> list[int]:
+    described = [{"Executable": "/bin/true", **job} for job in jobs]
+    answer = service.user(user, vo=vo).post("/api/v1/jobs", json={"jobs": described})
+    answer.raise_for_status()
+    found: list[int] = answer.json()["job_ids"]
+    return found
+
+
+def _shown(page: Page) -> list[int]:
+    ids = page.locator("#jobs tbody th").all_text_contents()
+    return [int(each) for each in ids]
+
+
+def _run(service: Service, job_id: int, *, output: bytes | None = None, **progress: Any) -> None:
+    """The only waiting job that the pilot fits, from start to end."""
+    pilot = service.pilot("LCG.A.org/ce1/long")
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=LONG).raise_for_status().json()["matches"]
+    assert match["job_id"] == job_id
+    lease = f"/api/v1/leases/{match['lease']}"
+    pilot.post(f"{lease}/start", json={}).raise_for_status()
+    pilot.post(f"{lease}/heartbeat", json=progress).raise_for_status()
+    if output is not None:
+        pilot.put(f"{lease}/output", content=output).raise_for_status()
+        pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0}).raise_for_status()
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return gzip.compress(packed.getvalue())
+
+
+def test_each_role_sees_its_jobs_and_no_others(service: Service, signed_in: SignedIn) -> None:
+    [of_ada] = _submit(service, {"JobName": "hers"})
+    [of_bob] = _submit(service, {"JobName": "his"}, user="bob")
+    [of_dune] = _submit(service, {"JobName": "theirs"}, user="ida", vo="dune")
+    seen: Sequence[tuple[dict[str, str], set[int]]] = [
+        ({"role": "user", "vo": "cms", "user": "ada"}, {of_ada}),
+        ({"role": "vo_admin", "vo": "cms", "user": "eve"}, {of_ada, of_bob}),
+        ({"role": "vo_admin", "vo": "dune", "user": "kim"}, {of_dune}),
+        ({"role": "operator", "user": "root"}, {of_ada, of_bob, of_dune}),
+    ]
+    every = {of_ada, of_bob, of_dune}
+    for who, theirs in seen:
+        page = signed_in(service, **who)
+        page.goto("/jobs?limit=200")
+        assert set(_shown(page)) & every == theirs, who
+        for job_id in every - theirs:
+            for address in (f"/jobs/{job_id}", f"/jobs/{job_id}/output"):
+                assert page.goto(address).status == 404, (who, address)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("role", ["site_admin", "director", "gateway"])
+def test_roles_that_have_nothing_to_do_with_jobs_are_refused_the_list(
+    service: Service, signed_in: SignedIn, role: str
+) -> None:
+    page = signed_in(service, role=role, vo="cms", site="LCG.A.org")
+    for address in ("/jobs", "/jobs/1", "/jobs/new", "/jobs/change?do=kill&ids=1"):
+        answer = page.goto(address)
+        assert answer is not None
+        assert answer.status == 403, address
+    assert page.get_by_role("link", name="Jobs").count() == 0
+
+
+def test_the_list_is_filtered_sorted_and_paged_by_its_address(service: Service, signed_in: SignedIn) -> None:
+    ids = _submit(service, *[{"JobName": f"list{n % 2}", "JobGroup": "listed"} for n in range(7)])
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs?job_group=listed&limit=3")
+    assert _shown(page) == ids[:-4:-1]
+    page.get_by_role("link", name="Next page").click()
+    assert _shown(page) == ids[3:0:-1]
+    page.get_by_role("link", name="First page").click()
+    page.get_by_role("link", name="Job ▾").click()
+    assert _shown(page) == ids[:3]
+    page.get_by_label("Name", exact=True).fill(" list1 ")
+    page.get_by_role("button", name="Filter").click()
+    assert "job_name=+list1+" in page.url
+    assert _shown(page) == ids[1::2]
+    page.get_by_label("Job ids").fill(f"{ids[0]}, {ids[1]} {ids[2]}")
+    page.get_by_role("button", name="Filter").click()
+    assert _shown(page) == [ids[1]]
+    page.get_by_role("link", name="Clear").click()
+    assert page.url == f"{service.url}/jobs"
+
+
+def test_the_numbers_of_each_status_lead_to_these_jobs(service: Service, signed_in: SignedIn) -> None:
+    ids = _submit(service, *[{"JobGroup": "counted"}] * 3)
+    service.user().post(f"/api/v1/jobs/{ids[0]}/kill").raise_for_status()
+    page = signed_in(service, role="vo_admin", vo="cms", user="eve")
+    page.goto("/jobs?job_group=counted")
+    chips = page.get_by_role("navigation", name="By status").get_by_role("link")
+    expect(chips).to_have_text(["All 3", "Waiting 2", "Killed 1"])
+    chips.nth(2).click()
+    assert _shown(page) == [ids[0]]
+    expect(chips).to_have_text(["All 3", "Waiting 2", "Killed 1"])
+    picture(page, "jobs/list")
+
+
+def test_ticked_jobs_are_killed_after_the_page_has_said_how_many(
+    service: Service, signed_in: SignedIn
+) -> None:
+    ids = _submit(service, *[{"JobGroup": "doomed"}] * 3)
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs?job_group=doomed")
+    for job_id in ids[:2]:
+        page.get_by_label(f"Job {job_id}").check()
+    page.get_by_role("button", name="Kill…").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Kill 2 jobs?")
+    picture(page, "jobs/change")
+    page.get_by_role("button", name="Kill 2 jobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 jobs were killed")
+    page.get_by_role("link", name="Back to the list").click()
+    assert page.locator("#jobs .status[data-status=killed]").count() >= 2
+    page.goto("/jobs?job_group=doomed&status=Waiting")
+    assert _shown(page) == ids[2:]
+
+
+def test_all_that_match_are_rescheduled_and_what_cannot_be_is_said(
+    service: Service, signed_in: SignedIn
+) -> None:
+    ids = _submit(service, *[{"JobGroup": "again"}] * 3)
+    service.user().post(f"/api/v1/jobs/{ids[0]}/kill").raise_for_status()
+    page = signed_in(service, role="vo_admin", vo="cms", user="eve")
+    page.goto("/jobs?job_group=again")
+    page.get_by_role("link", name="Reschedule all…").click()
+    page.get_by_role("button", name="Reschedule 2 jobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 jobs were rescheduled")
+    page.goto(f"/jobs/change?do=reschedule&ids={ids[0]}")
+    expect(page.get_by_text("None of these jobs can be rescheduled")).to_be_visible()
+
+
+def test_nothing_is_changed_without_a_selection_or_for_others(service: Service, signed_in: SignedIn) -> None:
+    [of_bob] = _submit(service, {"JobName": "untouched"}, user="bob")
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    answer = page.goto("/jobs/change?do=kill")
+    assert answer is not None
+    assert answer.status == 400
+    page.goto(f"/jobs/change?do=kill&ids={of_bob}")
+    expect(page.get_by_text("None of these jobs can be killed")).to_be_visible()
+    own = {"Origin": service.url, "Sec-Fetch-Site": "same-origin"}
+    body = {"do": "kill", "ids": str(of_bob), "csrf": "guessed"}
+    assert page.request.post("/jobs/change", form=body, headers=own).status == 403
+    assert service.user("bob").get(f"/api/v1/jobs/{of_bob}").json()["status"] == "Waiting"
+
+
+def test_more_than_a_page_may_change_are_left_to_the_command_line(
+    service: Service, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = _submit(service, *[{"JobGroup": "masses"}] * 3)
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs/change?do=kill&job_group=masses")
+    expect(page.get_by_role("button", name="Kill 3 jobs")).to_be_visible()
+    monkeypatch.setattr(changing_jobs, "_MOST", 2)
+    page.get_by_role("button", name="Kill 3 jobs").click()
+    expect(page.get_by_role("main")).to_contain_text("pilotage job kill")
+    page.goto("/jobs/change?do=kill&job_group=masses")
+    expect(page.get_by_text("These are more than a page can change at once.")).to_be_visible()
+    assert page.get_by_role("button", name="Kill 3 jobs").count() == 0
+    assert service.user().get(f"/api/v1/jobs/{ids[0]}").json()["status"] == "Waiting"
+
+
+def test_an_address_that_makes_no_sense_is_refused_with_what_would(
+    service: Service, signed_in: SignedIn
+) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    answer = page.goto("/jobs?status=Wating")
+    assert answer is not None
+    assert answer.status == 400
+    expect(page.get_by_role("main")).to_contain_text("'Waiting'")
+
+
+def test_an_operator_submits_for_others(service: Service, signed_in: SignedIn) -> None:
+    page = signed_in(service, role="operator", user="root")
+    page.goto("/jobs/new")
+    jdl = 'Executable = "/bin/true"; VO = "dune"; Owner = "ina"; OwnerGroup = "dune_user"; Parameters = 3;'
+    page.get_by_label("Description").fill(jdl)
+    page.get_by_role("button", name="Submit").click()
+    assert len(_shown(page)) == 3
+    expect(page.get_by_role("cell", name="ina dune_user").first).to_be_visible()
+
+
+def test_ticks_stay_when_the_list_is_loaded_anew(service: Service, signed_in: SignedIn) -> None:
+    ids = _submit(service, *[{"JobGroup": "live"}] * 2)
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs?job_group=live")
+    page.get_by_label(f"Job {ids[0]}").check()
+    [newer] = _submit(service, {"JobGroup": "live"})
+    page.evaluate("htmx.ajax('GET', location.href, {target: '#jobs', swap: 'outerHTML'})")
+    expect(page.get_by_label(f"Job {newer}")).to_be_visible()
+    expect(page.get_by_label(f"Job {ids[0]}")).to_be_checked()
+    page.get_by_label("All on this page").check()
+    expect(page.get_by_label(f"Job {newer}")).to_be_checked()
+
+
+def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, signed_in: SignedIn) -> None:
+    owner = {"user": "fay"}
+    [job_id] = _submit(service, {"JobName": HOSTILE, "JobGroup": "way"}, **owner)
+    with database.writing(service.engine) as conn:
+        stored.force(conn, job_id, priority=10.0)
+    for others in (
+        service.as_role("vo_admin", vo="cms", user="eve"),
+        service.as_role("vo_admin", vo="dune", user="kim"),
+    ):
+        kept = {"status": ["Waiting"]}
+        ids = [each["job_id"] for each in others.get("/api/v1/jobs?status=Waiting&limit=1000").json()["jobs"]]
+        others.post("/api/v1/jobs/kill", json={**kept, "ids": [each for each in ids if each != job_id]})
+    page = signed_in(service, role="user", vo="cms", **owner)
+    page.goto(f"/jobs/{job_id}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Job {job_id} · {HOSTILE}")
+    expect(page.get_by_text("No pilot has taken it yet.")).to_be_visible()
+    files = {"std.out": f"{HOSTILE}\nall well\n".encode(), "../../etc/passwd": b"x", "hits.root": b"\0\1"}
+    progress = {
+        "progress": HOSTILE,
+        "output_tail": f"step 3\n{HOSTILE}",
+        "phases": [{"name": "simulate", "done": 30, "of": 100, "unit": "events"}],
+        "local_jobs": {"running": 3, "done": 7},
+    }
+    _run(service, job_id, output=_archive(files), **progress)
+    page.evaluate("htmx.ajax('GET', location.href, {target: '#job', swap: 'outerHTML'})")
+    expect(page.locator("#job h1 + div .status")).to_have_text("Done")
+    line = page.get_by_role("img").first.get_attribute("aria-label")
+    assert line is not None
+    assert [each.split()[0] for each in line.split(", ")][-3:] == ["Matched", "Running", "Done"]
+    expect(page.get_by_role("region", name="Attempts").get_by_role("link")).to_have_text("LCG.A.org/ce1/long")
+    expect(page.get_by_text("30 / 100 events")).to_be_visible()
+    picture(page, "jobs/job")
+    page.get_by_role("link", name="Output").click()
+    expect(page.get_by_role("region", name="Files").get_by_role("row")).to_have_count(4)
+    expect(page.locator("pre").first).to_contain_text(f"{HOSTILE}\nall well")
+    picture(page, "jobs/output")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download all").click()
+    with tarfile.open(download.value.path()) as archive:
+        assert archive.getnames() == list(files)
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_a_job_without_output_says_so(service: Service, signed_in: SignedIn) -> None:
+    [job_id] = _submit(service, {})
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    answer = page.goto(f"/jobs/{job_id}/output")
+    assert answer is not None
+    assert answer.status == 404
+
+
+def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in: SignedIn) -> None:
+    page = signed_in(service, role="user", vo="cms", user="gil")
+    page.goto("/jobs")
+    page.get_by_role("link", name="Submit the first one").click()
+    jdl = 'Executable = "/bin/true"; JobName = "by page"; Requirements = [Memory = 8000];'
+    page.get_by_label("Description").fill(jdl)
+    page.get_by_role("button", name="Where would it run?").click()
+    expect(page.get_by_text("1 of the 3 queues that its VO may use fits.")).to_be_visible()
+    expect(page.get_by_role("region", name="Eligible queues")).to_contain_text("LCG.B.org/ce2/all")
+    picture(page, "jobs/new")
+    fields = ("csrf", "key", "jdl")
+    form = {name: page.locator(f"form.card [name={name}]").input_value() for name in fields}
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("by page")
+    again = page.request.post("/jobs/new", form={**form, "do": "submit"}, headers={"Origin": service.url})
+    assert again.url == page.url, "the same form again is the same job"
+    page.goto("/jobs")
+    assert len(_shown(page)) == 1
+
+
+def test_a_description_that_is_refused_says_why_and_stays(service: Service, signed_in: SignedIn) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/explain")
+    page.get_by_label("Description").fill(
+        f'Executible = "{HOSTILE}";'.replace('"document', "'document").replace('1"', "1'")
+    )
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("alert")).to_contain_text("Executible")
+    assert "Executible" in page.get_by_label("Description").input_value()

@@ -1,0 +1,211 @@
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import SignedIn, picture
+from tests.integration.pages.conftest import CONFIG
+from tests.running_service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+THROTTLE = "      Throttle: {Policy: level2, MaxJobs: 20, MaxSubmittingAndOutputGatheringJobs: 5}\n"
+SITE, OTHER, QUEUE = "LCG.A.org", "LCG.B.org", "LCG.A.org/ce1/long"
+WITHOUT_VOS = """\
+    LCG.C.org:
+      VO: [dune]
+      CEs: {ce3: {Queues: {q: {Enabled: false}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def grid(service: Service) -> Service:
+    text = CONFIG.replace("    LCG.A.org:\n", f"    LCG.A.org:\n{THROTTLE}", 1)
+    service.configure(text.replace("    LCG.B.org:\n", f"{WITHOUT_VOS}    LCG.B.org:\n", 1))
+    jobs = [{"Executable": "x", "Requirements": {"Memory": memory}} for memory in (2000, 9000, 9000)]
+    assert service.user(vo="cms").post("/api/v1/jobs", json={"jobs": jobs}).status_code == 201
+    one = {"Executable": "x", "Requirements": {"Memory": 100}}
+    assert service.user(vo="dune", user="dan").post("/api/v1/jobs", json={"jobs": [one]}).status_code == 201
+    gateway = service.as_role("site_admin", site=SITE, user="eva")
+    watermark = gateway.post(f"/api/v1/sites/{SITE}/watermark").json()["watermark"]
+    said = {
+        "as_of": watermark,
+        "CurrentJobs": 12,
+        "CurrentSubmittingJobs": 1,
+        "CurrentGatheringOutputJobs": 1,
+    }
+    assert gateway.post(f"/api/v1/sites/{SITE}/advertisement", json=said).json()["accepted"]
+    return service
+
+
+@pytest.fixture
+def unbanned(grid: Service) -> Iterator[Service]:
+    yield grid
+    grid.operator().post(f"/api/v1/sites/{SITE}/allow").raise_for_status()
+
+
+def _row(page: Page, name: str) -> str:
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name, exact=True))
+    return " ".join(row.first.inner_text().split())
+
+
+def test_the_list_says_at_a_glance_how_sites_stand(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="operator", user="root")
+    page.goto("/sites")
+    assert page.title() == "Sites – Pilotage"
+    assert _row(page, SITE).startswith("LCG.A.org open")
+    assert _row(page, SITE).endswith("0 0 2")  # running, pilots, and the jobs that find their memory there
+    assert _row(page, "LCG.C.org").startswith("LCG.C.org off")
+    picture(page, "sites/list")
+
+
+def test_sites_are_found_by_name_and_state_and_sorted_at_an_address(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="operator", user="root")
+    page.goto("/sites")
+    page.get_by_label("Name").fill("b.ORG")
+    page.get_by_role("button", name="Show").click()
+    assert page.get_by_role("rowheader").all_text_contents() == [OTHER]
+    page.goto("/sites?state=off")
+    assert page.get_by_role("rowheader").all_text_contents() == ["LCG.C.org"]
+    page.goto("/sites?sort=-could_run")
+    assert page.get_by_role("rowheader").all_text_contents() == [OTHER, SITE, "LCG.C.org"]
+
+
+def test_a_vo_sees_first_where_it_may_run_and_counts_its_own_jobs(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="user", vo="dune", user="dan")
+    page.goto("/sites")
+    assert page.get_by_role("rowheader").all_text_contents() == [SITE, "LCG.C.org"]
+    assert _row(page, SITE).endswith("1")
+    page.get_by_label("Which").select_option("all")
+    page.get_by_role("button", name="Show").click()
+    assert page.get_by_role("rowheader").count() == 3
+    assert _row(page, OTHER).endswith("0")
+
+
+def test_a_site_admin_sees_his_site_with_the_jobs_of_every_vo(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto("/sites")
+    assert page.get_by_role("rowheader").all_text_contents() == [SITE]
+    assert _row(page, SITE).endswith("2")
+
+
+def test_a_throttle_is_shown_as_limit_reported_and_reserved(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    told = page.get_by_role("article").filter(has_text="level2")
+    expect(told).to_contain_text("CurrentJobs")
+    expect(told).to_contain_text("12 reported")
+    expect(told).to_contain_text("of 20 MaxJobs")
+    expect(told).to_contain_text("room for 3")
+    bar = told.get_by_role("img", name="CurrentJobs: 12 of 20", exact=True)
+    assert bar.locator("rect.gauge-reported").get_attribute("width") == "60.0"
+    picture(page, "sites/site")
+
+
+def test_the_tree_tells_effective_parameters_with_where_they_come_from(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="user", vo="dune", user="dan")
+    page.goto(f"/sites/{SITE}")
+    page.get_by_text("short", exact=True).focus()
+    page.keyboard.press("Enter")
+    row = page.get_by_role("row").filter(has_text="MaxRAM").filter(visible=True)
+    expect(row).to_contain_text("8000")
+    expect(row).to_contain_text("Queue VOs/dune, test.yaml:")
+    expect(row).to_contain_text("version 1, test")
+
+
+def test_what_the_site_could_offer_comes_by_itself(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    offers = page.locator("#offers")
+    expect(offers).to_contain_text("MaxRAM 9000")
+    page.goto(f"/sites/{SITE}/offers")
+    assert page.get_by_role("row").filter(has_text="MaxRAM 9000").first.is_visible()
+
+
+def test_a_site_admin_bans_his_site_and_allows_it_again(unbanned: Service, signed_in: SignedIn):
+    page = signed_in(unbanned, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    page.get_by_label("Reason").fill(HOSTILE)
+    page.get_by_role("button", name=f"Ban {SITE}").click()
+    expect(page.get_by_text("by site_admin")).to_contain_text(HOSTILE)
+    assert unbanned.operator().get(f"/api/v1/sites/{SITE}").json()["ban"]["reason"] == HOSTILE
+    page.goto("/sites?state=banned")
+    expect(page.get_by_role("row").filter(has_text=SITE)).to_contain_text(HOSTILE)
+    page.goto(f"/sites/{SITE}")
+    page.get_by_role("button", name="Allow again").click()
+    assert unbanned.operator().get(f"/api/v1/sites/{SITE}").json()["ban"] is None
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        {"role": "user", "vo": "cms", "user": "ada"},
+        {"role": "vo_admin", "vo": "cms", "user": "eve"},
+        {"role": "site_admin", "site": OTHER, "user": "bob"},
+    ],
+    ids=lambda who: who["role"],
+)
+def test_nobody_else_bans_or_drains(grid: Service, signed_in: SignedIn, who: dict[str, str]):
+    page = signed_in(grid, **who)
+    page.goto(f"/sites/{SITE}")
+    assert not page.get_by_role("button", name="Ban").count()
+    page.goto(f"/sites/{QUEUE}")
+    assert not page.get_by_role("button", name="Drain").count()
+    csrf = page.locator("input[name=csrf]").first.get_attribute("value")
+    sent = {"form": {"csrf": csrf, "reason": "mine"}, "headers": {"origin": grid.url}}
+    for address in (f"/sites/{SITE}/ban", f"/sites/{SITE}/allow", f"/sites/{QUEUE}/drain"):
+        assert page.request.post(address, **sent).status == 403, address
+    assert grid.operator().get(f"/api/v1/sites/{SITE}").json()["ban"] is None
+
+
+def test_a_queue_says_what_each_parameter_keeps_away_and_what_it_serves(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="vo_admin", vo="cms", user="eve")
+    page.goto(f"/sites/{QUEUE}")
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="MaxRAM", exact=True))
+    expect(row).to_contain_text("CE, test.yaml:")
+    expect(row).to_contain_text("2 jobs")
+    expect(page.get_by_role("heading", name="1 pool it serves")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="Memory = 2000")).to_contain_text("1 Waiting")
+    assert not page.get_by_role("row").filter(has_text="Memory = 100").count()  # of another VO
+    picture(page, "sites/queue")
+
+
+def test_a_vo_may_not_look_as_another(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="user", vo="cms", user="ada")
+    for address in (f"/sites/{QUEUE}?vo=dune", f"/sites/{SITE}?vo=dune"):
+        answer = page.goto(address)
+        assert answer is not None
+        assert answer.status == 403, address
+    assert not page.get_by_text("8000").count()
+
+
+def test_a_site_admin_looks_as_any_vo_at_his_queues(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}/ce1/short")
+    page.get_by_label("As it is for the VO").select_option("dune")
+    page.get_by_role("button", name="Show").click()
+    assert page.url.endswith("?vo=dune")
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="MaxRAM", exact=True))
+    expect(row).to_contain_text("8000")
+
+
+def test_a_drained_queue_gets_nothing_until_it_is_resumed(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    asked = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+    page.goto(f"/sites/{QUEUE}")
+    page.get_by_role("button", name="Drain").click()
+    expect(page.get_by_text("It gets no new jobs")).to_be_visible()
+    refused = grid.pilot(QUEUE).post("/api/v1/matcher/requestJob", json=asked).json()
+    assert refused["reason"] == "not_usable"
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Drain")).to_be_visible()
+    assert grid.parts.live.current.enabled(grid.parts.live.current.addresses[0], "cms")
+
+
+def test_an_unknown_site_is_answered_with_what_was_probably_meant(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="operator", user="root")
+    answer = page.goto("/sites/LCG.A.orgg")
+    assert answer is not None
+    assert answer.status == 404
+    expect(page.get_by_text("did you mean LCG.A.org?")).to_be_visible()

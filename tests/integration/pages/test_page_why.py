@@ -1,0 +1,92 @@
+"""Why is it waiting: the picture is what the explanation says."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import SignedIn, picture
+from tests.running_service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+
+
+def _submit(service: Service, **job: Any) -> int:
+    answer = service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "/bin/true", **job}]})
+    job_id: int = answer.raise_for_status().json()["job_ids"][0]
+    return job_id
+
+
+def test_a_job_that_no_queue_fits_shows_what_excludes_them_and_what_helps(
+    service: Service, signed_in: SignedIn
+) -> None:
+    job_id = _submit(service, Requirements={"Memory": 20_000}, CPUTime=50_000)
+    told = service.user().get(f"/api/v1/jobs/{job_id}/explain").json()
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}")
+    page.get_by_role("link", name="Why is it waiting?").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Why is job {job_id} waiting?")
+    expect(
+        page.get_by_text("No queue fits: each of the 3 that its VO may use lacks something.")
+    ).to_be_visible()
+    rows = page.get_by_role("region", name="Requirements").locator("tbody tr")
+    expect(rows).to_have_count(len(told["reasons"]))
+    for row, reason in zip(rows.all(), told["reasons"], strict=True):
+        cells = [cell.strip() for cell in row.locator("th, td").all_text_contents()]
+        assert cells[0] == reason["requirement"]
+        assert cells[1] == reason["wanted"]
+        assert [int(each) for each in cells[3:6]] == [
+            reason["excluded"],
+            reason["only_this"],
+            told["candidate_queues"] - reason["excluded"],
+        ]
+        assert reason["example"]["queue"] in cells[6]
+        width = row.locator("rect").first.get_attribute("width")
+        assert width is not None
+        assert float(width.rstrip("%")) == pytest.approx(100 * reason["only_this"] / 3, abs=0.01)
+    helps = page.get_by_role("region", name="Changes").locator("tbody tr")
+    assert helps.locator("th").all_text_contents() == [each["change"] for each in told["changes"]]
+    expect(page.get_by_text(f"What helps most: {told['changes'][0]['change']}")).to_be_visible()
+    picture(page, "why/none")
+
+
+def test_a_job_that_fits_says_where_and_what_holds_it_now(service: Service, signed_in: SignedIn) -> None:
+    site_admin = service.as_role("site_admin", vo="cms", site="LCG.B.org")
+    hostile = "<img src=x onerror=alert(1)>"
+    site_admin.post("/api/v1/sites/LCG.B.org/ban", json={"reason": hostile}).raise_for_status()
+    job_id = _submit(service, Site="LCG.B.org", Requirements={"Memory": 8000})
+    page = signed_in(service, role="vo_admin", vo="cms", user="eve")
+    page.goto(f"/jobs/{job_id}/why")
+    expect(page.get_by_text("1 of the 3 queues that its VO may use fits.")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text=hostile)).to_be_visible()
+    expect(page.get_by_role("region", name="Eligible queues")).to_contain_text("LCG.B.org/ce2/all")
+    page.get_by_text("Who decides what").click()
+    expect(page.get_by_role("region", name="Decisions")).to_be_visible()
+    assert page.locator("img[src=x]").count() == 0
+    picture(page, "why/banned")
+    site_admin.post("/api/v1/sites/LCG.B.org/allow").raise_for_status()
+
+
+def test_who_may_read_of_the_vo_sees_why_and_nobody_else_that_there_is_a_job(
+    service: Service, signed_in: SignedIn
+) -> None:
+    job_id = _submit(service, JobName="secret")
+    page = signed_in(service, role="site_admin", vo="cms", site="LCG.A.org")
+    page.goto(f"/jobs/{job_id}/why")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    assert page.get_by_role("link", name=f"Job {job_id}").count() == 0, "it may not see the job itself"
+    for who in (
+        {"role": "vo_admin", "vo": "dune", "user": "kim"},
+        {"role": "user", "vo": "dune", "user": "ada"},
+    ):
+        answer = signed_in(service, **who).goto(f"/jobs/{job_id}/why")
+        assert answer is not None
+        assert answer.status == 404
+
+
+def test_a_job_that_has_ended_waits_no_more(service: Service, signed_in: SignedIn) -> None:
+    job_id = _submit(service)
+    service.user().post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}/why")
+    expect(page.get_by_text("It is Killed: it does not wait any more.")).to_be_visible()

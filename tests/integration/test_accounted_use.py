@@ -1,0 +1,245 @@
+"""What jobs used, and for what they waited, is summed by the hour: each attempt and each end once."""
+
+import contextlib
+from collections import Counter
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, Table, func, select, update
+
+from agents import accounting
+from taskqueue import database, handover, hindrances, job_control, lost
+from taskqueue.accounting import use
+from taskqueue.accounting.use import Use
+from taskqueue.claims import Place
+from taskqueue.handover import Finish
+from taskqueue.hindrances import Hindrance
+from taskqueue.tables import accounted_use, accounted_waits, attempts, job_flows
+from tests import accounted, faults, waiting
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+PLACE = Place(site="LCG.A.org", ce="ce1", queue="long")
+
+
+def _cycle(engine: Engine, now: datetime) -> None:
+    for _ in range(2):
+        assert accounting.cycle(engine, now=now, holder="test") is not None
+
+
+def _sum(conn: Connection, table: Table, name: str, *by: str) -> dict[object, float]:
+    columns = [table.c[each] for each in by]
+    statement = select(*columns, func.sum(table.c[name])).group_by(*columns)
+    found = ((values if len(by) > 1 else values[0], total) for *values, total in conn.execute(statement))
+    return {
+        tuple(key) if isinstance(key, list) else key: round(float(total), 3) for key, total in found if total
+    }
+
+
+def test_an_attempt_counts_where_and_when_its_time_was_spent(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        leases = accounted.begin(conn, accounted.put(conn, now), now + MINUTE, place=PLACE)
+        conn.execute(update(attempts).values(processors=4))
+        done = Finish(status="Done", exit_code=0, cpu_seconds=7200.0, cpu_power=10.0)
+        accounted.finish(conn, leases, now + 2 * HOUR + MINUTE, done)
+    _cycle(engine, now + 3 * HOUR)
+    with database.reading(engine) as conn:
+        rows = conn.execute(select(accounted_use).order_by(accounted_use.c.hour)).mappings().all()
+    assert {
+        (row["vo"], row["site"], row["ce"], row["queue"], row["owner"], row["status"]) for row in rows
+    } == {("lhcb", "LCG.A.org", "ce1", "long", "alice", "Done")}
+    assert [row["hour"] for row in rows] == [now, now + HOUR, now + 2 * HOUR]
+    assert [row["wall_seconds"] for row in rows] == pytest.approx([59 * 60, 3600, 60])
+    assert [row["core_seconds"] for row in rows] == pytest.approx([4 * 59 * 60, 4 * 3600, 4 * 60])
+    assert sum(row["cpu_seconds"] for row in rows) == pytest.approx(7200)
+    assert sum(row["normalised_seconds"] for row in rows) == pytest.approx(72_000)
+    assert [(row["jobs"], row["attempts"]) for row in rows] == [(0, 0), (0, 0), (1, 1)]
+
+
+def test_what_no_pilot_told_is_not_taken_for_idle(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        for told in (None, 1800.0):
+            [lease] = accounted.begin(conn, accounted.put(conn, now), now)
+            accounted.finish(conn, [lease], now + HOUR, Finish(status="Failed", cpu_seconds=told))
+    _cycle(engine, now + 2 * HOUR)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "wall_seconds", "status") == {"Failed": 7200}
+        assert _sum(conn, accounted_use, "told_core_seconds", "status") == {"Failed": 3600}
+        assert _sum(conn, accounted_use, "cpu_seconds", "status") == {"Failed": 1800}
+        assert _sum(conn, accounted_use, "normalised_seconds", "status") == {}
+
+
+def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        job_ids = accounted.put(conn, now, 2)
+        leases = accounted.begin(conn, job_ids, now)
+        job_control.kill_all(conn, job_ids, source="test", now=now + HOUR)
+    _cycle(engine, now + HOUR + 5 * MINUTE)
+    with database.writing(engine) as conn:
+        assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
+        assert _sum(conn, accounted_use, "wall_seconds", "status") == {}
+        accounted.finish(conn, leases[:1], now + 2 * HOUR)
+        assert lost.close_killed(conn, now=now + 3 * HOUR) == job_ids[1:]
+    _cycle(engine, now + 4 * HOUR)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
+        assert _sum(conn, accounted_use, "attempts", "status") == {"Killed": 2}
+        assert _sum(conn, accounted_use, "wall_seconds", "status") == {"Killed": 5 * 3600}
+
+
+def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, now: datetime) -> None:
+    later = now + HOUR
+    with database.writing(engine) as conn:
+        job_ids = accounted.put(conn, now, 6)
+        done, failed, released, taken, _, silent = accounted.begin(conn, job_ids, now)
+        accounted.finish(conn, [done], later)
+        accounted.finish(conn, [failed], later, Finish(status="Failed"))
+        handover.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
+        by_lease = dict(conn.execute(select(attempts.c.lease, attempts.c.job_id)).all())
+        job_control.reschedule(conn, by_lease[taken], source="test", now=later, maximum=3)
+        handover.heartbeat(conn, silent, lease_time=HOUR, now=now)
+        lost.stall(conn, vo="lhcb", silent_since=later, now=later)
+        lost.give_up(
+            conn, vo="lhcb", silent_since=later, stalled_since=later + MINUTE, max_rescheduling=0, now=later
+        )
+    _cycle(engine, now + 2 * HOUR)
+    with database.reading(engine) as conn:
+        closed = conn.execute(select(func.count()).where(attempts.c.closed_at.is_not(None))).scalar_one()
+        counted = _sum(conn, accounted_use, "attempts", "status")
+        assert sum(counted.values()) == closed == 6
+        assert _sum(conn, accounted_use, "wall_seconds", "vo") == {"lhcb": 6 * 3600}
+        assert counted == {"Done": 1, "Failed": 3, "Rescheduled": 2}
+        assert _sum(conn, accounted_use, "jobs", "status") == {"Done": 1, "Failed": 3}
+
+
+def test_a_job_that_never_ran_ends_nowhere(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_control.kill_all(conn, accounted.put(conn, now), source="test", now=now + HOUR)
+    _cycle(engine, now + 2 * HOUR)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "jobs", "site", "status") == {("", "Killed"): 1}
+        assert _sum(conn, accounted_waits, "seconds", "site", "cause") == {("", "a pilot"): 3600}
+
+
+def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = accounted.put(conn, now)
+        leases = accounted.begin(conn, [job_id], now + 10 * MINUTE, place=PLACE)
+        accounted.finish(conn, leases, now + 20 * MINUTE, Finish(status="Failed"))
+    _cycle(engine, now + HOUR)
+    with database.writing(engine) as conn:
+        assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {("Failed", "a pilot"): 600}
+        job_control.reschedule(conn, job_id, source="test", now=now + 2 * HOUR, maximum=3)
+        job_control.kill(conn, job_id, source="test", now=now + 3 * HOUR)
+    _cycle(engine, now + 4 * HOUR)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {
+            ("Failed", "a pilot"): 600,
+            ("Killed", "optimizers"): 3600,
+        }
+
+
+def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = accounted.put(conn, now)
+        kept = Hindrance(
+            task_queue_id=waiting.task_queue_of(conn, job_id),
+            cause="throttled",
+            since=now,
+            until=now + 15 * MINUTE,
+        )
+        hindrances.write(conn, [kept])
+        leases = accounted.begin(conn, [job_id], now + 20 * MINUTE, place=PLACE)
+        accounted.finish(conn, leases, now + HOUR)
+    accounting.cycle(engine, now=now + HOUR + MINUTE, holder="test")
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_waits, "seconds", "cause") == {}, "the matchers write a minute late"
+    _cycle(engine, now + HOUR + 3 * MINUTE)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_waits, "seconds", "site", "cause") == {
+            ("LCG.A.org", "throttled"): 900,
+            ("LCG.A.org", "a pilot"): 300,
+        }
+
+
+def test_a_wrong_clock_does_not_hold_the_others_up(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        first, second = accounted.put(conn, now, 2)
+        job_control.kill(conn, first, source="test", now=now + timedelta(days=365))
+        job_control.kill(conn, second, source="test", now=now + MINUTE)
+    _cycle(engine, now + HOUR)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
+        assert sum(_sum(conn, accounted_waits, "seconds", "hour").values()) == 365 * 86400 + 60
+
+
+@pytest.mark.parametrize(
+    ("minutes", "expected"),
+    [
+        ((0, 60), {0: 1.0}),
+        ((30, 90), {0: 0.5, 1: 0.5}),
+        ((10, 10), {0: 1.0}),
+        ((50, 40), {0: 1.0}),
+        ((0, 180), {0: 1 / 3, 1: 1 / 3, 2: 1 / 3}),
+    ],
+)
+def test_a_time_is_spread_over_its_hours(
+    now: datetime, minutes: tuple[int, int], expected: dict[int, float]
+) -> None:
+    since, until = (now + each * MINUTE for each in minutes)
+    found = {(hour - now) // HOUR: share for hour, share in use.spread(since, until)}
+    assert found == pytest.approx(expected)
+
+
+def test_sums_add_up_field_by_field() -> None:
+    one = Use(jobs=1, attempts=2, wall_seconds=3.0, cpu_seconds=4.0)
+    assert Counter(asdict(one + one)) == Counter({name: 2 * value for name, value in asdict(one).items()})
+    assert one * 0.5 == Use(wall_seconds=1.5, cpu_seconds=2.0)
+
+
+def test_what_is_old_is_kept_by_longer_times(engine: Engine, now: datetime) -> None:
+    place, at = {"place": PLACE}, now - timedelta(hours=7)  # all in one day
+    with database.writing(engine) as conn:
+        for hour in range(3):
+            begun = at + hour * HOUR
+            leases = accounted.begin(conn, accounted.put(conn, begun), begun + MINUTE, **place)
+            accounted.finish(conn, leases, begun + 30 * MINUTE, Finish(status="Done", cpu_seconds=60.0))
+    _cycle(engine, now)
+    with database.reading(engine) as conn:
+        fine = {name: _sum(conn, accounted_use, name, "vo") for name in use.NAMES}
+        waited = _sum(conn, accounted_waits, "seconds", "cause")
+        assert len(_sum(conn, accounted_use, "jobs", "hour")) == 3
+    for days in (4, 91, 92):
+        _cycle(engine, now + timedelta(days=days))
+    with database.reading(engine) as conn:
+        [(day, number)] = _sum(conn, accounted_use, "jobs", "hour").items()
+        assert (day, number) == (now.replace(hour=0), 3)
+        assert {name: _sum(conn, accounted_use, name, "vo") for name in use.NAMES} == fine
+        assert _sum(conn, accounted_waits, "seconds", "cause") == waited
+        assert len(_sum(conn, accounted_waits, "seconds", "hour")) == 1
+        assert set(_sum(conn, job_flows, "came", "minute")) == {at + hour * HOUR for hour in range(3)}
+        assert _sum(conn, job_flows, "came", "status")["Done"] == 3
+    _cycle(engine, now + timedelta(days=500))
+    with database.reading(engine) as conn:
+        assert _sum(conn, job_flows, "came", "status") == {}
+        assert _sum(conn, accounted_use, "jobs", "vo") == {"lhcb": 3}
+
+
+@pytest.mark.parametrize("statement", range(6, 26, 3))
+def test_who_is_killed_while_it_folds_has_lost_and_doubled_nothing(
+    engine: Engine, now: datetime, statement: int
+) -> None:
+    with database.writing(engine) as conn:
+        leases = accounted.begin(conn, accounted.put(conn, now), now + MINUTE)
+        accounted.finish(conn, leases, now + 4 * HOUR)
+    _cycle(engine, now + 5 * HOUR)
+    later = now + timedelta(days=100)
+    with faults.killed_at(engine, statement), contextlib.suppress(faults.KilledError):
+        accounting.cycle(engine, now=later, holder="victim")
+    assert accounting.cycle(engine, now=later + HOUR, holder="heir") is not None
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "wall_seconds", "hour") == {now.replace(hour=0): 4 * 3600 - 60}
+        assert _sum(conn, job_flows, "came", "status")["Done"] == 1

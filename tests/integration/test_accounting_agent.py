@@ -1,0 +1,216 @@
+"""What happened is added up once, whoever is killed, comes late or does the same at the same time."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import count
+
+import pytest
+from sqlalchemy import Engine, select, update
+
+from agents import accounting, retention
+from agents.turn import TurnLostError
+from taskqueue import database, job_control, jobs
+from taskqueue import retention as removal
+from taskqueue.accounting import log_reader, series
+from taskqueue.accounting.log_reader import ReadElsewhereError
+from taskqueue.accounting.series import Series
+from taskqueue.states import FINAL, JobStatus
+from taskqueue.tables import log_readers
+from tests import accounted, faults, stored, waiting
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+S = JobStatus
+
+
+@pytest.fixture
+def postgresql(postgres_url: str) -> Iterator[Engine]:
+    engine = database.connect(postgres_url)
+    yield engine
+    engine.dispose()
+
+
+def _cycle(engine: Engine, now: datetime, holder: str = "test") -> None:
+    assert accounting.cycle(engine, now=now, holder=holder) is not None
+
+
+def _series(engine: Engine, now: datetime) -> Series:
+    with database.reading(engine) as conn:
+        return series.series(conn, since=now, until=now + 9 * MINUTE)
+
+
+def _three_jobs(engine: Engine, now: datetime) -> None:
+    """Three that come, two of them matched a minute later, of which one ends after another."""
+    with database.writing(engine) as conn:
+        job_ids = accounted.put(conn, now, 3)
+        leases = accounted.begin(conn, job_ids[:2], now + MINUTE)
+        accounted.finish(conn, leases[:1], now + 2 * MINUTE)
+
+
+def _is_right(found: Series) -> bool:
+    return (
+        found.jobs[S.WAITING][:4] == [3, 1, 1, 1]
+        and found.jobs[S.RUNNING][:4] == [0, 2, 1, 1]
+        and found.came[S.MATCHED][:4] == [0, 2, 0, 0]
+        and found.came[S.DONE][:4] == [0, 0, 1, 0]
+    )
+
+
+def test_jobs_by_status_and_matches_are_told_by_the_minute(engine: Engine, now: datetime) -> None:
+    _three_jobs(engine, now)
+    for _ in range(3):
+        _cycle(engine, now + HOUR)
+    assert _is_right(_series(engine, now))
+    with database.reading(engine) as conn:
+        assert series.stocks(conn) == {"lhcb": {S.WAITING: 1, S.RUNNING: 1}}
+        assert series.stocks(conn, ["cms"]) == {}
+        of_others = series.series(conn, vos=["cms"], since=now, until=now)
+        assert (of_others.jobs, of_others.came) == ({}, {})
+        by_five = series.series(conn, vos=["lhcb"], since=now + MINUTE, until=now + HOUR, step=5 * MINUTE)
+    assert (by_five.begins[0], by_five.came[S.MATCHED][0], by_five.jobs[S.WAITING]) == (now, 2, [1] * 13)
+
+
+def test_a_series_of_the_past_says_what_was_then(engine: Engine, now: datetime) -> None:
+    _three_jobs(engine, now)
+    _cycle(engine, now + HOUR)
+    with database.reading(engine) as conn:
+        found = series.series(conn, since=now - MINUTE, until=now + MINUTE)
+    assert found.jobs[S.WAITING] == [0, 3, 1]
+    assert found.jobs[S.RUNNING] == [0, 0, 2]
+
+
+def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_nothing(
+    engine: Engine, now: datetime
+) -> None:
+    """It dies at one statement of a cycle after the other; what is left over is done by the next one."""
+    _three_jobs(engine, now)
+    for statement in count(step=1 if engine.dialect.name == "sqlite" else 5):
+        later = now + (statement + 2) * HOUR
+        with database.writing(engine) as conn:
+            job_ids = accounted.put(conn, later, 2)
+        with faults.killed_at(engine, statement):
+            try:
+                _cycle(engine, later, holder=f"victim {statement}")
+            except faults.KilledError:
+                died = True
+            else:
+                died = False
+        _cycle(engine, later + MINUTE, holder=f"heir {statement}")
+        with database.writing(engine) as conn:
+            found = series.series(conn, since=later, until=later)
+            assert found.came[S.WAITING] == [2], f"killed at statement {statement}"
+            assert found.jobs[S.WAITING] == [3], f"killed at statement {statement}"
+            job_control.kill_all(conn, job_ids, source="test", now=later)
+        _cycle(engine, later + 2 * MINUTE, holder=f"heir {statement}")
+        if not died:
+            break
+    assert statement > 10, "it carries out more statements than that"
+    assert _is_right(_series(engine, now))
+
+
+def test_a_transaction_that_is_held_open_is_waited_for(postgresql: Engine, now: datetime) -> None:
+    with database.writing(postgresql) as late:
+        stored.job_ids(late, now, 2)
+        with database.writing(postgresql) as conn:
+            stored.job_ids(conn, now, 3)
+        _cycle(postgresql, now + MINUTE)
+        with database.reading(postgresql) as conn:
+            assert series.stocks(conn) == {}, "what is committed comes after what is not"
+    for _ in range(2):
+        _cycle(postgresql, now + MINUTE)
+    with database.reading(postgresql) as conn:
+        assert series.stocks(conn) == {"lhcb": {S.RECEIVED: 5}}
+
+
+def test_a_transaction_that_begins_later_is_not_waited_for(postgresql: Engine, now: datetime) -> None:
+    with database.writing(postgresql) as conn:
+        stored.job_ids(conn, now, 3)
+        log_reader.note(conn, "flows")
+    with database.writing(postgresql) as late:
+        stored.job_ids(late, now, 2)
+        _cycle(postgresql, now + MINUTE)
+        with database.reading(postgresql) as conn:
+            assert series.stocks(conn) == {"lhcb": {S.RECEIVED: 3}}
+    for _ in range(2):
+        _cycle(postgresql, now + MINUTE)
+    with database.reading(postgresql) as conn:
+        assert series.stocks(conn) == {"lhcb": {S.RECEIVED: 5}}
+
+
+def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_ids = accounted.put(conn, now, 40)
+
+    def read(number: int) -> int:
+        try:
+            # Two of them think that they are one.
+            return accounting.cycle(engine, now=now + number * HOUR, holder=f"test {number // 2}") is not None
+        except (ReadElsewhereError, TurnLostError):
+            return 0
+
+    stored.at_once(4, read)
+    _cycle(engine, now + 9 * HOUR, holder="last")
+    with database.reading(engine) as conn:
+        assert series.stocks(conn) == {"lhcb": {S.WAITING: len(job_ids)}}
+
+
+def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, now: datetime) -> None:
+    """A dump is restored whose reader had noted what was under way on the old server."""
+    with database.writing(postgresql) as conn:
+        accounted.put(conn, now, 2)
+        log_reader.note(conn, "flows")
+        [noted] = conn.execute(select(log_readers.c.under_way)).scalars()
+        incarnation, _, tables, _ = json.loads(noted)
+        elsewhere = json.dumps([incarnation, "another server", tables, 10**12])
+        conn.execute(update(log_readers).values(under_way=elsewhere))
+    _cycle(postgresql, now + MINUTE)
+    with database.reading(postgresql) as conn:
+        assert series.stocks(conn) == {"lhcb": {S.WAITING: 2}}
+
+
+def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        log_reader.note(conn, "flows")
+        job_ids = accounted.put(conn, now, 2)
+        job_control.kill_all(conn, job_ids, source="test", now=now)
+        old = {"vo": "lhcb", "before": now + HOUR, "limit": 10}
+        assert removal.remove_jobs(conn, **old) == 0
+        assert removal.remove_logs(conn, **old) == 0
+    _cycle(engine, now + HOUR)
+    with database.writing(engine) as conn:
+        assert removal.remove_logs(conn, **old) == 2
+        assert removal.remove_jobs(conn, **old) == 2
+    _cycle(engine, now + 2 * HOUR)
+    assert _series(engine, now).came[S.KILLED][0] == 2
+
+
+def test_retention_counts_itself_where_nobody_does(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_ids = accounted.put(conn, now)
+        job_control.kill_all(conn, job_ids, source="test", now=now)
+    result = retention.cycle(engine, waiting.grid(), now=now + timedelta(days=400), holder="test")
+    assert result is not None
+    assert result.removed["jobs"] == 1
+    assert _series(engine, now).came[S.KILLED][0] == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_stocks_are_what_a_count_of_all_jobs_says(engine: Engine, now: datetime, seed: int) -> None:
+    with database.writing(engine) as conn:
+        job_ids = accounted.put(conn, now, 12)
+        leases = accounted.begin(conn, job_ids[: 6 + seed], now)
+        accounted.finish(conn, leases[: 2 + seed], now)
+        job_control.kill_all(conn, job_ids[-2:] + job_ids[:1], source="test", now=now)
+        log_reader.note(conn, "flows")
+    _cycle(engine, now + HOUR)
+    with database.writing(engine) as conn:
+        taken_back = job_control.reschedule_all(conn, job_ids[::2], source="test", now=now, maximum=3)
+        assert taken_back
+    _cycle(engine, now + 2 * HOUR)
+    with database.reading(engine) as conn:
+        counted = Counter(jobs.get(conn, job_id).status for job_id in job_ids)
+        living = {status: jobs_ for status, jobs_ in counted.items() if status not in FINAL}
+        assert series.stocks(conn)["lhcb"] == living
+        assert len(living) > 1

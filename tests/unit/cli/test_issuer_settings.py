@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from pilotage.cli import issuers, settings
+from pilotage.cli.settings import InvalidSettings
+from pilotage.service.callers import Role
+
+WHOLE = """
+issuers:
+  - url: https://cms-auth.example.org/
+    vo: CMS
+    audience: https://pilotage.example.org
+    roles:
+      - {role: vo_admin, group: /cms/pilotage_admin}
+      - {role: site_admin, group: /cms/T1, site: LCG.CERN.ch}
+      - {role: operator, subject: 4f1e}
+"""
+
+
+def load(home: Path, text: str) -> settings.Settings:
+    (home / settings.FILE).write_text(text)
+    return settings.load({"home": home}, {})
+
+
+def test_an_issuer_is_described_in_the_settings(tmp_path: Path):
+    [trusted] = issuers.trusted(load(tmp_path, WHOLE).issuers)
+    assert (trusted.issuer.name, trusted.issuer.vo) == ("cms-auth.example.org", "cms")
+    assert [rule.role for rule in trusted.issuer.rules] == [Role.VO_ADMIN, Role.SITE_ADMIN, Role.OPERATOR]
+
+
+def test_without_roles_the_groups_of_the_vo_count(tmp_path: Path):
+    said = load(tmp_path, WHOLE[: WHOLE.index("    roles")])
+    [trusted] = issuers.trusted(said.issuers)
+    assert {rule.group: rule.role for rule in trusted.issuer.rules} == {
+        "/cms/pilotage_admin": Role.VO_ADMIN,
+        "/cms": Role.USER,
+    }
+
+
+def test_a_variable_says_issuers_in_yaml(tmp_path: Path):
+    said = '[{"url": "https://a.example.org", "audience": ["x"], "vo": "cms"}]'
+    loaded = settings.load({"home": tmp_path}, {"PILOTAGE_ISSUERS": said})
+    assert loaded.issuers[0].url == "https://a.example.org"
+    with pytest.raises(InvalidSettings, match="PILOTAGE_ISSUERS"):
+        settings.load({"home": tmp_path}, {"PILOTAGE_ISSUERS": "[: a"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("    audience: https://pilotage.example.org\n", "", r"issuers/0/audience"),
+        ("role: vo_admin", "role: king", r"issuers/0/roles/0/role"),
+        ("role: vo_admin", "role: pilot", r"issuers/0/roles/0/role"),
+        ("group: /cms/pilotage_admin", "grup: x", r"issuers/0/roles/0/grup"),
+        (", group: /cms/pilotage_admin", "", r"exactly one of group, scope and subject"),
+        ("https://cms", "http://cms", r"no https address"),
+        (", site: LCG.CERN.ch", "", r"roles/site: a token for the role site_admin needs it"),
+        ("    vo: CMS\n", "", r"roles/vo: a token for the role vo_admin needs it"),
+        (
+            "    vo: CMS\n",
+            "    vo: CMS\n    authorities: /nowhere/ca.pem\n",
+            r"/nowhere/ca.pem cannot be read",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_place(tmp_path: Path, before: str, after: str, message: str):
+    assert before in WHOLE
+    with pytest.raises(InvalidSettings, match=message):
+        issuers.trusted(load(tmp_path, WHOLE.replace(before, after)).issuers)
+
+
+def test_two_issuers_that_nobody_could_tell_apart_are_refused(tmp_path: Path):
+    twice = WHOLE + WHOLE.replace("issuers:\n", "")
+    with pytest.raises(InvalidSettings, match="two have the url"):
+        issuers.trusted(load(tmp_path, twice).issuers)
