@@ -1,21 +1,26 @@
 """Jobs whose whole way is in the log, for tests of what is added up from it."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
-from taskqueue import handover, log
+from agents import accounting
+from taskqueue import database, handover, job_control, log
 from taskqueue.claims import Place
+from taskqueue.classes import RequirementClass
 from taskqueue.handover import Finish
 from taskqueue.log import LogEntry
 from taskqueue.states import JobStatus
 from tests import waiting
 
 
-def put(conn: Connection, now: datetime, count: int = 1, *, owner: str = "alice") -> list[int]:
+def put(
+    conn: Connection, now: datetime, count: int = 1, *, owner: str = "alice", vo: str = "lhcb"
+) -> list[int]:
     """New jobs that wait; their ids."""
-    job_ids = waiting.put(conn, now, count, owner=owner)
+    asked = RequirementClass(vo=vo, cpu_time=3600)
+    job_ids = waiting.put(conn, now, count, asked=asked, owner=owner, group=f"{vo}_user")
     log.append(conn, [_waits(job_id, now) for job_id in job_ids])
     return job_ids
 
@@ -35,6 +40,31 @@ def finish(conn: Connection, leases: Sequence[str], now: datetime, report: Finis
     """End jobs; Done, if nothing else is said."""
     for lease in leases:
         handover.finish(conn, lease, report or Finish(status="Done", exit_code=0), now=now)
+
+
+def a_day(engine: Engine, now: datetime, *, site: str = "LCG.A.org", other: str = "LCG.B.org") -> None:
+    """What three people of two VOs did at two sites in the day before, counted.
+
+    ada of cms: two jobs of an hour at `site`, half of it CPU time; and one at `other`, which failed. bob of
+    cms: one job that was killed while it waited. dora of dune: one of two hours at `site`.
+    """
+    day = timedelta(hours=20)
+    begun = now.replace(minute=0, second=0, microsecond=0) - day
+    hour = timedelta(hours=1)
+    with database.writing(engine) as conn:
+        for place, owner, vo, hours, report in (
+            (site, "ada", "cms", 1, Finish(status="Done", cpu_seconds=1800, cpu_power=10.0)),
+            (site, "ada", "cms", 1, Finish(status="Done", cpu_seconds=1800, cpu_power=10.0)),
+            (other, "ada", "cms", 1, Finish(status="Failed", exit_code=1)),
+            (site, "dora", "dune", 2, Finish(status="Done", cpu_seconds=7200)),
+        ):
+            job_ids = put(conn, begun, owner=owner, vo=vo)
+            leases = begin(conn, job_ids, begun + hour, place=Place(site=place, ce="ce1", queue="long"))
+            finish(conn, leases, begun + (1 + hours) * hour, report)
+        killed = put(conn, begun, owner="bob", vo="cms")
+        job_control.kill_all(conn, killed, source="test", now=begun + 3 * hour)
+    for _ in range(2):
+        accounting.cycle(engine, now=now, holder="tests")
 
 
 def _waits(job_id: int, now: datetime) -> LogEntry:

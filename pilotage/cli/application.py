@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "queue": "pilotage.cli.queue",
     "site": "pilotage.cli.site",
     "config": "pilotage.cli.config",
+    "accounting": "pilotage.cli.accounting",
     "pilot": "pilotage.cli.pilot",
     "pilots": "pilotage.cli.pilots",
     "serve": "pilotage.cli.serve",

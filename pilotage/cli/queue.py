@@ -21,6 +21,8 @@ def register(app: typer.Typer) -> None:
     queues.command("list")(list_queues)
     queues.command("show")(show)
     queues.command("explain")(explain)
+    queues.command("drain")(drain)
+    queues.command("resume")(resume)
     app.add_typer(queues, name="queue")
 
 
@@ -89,6 +91,37 @@ def explain(
     with connect(home=home, url=url) as client:
         found = client.explain_queue(str(address))
     output.emit(found, as_json=as_json, render=lambda: explanation.of_queue(found))
+
+
+def drain(
+    queue: options.Queue,
+    *,
+    reason: Annotated[
+        str, typer.Option(metavar="R", help="Why; the history of the configuration has it.")
+    ] = "",
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Give a queue no new jobs; what runs there goes on to its end. It is `Enabled: false` at the queue."""
+    address = QueueAddress.parse(queue)
+    with connect(home=home, url=url) as client:
+        stored = client.drain_queue(str(address), message=reason)
+    output.emit(stored, as_json=as_json, render=lambda: f"{address}: gets no new jobs")
+
+
+def resume(
+    queue: options.Queue,
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Take back what `drain` did."""
+    address = QueueAddress.parse(queue)
+    with connect(home=home, url=url) as client:
+        stored = client.resume_queue(str(address))
+    output.emit(stored, as_json=as_json, render=lambda: f"{address}: gets jobs again")
 
 
 def _current(*, home: Path | None, url: str | None) -> Configuration:

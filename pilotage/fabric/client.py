@@ -125,6 +125,18 @@ class Client:
         rows: list[Json] = answer["summary"]
         return rows
 
+    def accounting(self, asked: Mapping[str, str]) -> Json:
+        """What was used: the query of `GET /accounting`."""
+        return self._call("GET", "/accounting", params=dict(asked))
+
+    def accounting_csv(self, asked: Mapping[str, str]) -> str:
+        """The same as CSV."""
+        with self._away_if_silent():
+            response = self._http.get("/api/v1/accounting.csv", params=dict(asked))
+        if not response.is_success:
+            raise _refusal(response, self._whose)
+        return response.text
+
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
         entries: list[Json] = self._call("GET", f"/jobs/{job_id}/log")["log"]
@@ -298,6 +310,14 @@ class Client:
     def advertise(self, scope: str, said: Mapping[str, object]) -> Json:
         """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
         return self._call("POST", f"{scope_path(scope)}/advertisement", json=dict(said))
+
+    def drain_queue(self, queue: str, *, message: str) -> Json:
+        """Give a queue no new jobs; the version of the configuration that says so."""
+        return self._call("POST", f"/resources/queues/{queue}/drain", json={"message": message})
+
+    def resume_queue(self, queue: str) -> Json:
+        """Take back what `drain_queue` did; the version of the configuration that says so."""
+        return self._call("POST", f"/resources/queues/{queue}/resume", json={})
 
     def config(self) -> Json:
         """The configuration in force, as far as it may be seen."""

@@ -77,7 +77,8 @@ def count(conn: Connection, span: Span) -> None:
     found: defaultdict[WaitKey, float] = defaultdict(float)
     for end, ways, seen in _with_their_ways(conn, ends, span):
         for cause, seconds in waiting_time.by_cause(ways, now=end.at, hindrances=seen).items():
-            found[_key(end, cause)] += seconds
+            if seconds:
+                found[_key(end, cause)] += seconds
     if found:
         conn.execute(ADD.of(conn), [asdict(key) | {"seconds": found[key]} for key in sorted(found)])
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -41,7 +40,7 @@ def _fill(conn: Connection, now: datetime, count: int) -> None:
 @pytest.fixture
 def conn(engine: Engine, now: datetime) -> Iterator[Connection]:
     with database.writing(engine) as conn:
-        _fill(conn, now, 60)
+        _fill(conn, now, 30)
     with database.reading(engine) as conn:
         yield conn
 
@@ -73,12 +72,12 @@ FILTERS = st.builds(
     sites=some_of(SITES),
     job_name=one_of("n1", "n9"),
     submit_pool=one_of(POOL, "none"),
-    job_ids=st.none() | st.frozensets(st.integers(1, 70)),
+    job_ids=st.none() | st.frozensets(st.integers(1, 40)),
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(which=FILTERS, limit=st.integers(6, 20), oldest_first=st.booleans(), rows=st.integers(10, 80))
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(which=FILTERS, limit=st.integers(6, 20), oldest_first=st.booleans(), rows=st.integers(10, 50))
 def test_pages_hold_every_job_once_in_order_however_short_a_look_is(
     conn: Connection,
     monkeypatch: pytest.MonkeyPatch,
@@ -97,7 +96,7 @@ def test_pages_hold_every_job_once_in_order_however_short_a_look_is(
     assert found == expected[::-1]
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(which=FILTERS)
 def test_counts_are_those_of_the_summary_where_there_are_few(conn: Connection, which: Filter) -> None:
     whole = job_search.summary(conn, ["status"], which)
@@ -110,16 +109,16 @@ def test_counts_are_those_of_the_summary_where_there_are_few(conn: Connection, w
 
 
 def test_counting_ends_where_it_was_told_to_and_says_so(conn: Connection) -> None:
-    counted = job_counts.by_status(conn, Filter(vos=frozenset({"cms"})), most=4)
+    counted = job_counts.by_status(conn, Filter(vos=frozenset({"cms"})), most=2)
     assert set(counted) == set(STATUSES)
-    assert all(count.more and count.jobs <= 4 for count in counted.values())
+    assert all(count.more and count.jobs <= 2 for count in counted.values())
     ada = Filter(vos=frozenset({"cms"}), owner="ada")
-    assert job_counts.by_status(conn, ada, most=5)[JobStatus.DONE] == Count(5), "no more than these"
+    assert job_counts.by_status(conn, ada, most=2)[JobStatus.DONE] == Count(2), "no more than these"
 
 
 def test_a_look_that_ends_early_says_so(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     rare = Filter(sites=frozenset({"LCG.A.org"}), job_name="n9")
-    monkeypatch.setattr(job_walks, "MOST_ROWS", 25)
+    monkeypatch.setattr(job_walks, "MOST_ROWS", 12)
     pages = _pages(conn, rare, limit=10)
     assert [page.is_cut for page in pages] == [True, True, False]
     assert not _ids(pages)
@@ -138,16 +137,14 @@ LOOKS = [
 ]
 
 
-@pytest.mark.parametrize("which", LOOKS, ids=lambda which: f"{len(which.clauses())}")
-@pytest.mark.parametrize("oldest_first", [False, True])
-def test_looks_and_counts_read_no_table_whole_and_sort_nothing(
-    engine: Engine, conn: Connection, which: Filter, oldest_first: bool
-) -> None:
+def test_looks_and_counts_read_no_table_whole_and_sort_nothing(engine: Engine, conn: Connection) -> None:
     plans = _Plans(engine)
     with database.reading(engine) as other, plans.watched():
-        job_walks.look(other, which, limit=20, after=50, oldest_first=oldest_first)
-        job_counts.by_status(other, replace(which))
-    assert plans.told
+        for which in LOOKS:
+            for oldest_first in (False, True):
+                job_walks.look(other, which, limit=20, after=25, oldest_first=oldest_first)
+            job_counts.by_status(other, which)
+    assert len(plans.told) >= 3 * len(LOOKS)
     for plan in plans.told:
         assert "USE TEMP B-TREE" not in plan, plan
         assert "->  Sort  (" not in plan, plan

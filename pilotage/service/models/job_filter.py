@@ -17,7 +17,7 @@ JobIdPath = Annotated[int, Path(ge=1, le=MAX_ID)]
 JobId = Annotated[int, Field(ge=1, le=MAX_ID, strict=True)]
 
 
-def _words(value: object) -> object:
+def words(value: object) -> object:
     """`a,b` as a list, also within a list: how queries say several values."""
     if isinstance(value, str):
         value = [value]
@@ -30,10 +30,10 @@ def _words(value: object) -> object:
 
 
 def _ids(value: object) -> object:
-    words = _words(value)
-    if not isinstance(words, list):
-        return words
-    return [int(word) if isinstance(word, str) and _is_id(word) else word for word in words]
+    said = words(value)
+    if not isinstance(said, list):
+        return said
+    return [int(word) if isinstance(word, str) and _is_id(word) else word for word in said]
 
 
 def _is_id(word: str) -> bool:
@@ -41,8 +41,8 @@ def _is_id(word: str) -> bool:
 
 
 _Most = Field(max_length=MOST)
-Words = Annotated[Annotated[list[str], _Most] | None, BeforeValidator(_words)]
-Statuses = Annotated[Annotated[list[JobStatus], _Most] | None, BeforeValidator(_words)]
+Words = Annotated[Annotated[list[str], _Most] | None, BeforeValidator(words)]
+Statuses = Annotated[Annotated[list[JobStatus], _Most] | None, BeforeValidator(words)]
 JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 
 

@@ -40,3 +40,11 @@ class QueueAnswer(BaseModel):
     usable: bool = Field(description="Enabled, and open for the VO.")
     config_version: int
     parameters: dict[str, ParameterAnswer]
+
+
+class Switch(BaseModel):
+    """Why a queue is drained or resumed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    message: str = Field(default="", max_length=1000, description="For the history of the configuration.")

@@ -25,6 +25,8 @@ from taskqueue.states import JobStatus, may_come_from
 
 router = APIRouter(route_class=PageRoute)
 
+#: Jobs that a page changes; a browser does not wait for millions of them, the command line does.
+_MOST = job_counts.MOST
 #: Jobs that are shown one by one before they are changed, and after.
 _SHOWN = 20
 
@@ -66,7 +68,7 @@ def confirm(page: PageOf, change: Annotated[Change, Query()]) -> HTMLResponse:
     wanted = _WANTED[change.do]
     which = job_changes.concerned(page.caller, change.filter, wanted)
     with database.reading(page.parts.engine) as conn:
-        counts = job_counts.by_status(conn, which)
+        counts = job_counts.by_status(conn, which, most=_MOST)
         seen = job_walks.look(conn, which, limit=_SHOWN)
     possible = {status: count for status, count in counts.items() if status in may_come_from(wanted)}
     return page.render(
@@ -78,7 +80,7 @@ def confirm(page: PageOf, change: Annotated[Change, Query()]) -> HTMLResponse:
         total=job_counts.total(possible),
         others=job_counts.total({each: n for each, n in counts.items() if each not in possible}),
         shown=[job for job in seen.jobs if job.status in possible],
-        most=job_counts.MOST,
+        most=_MOST,
     )
 
 
@@ -101,13 +103,12 @@ def _refuse_empty(change: Change) -> None:
 
 
 def _refuse_too_many(page: Page, change: Change) -> None:
-    """A browser does not wait for millions of them; the command line does."""
     which = job_changes.concerned(page.caller, change.filter, _WANTED[change.do])
     with database.reading(page.parts.engine) as conn:
-        total: Count = job_counts.total(job_counts.by_status(conn, which))
-    if total.more or total.jobs > job_counts.MOST:
+        total: Count = job_counts.total(job_counts.by_status(conn, which, most=_MOST))
+    if total.more or total.jobs > _MOST:
         message = (
-            f"these are more than {job_counts.MOST:,} jobs: narrow the filter, or use "
+            f"these are more than {_MOST:,} jobs: narrow the filter, or use "
             f"`pilotage job {change.do}` with the same filter"
         )
         raise InvalidRequest([Problem(path="jobs", message=message)])

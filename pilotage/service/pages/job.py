@@ -21,6 +21,10 @@ router = APIRouter(route_class=PageRoute)
 
 #: Changes of status that are listed, the latest.
 _LOG = 500
+#: States that are named beside the line, the latest.
+_SPANS = 30
+#: Seconds of waiting that are worth a bar.
+_WORTH = 0.05
 
 
 @router.get("/jobs/{job_id}")
@@ -35,6 +39,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         "jobs/live.html" if page.is_fragment else "jobs/job.html",
         job=job,
         story=story,
+        most_spans=_SPANS,
         spans=timeline.spans(story.log, now=now),
         latest=AttemptAnswer.model_validate(latest) if latest else None,
         log=story.log[-_LOG:],
@@ -76,4 +81,4 @@ def _told(body: Mapping[str, object]) -> list[tuple[str, str]]:
 def _causes(story: JobStory) -> list[tuple[str, float, float]]:
     """What it waited for: the cause, seconds, and its part of all waiting in percent."""
     total = sum(story.waited.values())
-    return [(cause, each, 100 * each / total) for cause, each in story.waited.items() if total and each]
+    return [(cause, each, 100 * each / total) for cause, each in story.waited.items() if each > _WORTH]

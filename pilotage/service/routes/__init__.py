@@ -1,6 +1,7 @@
 """The routes of the interface, one file a noun."""
 
 from pilotage.service.routes import (
+    accounting,
     config,
     explain,
     job_control,
@@ -39,5 +40,6 @@ ROUTERS = (
     pilot_tokens.router,
     sites.router,
     tokens.router,
+    accounting.router,
     logins.router,
 )

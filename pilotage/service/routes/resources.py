@@ -7,10 +7,12 @@ from fastapi import APIRouter, Query
 from cs_config import nodes
 from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
+from pilotage.service import queue_switch
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Capability
-from pilotage.service.models.resources import NodeTree, ParameterAnswer, QueueAnswer, Selection
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.callers import Caller, Capability, Role
+from pilotage.service.models.config import NewVersion
+from pilotage.service.models.resources import NodeTree, ParameterAnswer, QueueAnswer, Selection, Switch
 from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.values import fold
@@ -58,6 +60,30 @@ def show_queue(
         config_version=config.version,
         parameters=parameters,
     )
+
+
+@router.post("/queues/{site}/{ce}/{queue}/drain")
+@allow(Role.SITE_ADMIN)
+@takes_at_most(SMALL)
+def drain_queue(
+    parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: Switch | None = None
+) -> NewVersion:
+    """Give the queue no new jobs, by `Enabled: false`; what runs there goes on to its end."""
+    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
+    message = body.message if body else ""
+    return NewVersion(version=queue_switch.drain(parts, caller, address, message=message))
+
+
+@router.post("/queues/{site}/{ce}/{queue}/resume")
+@allow(Role.SITE_ADMIN)
+@takes_at_most(SMALL)
+def resume_queue(
+    parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: Switch | None = None
+) -> NewVersion:
+    """Take back what `drain` did."""
+    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
+    message = body.message if body else ""
+    return NewVersion(version=queue_switch.resume(parts, caller, address, message=message))
 
 
 def _vo(caller: Caller, named: str | None) -> str | None:

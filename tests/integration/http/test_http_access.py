@@ -28,6 +28,8 @@ TOKENS = {
 ROUTES = [
     ("POST", "/jobs", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
     ("GET", "/jobs", None, {"user", "vo_admin"}),
+    ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),
+    ("GET", "/accounting.csv", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/jobs/summary", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
@@ -56,6 +58,8 @@ ROUTES = [
         None,
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
     ),
+    ("POST", f"/resources/queues/{QUEUE}/drain", {"message": ""}, {"site_admin"}),
+    ("POST", f"/resources/queues/{QUEUE}/resume", {"message": ""}, {"site_admin"}),
     ("GET", "/pools", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("GET", "/pools/0", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from pilotage.service.pages import changing_jobs
 from taskqueue import database
 from tests import stored
 from tests.browser import SignedIn, picture
@@ -167,6 +168,42 @@ def test_nothing_is_changed_without_a_selection_or_for_others(service: Service, 
     body = {"do": "kill", "ids": str(of_bob), "csrf": "guessed"}
     assert page.request.post("/jobs/change", form=body, headers=own).status == 403
     assert service.user("bob").get(f"/api/v1/jobs/{of_bob}").json()["status"] == "Waiting"
+
+
+def test_more_than_a_page_may_change_are_left_to_the_command_line(
+    service: Service, signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = _submit(service, *[{"JobGroup": "masses"}] * 3)
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs/change?do=kill&job_group=masses")
+    expect(page.get_by_role("button", name="Kill 3 jobs")).to_be_visible()
+    monkeypatch.setattr(changing_jobs, "_MOST", 2)
+    page.get_by_role("button", name="Kill 3 jobs").click()
+    expect(page.get_by_role("main")).to_contain_text("pilotage job kill")
+    page.goto("/jobs/change?do=kill&job_group=masses")
+    expect(page.get_by_text("These are more than a page can change at once.")).to_be_visible()
+    assert page.get_by_role("button", name="Kill 3 jobs").count() == 0
+    assert service.user().get(f"/api/v1/jobs/{ids[0]}").json()["status"] == "Waiting"
+
+
+def test_an_address_that_makes_no_sense_is_refused_with_what_would(
+    service: Service, signed_in: SignedIn
+) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    answer = page.goto("/jobs?status=Wating")
+    assert answer is not None
+    assert answer.status == 400
+    expect(page.get_by_role("main")).to_contain_text("'Waiting'")
+
+
+def test_an_operator_submits_for_others(service: Service, signed_in: SignedIn) -> None:
+    page = signed_in(service, role="operator", user="root")
+    page.goto("/jobs/new")
+    jdl = 'Executable = "/bin/true"; VO = "dune"; Owner = "ina"; OwnerGroup = "dune_user"; Parameters = 3;'
+    page.get_by_label("Description").fill(jdl)
+    page.get_by_role("button", name="Submit").click()
+    assert len(_shown(page)) == 3
+    expect(page.get_by_role("cell", name="ina dune_user").first).to_be_visible()
 
 
 def test_ticks_stay_when_the_list_is_loaded_anew(service: Service, signed_in: SignedIn) -> None:

@@ -1,0 +1,127 @@
+"""What a caller may ask of the accounts, and the answer.
+
+Users see what is their own, VO admins their VO, operators all. Site admins see what was used at their sites,
+by VO, but not who used it: that is between a VO and its people.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from pilotage.service.callers import Caller, Role
+from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery, AccountingRow
+from requirements.errors import InvalidRequest, NotAllowed
+from requirements.problem import Problem
+from requirements.suggestion import did_you_mean
+from requirements.values import fold
+from taskqueue.accounting import report
+from taskqueue.accounting.report import DIMENSIONS, Question, Which
+
+#: Lines of one answer.
+MOST: Final = 20_000
+
+_PERSONAL: Final = ("owner", "owner_group")
+_AGO = re.compile(r"(\d{1,5})(h|d|w)")
+_UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_LAST_WEEK: Final = "7d"
+
+
+def dimensions(caller: Caller) -> Sequence[str]:
+    """By what the caller may have sums."""
+    return [name for name in DIMENSIONS if caller.role is not Role.SITE_ADMIN or name not in _PERSONAL]
+
+
+def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> Question:
+    """The question, narrowed to what is the caller's; what is not its own is as if it did not exist.
+
+    Raises:
+        InvalidRequest: A column, or a time, is none.
+        NotAllowed: It asks who used what, and is not told that.
+    """
+    _check_columns(caller, query)
+    since = _moment("from", query.since or _LAST_WEEK, now)
+    until = _moment("to", query.until, now) if query.until else now
+    if since >= until:
+        raise InvalidRequest([Problem(path="from", message=f"{since:%Y-%m-%d %H:%M} is not before the end")])
+    return Question(
+        by=list(dict.fromkeys(query.by)),
+        bucket=query.bucket,
+        since=since.replace(minute=0, second=0, microsecond=0),
+        until=until,
+        which=_visible(caller, query),
+    )
+
+
+def answer(conn: Connection, question: Question) -> AccountingAnswer:
+    """The sums.
+
+    Raises:
+        InvalidRequest: There are too many to tell.
+    """
+    found = report.lines(conn, question, most=MOST)
+    if found is None:
+        message = f"these are more than {MOST} rows: ask for a shorter time, longer buckets or fewer columns"
+        raise InvalidRequest([Problem(path="by", message=message)])
+    by = list(question.by)
+    return AccountingAnswer(
+        since=question.since,
+        until=question.until,
+        by=by,
+        bucket=question.bucket,
+        rows=[AccountingRow.of(line, by) for line in found],
+    )
+
+
+def _check_columns(caller: Caller, query: AccountingQuery) -> None:
+    unknown = [name for name in query.by if name not in DIMENSIONS]
+    if unknown:
+        raise InvalidRequest(
+            [
+                Problem(
+                    path="by",
+                    message=f"{name!r} is not among {', '.join(DIMENSIONS)}",
+                    suggestion=did_you_mean(name, DIMENSIONS),
+                )
+                for name in unknown
+            ]
+        )
+    named = {*query.by, *(name for name in DIMENSIONS if getattr(query, name) is not None)}
+    if refused := sorted(named - set(dimensions(caller))):
+        raise NotAllowed(f"{caller.role} is told what VOs used, not who in them: not by {', '.join(refused)}")
+
+
+def _visible(caller: Caller, query: AccountingQuery) -> Which:
+    asked = {
+        name: None if (words := getattr(query, name)) is None else frozenset(words) for name in DIMENSIONS
+    }
+    if asked["vo"] is not None:
+        asked["vo"] = frozenset(map(fold, asked["vo"]))
+    which = Which(**asked)
+    if caller.is_operator:
+        return which
+    narrowed = {}
+    if caller.role is Role.SITE_ADMIN:
+        narrowed["site"] = _both(which.site, caller.sites)
+    else:
+        narrowed["vo"] = _both(which.vo, caller.vos)
+    if caller.role is Role.USER:
+        narrowed["owner"] = _both(which.owner, frozenset({caller.user}))
+    return Which(**(asked | narrowed))
+
+
+def _both(asked: frozenset[str] | None, own: frozenset[str]) -> frozenset[str]:
+    return own if asked is None else asked & own
+
+
+def _moment(name: str, text: str, now: datetime) -> datetime:
+    if ago := _AGO.fullmatch(text.strip()):
+        return now - int(ago[1]) * _UNITS[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        message = f"{text!r:.60} is no time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
+        raise InvalidRequest([Problem(path=name, message=message)]) from None

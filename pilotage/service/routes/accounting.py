@@ -1,0 +1,55 @@
+"""What jobs used and for what they waited."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from pilotage.service import accounting_csv, accounts
+from pilotage.service.access import allow
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.callers import Caller, Role
+from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery
+from pilotage.service.parts import Parts
+from taskqueue import database
+
+router = APIRouter(tags=["accounting"], route_class=ApiRoute)
+
+_CSV: dict[int | str, dict[str, Any]] = {
+    200: {"content": {accounting_csv.MEDIA_TYPE: {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/accounting", response_model=AccountingAnswer, responses=_CSV)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+def accounting(
+    request: Request, parts: PartsOf, caller: CallerOf, query: Annotated[AccountingQuery, Query()]
+) -> AccountingAnswer | Response:
+    """Sum what was used: users their own, VO admins their VO's, site admins what was used at their sites.
+
+    With `Accept: text/csv` as CSV.
+    """
+    answer = _answer(parts, caller, query)
+    return _as_csv(answer) if _wants_csv(request) else answer
+
+
+@router.get("/accounting.csv", response_class=Response, responses=_CSV)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+def accounting_as_csv(
+    parts: PartsOf, caller: CallerOf, query: Annotated[AccountingQuery, Query()]
+) -> Response:
+    """The same as CSV."""
+    return _as_csv(_answer(parts, caller, query))
+
+
+def _answer(parts: Parts, caller: Caller, query: AccountingQuery) -> AccountingAnswer:
+    question = accounts.understand(caller, query, now=parts.clock())
+    with database.reading(parts.engine) as conn:
+        return accounts.answer(conn, question)
+
+
+def _wants_csv(request: Request) -> bool:
+    return accounting_csv.MEDIA_TYPE in request.headers.get("accept", "").lower()
+
+
+def _as_csv(answer: AccountingAnswer) -> Response:
+    return Response(accounting_csv.text(answer), media_type=accounting_csv.MEDIA_TYPE)

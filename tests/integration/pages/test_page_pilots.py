@@ -1,0 +1,169 @@
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import SignedIn, picture
+from tests.running_service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+SITE, QUEUE, OTHER = "LCG.A.org", "LCG.A.org/ce1/long", "LCG.B.org/ce2/all"
+
+
+@pytest.fixture(scope="module")
+def field(service: Service) -> Service:
+    """Pilots of two VOs at two sites, of which some got nothing, one broke; a grid job under way."""
+    _pilot(service, "cms", "runs", QUEUE, status="Running")
+    _pilot(service, "cms", "empty1", QUEUE, status="Done", empty_reason="no_task_queue")
+    _pilot(service, "cms", "empty2", OTHER, status="Done", empty_reason="limits")
+    _pilot(service, "cms", "broke", OTHER, status="Failed", reason=f"exit 1 {HOSTILE}")
+    _pilot(service, "dune", "dunes", QUEUE, status="Running")
+    wrote = {"stdout": f"Hello {HOSTILE}", "stderr": "No module named pilot"}
+    _director(service, "cms").post("/api/v1/pilots/broke/output", json=wrote).raise_for_status()
+    job = {"Executable": "x", "JobName": HOSTILE, "CPUTime": 1000}
+    service.user("ada", "cms").post("/api/v1/jobs", json={"jobs": [job]}).raise_for_status()
+    _take(service)
+    return service
+
+
+def _director(service: Service, vo: str) -> Any:
+    return service.as_role("director", vo=vo, user="dora")
+
+
+def _pilot(service: Service, vo: str, stamp: str, queue: str, **news: str) -> None:
+    director = _director(service, vo)
+    director.post("/api/v1/pilots", json={"stamp": stamp, "queue": queue}).raise_for_status()
+    told = {"reference": f"{stamp}.batch", **news}
+    director.post(f"/api/v1/pilots/{stamp}/status", json=told).raise_for_status()
+
+
+def _take(service: Service) -> None:
+    """Let a gateway take the job and tell how its local jobs are."""
+    gateway = service.as_role("gateway", vo="cms", site=SITE, user="gate")
+    asked = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 100000, "VO": "cms"}
+    lease = gateway.post("/api/v1/matcher/requestJob", json=asked).json()["matches"][0]["lease"]
+    gateway.post(f"/api/v1/leases/{lease}/start").raise_for_status()
+    told = {
+        "progress": f"generating {HOSTILE}",
+        "phases": [{"name": "generate", "done": 117, "of": 250, "unit": "events"}],
+        "local_jobs": {"active": 3, "done": 4, "error": 1},
+    }
+    gateway.post(f"/api/v1/leases/{lease}/heartbeat", json=told).raise_for_status()
+
+
+def test_pilots_are_counted_by_queue_and_empty_ones_by_reason(field: Service, signed_in: SignedIn):
+    page = signed_in(field, role="vo_admin", vo="cms", user="eve")
+    page.goto("/pilots")
+    assert page.title() == "Pilots – Pilotage"
+    by_queue = page.get_by_role("table").filter(has_text="Quality")
+    expect(by_queue.get_by_role("row").filter(has_text="LCG.B.org / ce2")).to_contain_text("0.0")
+    assert (
+        by_queue.get_by_role("row").filter(has_text="LCG.B.org").get_by_role("cell").nth(0).text_content()
+        == "2"
+    )
+    reasons = page.get_by_role("table").filter(has_text="What they were told last")
+    expect(reasons).to_contain_text("nothing waited that it could run")
+    expect(reasons).to_contain_text("running limits were full")
+    picture(page, "sites/pilots")
+
+
+def test_failed_pilots_lead_to_what_they_wrote(field: Service, signed_in: SignedIn):
+    page = signed_in(field, role="vo_admin", vo="cms", user="eve")
+    page.goto("/pilots")
+    page.get_by_role("link", name="Only those that failed").click()
+    listed = page.get_by_role("table", name="Pilots", exact=True)
+    assert listed.get_by_role("rowheader").all_text_contents() == ["broke"]
+    expect(listed).to_contain_text(f"exit 1 {HOSTILE}")
+    listed.get_by_role("link", name="output").click()
+    expect(page.get_by_text(f"Hello {HOSTILE}")).to_be_visible()
+    expect(page.get_by_text("No module named pilot")).to_be_visible()
+    expect(page.get_by_role("link", name=OTHER)).to_be_visible()
+    picture(page, "sites/pilot")
+
+
+def test_pilots_are_listed_in_pages_the_last_news_first(field: Service, signed_in: SignedIn):
+    page = signed_in(field, role="vo_admin", vo="cms", user="eve")
+    page.goto("/pilots?limit=2")
+    seen = page.get_by_role("table", name="Pilots", exact=True).get_by_role("rowheader").all_text_contents()
+    page.get_by_role("link", name="Next page").click()
+    seen += page.get_by_role("table", name="Pilots", exact=True).get_by_role("rowheader").all_text_contents()
+    assert seen == ["broke", "empty2", "empty1", "runs"]
+
+
+@pytest.mark.parametrize(
+    ("who", "stamps"),
+    [
+        ({"role": "vo_admin", "vo": "dune"}, {"dunes"}),
+        ({"role": "site_admin", "site": SITE}, {"runs", "empty1", "dunes"}),
+        ({"role": "operator"}, {"runs", "empty1", "empty2", "broke", "dunes"}),
+    ],
+    ids=lambda each: each["role"] if isinstance(each, dict) else "",
+)
+def test_each_sees_the_pilots_of_its_vo_or_site(
+    field: Service, signed_in: SignedIn, who: dict[str, str], stamps: set[str]
+):
+    page = signed_in(field, user="eve", **who)
+    page.goto("/pilots")
+    listed = page.get_by_role("table", name="Pilots", exact=True).get_by_role("rowheader")
+    assert set(listed.all_text_contents()) == stamps
+    for stamp in {"runs", "empty2", "dunes"}:
+        answer = page.goto(f"/pilots/{stamp}")
+        assert answer is not None
+        assert answer.status == (200 if stamp in stamps else 404), stamp
+
+
+def test_pilots_are_nothing_for_users(field: Service, signed_in: SignedIn):
+    page = signed_in(field, role="user", vo="cms", user="ada")
+    answer = page.goto("/pilots")
+    assert answer is not None
+    assert answer.status == 403
+    page.goto("/")
+    assert not page.get_by_role("link", name="Pilots", exact=True).count()
+    page.goto(f"/sites/{QUEUE}")
+    assert not page.get_by_role("heading", name="Pilots").count()
+
+
+def test_a_grid_job_shows_its_phases_and_local_jobs_as_bars(field: Service, signed_in: SignedIn):
+    page = signed_in(field, role="user", vo="cms", user="ada")
+    page.goto("/managers")
+    job = page.get_by_role("article")
+    expect(job).to_contain_text(HOSTILE)
+    expect(job).to_contain_text("117 of 250 events")
+    expect(job.get_by_role("progressbar", name="generate")).to_have_attribute("value", "117")
+    expect(job.get_by_role("progressbar", name="local jobs done")).to_have_attribute("max", "8")
+    row = page.get_by_role("row").filter(has_text=SITE)
+    expect(row).to_contain_text("gateway:")
+    picture(page, "sites/managers")
+
+
+@pytest.mark.parametrize(
+    ("who", "jobs"),
+    [
+        ({"role": "user", "vo": "cms", "user": "bob"}, 0),
+        ({"role": "vo_admin", "vo": "dune", "user": "eve"}, 0),
+        ({"role": "site_admin", "site": "LCG.B.org", "user": "eva"}, 0),
+        ({"role": "site_admin", "site": SITE, "user": "eva"}, 1),
+        ({"role": "vo_admin", "vo": "cms", "user": "eve"}, 1),
+        ({"role": "operator", "user": "root"}, 1),
+    ],
+    ids=lambda each: "-".join(each.values()) if isinstance(each, dict) else "",
+)
+def test_each_sees_the_grid_jobs_that_concern_it(
+    field: Service, signed_in: SignedIn, who: dict[str, str], jobs: int
+):
+    page = signed_in(field, **who)
+    page.goto("/managers")
+    assert page.get_by_role("article").count() == jobs
+
+
+def test_what_is_live_comes_anew_without_the_rest_of_the_page(field: Service, signed_in: SignedIn):
+    page = signed_in(field, role="operator", user="root")
+    for address in ("/managers", "/pilots", "/sites", f"/sites/{SITE}", f"/sites/{QUEUE}"):
+        page.goto(address)
+        part = page.request.get(address, headers={"HX-Request": "true"})
+        assert part.ok, address
+        assert "data-live" in part.text()
+        assert "<nav aria-label" not in part.text()
+        assert page.locator("[data-live]").get_attribute("hx-get") == address

@@ -1,0 +1,111 @@
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import SignedIn, picture
+from tests.running_service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def grid(service: Service) -> Service:
+    """Two users of one VO, one of another; one pool that no queue is eligible for."""
+    _submit(service, "ada", "cms", {"Memory": 2000}, {"Memory": 2000}, {"Memory": 99000})
+    _submit(service, "bob", "cms", {"CPUModel": HOSTILE})
+    _submit(service, "dan", "dune", {"Memory": 5000})
+    return service
+
+
+def _submit(service: Service, user: str, vo: str, *asked: dict[str, object]) -> None:
+    jobs = [{"Executable": "x", "Requirements": each} for each in asked]
+    service.user(user, vo).post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()
+
+
+def test_pools_say_what_is_asked_where_it_leads_and_who_waits(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="vo_admin", vo="cms", user="eve")
+    page.goto("/pools")
+    assert page.title() == "Pools – Pilotage"
+    row = page.get_by_role("row").filter(has_text="Memory = 2000")
+    expect(row.get_by_role("cell").nth(2)).to_have_text("3")
+    expect(row.get_by_role("link", name="2 Waiting")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="Memory = 99000")).to_contain_text("none eligible")
+    expect(page.get_by_role("row").filter(has_text="CPUModel")).to_contain_text(HOSTILE)
+    assert not page.get_by_role("row").filter(has_text="Memory = 5000").count()
+    picture(page, "sites/pools")
+
+
+def test_an_operator_narrows_the_pools_to_a_vo_and_turns_the_page(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="operator", user="root")
+    page.goto("/pools")
+    assert page.get_by_role("rowheader").count() == 4
+    page.get_by_label("VO").select_option("dune")
+    page.get_by_role("button", name="Show").click()
+    assert page.get_by_role("row").filter(has_text="Memory = 5000").count() == 1
+    assert page.get_by_role("rowheader").count() == 1
+    page.goto("/pools?limit=3")
+    page.get_by_role("link", name="Next page").click()
+    assert page.get_by_role("rowheader").count() == 1
+    assert "limit=3" in page.url
+
+
+def test_a_pool_lists_its_queues_by_site_and_leads_to_its_jobs(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="user", vo="cms", user="ada")
+    page.goto("/pools")
+    page.get_by_role("row").filter(has_text="Memory = 2000").get_by_role("rowheader").get_by_role(
+        "link"
+    ).click()
+    expect(page.get_by_role("heading", name="3 eligible queues at 2 sites")).to_be_visible()
+    expect(page.get_by_role("link", name="ce1/long")).to_have_attribute("href", "/sites/LCG.A.org/ce1/long")
+    jobs = page.get_by_role("definition").get_by_role("link", name="2").get_attribute("href")
+    assert jobs is not None
+    assert jobs.startswith("/jobs?pool=")
+    assert jobs.endswith("&status=Waiting")
+    page.get_by_role("link", name="Its task queues").click()
+    assert page.get_by_role("rowheader").count() == 1
+
+
+def test_a_pool_without_a_queue_says_so(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="user", vo="cms", user="ada")
+    page.goto("/pools")
+    page.get_by_role("row").filter(has_text="99000").get_by_role("rowheader").get_by_role("link").click()
+    expect(page.get_by_text("No queue is eligible.")).to_be_visible()
+
+
+def test_a_pool_of_another_vo_is_as_if_there_were_none(grid: Service, signed_in: SignedIn):
+    pools = grid.operator().get("/api/v1/pools").json()["pools"]
+    of_dune = next(pool["pool_id"] for pool in pools if pool["vo"] == "dune")
+    page = signed_in(grid, role="vo_admin", vo="cms", user="eve")
+    for pool_id in (of_dune, "0" * 64):
+        answer = page.goto(f"/pools/{pool_id}")
+        assert answer is not None
+        assert answer.status == 404
+        assert page.get_by_role("heading", level=1).text_content() == "Not found"
+
+
+def test_who_has_no_vo_is_told_why_there_are_no_pools(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site="LCG.A.org", user="eva")
+    for address in ("/pools", "/task-queues"):
+        page.goto(address)
+        expect(page.get_by_text("Your token stands for no VO")).to_be_visible()
+
+
+def test_task_queues_show_users_their_own_and_vo_admins_those_of_the_vo(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="user", vo="cms", user="bob")
+    page.goto("/task-queues")
+    row = page.get_by_role("row").filter(has_text="bob")
+    assert row.get_by_role("cell").nth(0).text_content() == "cms"
+    assert row.get_by_role("cell").nth(5).text_content() == "1000"  # the share of the group
+    assert row.get_by_role("cell").last.text_content() == "1"
+    assert page.get_by_role("rowheader").count() == 1
+    page.goto("/task-queues?owner=ada")
+    expect(page.get_by_text("No task queue has jobs")).to_be_visible()
+
+    page = signed_in(grid, role="vo_admin", vo="cms", user="eve")
+    page.goto("/task-queues")
+    assert page.get_by_role("rowheader").count() == 3
+    page.get_by_label("Owner").fill("ada")
+    page.get_by_role("button", name="Show").click()
+    assert page.get_by_role("rowheader").count() == 2
+    picture(page, "sites/task_queues")

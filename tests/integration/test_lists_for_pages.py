@@ -1,0 +1,115 @@
+"""What pages list: pilots by their last news, task queues by whose they are, grid jobs, queues of pools."""
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from sqlalchemy import Engine, update
+
+from cs_config.address import QueueAddress
+from matcher import reach, survey
+from optimizers import batch
+from optimizers.submission import Submitter
+from taskqueue import (
+    database,
+    grid_jobs,
+    pilots,
+    pool_usage,
+    pools,
+    task_queue_search,
+    waiting_classes,
+)
+from taskqueue.pilots import PilotFilter
+from taskqueue.states import JobStatus
+from taskqueue.tables import attempts
+from tests import stored, submitted
+
+BOB = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_prod")
+SMALL, LARGE = {"Memory": 1000}, {"Memory": 6000}
+
+
+@pytest.fixture
+def waiting(engine: Engine, now: datetime) -> list[int]:
+    """Two jobs of ann in one pool, one of bob in the same, one of bob in another."""
+    config = submitted.store_grid(engine, now)
+    jobs = [{"Executable": "x", "Requirements": asked} for asked in (SMALL, SMALL, SMALL, LARGE)]
+    ids = submitted.submit(engine, config, now, *jobs[:2])
+    ids += submitted.submit(engine, config, now, *jobs[2:], submitter=BOB)
+    batch.optimize(engine, config, ids, now=now)
+    return ids
+
+
+def test_pilots_come_by_their_last_news_page_by_page(engine: Engine, now: datetime) -> None:
+    queue = QueueAddress(site="A.B.ch", ce="ce", queue="big")
+    with database.writing(engine) as conn:
+        for number, stamp in enumerate(("a", "b", "c", "d", "e")):
+            at = now + timedelta(minutes=number // 2)
+            pilots.register(conn, stamp=stamp, vo="lhcb", queue=queue, submitted_by="d", now=at)
+    with database.reading(engine) as conn:
+        pages = [[each.stamp for each in pilots.latest(conn, PilotFilter(), limit=2)]]
+        while pages[-1]:
+            found = pilots.latest(conn, PilotFilter(), limit=2, after=pages[-1][-1])
+            pages.append([each.stamp for each in found])
+        assert pages == [["e", "c"], ["d", "a"], ["b"], []]
+        gone = pilots.latest(conn, PilotFilter(), limit=1, after="gone")
+    assert [each.stamp for each in gone] == ["e"]
+
+
+def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: list[int]) -> None:
+    pool = submitted.job(engine, waiting[0]).submit_pool
+    with database.reading(engine) as conn:
+
+        def found(**asked: object) -> list[tuple[str, int]]:
+            which = task_queue_search.Filter(**asked)  # type: ignore[arg-type]
+            every = task_queue_search.find(conn, which, limit=10)
+            assert all(a.task_queue.task_queue_id < b.task_queue.task_queue_id for a, b in pairwise(every))
+            return sorted((each.task_queue.owner, each.waiting) for each in every)
+
+        assert found() == [("ann", 2), ("bob", 1), ("bob", 1)]
+        assert found(owner="ann") == [("ann", 2)]
+        assert found(owner_group="lhcb_prod") == [("bob", 1), ("bob", 1)]
+        assert found(submit_pool=pool) == [("ann", 2), ("bob", 1)]
+        assert found(submit_pool="%") == []
+        assert found(vos=frozenset({"cms"})) == []
+        [first, second, third] = task_queue_search.find(conn, task_queue_search.Filter(), limit=10)
+        after = task_queue_search.find(
+            conn, task_queue_search.Filter(), limit=10, after=first.task_queue.task_queue_id
+        )
+    assert list(after) == [second, third]
+
+
+def test_numbers_of_queues_are_those_of_the_lists(engine: Engine, waiting: list[int]) -> None:
+    with database.reading(engine) as conn:
+        ids = [pool.pool_id for pool in pools.find(conn, limit=10)]
+        listed = {pool_id: len(queues) for pool_id, queues in pool_usage.queues(conn, ids).items()}
+        assert pool_usage.numbers_of_queues(conn, ids) == listed
+        assert sorted(listed.values()) == [1, 3]
+        assert pool_usage.numbers_of_queues(conn, []) == {}
+
+
+def test_sites_reach_what_their_queues_may_run(engine: Engine, waiting: list[int]) -> None:
+    config = submitted.grid()
+    with database.reading(engine) as conn:
+        classes = waiting_classes.read(conn, None)
+    assert reach.by_site(config, classes, {}) == {"A.B.ch": 4, "C.D.ch": 3}
+    assert set(survey.of_vo(config, "lhcb").sites) == {"A.B.ch", "C.D.ch"}
+
+
+def test_grid_jobs_are_the_open_attempts_of_job_managers(engine: Engine, now: datetime) -> None:
+    told = {"local_jobs": '{"done": 2}', "phases": '[{"name": "generate", "done": 1, "of": 2, "unit": ""}]'}
+    with database.writing(engine) as conn:
+        ids = [stored.job_in(conn, now, JobStatus.RUNNING) for _ in range(4)]
+        for job_id in ids:
+            stored.open_attempt(conn, job_id, now)
+        conn.execute(update(attempts).where(attempts.c.job_id.in_(ids[:3])).values(site="A.B.ch", **told))
+        closed = {"closed_at": now, "closed_as": "finished"}
+        conn.execute(update(attempts).where(attempts.c.job_id == ids[0]).values(**closed))
+    with database.reading(engine) as conn:
+        found = grid_jobs.find(conn, grid_jobs.Filter(), limit=10)
+        assert [each.job_id for each in found] == [ids[2], ids[1]]
+        assert (found[0].local_jobs, found[0].phases[0].name) == ({"done": 2}, "generate")
+        assert grid_jobs.find(conn, grid_jobs.Filter(), limit=10, after=ids[2]) == found[1:]
+        assert grid_jobs.find(conn, grid_jobs.Filter(sites=["C.D.ch"]), limit=10) == []
+        [manager] = grid_jobs.managers(conn, grid_jobs.Filter(sites=["A.B.ch"]))
+        assert (manager.site, manager.grid_jobs) == ("A.B.ch", 2)
+        assert grid_jobs.managers(conn, grid_jobs.Filter(owner="nobody")) == []
