@@ -1,4 +1,4 @@
-"""Requests as the description of the interface allows them, and others, from every role and about what exists."""
+"""Requests that fit the description of the interface, and others, from every role, about what exists."""
 
 import itertools
 import os
