@@ -1,6 +1,6 @@
 """Which version made a path what it is: who, when, and from which file."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection
 
@@ -18,22 +18,16 @@ def of(conn: Connection, paths: Iterable[str], *, newest: int) -> Mapping[str, V
     """
     left = {path: _around(path) for path in paths}
     found: dict[str, Version] = {}
-    for number in _downwards(conn, newest):
+    for number, noted in versions.changes_downwards(conn, newest):
         if not left:
             break
-        changed = frozenset(versions.changes_or_none(conn, number) or ()) if number > 1 else None
+        changed = frozenset(noted or ()) if number > 1 else None
         # The first version made all that there was.
         made = [path for path, around in left.items() if changed is None or around & changed]
         if made:
             found |= dict.fromkeys(made, versions.about(conn, number))
             left = {path: around for path, around in left.items() if path not in found}
     return found
-
-
-def _downwards(conn: Connection, newest: int) -> Iterator[int]:
-    """The numbers of all versions up to one, the newest first; they have no gaps."""
-    if newest <= versions.current_version(conn):
-        yield from range(newest, 0, -1)
 
 
 def _around(path: str) -> frozenset[str]:

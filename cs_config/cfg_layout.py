@@ -7,7 +7,7 @@ and `Computing/<CE>/Queues`, sections named after VOs for their values, and `Com
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cs_config import cfg_values, freshness
+from cs_config import cfg_defaults, cfg_values, freshness
 from cs_config.sections import Leaf, Section
 from requirements.problem import Problem
 from requirements.values import fold
@@ -47,11 +47,26 @@ class Layout:
             if name == "Sites":
                 tree[name] = dict(self._sites(entry))
             elif name == "Computing":
-                tree[name] = self._values(self._only(entry, "Resources/Computing", _COMPUTING), "")
+                ours = {each: below for each, below in entry.entries.items() if each in _COMPUTING}
+                tree[name] = self._values(Section(entry.line, dict(ours)), "")
             else:
                 message = "not carried over: attributes of a domain, which sites name"
                 self._note("Resources/Domains", entry.line, message)
+        self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
         return tree
+
+    def _defaults_of_ces(self, computing: Section, sites: object) -> None:
+        """Write what is said of all CEs, or of those of a type, at the CEs of this text."""
+        left = {name: entry for name, entry in computing.entries.items() if name not in _COMPUTING}
+        options = {
+            name: self._values(Section(entry.line, dict(entry.leaves())), "")
+            for name, entry in left.items()
+            if isinstance(entry, Section)
+        }
+        used = cfg_defaults.write(sites, options) if isinstance(sites, dict) else frozenset()
+        for name in sorted(left.keys() - used):
+            message = "not carried over: it is said of no CE of this text"
+            self._note(f"Resources/Computing/{name}", left[name].line, message)
 
     def _only(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
         """The section without what has no place here."""

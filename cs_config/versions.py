@@ -6,7 +6,7 @@ The caller owns the transaction. Of two who store the same number the primary ke
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -21,6 +21,8 @@ from cs_config.tables import config_versions
 
 #: Paths that are noted with a version; what changes more is compared when somebody asks.
 _MOST_NOTED = 1000
+#: Versions that are read at once.
+_PAGE = 200
 
 _ABOUT = (
     config_versions.c.version,
@@ -38,6 +40,12 @@ CURRENT_DIGEST = (
 )
 ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.version == bindparam("wanted"))
 CHANGED = select(config_versions.c.changed).where(config_versions.c.version == bindparam("wanted"))
+CHANGED_UP_TO = (
+    select(config_versions.c.version, config_versions.c.changed)
+    .where(config_versions.c.version <= bindparam("newest"))
+    .order_by(config_versions.c.version.desc())
+    .limit(bindparam("most"))
+)
 HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
 STORE = insert(config_versions)
 
@@ -227,8 +235,19 @@ def changes(conn: Connection, version: int) -> tuple[str, ...]:
     return differences.paths(differences.between(before, after))
 
 
-def changes_or_none(conn: Connection, version: int) -> tuple[str, ...] | None:
-    """The same; None where it cannot be told, since this release cannot read one of the two."""
+def changes_downwards(conn: Connection, newest: int) -> Iterator[tuple[int, tuple[str, ...] | None]]:
+    """The same of every version up to one, the newest first; None where it cannot be told.
+
+    That is so where this release cannot read one of the two versions.
+    """
+    while rows := conn.execute(CHANGED_UP_TO, {"newest": newest, "most": _PAGE}).all():
+        for row in rows:
+            noted = row.changed
+            yield row.version, _compared(conn, row.version) if noted is None else tuple(json.loads(noted))
+        newest = rows[-1].version - 1
+
+
+def _compared(conn: Connection, version: int) -> tuple[str, ...] | None:
     try:
         return changes(conn, version)
     except (ConfigError, VersionNotFound):

@@ -7,9 +7,8 @@ from sqlalchemy import Connection, Select, and_, case, func, literal, select, un
 
 from taskqueue import job_walks, jobs
 from taskqueue.job_filter import Filter
-from taskqueue.job_walks import Ways
-from taskqueue.states import FINAL, JobStatus
-from taskqueue.tables import ENDED
+from taskqueue.job_walks import Way
+from taskqueue.states import JobStatus
 from taskqueue.tables import jobs as table
 
 #: Of each status; a number beyond says "more".
@@ -30,7 +29,7 @@ class Count:
 def by_status(conn: Connection, which: Filter, *, most: int = MOST) -> Mapping[JobStatus, Count]:
     """The jobs of each status that has any, going along `most` rows for each."""
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
-    parts = [part for status in statuses for part in _counts(_ways(conn, which, status), status, most)]
+    parts = [part for status in statuses for part in _counted(conn, which, status, most)]
     found: dict[JobStatus, Count] = {}
     for row in conn.execute(union_all(*parts)) if parts else ():
         status = JobStatus(row.status)
@@ -44,28 +43,25 @@ def total(counts: Mapping[JobStatus, Count]) -> Count:
     return sum(counts.values(), Count(0))
 
 
-def _ways(conn: Connection, which: Filter, status: JobStatus) -> Ways:
-    """The ways to the jobs of a status; without anything better, the index of those that have ended."""
-    one = replace(which, statuses=frozenset({status}))
-    found = job_walks.ways(conn, one)
-    if found.rest.statuses is not None and which.job_ids is None and status in FINAL:
-        ended = and_(table.c.status == status.value, ENDED)
-        return Ways(ways=[ended], rest=replace(which, statuses=None))
-    return found
+def _counted(
+    conn: Connection, which: Filter, status: JobStatus, most: int
+) -> list[Select[tuple[str, int, int]]]:
+    found = job_walks.ways(conn, replace(which, statuses=frozenset({status})))
+    return [_count(way, found.rest, status, most) for way in found.ways]
 
 
-def _counts(found: Ways, status: JobStatus, most: int) -> list[Select[tuple[str, int, int]]]:
-    counts = []
-    is_asked = bool(found.rest.clauses())
-    for way in found.ways:
-        columns = jobs.COLUMNS if is_asked else [table.c.job_id]
-        along = select(*columns).where(way).limit(most + 1).subquery()
-        met = case((and_(*found.rest.clauses(along)), 1), else_=0) if is_asked else literal(1)
-        counts.append(
-            select(
-                literal(status.value).label("status"),
-                func.count().label("seen"),
-                func.coalesce(func.sum(met), 0).label("met"),
-            ).select_from(along)
-        )
-    return counts
+def _count(way: Way, rest: Filter, status: JobStatus, most: int) -> Select[tuple[str, int, int]]:
+    """A count that goes along one way, in its order.
+
+    Counting needs none, but a planner that takes the rows of a status to lie everywhere would rather read the
+    table from its start, where there may be none of them.
+    """
+    is_asked = bool(rest.clauses())
+    columns = jobs.COLUMNS if is_asked else [table.c.job_id]
+    along = select(*columns).where(way).order_by(table.c.job_id.desc()).limit(most + 1).subquery()
+    met = case((and_(*rest.clauses(along)), 1), else_=0) if is_asked else literal(1)
+    return select(
+        literal(status.value).label("status"),
+        func.count().label("seen"),
+        func.coalesce(func.sum(met), 0).label("met"),
+    ).select_from(along)

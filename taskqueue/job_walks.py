@@ -14,7 +14,7 @@ from taskqueue import jobs, known_vos
 from taskqueue.job_filter import Filter
 from taskqueue.jobs import Job
 from taskqueue.states import FINAL, JobStatus
-from taskqueue.tables import LIVING
+from taskqueue.tables import ENDED, LIVING
 from taskqueue.tables import jobs as table
 
 #: Rows that a look goes along at most, on all its ways together.
@@ -84,8 +84,10 @@ def ways(conn: Connection, which: Filter) -> Ways:
         in_pool = table.c.submit_pool == which.submit_pool
         rest = replace(which, submit_pool=None, statuses=None)
         return Ways(ways=[and_(in_pool, by) for by in _by(statuses)], rest=rest)
-    if which.statuses is not None and not which.statuses & FINAL:
-        return Ways(ways=[and_(by, LIVING) for by in _by(statuses)], rest=replace(which, statuses=None))
+    if which.statuses is not None:
+        parts = [ENDED if status in FINAL else LIVING for status in statuses]
+        each = [and_(by, part) for by, part in zip(_by(statuses), parts, strict=True)]
+        return Ways(ways=each, rest=replace(which, statuses=None))
     return Ways(ways=[true()], rest=which)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, exists, select
+from sqlalchemy import Connection, bindparam, exists, func, select
 
 from taskqueue import transitions
 from taskqueue.class_sets import has
@@ -31,6 +31,19 @@ _HAS_QUEUE = (
 RESOLVED = select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where(
     pool_mappings.c.pool_id.in_(bindparam("pool_ids", expanding=True))
 )
+
+_vo_named = pool_mappings.c.vo.in_(bindparam("vos", expanding=True))
+WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
+WITHOUT_QUEUE_OF = WITHOUT_QUEUE.where(_vo_named)
+_SOME = (
+    select(jobs.c.job_id)
+    .where(
+        jobs.c.submit_pool.in_(bindparam("pool_ids", expanding=True)),
+        jobs.c.status == JobStatus.WAITING.value,
+    )
+    .limit(bindparam("most"))
+)
+WAITING = select(func.count()).select_from(_SOME.subquery())
 
 _minor = jobs.c.minor_status
 _IN_POOL = (
@@ -62,6 +75,24 @@ def have_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool
     for start in range(0, len(ordered), _BATCH):
         rows = conn.execute(RESOLVED, {"pool_ids": ordered[start : start + _BATCH]})
         found |= {row.pool_id: bool(row.has_queue) for row in rows}
+    return found
+
+
+def pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[str]:
+    """The pools of some VOs, or of all, that are resolved and have no queue now."""
+    if vos is None:
+        return list(conn.execute(WITHOUT_QUEUE).scalars())
+    return list(conn.execute(WITHOUT_QUEUE_OF, {"vos": sorted(vos)}).scalars())
+
+
+def count_waiting(conn: Connection, pool_ids: Collection[str], *, most: int) -> int:
+    """How many jobs wait in these pools, counted up to `most`."""
+    ordered, found = sorted(pool_ids), 0
+    for start in range(0, len(ordered), _BATCH):
+        values = {"pool_ids": ordered[start : start + _BATCH], "most": most - found}
+        found += conn.execute(WAITING, values).scalar_one()
+        if found >= most:
+            return most
     return found
 
 

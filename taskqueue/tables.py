@@ -58,7 +58,7 @@ def _accounted(*more: Column[str]) -> list[Column[Any] | PrimaryKeyConstraint]:
 
 
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
-#: What the two indexes of jobs by status hold. SQLite uses one only if the statement says this as well.
+#: What the indexes of jobs by status hold. SQLite uses one only if the statement says this as well.
 ENDED, LIVING = text(f"status IN ({_FINAL})"), text(f"status NOT IN ({_FINAL})")
 
 #: What a user wrote, once for all jobs of one submission that share it (parametric jobs).
@@ -108,8 +108,9 @@ jobs = Table(
     ),
     # With the id at the end, here and below: the newest of them are found without sorting all.
     Index("ix_jobs_vo_owner_status_job_id", "vo", "owner", "status", "job_id"),
-    # Two, so that a statement which names a job and its status never looks at all jobs of that status.
+    # Not one, so that a statement which names a job and its status never looks at all jobs of that status.
     Index("ix_jobs_ended", "status", "updated_at", sqlite_where=ENDED, postgresql_where=ENDED),
+    Index("ix_jobs_ended_job_id", "status", "job_id", sqlite_where=ENDED, postgresql_where=ENDED),
     Index("ix_jobs_living", "status", "job_id", sqlite_where=LIVING, postgresql_where=LIVING),
     # Which pools are in use, and the jobs of each.
     Index(

@@ -10,7 +10,7 @@ from secrets import token_hex
 
 from sqlalchemy import Engine
 
-from agents import accounting, lost_jobs, pools, priorities, retention, sweep, waits
+from agents import accounting, lost_jobs, pools, priorities, retention, silence, sweep, waits
 from cs_config.configuration import Configuration
 from pilotage.cli import wiring
 from taskqueue.blob_store import BlobStore
@@ -64,16 +64,17 @@ def _accounting(its: Surroundings, now: datetime) -> object:
     return accounting.cycle(its.engine, now=now, holder=its.holder)
 
 
-#: A change of the configuration reaches the pools, a lost job its next pilot, and a new task queue the
-#: weight that it is due within seconds.
+_CYCLES: Mapping[str, Callable[[Surroundings, datetime], object]] = {
+    "pools": _pools,
+    "lost-jobs": _lost_jobs,
+    "priorities": _priorities,
+    "sweep": _sweep,
+    "waits": _waits,
+    "accounting": _accounting,
+    "retention": _retention,
+}
 AGENTS: Mapping[str, Agent] = {
-    "pools": Agent(every=0.5, cycle=_pools),
-    "lost-jobs": Agent(every=1.0, cycle=_lost_jobs),
-    "priorities": Agent(every=1.0, cycle=_priorities),
-    "sweep": Agent(every=1.0, cycle=_sweep),
-    "waits": Agent(every=5.0, cycle=_waits),
-    "accounting": Agent(every=5.0, cycle=_accounting),
-    "retention": Agent(every=600.0, cycle=_retention),
+    name: Agent(every=every, cycle=_CYCLES[name]) for name, every in silence.EVERY.items()
 }
 
 

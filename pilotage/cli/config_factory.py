@@ -13,7 +13,8 @@ from pilotage.cli.config_offer import Against, Apply, AsText, Wishes
 
 def osg(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="XML of a glidein factory, with its <entry> elements.")
+        Path,
+        typer.Argument(metavar="FILE", help="Its XML or YAML, or a tree as in examples/osg."),
     ],
     *,
     apply: Apply = False,

@@ -1,14 +1,14 @@
 """What may be wrong with the database: what is accepted must stay, and no wait may be without an end."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import Connection, Engine, text
 
+from agents import silence
 from cs_config import versions
 from cs_config.errors import ConfigError
 from pilotage.cli import databases, last_seen
-from pilotage.cli.agents_by_name import AGENTS
 from pilotage.cli.failures import one_line
 from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import Settings
@@ -18,8 +18,6 @@ from taskqueue.database import SchemaState
 
 #: The oldest PostgreSQL that has all we use.
 _POSTGRESQL = 130000
-#: An agent is at work if its latest cycle is not older than this, or than three of its cycles.
-_LATE = timedelta(minutes=1)
 #: What the server must not leave out, and what happens where it does.
 _DURABLE = {
     "fsync": "the whole database is lost when the power goes",
@@ -145,12 +143,8 @@ def _agents(engine: Engine, now: datetime) -> Finding:
     """Whether somebody runs every agent: one that came with a release is easily forgotten."""
     with database.reading(engine) as conn:
         latest = agent_cycles.latest(conn)
-    missing = [
-        name
-        for name, agent in AGENTS.items()
-        if (began := latest.get(name)) is None or now - began > max(_LATE, timedelta(seconds=3 * agent.every))
-    ]
+    missing = silence.silent(latest, now=now)
     if not missing:
-        return Finding(subject="agents", health=Health.GOOD, message=f"at work: {', '.join(AGENTS)}")
+        return Finding(subject="agents", health=Health.GOOD, message=f"at work: {', '.join(silence.EVERY)}")
     message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
     return Finding(subject="agents", health=Health.WARNING, message=message)

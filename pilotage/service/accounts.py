@@ -27,6 +27,9 @@ _PERSONAL: Final = ("owner", "owner_group")
 _AGO = re.compile(r"(\d{1,5})(h|d|w)")
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _LAST_WEEK: Final = "7d"
+#: Nothing was before, and nothing is after now but what wrong clocks say.
+_BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_WRONG_CLOCK: Final = timedelta(days=1)
 
 
 def dimensions(caller: Caller) -> Sequence[str]:
@@ -42,8 +45,8 @@ def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> Ques
         NotAllowed: It asks who used what, and is not told that.
     """
     _check_columns(caller, query)
-    since = _moment("from", query.since or _LAST_WEEK, now)
-    until = _moment("to", query.until, now) if query.until else now
+    since = max(_moment("from", query.since or _LAST_WEEK, now), _BEGINNING)
+    until = min(_moment("to", query.until, now) if query.until else now, now + _WRONG_CLOCK)
     if since >= until:
         raise InvalidRequest([Problem(path="from", message=f"{since:%Y-%m-%d %H:%M} is not before the end")])
     return Question(

@@ -3,7 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
@@ -17,6 +18,21 @@ from pilotage.service.models.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.parts import Parts
 from taskqueue import database, presence, waiting_classes
 from taskqueue.presence import AtQueue
+
+#: So long a count of what waits is shown again: it takes as long as there are jobs.
+_GOOD_FOR = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """How many waiting jobs each site could run, as it was a moment ago."""
+
+    jobs: Counter[str]
+    at: datetime
+
+
+#: By configuration and VOs (None: all of them).
+_REACHED: WeakKeyDictionary[Configuration, dict[frozenset[str] | None, _Reached]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +89,7 @@ def of(parts: Parts, caller: Caller, sites: Sequence[str]) -> list[Glance]:
         places[address.site].append(address)
     with database.reading(parts.engine) as conn:
         there = presence.by_queue(conn)
-        could_run = _could_run(conn, config, caller)
+    could_run = _could_run(parts, caller)
     running, pilots = _present(caller, there)
     return [
         Glance(
@@ -100,12 +116,24 @@ def _present(
     return running, pilots
 
 
-def _could_run(conn: Connection, config: Configuration, caller: Caller) -> Mapping[bool, Counter[str]]:
+def _could_run(parts: Parts, caller: Caller) -> Mapping[bool, Counter[str]]:
     """What waits for each site, by whether all VOs count: they do for who looks after it."""
-    everybody = bool(site_scope.looked_after(caller, config))
-    waiting = waiting_classes.read(conn, None if everybody else caller.vos)
+    of_all = _reached(parts, None) if site_scope.looked_after(caller, parts.live.current) else Counter[str]()
+    return {True: of_all, False: of_all if caller.is_operator else _reached(parts, caller.vos)}
+
+
+def _reached(parts: Parts, vos: frozenset[str] | None) -> Counter[str]:
+    """The same for some VOs, counted anew when it is a few seconds old: pages refresh themselves."""
+    config, now = parts.live.current, parts.clock()
+    remembered = _REACHED.setdefault(config, {})
+    known = remembered.get(vos)
+    if known is None or not timedelta() <= now - known.at < _GOOD_FOR:
+        with database.reading(parts.engine) as conn:
+            known = remembered[vos] = _Reached(jobs=_count(conn, config, vos), at=now)
+    return known.jobs
+
+
+def _count(conn: Connection, config: Configuration, vos: frozenset[str] | None) -> Counter[str]:
+    waiting = waiting_classes.read(conn, vos)
     jobs = waiting_classes.first_jobs(conn, waiting) if admissions.configured(config) else ()
-    ads = {job.job_id: job_ads.of(job) for job in jobs}
-    own = [each for each in waiting if caller.may_read(each.asked.vo)]
-    of_all = reach.by_site(config, waiting, ads) if everybody else Counter[str]()
-    return {True: of_all, False: of_all if caller.is_operator else reach.by_site(config, own, ads)}
+    return reach.by_site(config, waiting, {job.job_id: job_ads.of(job) for job in jobs})

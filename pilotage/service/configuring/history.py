@@ -44,8 +44,9 @@ def read(parts: Parts, caller: Caller, *, limit: int, path: str = "") -> list[En
     names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
     found: list[Entry] = []
     with database.reading(parts.engine) as conn:
-        for version in versions.history(conn, limit if allowed.everything and not names else _MOST):
-            changed = versions.changes_or_none(conn, version.version)
+        about = versions.history(conn, limit if allowed.everything and not names else _MOST)
+        changes = versions.changes_downwards(conn, about[0].version if about else 0)
+        for version, (_, changed) in zip(about, changes, strict=False):
             entry = _shown(current, allowed, version, changed, names)
             if entry is not None:
                 found.append(entry)

@@ -7,12 +7,14 @@ from cs_config.configuration import Configuration
 from cs_config.edits import Edit
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.proposals import Proposal
+from cs_config.rights import Rights
 from matcher.preview import outlook
 from matcher.preview.outlook import Outlook
 from pilotage.service.callers import Caller, Role
 from pilotage.service.configuring import in_force, rights
 from pilotage.service.parts import Parts
 from requirements.errors import NotAllowed
+from requirements.problem import Problem
 from taskqueue import database
 
 
@@ -33,7 +35,11 @@ def of_edits(parts: Parts, caller: Caller, edits: Sequence[Edit], *, expected: i
     """
     current = in_force.newest(parts)
     base = current if expected is None else in_force.version(parts, expected, current)
-    return proposals.of_edits(base, current, edits, rights.of(caller))
+    allowed = rights.of(caller)
+    try:
+        return proposals.of_edits(base, current, edits, allowed)
+    except ConfigError as error:
+        raise _as_seen(error, current, allowed) from None
 
 
 def of_text(parts: Parts, caller: Caller, text: str, *, source: str, expected: int | None = None) -> Proposal:
@@ -83,6 +89,12 @@ def outlook_of(parts: Parts, caller: Caller, proposal: Proposal) -> Outlook:
     everybody = caller.is_operator or caller.role is Role.SITE_ADMIN
     with database.reading(parts.engine) as conn:
         return outlook.of(conn, proposal, vos=None if everybody else caller.vos, now=parts.clock())
+
+
+def _as_seen(error: ConfigError, config: Configuration, allowed: Rights) -> ConfigError:
+    """The same without what it tells of others: their values may become wrong by this one's edits."""
+    shown = tuple(each for each in error.problems if allowed.sees_path(config, tuple(each.path.split("/"))))
+    return ConfigError(shown or (Problem(path="/", message="others rely on what this takes away"),))
 
 
 def _refuse_overtaken(parts: Parts, caller: Caller, expected: int | None, current: Configuration) -> None:

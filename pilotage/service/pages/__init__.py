@@ -1,6 +1,7 @@
 """The web pages, one file a noun: they translate what the interface says, and decide nothing."""
 
 from pilotage.service.pages import (
+    accounting,
     changing_jobs,
     configuration,
     issuer_login,
@@ -33,6 +34,7 @@ ROUTERS = (
     pilots.router,
     managers.router,
     *configuration.ROUTERS,
+    accounting.router,
     login.router,
     issuer_login.router,
 )

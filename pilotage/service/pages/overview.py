@@ -1,19 +1,102 @@
 """The overview: how the jobs are, and what needs a look."""
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
+from datetime import timedelta
+from typing import Annotated, Any, Literal
 
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
+
+from pilotage.service import overview as overviews
 from pilotage.service.access import allow
 from pilotage.service.callers import Role
+from pilotage.service.pages.charts import Chart, Line
 from pilotage.service.pages.navigation import in_navigation
+from pilotage.service.pages.page import Page
 from pilotage.service.pages.page_route import PageOf, PageRoute
+from taskqueue.accounting.series import Series
+from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
+
+#: Hours that one may look back, and the minutes of a step.
+SPANS = {1: 1, 6: 2, 24: 10}
+#: Colours of statuses in the charts, the lowest area first.
+_LIVING = {
+    JobStatus.RUNNING: 3,
+    JobStatus.COMPLETING: 6,
+    JobStatus.MATCHED: 1,
+    JobStatus.STALLED: 5,
+    JobStatus.RESCHEDULED: 7,
+    JobStatus.STAGING: 8,
+    JobStatus.WAITING: 4,
+    JobStatus.CHECKING: 2,
+    JobStatus.RECEIVED: 8,
+}
+_MOVES = {JobStatus.MATCHED: 1, JobStatus.DONE: 3, JobStatus.FAILED: 5, JobStatus.KILLED: 7}
+#: Sites that are named one by one.
+_NAMED = 8
+
+
+class Looked(BaseModel):
+    """What the address says."""
+
+    hours: int = Field(default=1, ge=1, le=24)
+    part: Literal["", "numbers", "course"] = ""
+
+    @property
+    def span(self) -> int:
+        """The hours that are shown: the smallest of `SPANS` that has those asked for."""
+        return next(hours for hours in SPANS if hours >= self.hours)
 
 
 @router.get("/")
 @in_navigation("Overview")
 @allow(*Role)
-def overview(page: PageOf) -> HTMLResponse:
-    """The first page."""
-    return page.render("overview/overview.html")
+def overview(page: PageOf, query: Annotated[Looked, Query()]) -> HTMLResponse:
+    """Numbers and charts of one's VOs, and alarms; the parts of the page refresh themselves."""
+    part = query.part if page.is_fragment else ""
+    numbers = {} if part == "course" else _numbers(page)
+    course = {} if part == "numbers" else _course(page, query.span)
+    return page.render(
+        f"overview/{part or 'overview'}.html", hours=query.span, spans=SPANS, **numbers, **course
+    )
+
+
+def _numbers(page: Page) -> dict[str, Any]:
+    standing = overviews.standing(page.parts, page.caller, now=page.parts.clock())
+    shown = [status for status in _LIVING if any(status in of_vo for of_vo in standing.by_vo.values())]
+    return {"standing": standing, "shown": shown}
+
+
+def _course(page: Page, hours: int) -> dict[str, Any]:
+    now, caller = page.parts.clock(), page.caller
+    step = timedelta(minutes=SPANS[hours])
+    found = overviews.course(page.parts, caller, hours=hours, step=step, now=now)
+    return {
+        "charts": [_jobs(found), _moves(found)],
+        "troubles": overviews.troubles(page.parts, caller, now=now),
+        "most_stuck": overviews.MOST_STUCK,
+        "named": _NAMED,
+    }
+
+
+def _jobs(found: Series) -> Chart:
+    lines = [
+        Line(label=status, tone=tone, values=found.jobs[status])
+        for status, tone in _LIVING.items()
+        if status in found.jobs
+    ]
+    return Chart(title="Jobs by status", times=found.begins, lines=lines, kind="area")
+
+
+def _moves(found: Series) -> Chart:
+    """What happened in each step; the last is not over and would look like a fall."""
+    lines = [
+        Line(label=status, tone=tone, values=found.came[status][:-1])
+        for status, tone in _MOVES.items()
+        if status in found.came
+    ]
+    minutes = found.step // timedelta(minutes=1)
+    every = "each minute" if minutes == 1 else f"every {minutes} minutes"
+    return Chart(title=f"Matched and ended, {every}", times=found.begins[:-1], lines=lines)

@@ -25,6 +25,9 @@ from taskqueue.pools import Pool
 
 router = APIRouter(route_class=PageRoute)
 
+#: Queues of a pool that are listed.
+_QUEUES = 2000
+
 
 class PoolsShown(Paging):
     """Which pools the page lists."""
@@ -74,8 +77,9 @@ def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResp
         "pools/show.html",
         pool=pool,
         asks=readable.lines(pool.original),
-        queues=queues,
-        sites=_by_site(queues),
+        queues=len(queues),
+        sites=_by_site(queues[:_QUEUES]),
+        left=max(0, len(queues) - _QUEUES),
         jobs=jobs,
         version=page.parts.live.current.version,
     )

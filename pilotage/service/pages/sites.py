@@ -55,7 +55,7 @@ class SitesShown(BaseModel):
         default="", pattern="^(all)?$", description="`all`: also those that do not concern one."
     )
     sort: str = Field(default="site", max_length=20)
-    page: int = Field(default=1, ge=1, le=10_000)
+    after: int = Field(default=0, ge=0, le=1_000_000, description="How many go before.")
 
     @property
     def order(self) -> str:
@@ -100,16 +100,15 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     named = sorted(site for site in known if fold(query.q) in fold(site))
     glances = site_overview.of(page.parts, page.caller, named)
     found = [each for each in glances if not query.state or query.state in each.words]
-    start = (query.page - 1) * _ON_PAGE
-    ordered = _ordered(found, query)
+    shown = _ordered(found, query)[query.after : query.after + _ON_PAGE]
+    end = query.after + len(shown)
     return page.render(
         "sites/table.html" if page.is_fragment else "sites/list.html",
-        glances=ordered[start : start + _ON_PAGE],
+        glances=shown,
         found=len(found),
         named=len(named),
         all=len(config.sites),
-        last=start + _ON_PAGE >= len(found),
-        start=start,
+        end=end,
         query=query,
     )
 

@@ -147,6 +147,15 @@ def test_what_is_wrong_is_422_and_changes_nothing(cms):
     assert cms.get("/api/v1/config").json()["version"] == 1
 
 
+def test_what_becomes_wrong_of_others_by_an_edit_is_refused_and_not_told(service: Service, cms):
+    values = {f"{SHORT}/VOs/dune/MaxRamm": 5, "Operations/cms/JobDescription/MaxRamm/type": "number"}
+    assert patch(service.operator(), values).status_code == 200
+    answer = patch(cms, {}, 2, remove=["Operations/cms/JobDescription/MaxRamm"])
+    assert answer.status_code == 422
+    assert "dune" not in answer.text
+    assert "others rely on what this takes away" in answer.text
+
+
 def test_an_edit_states_its_version_which_must_have_been(cms):
     assert patch(cms, {f"{LONG}/VOs/cms/MaxRAM": 1}, None).status_code == 428
     assert patch(cms, {f"{LONG}/VOs/cms/MaxRAM": 1}, 77).status_code == 409

@@ -107,7 +107,17 @@ Resources
     }
     CEDefaults
     {
-      VirtualOrganization = lhcb
+      MaxRAM = 2048
+      CEType = Local
+      NumberOfProcessors = 1
+    }
+    HTCondorCE
+    {
+      NumberOfProcessors = 8
+    }
+    CREAM
+    {
+      MaxRAM = 1
     }
   }
   StorageElements
@@ -151,6 +161,8 @@ def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
             "ce503.cern.ch": {
                 "architecture": "x86_64",
                 "VO": "lhcb",
+                "MaxRAM": 2048,
+                "NumberOfProcessors": 8,
                 "Queues": {
                     "long": {"maxCPUTime": 2880, "SI00": 3100, "Tag": ["Multi", "Long"], "WholeNode": True}
                 },
@@ -163,7 +175,7 @@ def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
     assert set(notes) == {
         "DIRAC",
         "Resources/StorageElements",
-        "Resources/Computing/CEDefaults",
+        "Resources/Computing/CREAM",
         "Resources/Sites/LCG.CERN.ch/CEs/ce503.cern.ch/Queues/long/MaxRAMM",
         "Operations/Defaults/JobScheduling/CheckJobLimits",
         "Registry/Users",

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from cs_config import factory_import
+from cs_config import factory_import, validate
 from cs_config.errors import ConfigError
 from cs_config.live import NOTHING
 
@@ -66,3 +68,60 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
 def test_what_is_no_factory_is_refused(text: str):
     with pytest.raises(ConfigError, match=r"f\.xml"):
         factory_import.propose(NOTHING, text, "f.xml")
+
+
+IN_YAML = """
+CedarCluster:
+  ce28.example.edu:
+    GLUEX_US_cedar:
+      gridtype: condor
+      attrs:
+        GLIDEIN_CPUS: {value: 4}
+        GLIDEIN_MaxMemMBs: {type: int, value: 2500}
+        GLIDEIN_Retire_Time:
+        GLIDEIN_Site: {value: Cedar}
+        GLIDEIN_Country: {value: US}
+        GLIDEIN_Supported_VOs: {value: "GLUEX,OSGVO"}
+      limits: {entry: {glideins: 100}}
+      submit_attrs: {+maxMemory: 2500, +queue: "&quot;osg&quot;"}
+    Plain:
+      enabled: False
+      attrs: {}
+Two Words:
+  ce1.example.edu:
+    DEFAULT_ENTRY:
+    Other: {attrs: {}}
+"""
+
+
+def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
+    found = factory_import.propose(NOTHING, IN_YAML, "OSG.yml")
+    config = found.proposal.after
+    assert sorted(map(str, config.addresses)) == [
+        "OSG.Cedar.us/ce28.example.edu/GLUEX_US_cedar",
+        "OSG.CedarCluster/ce28.example.edu/Plain",
+    ]
+    values = {str(each): dict(config.values(each, "gluex")) for each in config.addresses}
+    assert values["OSG.Cedar.us/ce28.example.edu/GLUEX_US_cedar"] == {
+        "Name": "Cedar",
+        "Country": "US",
+        "CEType": "HTCondorCE",
+        "NumberOfProcessors": 4,
+        "MaxRAM": 2500,
+        "VO": ("gluex", "osgvo"),
+        "BatchQueue": "osg",
+        "MaxTotalJobs": 100,
+        "Enabled": True,
+    }
+    assert values["OSG.CedarCluster/ce28.example.edu/Plain"]["Enabled"] is False
+    assert [note.path for note in found.notes] == ["entry 'Other'"]
+
+
+def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():
+    text = (Path(__file__).parents[3] / "examples/osg/resources.yaml").read_text()
+    mine = validate.parse("Resources: {Sites: {LCG.A.org: {CEs: {ce1: {Queues: {long: {}}}}}}}\n")
+    found = factory_import.propose(mine, text, "resources.yaml")
+    assert len(found.proposal.after.addresses) == 981
+    assert found.notes == ()
+    again = factory_import.propose(found.proposal.after, text, "resources.yaml")
+    assert again.proposal.differences == ()

@@ -1,0 +1,122 @@
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import insert
+
+from agents import accounting
+from pilotage.service.parts import utc_now
+from taskqueue import bans, database
+from taskqueue.tables import job_flows
+from tests.browser import SignedIn, picture
+from tests.running_service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+HOSTILE = "<img src=x onerror=document.title='taken'>"
+
+
+def _count(service: Service) -> None:
+    """What the agent does, some time after everything was written."""
+    accounting.cycle(service.engine, now=utc_now() + timedelta(minutes=1), holder="test")
+
+
+def _hour_before(service: Service) -> None:
+    """An hour in which jobs came, ran and ended, as the agent would have counted them."""
+    this_minute = utc_now().replace(second=0, microsecond=0)
+    rows = [
+        {
+            "minute": this_minute - timedelta(minutes=ago),
+            "vo": vo,
+            "status": status,
+            "came": jobs,
+            "went": went,
+        }
+        for ago in range(2, 58)
+        for vo, size in (("cms", 60), ("dune", 20))
+        for jobs in [size + ago * 7 % 40]
+        for status, went in (
+            ("Waiting", jobs - ago % 9 + 5),
+            ("Matched", jobs),
+            ("Running", jobs),
+            ("Done", 0),
+        )
+    ]
+    with database.writing(service.engine) as conn:
+        conn.execute(insert(job_flows), rows)
+
+
+@pytest.fixture(scope="module")
+def busy(service: Service) -> Service:
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 3}).raise_for_status()
+    stuck = {"Executable": "x", "Requirements": {"Memory": 900000}}
+    service.user(vo="dune", user="dan").post("/api/v1/jobs", json={"jobs": [stuck] * 2}).raise_for_status()
+    resource = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+    answer = service.pilot("LCG.A.org/ce1/long").post("/api/v1/matcher/requestJob", json=resource)
+    assert answer.json()["matches"]
+    service.user(user="bob").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
+    ban = bans.Ban(site="LCG.B.org", reason=HOSTILE, author=HOSTILE, at=utc_now(), until=None)
+    with database.writing(service.engine) as conn:
+        bans.ban(conn, ban)
+    _count(service)
+    _hour_before(service)
+    return service
+
+
+def test_an_operator_sees_all_vos_and_what_needs_a_look(busy: Service, signed_in: SignedIn):
+    page = signed_in(busy, role="operator", user="root")
+    page.goto("/")
+    rows = page.get_by_role("table", name="Jobs that have not ended").get_by_role("row").all_text_contents()
+    assert [row.split()[0] for row in rows[1:]] == ["cms", "dune"]
+    alarms = page.get_by_role("region", name="What needs a look")
+    assert "2 jobs wait in 1 SubmitPool" in alarms.inner_text()
+    assert "LCG.B.org" in alarms.inner_text()
+    assert "Agent silent" in alarms.inner_text()
+    assert page.locator("figure canvas").count() == 2
+    picture(page, "overview/operator")
+    page.get_by_role("link", name="24 h").click()
+    assert page.url.endswith("/?hours=24")
+    assert page.get_by_role("figure").get_by_text("every 10 minutes").first.text_content()
+
+
+def test_a_user_sees_his_own_jobs_and_the_numbers_of_his_vo(busy: Service, signed_in: SignedIn):
+    page = signed_in(busy, role="user", vo="cms", user="bob")
+    page.goto("/")
+    own = page.get_by_role("region", name="Your jobs").inner_text()
+    assert own.split()[2:4] == ["Waiting", "1"]
+    whole = page.get_by_role("region", name="All jobs of cms").inner_text()
+    assert whole.split()[4:6] == ["Waiting", "3"]
+    picture(page, "overview/user")
+
+
+@pytest.mark.parametrize(
+    ("role", "wishes"),
+    [
+        ("user", {"vo": "cms", "user": "ada"}),
+        ("vo_admin", {"vo": "cms", "user": "eve"}),
+        ("site_admin", {"vo": "cms", "site": "LCG.A.org"}),
+        ("site_admin", {"site": "LCG.B.org"}),
+    ],
+)
+def test_nobody_else_sees_anything_of_another_vo(busy: Service, signed_in: SignedIn, role, wishes):
+    page = signed_in(busy, role=role, **wishes)
+    page.goto("/")
+    assert page.get_by_role("heading", level=1).inner_text() == "Overview"
+    text = page.locator("body").inner_text()
+    assert "dune" not in text
+    assert "SubmitPool" not in text.replace("SubmitPools", "")
+    assert "Agent silent" not in text
+    picture(page, f"overview/{role}-{'-'.join(sorted(wishes))}")
+
+
+def test_the_numbers_refresh_themselves(busy: Service, signed_in: SignedIn):
+    page = signed_in(busy, role="user", vo="cms", user="cleo")
+    page.goto("/")
+    busy.user(user="cleo").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
+    page.evaluate("htmx.config.timeout = 0; htmx.ajax('GET', '/?part=numbers', '[data-live]')")
+    tile = page.get_by_role("region", name="Your jobs").get_by_role("definition").first
+    tile.get_by_text("1").wait_for()
+
+
+def test_a_part_of_the_page_by_its_address_is_the_page(busy: Service, signed_in: SignedIn):
+    page = signed_in(busy, role="vo_admin", vo="cms", user="eve")
+    page.goto("/?part=numbers")
+    assert page.get_by_role("heading", level=1).inner_text() == "Overview"
