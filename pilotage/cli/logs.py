@@ -33,8 +33,8 @@ def configure(level: str, *, as_json: bool = False) -> None:
     logging.getLogger(_REQUESTS).addFilter(without_query)
 
 
-def without_query(record: logging.LogRecord) -> logging.LogRecord:
-    """The line of a request with its path alone: one-time links and codes of issuers stand in the query."""
+def without_query(record: logging.LogRecord) -> bool:
+    """Let the line of a request pass with its path alone: one-time links and codes of issuers stand in the query."""
     if isinstance(record.args, tuple):
         record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
-    return record
+    return True
