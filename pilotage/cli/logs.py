@@ -34,7 +34,7 @@ def configure(level: str, *, as_json: bool = False) -> None:
 
 
 def without_query(record: logging.LogRecord) -> bool:
-    """Let the line of a request pass with its path alone: one-time links and codes of issuers stand in the query."""
+    """Let the line of a request pass, without its query: one-time links and codes of issuers stand there."""
     if isinstance(record.args, tuple):
         record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
     return True
