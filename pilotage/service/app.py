@@ -45,6 +45,8 @@ def create_app(parts: Parts) -> FastAPI:
         lifespan=_lifespan,
         strict_content_type=False,
         redirect_slashes=False,
+        docs_url=None,  # it would have browsers load from elsewhere; `pages.interface` describes the same
+        redoc_url=None,
     )
     app.state.parts = parts
     app.state.uploads = anyio.CapacityLimiter(archives.MOST_UPLOADS)
