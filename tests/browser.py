@@ -44,7 +44,7 @@ class Windows:
         """A page of nobody who is signed in."""
         context = self._chromium.new_context(base_url=service.url, **how)
         self._contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)  # the machine may be busy with other tests
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.wrong.append(f"{page.url}: {error}"))
