@@ -92,7 +92,7 @@ def repeated(one: Callable[[], int]) -> Work:
 
 def _serve(maker: Maker, number: int, connection: Connection) -> None:
     with maker(number) as work:
-        work(0.2, 20)  # what is done once for each process is none of ours
+        work(20.0, 500)  # what is done once for each process, and for each queue, is none of ours
         connection.send(None)
         while True:
             try:

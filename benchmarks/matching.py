@@ -37,6 +37,7 @@ def singly(url: str, offers: Sequence[Mapping[str, object]], number: int) -> Ite
             if isinstance(look, PilotageError):
                 raise look
             matcher.settle(looks)
+            matcher.write_down()
             return len(matching.answer(request, look).matches)
 
         yield repeated(one)

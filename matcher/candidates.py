@@ -1,7 +1,8 @@
 """What one resource may serve: drawn one by one, since most requests need no more than the first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from random import Random
 from threading import Lock
 from typing import overload
@@ -13,6 +14,8 @@ from taskqueue.task_queues import TaskQueue
 
 #: Draws before the rest is put in order.
 _FEW = 4
+#: By how much one piece is larger than the one before it.
+_GROWS = 16
 
 
 class Candidates(Sequence[TaskQueue]):
@@ -85,3 +88,11 @@ def in_order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQ
 def by_and_by(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
     """All of them, for one who has time."""
     return task_queues.by_and_by() if isinstance(task_queues, Candidates) else iter(task_queues)
+
+
+def pieces(task_queues: Iterable[TaskQueue]) -> Iterator[list[TaskQueue]]:
+    """All of them, a few first and then more at a time, for one who mostly needs no more than those."""
+    left, size = iter(task_queues), _FEW
+    while some := list(islice(left, size)):
+        yield some
+        size *= _GROWS

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from cs_config.configuration import Configuration
-from matcher import claiming, claiming_quickly, gates
+from matcher import claiming, claiming_counted, claiming_quickly, gates
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
 from matcher.errors import Unserved
@@ -17,6 +18,7 @@ from taskqueue.single_statements import SingleStatements
 
 #: What became of wishes, by the identity of their requests.
 Found = dict[int, Look | PilotageError]
+_Way = Callable[[Sequence[Wish], Configuration, datetime], dict[int, Look]]
 
 
 class Claims:
@@ -32,13 +34,10 @@ class Claims:
 
         What one step claimed has to be delivered, whatever becomes of the next.
         """
-        plain = [wish for wish in wishes if self._is_plain(wish, config)]
-        others = [wish for wish in wishes if not self._is_plain(wish, config)]
-        steps: Sequence[tuple[Callable[..., dict[int, Look]], Sequence[Wish]]] = (
-            (self._step_by_step, others),
-            (self._quickly, plain),
-            (self._step_by_step, plain),
-        )
+        ways: dict[_Way, list[Wish]] = {self._step_by_step: [], self._counted: [], self._quickly: []}
+        for wish in wishes:
+            ways[self._way(wish, config)].append(wish)
+        steps = [*ways.items(), (self._step_by_step, [*ways[self._counted], *ways[self._quickly]])]
         found: Found = {}
         for claim, some in steps:
             left = [wish for wish in some if id(wish.request) not in found]
@@ -50,10 +49,28 @@ class Claims:
                 return {id(wish.request): Unserved(error) for wish in wishes} | found
         return found
 
-    def _is_plain(self, wish: Wish, config: Configuration) -> bool:
-        """Whether one statement may claim for it, together with others; SQLite has no such statement."""
-        uncounted = not gates.counts(config, wish.place)
-        return wish.is_plain and uncounted and self._engine.dialect.name != "sqlite"
+    def _way(self, wish: Wish, config: Configuration) -> _Way:
+        """Where one statement may claim for it, together with others; SQLite has no such statement."""
+        if not wish.is_single or self._engine.dialect.name == "sqlite":
+            return self._step_by_step
+        return self._counted if wish.counted or gates.counts(config, wish.place) else self._quickly
+
+    def _counted(self, wishes: Sequence[Wish], config: Configuration, now: datetime) -> dict[int, Look]:
+        maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
+        try:
+            with self.doubts.about(maybe), database.writing(self._engine) as conn:
+                looks = claiming_counted.claim(conn, wishes, config=config, now=now)
+                maybe += (
+                    (wishes[number].request, tuple(each.lease for each in look.claimed))
+                    for number, look in looks.items()
+                )
+        except DBAPIError as error:
+            if database.is_away(error):
+                raise
+            for wish in wishes:
+                wish.drawn.start_over()
+            return {}
+        return {id(wishes[number].request): look for number, look in looks.items()}
 
     def _quickly(self, wishes: Sequence[Wish], _config: Configuration, now: datetime) -> dict[int, Look]:
         looks = claiming_quickly.claim(self._server, wishes, self.doubts, now=now)

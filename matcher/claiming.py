@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from cs_config.configuration import Configuration
 from matcher import gates
+from matcher.candidates import pieces
 from matcher.doorkeeper import Doorkeeper
 from matcher.filling import Filling
 from matcher.gate import Gate
@@ -38,7 +39,7 @@ class Wish:
     keeper: Doorkeeper | None = None  #: who tells the jobs apart before they come; None: all may
     fitting: Sequence[TaskQueue] = ()  #: those of them that the place lets in, if that is to be noted
     otherwise: str | None = None  #: why there is nothing, if none of those has a job any more
-    uncounted: bool = False  #: whether nothing holds at the place, as far as a look told
+    counted: bool = False  #: whether something holds at the place, as far as was known before
 
     @property
     def job_id(self) -> int | None:
@@ -46,9 +47,9 @@ class Wish:
         return self.request.presented.job_id
 
     @property
-    def is_plain(self) -> bool:
+    def is_single(self) -> bool:
         """Whether one statement may claim for it: one job, and it does not matter which."""
-        return self.uncounted and self.request.count == 1 and self.keeper is None and self.job_id is None
+        return self.request.count == 1 and self.keeper is None and self.job_id is None
 
     def told(self, look: "Look") -> "Look":
         """What it is told where its look brought nothing, not even a reason."""
@@ -107,9 +108,12 @@ class _Catch:
         """Those that were tried before their turn to be asked whether they have any."""
         return self.wish.drawn.tried
 
-    def rest(self) -> list[TaskQueue]:
-        """The task queues that are left whose jobs still fit; what is too large now stays so."""
-        return [each for each in self.wish.drawn.rest() if self._fits(each)]
+    def rest(self) -> Iterator[list[TaskQueue]]:
+        """The task queues that are left whose jobs still fit, in pieces, while more jobs may be taken."""
+        for some in pieces(filter(self._fits, self.wish.drawn.rest())):
+            yield some
+            if self.missing <= 0 or not self.admitted:
+                return
 
     def next(self) -> TaskQueue | None:
         """The task queue to try next; None: all have been."""
@@ -209,17 +213,21 @@ def _take(conn: Connection, catches: Sequence[_Catch], now: datetime) -> None:
 
 
 def _search(conn: Connection, catch: _Catch, now: datetime) -> None:
-    """Take from those that have jobs, among all that were not tried; say how it stands if none has."""
+    """Take from those that have jobs, of all that were not tried; say how it stands if none has."""
     place = catch.wish.place
+    tried, had, full = _ids(catch.tried), set[int](), list[TaskQueue]()
+    for some in catch.rest():
+        left = claims.left(conn, _ids(some), place=place)
+        tried += _ids(some)
+        had |= left
+        worth = [each for each in some if each.task_queue_id in left]
+        if catch.gate is not None:
+            worth = catch.gate.worth(conn, worth, place)
+        _take_from(conn, catch, worth, now)
+        full += worth
     first = _ids(catch.tried)
-    rest = catch.rest()
-    left = claims.left(conn, _ids(rest), place=place)
-    full = [each for each in rest if each.task_queue_id in left]
-    if catch.gate is not None:
-        full = catch.gate.worth(conn, full, place)
-    _take_from(conn, catch, full, now)
-    still = claims.left(conn, first + _ids(full), place=place) if catch.missing > 0 else left.union(first)
-    catch.emptied = frozenset(first + _ids(rest)) - still - left
+    still = claims.left(conn, first + _ids(full), place=place) if catch.missing > 0 else had.union(first)
+    catch.emptied = frozenset(tried) - still - had
     # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
     others = catch.passed_over if catch.chooses else bool(still) and catch.refused is None
     catch.in_other_hands = not catch.taken and catch.wish.job_id is None and others

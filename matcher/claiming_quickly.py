@@ -32,7 +32,7 @@ def claim(
     left: Sequence[int] = range(len(wishes))
     for _ in range(_TRIES):
         asks = {
-            number: _ask(wishes[number], drawn) for number in left if (drawn := wishes[number].drawn.next())
+            number: ask(wishes[number], drawn) for number in left if (drawn := wishes[number].drawn.next())
         }
         if not asks:
             break
@@ -44,19 +44,20 @@ def claim(
             break  # what is claimed has to be delivered; the others hear of it step by step
         for number, outcome in outcomes.items():
             if outcome.claimed is not None:
-                found[number] = Look(claimed=(outcome.claimed,), emptied=_in_vain(wishes[number]))
+                found[number] = Look(claimed=(outcome.claimed,), emptied=in_vain(wishes[number]))
         left = [number for number, each in outcomes.items() if each.claimed is None and not each.repeated]
         for number in asks.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
             wishes[number].drawn.start_over()
     return found
 
 
-def _in_vain(wish: Wish) -> frozenset[int]:
+def in_vain(wish: Wish) -> frozenset[int]:
     """Task queues that had nothing: whoever settles it looks whether they are empty."""
     return frozenset(each.task_queue_id for each in wish.drawn.tried[:-1])
 
 
-def _ask(wish: Wish, task_queue: TaskQueue) -> Ask:
+def ask(wish: Wish, task_queue: TaskQueue) -> Ask:
+    """A job of a task queue, for a wish."""
     filling = Filling(wish.resource)
     filling.take(task_queue.requirement_class, 1)
     [allotment] = filling.allotments()

@@ -1,16 +1,17 @@
 """The gate of one place: which jobs it lets through now, and in one word why not."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection
 
 from matcher import job_ads, kinds_waiting
+from matcher.candidates import pieces
 from matcher.doorkeeper import Doorkeeper
 from matcher.kinds_waiting import KnownKinds
 from matcher.limits import Condition
 from matcher.standings import Standing
-from requirements.values import fold
+from requirements.values import Value, fold
 from taskqueue import choosing, claims, reservations
 from taskqueue.choosing import Passing, Waiting
 from taskqueue.claims import Place, Taken
@@ -81,8 +82,8 @@ class Gate:
         if any(each.full and each.rule.concerns_all(task_queue) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
-        whose = job_ads.identity(vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group)
-        if not all(each.throttled.admits(whose) for each in self._standing if each.asks_owner_only):
+        asking = [each.throttled for each in self._standing if each.asks_owner_only]
+        if asking and not all(each.admits(_owner(task_queue)) for each in asking):
             self.refused = self.refused or THROTTLED
             return False
         return True
@@ -102,12 +103,11 @@ class Gate:
         # One that has no job at all stays: whoever tries it finds that out.
         return [each for each in some if each.task_queue_id not in kept_out]
 
-    def admits_any(self, conn: Connection, task_queues: Sequence[TaskQueue], place: Place) -> bool:
+    def admits_any(self, conn: Connection, task_queues: Iterable[TaskQueue], place: Place) -> bool:
         """Whether a job of the task queues may be taken next, as far as a look tells."""
-        worth = self.worth(conn, task_queues, place)
-        if not any(each.asks_job for each in self._standing):
-            return bool(worth)
-        return any(True for each in worth for _ in self.admitted(conn, each, place))
+        asks_job = any(each.asks_job for each in self._standing)
+        worth = (each for some in pieces(task_queues) for each in self.worth(conn, some, place))
+        return any(not asks_job or any(True for _ in self.admitted(conn, each, place)) for each in worth)
 
     def admitted(
         self, conn: Connection, task_queue: TaskQueue, place: Place, *, most: float = math.inf
@@ -157,6 +157,23 @@ class Gate:
             return False
         return True
 
+    def is_told_by(self, task_queue: TaskQueue) -> bool:
+        """Whether it takes no look at the jobs of a task queue to say if one may come."""
+        asks = self._banned or self.keeper is not None or any(each.asks_job for each in self._standing)
+        return not asks and all(each.rule.is_told_by(task_queue) for each in self._conditions)
+
+    def count(self, task_queue: TaskQueue, jobs: int) -> None:
+        """Count jobs of a task queue that tells all, as if they were taken; fewer than none were not."""
+        for each in self._standing:
+            each.matched(jobs)
+        for condition in self._conditions:
+            if condition.rule.concerns_all(task_queue):
+                condition.matched(jobs)
+
+    def reserve(self, job_id: int, epoch: int) -> None:
+        """Note what was counted, now that it has been taken."""
+        self.reserved += ((each.scope.scope, (job_id, epoch)) for each in self._standing)
+
     def kept_out(self, task_queue: TaskQueue) -> None:
         """A task queue that has jobs has none that is worth a look."""
         if self.passing(task_queue.vo).kept_out:
@@ -172,6 +189,10 @@ class Gate:
         for condition in self._conditions:
             if job is not None and condition.rule.concerns(job):
                 condition.matched()
+
+
+def _owner(task_queue: TaskQueue) -> Mapping[str, Value]:
+    return job_ads.identity(vo=task_queue.vo, owner=task_queue.owner, owner_group=task_queue.owner_group)
 
 
 def is_test(job_type: str) -> bool:

@@ -7,6 +7,7 @@ is configured, nothing is locked or counted.
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 
 from sqlalchemy import Connection
 
@@ -94,7 +95,8 @@ def look(
 
 def counts(config: Configuration, place: Place) -> bool:
     """Whether a limit, delay or throttle may hold there: only then is anything locked or counted."""
-    return bool(_names(config, [place]))
+    known = limits.rules(config)
+    return any(name in config.throttles or name in known for name in _line(place))
 
 
 def throttled(config: Configuration, place: Place) -> tuple[str, ...]:
@@ -138,5 +140,9 @@ def _names(config: Configuration, places: Collection[Place]) -> set[str]:
 
 def _line(place: Place) -> tuple[str, ...]:
     """The scopes that a place is in, the site first."""
-    named = "/".join(part for part in (place.site, place.ce, place.queue) if part)
-    return scopes.line(named) if place.site else ()
+    return _line_of(place.site, place.ce, place.queue)
+
+
+@lru_cache(maxsize=10_000)
+def _line_of(site: str, ce: str, queue: str) -> tuple[str, ...]:
+    return scopes.line("/".join(part for part in (site, ce, queue) if part)) if site else ()

@@ -55,6 +55,10 @@ class Rule:
         told = _of_task_queue(task_queue, self.limit.attribute)
         return told is not None and self.is_about(task_queue.vo) and self.limits(told)
 
+    def is_told_by(self, task_queue: TaskQueue) -> bool:
+        """Whether a task queue tells if its jobs have that value: all of them have it then, or none."""
+        return _of_task_queue(task_queue, self.limit.attribute) is not None
+
     def limits(self, value: str | None) -> bool:
         """Whether this is the value; names are the same in any case, so that nobody writes past a limit."""
         return fold(value or "") == fold(self.limit.value)
@@ -92,9 +96,9 @@ class Running:
         """How it stands, for a person."""
         return f"has {self.there} jobs with {self.rule.about}, its RunningLimit is {self.limit.most}"
 
-    def matched(self) -> None:
-        """Count a job that was just taken."""
-        self.there += 1
+    def matched(self, jobs: int = 1) -> None:
+        """Count jobs that were just taken, or, if fewer than none, were not."""
+        self.there += jobs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,9 +130,9 @@ class Bucket:
             f"the next in {wait} s"
         )
 
-    def matched(self) -> None:
-        """Take a token."""
-        self.tokens -= 1
+    def matched(self, jobs: int = 1) -> None:
+        """Take tokens, or give them back."""
+        self.tokens -= jobs
         self.changed = True
 
 

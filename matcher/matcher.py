@@ -261,8 +261,9 @@ class Matcher:
             if not fitting:
                 _remember_vain(view, request, served, resource, changed)
             return Look()
-        # A look without locks, so that polling at a closed place costs no writing.
-        gate = view.gate(served.place)
+        # A look without locks, so that polling at a closed place costs no writing; none where one was open.
+        counted = view.counts(served.place)
+        gate = None if served.place in view.memory.open else view.gate(served.place)
         if refused := _refusal(view, gate, candidates, served.place, request.count):
             self._note(view, refused, candidates, served.place, resource)
             return Look(refused=refused)
@@ -277,7 +278,7 @@ class Matcher:
             keeper=keeper,
             fitting=self._let_in(view, gate, candidates, served.place, resource),
             otherwise=otherwise,
-            uncounted=gate is None,
+            counted=counted,
         )
 
     def _elsewhere(self, view: View, presented: Presented, served: Served, resource: Resource) -> str | None:
@@ -320,7 +321,9 @@ class Matcher:
         """Note what pilots that fit were told when they tried to take jobs."""
         for wish in wishes:
             look = claimed[id(wish.request)]
-            if isinstance(look, Look) and wish.job_id is None:
+            if wish.counted:
+                self._memory.open.note(wish.place, gave=isinstance(look, Look) and bool(look.claimed))
+            if isinstance(look, Look) and wish.job_id is None and wish.fitting:
                 cause = TURN if look.claimed else look.refused
                 if cause is not None:
                     self._sightings.note(cause, by_and_by(wish.fitting), now)
@@ -387,7 +390,7 @@ def _refusal(
     view: View, gate: Gate | None, candidates: Sequence[TaskQueue], place: Place, count: int
 ) -> str | None:
     """Why the place lets nothing through now."""
-    if gate is None or (gate.most(count) and gate.admits_any(view.conn, candidates, place)):
+    if gate is None or (gate.most(count) and gate.admits_any(view.conn, by_and_by(candidates), place)):
         return None
     return gate.refused
 

@@ -22,7 +22,7 @@ _AGAIN: Final = timedelta(seconds=10)
 _EVERY: Final = timedelta(seconds=60)
 #: Times of hindrance in memory.
 _MOST: Final = 20_000
-#: Task queues that are noted in one go, and at a turn for which nobody waits.
+#: Task queues that are noted at a turn, and at one for which nobody waits.
 _PIECE: Final = 8
 IDLE_PIECE: Final = 2_000
 #: Times of hindrance that are written in one transaction.
@@ -64,7 +64,7 @@ class Sightings:
         self.go_on()
 
     def go_on(self, *, most: int = _PIECE) -> None:
-        """Note some more of those that were too many at once."""
+        """Note some more of what was passed by."""
         while self._later and most > 0:
             cause, task_queues, at = self._later[0]
             some = list(islice(task_queues, most))

@@ -19,6 +19,7 @@ from matcher.errors import NotServed, UnknownQueue
 from matcher.gate import Gate
 from matcher.idle import Idle, Vain
 from matcher.node_facts import Facts
+from matcher.open_places import OpenPlaces
 from matcher.pilot_groups import PilotGroups
 from matcher.places import Places
 from matcher.requests import Caller
@@ -62,6 +63,7 @@ class Memory:
     groups: PilotGroups = field(default_factory=PilotGroups)
     idle: Idle = field(default_factory=Idle)
     news: News = field(default_factory=News)
+    open: OpenPlaces = field(default_factory=OpenPlaces)
     #: It is read and changed by one thread at a time; no claim is made under it.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -180,9 +182,13 @@ class View:
         admitted = keeper.open_to(self.conn, candidates)
         return admitted, keeper if any(map(keeper.asks_job, admitted)) else None
 
+    def counts(self, place: Place) -> bool:
+        """Whether anything may hold at a place."""
+        return place.site in self.banned or gates.counts(self.config, place)
+
     def gate(self, place: Place, keeper: Doorkeeper | None = None) -> Gate | None:
         """What holds at a place now, seen without locks; None: nothing does."""
-        if keeper is None and place.site not in self.banned and not gates.counts(self.config, place):
+        if keeper is None and not self.counts(place):
             return None
         return gates.look(self.conn, self.config, [place], self.now, banned=self.banned).at(place, keeper)
 

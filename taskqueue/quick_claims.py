@@ -15,7 +15,7 @@ from typing import Any
 from taskqueue import claims
 from taskqueue.claim_statement import CLAIM_MANY, CLAIM_ONE
 from taskqueue.claims import Allotment, Claimed, Holder
-from taskqueue.single_statements import SingleStatements
+from taskqueue.single_statements import Server
 from taskqueue.taking import Want
 
 
@@ -38,11 +38,11 @@ class Outcome:
     repeated: bool = False  #: the request was answered before, so it is given nothing new
 
 
-def claim(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
+def claim(server: Server, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
     """Claim a job for each of them, as far as there is one: all in one statement.
 
     Args:
-        server: PostgreSQL; the claim is made when this returns.
+        server: PostgreSQL; the claim is made when the statement's transaction is committed.
         asks: Any number.
         now: The time.
 
@@ -56,14 +56,14 @@ def claim(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> li
     return outcomes
 
 
-def _one(server: SingleStatements, ask: Ask, now: datetime) -> Iterable[Sequence[Any]]:
+def _one(server: Server, ask: Ask, now: datetime) -> Iterable[Sequence[Any]]:
     statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None]
     # As texts: the driver would give numbers of different size different types, and prepare anew for each.
     said = {name: None if value is None else str(value) for name, value in _said(0, ask, now).items()}
     return server.rows(statement.text, statement.values({**said, "now": now.isoformat()}))
 
 
-def _many(server: SingleStatements, asks: Sequence[Ask], now: datetime) -> Iterable[Sequence[Any]]:
+def _many(server: Server, asks: Sequence[Ask], now: datetime) -> Iterable[Sequence[Any]]:
     said = {
         "asks": json.dumps([_said(number, ask, now) for number, ask in enumerate(asks)]),
         "now": now.isoformat(),

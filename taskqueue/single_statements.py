@@ -1,44 +1,72 @@
-"""Statements of which each is a transaction of its own, from one thread, at the cost of the driver alone.
+"""Statements that go to PostgreSQL through its driver alone, as they are, for those that cost time elsewhere.
 
-The connection is kept, so that nothing is asked of a pool between two statements; what the driver says is
-wrong is said in the words of SQLAlchemy, so that callers need to know no others.
+The driver would look for placeholders of its own in them each time, SQLAlchemy would wrap each row. What the
+driver says is wrong is said in the words of SQLAlchemy, so that callers need to know no others.
 """
 
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psycopg
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError
 
 #: Seconds of rest after which the server is asked whether it is still there.
 _RESTED: Final = 1.0
 
+Rows = list[tuple[Any, ...]]
+_Driver = psycopg.Connection[Any]
 
-class SingleStatements:
-    """For PostgreSQL and one thread; the connection is none of the engine's pool."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._driver: psycopg.Connection[Any] | None = None
-        self._used = 0.0
+class Server(Protocol):
+    """What carries statements out."""
 
-    def rows(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Carry out a statement with `$1` and so on for its values; it is committed when this returns.
-
-        The server has it as it is: the driver would look for placeholders of its own in it each time.
+    def rows(self, statement: str, values: Sequence[object]) -> Rows:
+        """What a statement returns, with `$1` and so on for its values.
 
         Raises:
             DBAPIError: The server refuses it, or is away.
         """
+
+
+class InTransaction:
+    """In the transaction of a connection; if a statement fails, it has to be rolled back."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def rows(self, statement: str, values: Sequence[object]) -> Rows:
+        """What a statement returns."""
+        try:
+            return _rows(self._conn.dialect, _driver(self._conn), statement, values)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                self._conn.invalidate()
+            raise
+
+
+class SingleStatements:
+    """Each is a transaction of its own, committed when it returns; for one thread.
+
+    Its connection is none of the engine's pool: it is kept, so that nothing is asked between two statements.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._driver: _Driver | None = None
+        self._used = 0.0
+
+    def rows(self, statement: str, values: Sequence[object]) -> Rows:
+        """What a statement returns."""
         driver = self._ready()
         try:
-            with psycopg.RawCursor(driver) as cursor:
-                return cursor.execute(statement, values).fetchall()
-        except psycopg.Error as error:
-            raise self._told(error, driver, statement) from error
+            return _rows(self._engine.dialect, driver, statement, values)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                self.close()
+            raise
         finally:
             self._used = time.monotonic()
 
@@ -48,24 +76,22 @@ class SingleStatements:
             self._driver.close()
             self._driver = None
 
-    def _ready(self) -> psycopg.Connection[Any]:
+    def _ready(self) -> _Driver:
         if self._driver is not None and not self._answers(self._driver):
             self.close()
         if self._driver is None:
             self._driver = self._connected()
         return self._driver
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _connected(self) -> _Driver:
         conn = self._engine.connect()
-        driver = conn.connection.dbapi_connection
-        if not isinstance(driver, psycopg.Connection):
-            raise TypeError(f"{type(driver).__name__} is no connection to PostgreSQL")
+        driver = _driver(conn)
         conn.detach()
         driver.autocommit = True
         weakref.finalize(self, driver.close)
         return driver
 
-    def _answers(self, driver: psycopg.Connection[Any]) -> bool:
+    def _answers(self, driver: _Driver) -> bool:
         if time.monotonic() - self._used < _RESTED:
             return True
         try:
@@ -73,14 +99,20 @@ class SingleStatements:
         except psycopg.Error:
             return False
 
-    def _told(self, error: psycopg.Error, driver: psycopg.Connection[Any], statement: str) -> DBAPIError:
-        dialect = self._engine.dialect
+
+def _driver(conn: Connection) -> _Driver:
+    driver = conn.connection.dbapi_connection
+    if not isinstance(driver, psycopg.Connection):
+        raise TypeError(f"{type(driver).__name__} is no connection to PostgreSQL")
+    return driver
+
+
+def _rows(dialect: Dialect, driver: _Driver, statement: str, values: Sequence[object]) -> Rows:
+    try:
+        with psycopg.RawCursor(driver) as cursor:
+            return cursor.execute(statement, values).fetchall()
+    except psycopg.Error as error:
         is_gone = dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
-        if is_gone:
-            self.close()
-        told = DBAPIError.instance(
+        raise DBAPIError.instance(
             statement, (), error, psycopg.Error, connection_invalidated=is_gone, dialect=dialect
-        )
-        if not isinstance(told, DBAPIError):
-            raise TypeError(f"{type(error).__name__} is no error of the driver's")
-        return told
+        ) from error

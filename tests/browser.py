@@ -18,6 +18,9 @@ _PICTURES = os.environ.get("PILOTAGE_PICTURES")
 #: A page that is refused says so in the console as well.
 _REFUSED = "Failed to load resource: the server responded with a status of"
 
+#: What htmx says of a request that nobody waits for any more.
+_ABORTED = ("htmx:afterRequest", "htmx:sendAbort")
+
 SignedIn = Callable[..., Page]
 
 
@@ -41,7 +44,7 @@ class Windows:
         """A page of nobody who is signed in."""
         context = self._chromium.new_context(base_url=service.url, **how)
         self._contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)  # the machine may be busy with other tests
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.wrong.append(f"{page.url}: {error}"))
@@ -52,6 +55,8 @@ class Windows:
             context.close()
 
     def _heard(self, message: ConsoleMessage) -> None:
+        if message.text.startswith(_ABORTED):
+            return  # the page was left before an answer came
         if message.location.get("url", "").startswith("https://"):
             return  # of a provider of sign-ins: what is missing on its pages is not ours
         is_page = "/assets/" not in message.location.get("url", "")

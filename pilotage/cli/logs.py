@@ -4,6 +4,9 @@ import json
 import logging
 from datetime import UTC, datetime
 
+#: Where the server writes each request down, at the level `debug`.
+_REQUESTS = "uvicorn.access"
+
 
 class JsonLines(logging.Formatter):
     """One JSON object a line."""
@@ -27,3 +30,11 @@ def configure(level: str, *, as_json: bool = False) -> None:
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if as_json else text)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger(_REQUESTS).addFilter(without_query)
+
+
+def without_query(record: logging.LogRecord) -> bool:
+    """Let the line of a request pass, without its query: one-time links and codes of issuers stand there."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
+    return True

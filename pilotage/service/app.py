@@ -45,6 +45,8 @@ def create_app(parts: Parts) -> FastAPI:
         lifespan=_lifespan,
         strict_content_type=False,
         redirect_slashes=False,
+        docs_url=None,  # it would have browsers load from elsewhere; `pages.interface` describes the same
+        redoc_url=None,
     )
     app.state.parts = parts
     app.state.uploads = anyio.CapacityLimiter(archives.MOST_UPLOADS)
@@ -54,7 +56,7 @@ def create_app(parts: Parts) -> FastAPI:
     for router in ROUTERS:
         api.include_router(router)
     app.include_router(health.router)  # first: the framework tries all in turn, and this shall cost little
-    app.include_router(metrics.router)
+    app.include_router(metrics.router, responses=_ERRORS)
     app.include_router(published_keys.router)
     app.include_router(api)
     app.include_router(assets.router)

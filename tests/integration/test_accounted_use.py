@@ -1,5 +1,6 @@
 """What jobs used, and for what they waited, is summed by the hour: each attempt and each end once."""
 
+import contextlib
 from collections import Counter
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -14,8 +15,8 @@ from taskqueue.accounting.use import Use
 from taskqueue.claims import Place
 from taskqueue.handover import Finish
 from taskqueue.hindrances import Hindrance
-from taskqueue.tables import accounted_use, accounted_waits, attempts
-from tests import accounted, waiting
+from taskqueue.tables import accounted_use, accounted_waits, attempts, job_flows
+from tests import accounted, faults, waiting
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -197,3 +198,48 @@ def test_sums_add_up_field_by_field() -> None:
     one = Use(jobs=1, attempts=2, wall_seconds=3.0, cpu_seconds=4.0)
     assert Counter(asdict(one + one)) == Counter({name: 2 * value for name, value in asdict(one).items()})
     assert one * 0.5 == Use(wall_seconds=1.5, cpu_seconds=2.0)
+
+
+def test_what_is_old_is_kept_by_longer_times(engine: Engine, now: datetime) -> None:
+    place, at = {"place": PLACE}, now - timedelta(hours=7)  # all in one day
+    with database.writing(engine) as conn:
+        for hour in range(3):
+            begun = at + hour * HOUR
+            leases = accounted.begin(conn, accounted.put(conn, begun), begun + MINUTE, **place)
+            accounted.finish(conn, leases, begun + 30 * MINUTE, Finish(status="Done", cpu_seconds=60.0))
+    _cycle(engine, now)
+    with database.reading(engine) as conn:
+        fine = {name: _sum(conn, accounted_use, name, "vo") for name in use.NAMES}
+        waited = _sum(conn, accounted_waits, "seconds", "cause")
+        assert len(_sum(conn, accounted_use, "jobs", "hour")) == 3
+    for days in (4, 91, 92):
+        _cycle(engine, now + timedelta(days=days))
+    with database.reading(engine) as conn:
+        [(day, number)] = _sum(conn, accounted_use, "jobs", "hour").items()
+        assert (day, number) == (now.replace(hour=0), 3)
+        assert {name: _sum(conn, accounted_use, name, "vo") for name in use.NAMES} == fine
+        assert _sum(conn, accounted_waits, "seconds", "cause") == waited
+        assert len(_sum(conn, accounted_waits, "seconds", "hour")) == 1
+        assert set(_sum(conn, job_flows, "came", "minute")) == {at + hour * HOUR for hour in range(3)}
+        assert _sum(conn, job_flows, "came", "status")["Done"] == 3
+    _cycle(engine, now + timedelta(days=500))
+    with database.reading(engine) as conn:
+        assert _sum(conn, job_flows, "came", "status") == {}
+        assert _sum(conn, accounted_use, "jobs", "vo") == {"lhcb": 3}
+
+
+@pytest.mark.parametrize("statement", range(6, 26, 3))
+def test_who_is_killed_while_it_folds_has_lost_and_doubled_nothing(
+    engine: Engine, now: datetime, statement: int
+) -> None:
+    with database.writing(engine) as conn:
+        leases = accounted.begin(conn, accounted.put(conn, now), now + MINUTE)
+        accounted.finish(conn, leases, now + 4 * HOUR)
+    _cycle(engine, now + 5 * HOUR)
+    later = now + timedelta(days=100)
+    with faults.killed_at(engine, statement), contextlib.suppress(faults.KilledError):
+        accounting.cycle(engine, now=later, holder="victim")
+    assert accounting.cycle(engine, now=later + HOUR, holder="heir") is not None
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "wall_seconds", "hour") == {now.replace(hour=0): 4 * 3600 - 60}
+        assert _sum(conn, job_flows, "came", "status")["Done"] == 1

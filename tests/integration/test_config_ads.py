@@ -1,41 +1,28 @@
 """`pilotage config import classad` and `export classad`, by the command, with a service."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.cli import application, running_configuration
+from pilotage.cli import running_configuration
+from tests.commands import Run, run, send_to
 from tests.running_service import Service, running
+
+__all__ = ["run"]
 
 SEED = Path(__file__).parent.parent / "data" / "glue_ce.ad"
 QUEUE = "EGEE.Milano.it/atlfarm006.mi.infn.it:2119/blah-pbs-long"
 TREE = "Resources: {Sites: {LCG.A.org: {CEs: {ce1: {Queues: {long: {CPUTime: 100000}}}}}}}\n"
 
-#: Runs a command: its exit status, standard output and standard error.
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            application.main([str(each) for each in arguments])
-        said = capsys.readouterr()
-        return int(str(ended.value.code or 0)), said.out, said.err
-
-    return command
-
 
 @pytest.fixture
 def service(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     with running(engine, tmp_path, TREE) as service:
-        monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
-        monkeypatch.setenv("PILOTAGE_URL", service.url)
-        monkeypatch.setenv("PILOTAGE_TOKEN", service.token("operator", user="root"))
+        send_to(service, tmp_path, monkeypatch)
         yield service
 
 

@@ -1,15 +1,17 @@
 """`pilotage config set`, `apply`, `preview`, `diff`, `history`, `rollback` by the command, with a service."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.cli import application
+from tests.commands import Run, run, send_to
 from tests.running_service import Service, running
+
+__all__ = ["run"]
 
 TREE = """# ours
 Resources:
@@ -24,27 +26,11 @@ Operations:
 """
 CE = "Resources/Sites/LCG.A.org/CEs/ce1"
 
-#: Runs a command: its exit status, standard output and standard error.
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def command(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            application.main([str(each) for each in arguments])
-        said = capsys.readouterr()
-        return int(str(ended.value.code or 0)), said.out, said.err
-
-    return command
-
 
 @pytest.fixture
 def service(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     with running(engine, tmp_path, TREE) as service:
-        monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
-        monkeypatch.setenv("PILOTAGE_URL", service.url)
-        monkeypatch.setenv("PILOTAGE_TOKEN", service.token("operator", user="root"))
+        send_to(service, tmp_path, monkeypatch)
         yield service
 
 

@@ -4,6 +4,7 @@ from pilotage.service.pages import (
     accounting,
     changing_jobs,
     configuration,
+    interface,
     issuer_login,
     job,
     jobs,
@@ -35,6 +36,7 @@ ROUTERS = (
     managers.router,
     *configuration.ROUTERS,
     accounting.router,
+    interface.router,
     login.router,
     issuer_login.router,
 )

@@ -13,7 +13,8 @@ from cs_config.groups import DEFAULT_SHARE
 from matcher import parts as demands
 from matcher.parts import Condition, Demand
 from pilotage.service import pool_scope
-from pilotage.service.access import EVERY_ROLE, allow
+from pilotage.service.access import allow
+from pilotage.service.callers import Role
 from pilotage.service.models.paging import Page as Paging
 from pilotage.service.pages import pools
 from pilotage.service.pages.page_route import PageOf, PageRoute
@@ -44,7 +45,7 @@ class Row:
 
 
 @router.get("/task-queues")
-@allow(*EVERY_ROLE)
+@allow(Role.USER, Role.VO_ADMIN, Role.DIRECTOR)
 def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -> HTMLResponse:
     """The task queues that have jobs: users see their own, others those of their VOs."""
     which = pool_scope.task_queues(

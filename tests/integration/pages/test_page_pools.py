@@ -86,9 +86,12 @@ def test_a_pool_of_another_vo_is_as_if_there_were_none(grid: Service, signed_in:
 
 def test_who_has_no_vo_is_told_why_there_are_no_pools(grid: Service, signed_in: SignedIn):
     page = signed_in(grid, role="site_admin", site="LCG.A.org", user="eva")
-    for address in ("/pools", "/task-queues"):
-        page.goto(address)
-        expect(page.get_by_text("Your token stands for no VO")).to_be_visible()
+    page.goto("/pools")
+    expect(page.get_by_text("Your token stands for no VO")).to_be_visible()
+    assert not page.get_by_role("link", name="Task queues").count()
+    answer = page.goto("/task-queues")
+    assert answer is not None
+    assert answer.status == 403
 
 
 def test_task_queues_show_users_their_own_and_vo_admins_those_of_the_vo(grid: Service, signed_in: SignedIn):

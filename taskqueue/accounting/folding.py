@@ -1,0 +1,97 @@
+"""Making old sums coarser: minutes into hours, hours into days. Nothing is lost but the time of day."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, delete, extract, func, select
+
+from taskqueue.accounting import flows, use, waits
+from taskqueue.accounting.use import hour_of
+from taskqueue.tables import accounted_use, accounted_waits, job_flows
+from taskqueue.upserts import Twins
+
+#: What is folded in one transaction.
+_PIECE: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """A table of sums, and what its old rows are folded into."""
+
+    table: Table
+    at: Column[Any]
+    below: str  #: the part of a time that is zero where nothing is left to fold
+    coarse: Callable[[datetime], datetime]  #: the beginning of what a time is folded into
+    sums: Sequence[str]
+    add: Twins
+
+
+def _day_of(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+FLOWS: Final = Fold(
+    table=job_flows,
+    at=job_flows.c.minute,
+    below="minute",
+    coarse=hour_of,
+    sums=("came", "went"),
+    add=flows.ADD_FLOW,
+)
+USE: Final = Fold(
+    table=accounted_use,
+    at=accounted_use.c.hour,
+    below="hour",
+    coarse=_day_of,
+    sums=use.NAMES,
+    add=use.ADD,
+)
+WAITS: Final = Fold(
+    table=accounted_waits,
+    at=accounted_waits.c.hour,
+    below="hour",
+    coarse=_day_of,
+    sums=("seconds",),
+    add=waits.ADD,
+)
+
+REMOVE_FLOWS = delete(job_flows).where(
+    job_flows.c.minute < bindparam("before", type_=job_flows.c.minute.type)
+)
+
+
+def step(conn: Connection, fold: Fold, *, before: datetime) -> int:
+    """Fold the oldest piece that is of before that time; how many there were, none or one."""
+    is_fine = _part(conn, fold) != 0
+    first = conn.execute(select(func.min(fold.at)).where(fold.at < before, is_fine)).scalar_one()
+    if first is None:
+        return 0
+    piece = (fold.at >= hour_of(first), fold.at < hour_of(first) + _PIECE, is_fine)
+    rows = conn.execute(delete(fold.table).where(*piece).returning(*fold.table.c)).mappings().all()
+    conn.execute(fold.add.of(conn), _folded(fold, rows))
+    return 1
+
+
+def remove_flows(conn: Connection, *, before: datetime) -> int:
+    """Forget how jobs moved before that time; how many rows went."""
+    return conn.execute(REMOVE_FLOWS, {"before": before}).rowcount
+
+
+def _folded(fold: Fold, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+    total: defaultdict[tuple[Any, ...], dict[str, Any]] = defaultdict(lambda: dict.fromkeys(fold.sums, 0))
+    keys = [column.name for column in fold.table.c if column.name not in fold.sums]
+    for row in rows:
+        coarse = {**row, fold.at.name: fold.coarse(row[fold.at.name])}
+        sums = total[tuple(coarse[name] for name in keys)]
+        for name in fold.sums:
+            sums[name] += row[name]
+    return [dict(zip(keys, key, strict=True)) | total[key] for key in sorted(total)]
+
+
+def _part(conn: Connection, fold: Fold) -> ColumnElement[int]:
+    """Of the time in UTC, whatever the zone of the server is."""
+    utc = func.timezone("UTC", fold.at) if conn.dialect.name == "postgresql" else fold.at
+    return extract(fold.below, utc)
