@@ -25,7 +25,7 @@ Edits = Annotated[
     typer.Argument(
         metavar="PATH=VALUE…",
         help="From the top, as Resources/Sites/LCG.CERN.ch/MaxRAM=8000; a value as in the file: 8000, "
-        "[el8, el9], {Policy: level0}, null.",
+        "\\[el8, el9], {Policy: level0}, null.",
         show_default=False,
     ),
 ]

@@ -87,9 +87,9 @@ def _lines(answer: Answer) -> Iterator[str]:
     for pool in answer["pools"][:_MOST]:
         yield f"  {pool['pool'][:12]} of {pool['vo']}, {pool['waiting']} waiting: {_queues(pool)}"
     for each in answer["classes"][:_MOST]:
-        example = "" if each["example_job"] is None else f", such as {each['example_job']}"
+        example = "" if each["example_job"] is None else f", such as {each['example_job']},"
         words = "become stuck without" if each["becomes"] == "stuck" else "become free with"
-        yield f"{each['jobs']} jobs of {each['vo']}{example}, {words} {_named(each['queues'])}"
+        yield f"{each['jobs']} jobs of {each['vo']}{example} {words} {_named(each['queues'])}"
     for each in answer["running"][:_MOST]:
         yield (
             f"{each['queue']} goes for {each['vo']}, {each['why']}: "
