@@ -31,17 +31,14 @@ class Notes:
         if task_queues and self._sightings.is_due((cause, place, resource.vos), now):
             self._sightings.note(cause, by_and_by(task_queues), now)
 
+    def are_due(self, place: Place, resource: Resource, now: datetime) -> bool:
+        """Whether it is to be noted what a place has work for; not again if it was just now."""
+        return self._sightings.is_due((place, resource.vos), now)
+
     def let_in(
-        self,
-        view: View,
-        gate: Gate | None,
-        candidates: Sequence[TaskQueue],
-        place: Place,
-        resource: Resource,
+        self, view: View, gate: Gate | None, candidates: Sequence[TaskQueue], place: Place
     ) -> Sequence[TaskQueue]:
-        """Those that a place which is open has work for, the others noted; none: this was noted just now."""
-        if not self._sightings.is_due((place, resource.vos), view.now):
-            return ()
+        """Those that a place which is open has work for, the others noted."""
         if gate is None:
             return candidates
         fitting = gate.worth(view.conn, candidates, place)

@@ -48,8 +48,9 @@ def prepare(view: View, request: MatchRequest, notes: Notes) -> Wish | Look | Pi
         if not fitting:
             _remember_vain(view, request, served, resource, changed)
         return Look()
-    # A look without locks, so that polling at a closed place costs no writing; none where one was open.
-    gate = None if served.place in view.memory.open else view.gate(served.place)
+    due = notes.are_due(served.place, resource, view.now)
+    # A look without locks, so that polling at a closed place costs no writing; seldom where one was open.
+    gate = view.gate(served.place) if due or served.place not in view.memory.open else None
     if refused := _refusal(view, gate, candidates, served.place, request.count):
         notes.kept_out(refused, candidates, served.place, resource, view.now)
         return Look(refused=refused)
@@ -62,7 +63,7 @@ def prepare(view: View, request: MatchRequest, notes: Notes) -> Wish | Look | Pi
         holder=_holder(view, request, served.place),
         drawn=Draw(in_order(candidates, view.random)),
         keeper=keeper,
-        fitting=notes.let_in(view, gate, candidates, served.place, resource),
+        fitting=notes.let_in(view, gate, candidates, served.place) if due else (),
         otherwise=otherwise,
         counted=view.counts(served.place),
     )
