@@ -109,7 +109,7 @@ def _refuse_too_many(page: Page, change: Change) -> None:
     if total.more or total.jobs > _MOST:
         message = (
             f"these are more than {_MOST:,} jobs: narrow the filter, or use "
-            f"`pilotage job {change.do}` with the same filter"
+            f"`pilotage job {change.do}` with --status, --owner, --vo, --site or --pool"
         )
         raise InvalidRequest([Problem(path="jobs", message=message)])
 
