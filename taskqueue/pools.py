@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, or_, select
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue import changes
@@ -47,6 +47,9 @@ IS_NOT_OURS = or_(
     ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id),
     exists().where(pool_queue_classes.c.pool_id == submit_pools.c.pool_id),
 )
+
+COUNT = select(func.count()).select_from(submit_pools)
+COUNT_OF = COUNT.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
 
 ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
     submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
@@ -170,6 +173,12 @@ def find(conn: Connection, *, vos: Collection[str] | None = None, limit: int, af
         statement = statement.where(submit_pools.c.vo.in_(sorted(vos)))
     rows = conn.execute(statement.order_by(submit_pools.c.pool_id).limit(limit)).mappings()
     return [Pool(**row) for row in rows]
+
+
+def count(conn: Connection, *, vos: Collection[str] | None = None) -> int:
+    """How many there are of some VOs, or of all."""
+    statement = COUNT if vos is None else COUNT_OF
+    return conn.execute(statement, {} if vos is None else {"vos": sorted(vos)}).scalar_one()
 
 
 def originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:

@@ -18,6 +18,9 @@ _PICTURES = os.environ.get("PILOTAGE_PICTURES")
 #: A page that is refused says so in the console as well.
 _REFUSED = "Failed to load resource: the server responded with a status of"
 
+#: What htmx says of a request that nobody waits for any more.
+_ABORTED = ("htmx:afterRequest", "htmx:sendAbort")
+
 SignedIn = Callable[..., Page]
 
 
@@ -52,6 +55,8 @@ class Windows:
             context.close()
 
     def _heard(self, message: ConsoleMessage) -> None:
+        if message.text.startswith(_ABORTED):
+            return  # the page was left before an answer came
         if message.location.get("url", "").startswith("https://"):
             return  # of a provider of sign-ins: what is missing on its pages is not ours
         is_page = "/assets/" not in message.location.get("url", "")

@@ -16,6 +16,8 @@ A document is Markdown. What counts of it:
 
 import os
 import re
+import shlex
+import site
 import subprocess
 import sys
 import tempfile
@@ -79,6 +81,7 @@ def follow(
     document: Path,
     shells: Mapping[str, Shell],
     *,
+    part: str = "",
     instead: Mapping[str, str] | None = None,
     tell: Tell | None = None,
 ) -> int:
@@ -87,14 +90,15 @@ def follow(
     Args:
         document: The tutorial.
         shells: One a host; the first one is where it begins.
+        part: The heading of what is done; without it all of the document is.
         instead: What is another here than in the document, such as a port that is free.
         tell: Called after each command.
 
     Raises:
         TutorialFailed: A command failed, or said something else; with the file and the line.
     """
-    hosts, count = (next(iter(shells)),), 0
-    for block in blocks(_put(document.read_text(), instead or {})):
+    hosts, count, text = (next(iter(shells)),), 0, document.read_text()
+    for block in blocks(_put(_part(text, part) if part else text, instead or {})):
         hosts = _hosts(block) or hosts
         for step in steps(block):
             for host in hosts:
@@ -227,10 +231,37 @@ def _fault(command: Command, answer: Answer) -> str:
     return ""
 
 
+def _part(text: str, heading: str) -> str:
+    """What stands below a heading, with as many lines above it as there are."""
+    before, found, after = text.partition(f"\n{heading}\n")
+    if not found:
+        raise TutorialFailed(f"no heading {heading!r}")
+    level = heading.split()[0]
+    return "\n" * (before.count("\n") + 2) + after.partition(f"\n{level} ")[0]
+
+
 def _put(text: str, instead: Mapping[str, str]) -> str:
     for shown, real in instead.items():
         text = text.replace(shown, real)
     return text
+
+
+def packages() -> list[Path]:
+    """Where what is installed for the tests lies."""
+    return [Path(place) for place in site.getsitepackages() if Path(place).is_dir()]
+
+
+def installed(environment: str) -> str:
+    """A command in the place of `pip install`: it takes what is installed for the tests, from no network."""
+    places = "; ".join(f"site.addsitedir({str(place)!r})" for place in packages())
+    program = ("from pilotage.cli import main", "if __name__ == '__main__':", "    main()")
+    script = f"{environment}/bin/pilotage"
+    return (
+        f"echo {shlex.quote(f'import site; {places}')} "
+        f">$(echo {environment}/lib/python*/site-packages)/as_here.pth && "
+        f"printf '%s\\n' \"#!$(echo {environment})/bin/python\" {shlex.join(program)} >{script} && "
+        f"chmod +x {script}"
+    )
 
 
 @contextmanager

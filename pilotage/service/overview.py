@@ -13,7 +13,7 @@ from pilotage.service.callers import Caller, Role
 from pilotage.service.models.job_filter import JobFilter
 from pilotage.service.models.sites import SiteAnswer
 from pilotage.service.parts import Parts
-from taskqueue import agent_cycles, bans, database, job_counts, scopes, stuck_jobs
+from taskqueue import agent_cycles, bans, database, job_counts, pools, scopes, stuck_jobs
 from taskqueue.accounting import series
 from taskqueue.accounting.series import Series
 from taskqueue.job_counts import Count
@@ -33,6 +33,7 @@ class Standing:
     by_vo: Mapping[str, Mapping[JobStatus, int]]  #: that have not ended
     per_second: float  #: matches, over the last minutes
     ended: Mapping[JobStatus, int]  #: in the last hour
+    pools: int
 
     @property
     def living(self) -> Counter[JobStatus]:
@@ -64,6 +65,7 @@ def standing(parts: Parts, caller: Caller, *, now: datetime) -> Standing:
     with database.reading(parts.engine) as conn:
         own = _own(conn, caller)
         by_vo = series.stocks(conn, caller.visible_vos)
+        number_of_pools = pools.count(conn, vos=caller.visible_vos)
         lately = series.series(conn, vos=caller.visible_vos, since=since, until=now)
     matched = lately.came.get(JobStatus.MATCHED, [])[-_RECENT - 1 : -1]
     return Standing(
@@ -71,6 +73,7 @@ def standing(parts: Parts, caller: Caller, *, now: datetime) -> Standing:
         by_vo=dict(sorted(by_vo.items())),
         per_second=sum(matched) / (60 * _RECENT),
         ended={status: sum(lately.came[status]) for status in sorted(FINAL & lately.came.keys())},
+        pools=number_of_pools,
     )
 
 
@@ -86,13 +89,13 @@ def troubles(parts: Parts, caller: Caller, *, now: datetime) -> Troubles:
     config = parts.live.current
     sites = site_scope.of_concern(caller, config)
     with database.reading(parts.engine) as conn:
-        pools = stuck_jobs.pools_without_queue(conn, caller.visible_vos)
-        jobs = stuck_jobs.count_waiting(conn, pools, most=MOST_STUCK)
+        stuck = stuck_jobs.pools_without_queue(conn, caller.visible_vos)
+        jobs = stuck_jobs.count_waiting(conn, stuck, most=MOST_STUCK)
         banned = {each.site for each in bans.current(conn, now=now)} & sites
         latest = agent_cycles.latest(conn) if caller.is_operator else None
     states = _states(parts, caller, sites, banned)
     return Troubles(
-        stuck_pools=len(pools),
+        stuck_pools=len(stuck),
         stuck_jobs=jobs,
         banned=[each for each in states if each.ban],
         throttled=[each for each in states if any(not one.open for one in each.throttles)],

@@ -125,17 +125,21 @@ ROUTES = [
 ]
 
 
-def test_each_role_may_use_its_routes_and_no_other(service: Service):
+def test_each_role_may_use_its_routes_and_no_other(service: Service, caplog: pytest.LogCaptureFixture):
     clients = {role: service.as_role(role, **wishes) for role, wishes in TOKENS.items()}
-    wrong = []
+    wrong, refused = [], 0
+    caplog.set_level(logging.WARNING, logger="pilotage.audit")
     for method, path, body, roles in ROUTES:
         for role, client in clients.items():
             answer = client.request(method, f"/api/v1{path}", json=body)
             assert answer.status_code < 500, answer.text
             is_refused = answer.status_code == 403
+            refused += is_refused
             if is_refused == (role in roles | {"operator"}):
                 wrong.append((method, path, role, answer.status_code, answer.text))
     assert not wrong
+    written = [line for line in caplog.messages if '"action": "refused"' in line and "may not" in line]
+    assert len(written) == refused
 
 
 def test_the_table_above_has_every_route(service: Service):

@@ -247,7 +247,8 @@ def test_nothing_that_was_written_is_lost_when_the_session_ends(service: Service
     fill(cms, f"{CE}/VOs/cms/OS", "[el9, el10]")
     cms.wait_for_url("**/login*")
     cms.context.add_cookies(cookies)
-    cms.goto(f"/configuration?path={CE}")
+    cms.goto("/configuration")
+    cms.get_by_text("You have drafts at:").get_by_role("link", name=CE).click()
     values = cms.locator("#draft").get_by_role("textbox", name="Value")
     expect(values.first).to_have_value("7777")
     expect(values.nth(1)).to_have_value("[el9, el10]")
@@ -311,6 +312,11 @@ def test_without_scripts_a_change_is_looked_at_and_applied_all_the_same(
     expect(page.locator("#outcome")).to_contain_text("Nothing is changed yet.")
     press(page, "Apply")
     expect(page.get_by_role("status")).to_contain_text("is in force.")
+
+
+def test_a_path_of_a_single_value_shows_it(service: Service, cms: Page):
+    cms.goto(f"/configuration?path={CE}/MaxRAM")
+    expect(cms.get_by_role("row", name="MaxRAM")).to_contain_text("4000")
 
 
 def test_what_others_wrote_is_shown_as_it_is(service: Service, cms: Page):

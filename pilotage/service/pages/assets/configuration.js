@@ -4,7 +4,10 @@
 
   const form = document.getElementById("draft");
   if (!form) return;
-  const key = `pilotage-draft ${form.dataset.draft}`;
+  const ours = `pilotage-draft ${form.dataset.draft} `;
+  const way = form.elements.way.value;
+  const section = form.elements.section.value;
+  const key = `${ours}${way} ${section}`;
   const text = form.querySelector("[data-lines]");
   const rows = form.querySelector("[data-rows]");
   const kept = ["version", "text", "message", "guard"];
@@ -25,7 +28,7 @@
   }
 
   function read() {
-    const draft = {};
+    const draft = { way, section };
     for (const name of kept) if (form.elements[name]) draft[name] = form.elements[name].value;
     if (rows) {
       draft.rows = [...rows.children].map((row) =>
@@ -70,10 +73,23 @@
     gutter.scrollTop = text.scrollTop;
   }
 
+  // Drafts that were begun in other places, such as before the session ended.
+  function elsewhere() {
+    const note = document.querySelector("[data-other-drafts]");
+    for (const other of Object.keys(localStorage).filter((each) => each.startsWith(ours) && each !== key)) {
+      const draft = JSON.parse(localStorage.getItem(other));
+      const link = document.createElement("a");
+      link.href = `/configuration?${new URLSearchParams({ path: draft.section, as: draft.way })}#draft`;
+      link.textContent = draft.section || "the top";
+      note.append(" ", link);
+      note.hidden = false;
+    }
+  }
+
   const begun = read();
   if (document.querySelector("[data-applied]")) {
     store(null);
-  } else if (form.dataset.kept === undefined) {
+  } else {
     const before = stored();
     const asked = new URLSearchParams(location.search).has("set");
     const same = JSON.stringify({ ...before, version: "" }) === JSON.stringify({ ...begun, version: "" });
@@ -96,6 +112,9 @@
     }
   }
 
+  try {
+    elsewhere();
+  } catch { /* nothing is kept, or nothing that we can read */ }
   form.addEventListener("input", () => store(read()));
   if (text) {
     text.addEventListener("input", number);
