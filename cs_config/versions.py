@@ -235,13 +235,17 @@ def changes(conn: Connection, version: int) -> tuple[str, ...]:
     return differences.paths(differences.between(before, after))
 
 
-def changes_downwards(conn: Connection, newest: int) -> Iterator[tuple[int, tuple[str, ...] | None]]:
-    """The same of every version up to one, the newest first; None where it cannot be told.
+def changes_downwards(
+    conn: Connection, newest: int, *, oldest: int = 1
+) -> Iterator[tuple[int, tuple[str, ...] | None]]:
+    """The same of every version from one down to another; None where it cannot be told.
 
     That is so where this release cannot read one of the two versions.
     """
     while rows := conn.execute(CHANGED_UP_TO, {"newest": newest, "most": _PAGE}).all():
         for row in rows:
+            if row.version < oldest:
+                return
             noted = row.changed
             yield row.version, _compared(conn, row.version) if noted is None else tuple(json.loads(noted))
         newest = rows[-1].version - 1

@@ -4,46 +4,35 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 
 from sqlalchemy import Connection, Engine
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from matcher import claiming, gates, places
-from matcher.candidates import by_and_by, in_order
+from matcher import claiming, places
 from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
 from matcher.errors import UnknownQueue, Unserved
 from matcher.freshness import Begun, Freshness
-from matcher.gate import LIMITS, Gate
 from matcher.idle import Vain
 from matcher.listing import Listing, listings
-from matcher.lottery import Draw
+from matcher.notes import Notes
 from matcher.pilot_groups import PilotGroup
+from matcher.preparation import prepare
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
-from matcher.resource import Presented, Resource
-from matcher.served import Served
-from matcher.sightings import IDLE_PIECE, Sightings
+from matcher.resource import Presented
 from matcher.view import Memory, View
 from requirements.errors import PilotageError
-from taskqueue import bans, database, hindrances, pilots, served_pools, task_queues
-from taskqueue.claims import Holder, Place
+from taskqueue import bans, database, served_pools, task_queues
 from taskqueue.database import Reading
-from taskqueue.hindrances import TURN
-from taskqueue.task_queues import TaskQueue
 
 log = logging.getLogger(__name__)
 
-#: Why there is nothing, where no gate says so.
-#: The queue is switched off, or not for the VOs of the pilot.
-NOT_USABLE = "not_usable"
+#: Why there is nothing, where nothing else says so.
 NO_TASK_QUEUE = "no_task_queue"
-#: Jobs wait that another node of the queue may run.
-NODE = "node"
 
 
 class Matcher:
@@ -65,7 +54,7 @@ class Matcher:
         self._random = random or Random()
         self._memory = Memory()
         self._freshness = Freshness()
-        self._sightings = Sightings()
+        self._notes = Notes()
         self._claims = Claims(engine)
 
     @property
@@ -83,7 +72,7 @@ class Matcher:
 
     def refresh(self) -> None:
         """Take up what has changed since the last time, while nobody waits."""
-        self._sightings.go_on(most=IDLE_PIECE)
+        self._notes.go_on()
         self._mark_empty()
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
@@ -119,13 +108,17 @@ class Matcher:
         now, since = self._clock(), self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
             view = self._view(reading, now, since, fresh=fresh)
-            found = {id(request): self._prepare(view, request) for request in requests}
+            found = {id(request): prepare(view, request, self._notes) for request in requests}
             if not fresh:
                 found |= _answered_before(view, requests, found)
         wishes = [each for each in found.values() if isinstance(each, Wish)]
         # The claim goes by the newest configuration.
         claimed = self._claims.make(wishes, config=self._config(), now=now)
-        self._note_served(wishes, claimed, now)
+        self._notes.served(wishes, claimed, now)
+        for each in wishes:
+            if each.counted:
+                gave = claimed[id(each.request)]
+                self._memory.open.note(each.place, gave=isinstance(gave, Look) and bool(gave.claimed))
         return {number: each for number, each in found.items() if not isinstance(each, Wish)} | claimed
 
     def rung(self) -> None:
@@ -155,12 +148,7 @@ class Matcher:
 
     def write_down(self, *, at_end: bool = False) -> None:
         """Write what kept jobs from pilots, about once a minute; for the thread that calls `serve`."""
-        now = self._clock()
-        self._sightings.go_on()
-        if seen := self._sightings.due(now, at_end=at_end):
-            with database.writing(self._engine) as conn:
-                hindrances.write(conn, seen)
-            self._sightings.written()
+        self._notes.write_down(self._engine, self._clock(), at_end=at_end)
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
@@ -239,95 +227,6 @@ class Matcher:
             banned=memory.news.banned,
         )
 
-    def _prepare(self, view: View, request: MatchRequest) -> Wish | Look | PilotageError:
-        """What a request comes down to; a look if it is answered without a claim."""
-        presented = request.presented
-        try:
-            view.require_one_place(presented, request.caller)
-            served, resource = view.place(presented, request.caller, likeness=request.likeness)
-        except PilotageError as error:
-            return error
-        if served is None:
-            return Look(refused=NOT_USABLE)
-        if within := gates.below(view.config, served.place, resource.named_vos):
-            return places.not_exact(served.place, within[0])
-        changed = (
-            view.memory.waiting.changed
-        )  # before the look, so that nothing that comes during it is missed
-        fitting = view.wanted(presented, served.pools, resource)
-        candidates, keeper = view.admitted(served.place, resource, fitting)
-        otherwise = self._elsewhere(view, presented, served, resource)
-        if not candidates and otherwise is None:
-            if not fitting:
-                _remember_vain(view, request, served, resource, changed)
-            return Look()
-        # A look without locks, so that polling at a closed place costs no writing; none where one was open.
-        counted = view.counts(served.place)
-        gate = None if served.place in view.memory.open else view.gate(served.place)
-        if refused := _refusal(view, gate, candidates, served.place, request.count):
-            self._note(view, refused, candidates, served.place, resource)
-            return Look(refused=refused)
-        if not candidates:
-            return Look(refused=otherwise)
-        return Wish(
-            request=request,
-            resource=resource,
-            place=served.place,
-            holder=_holder(view, request, served.place),
-            drawn=Draw(in_order(candidates, self._random)),
-            keeper=keeper,
-            fitting=self._let_in(view, gate, candidates, served.place, resource),
-            otherwise=otherwise,
-            counted=counted,
-        )
-
-    def _elsewhere(self, view: View, presented: Presented, served: Served, resource: Resource) -> str | None:
-        """`node` if there are jobs that another node of the queue may run."""
-        if not served.kept_back:
-            return None
-        fitting = view.wanted(presented, served.kept_back, resource)
-        kept_back = [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
-        self._note(view, NODE, kept_back, served.place, resource)
-        return NODE if kept_back else None
-
-    def _note(
-        self, view: View, cause: str, task_queues: Sequence[TaskQueue], place: Place, resource: Resource
-    ) -> None:
-        """Task queues were kept from a pilot at a place."""
-        key = (cause, place, resource.vos)
-        if task_queues and self._sightings.is_due(key, view.now):
-            self._sightings.note(cause, by_and_by(task_queues), view.now)
-
-    def _let_in(
-        self,
-        view: View,
-        gate: Gate | None,
-        candidates: Sequence[TaskQueue],
-        place: Place,
-        resource: Resource,
-    ) -> Sequence[TaskQueue]:
-        """Those that a place which is open has work for, the others noted; none: this was noted just now."""
-        if not self._sightings.is_due((place, resource.vos), view.now):
-            return ()
-        if gate is None:
-            return candidates
-        fitting = gate.worth(view.conn, candidates, place)
-        let_in = {each.task_queue_id for each in fitting}
-        kept_out = [each for each in candidates if each.task_queue_id not in let_in]
-        self._sightings.note(gate.refused or LIMITS, kept_out, view.now)
-        return fitting
-
-    def _note_served(self, wishes: Sequence[Wish], claimed: Found, now: datetime) -> None:
-        """Note what pilots that fit were told when they tried to take jobs."""
-        for wish in wishes:
-            look = claimed[id(wish.request)]
-            if wish.counted:
-                self._memory.open.note(wish.place, gave=isinstance(look, Look) and bool(look.claimed))
-            if isinstance(look, Look) and wish.job_id is None and wish.fitting:
-                cause = TURN if look.claimed else look.refused
-                if cause is not None:
-                    self._sightings.note(cause, by_and_by(wish.fitting), now)
-
 
 def _known(
     queues: Sequence[str], config: Configuration
@@ -347,52 +246,6 @@ def _known(
     if unknown and not known:
         raise unknown[0]
     return known, unknown
-
-
-def _holder(view: View, request: MatchRequest, place: Place) -> Holder:
-    """Who asks; who is no pilot itself may ask for one of its VOs at its place, not for any other."""
-    vos = request.caller.vos
-    stamp = request.caller.stamp
-    stated = None if stamp else request.presented.stamp
-    if stated and pilots.is_at(view.conn, stated, site=place.site, vos=vos):
-        stamp = stated
-    leases = operations(view.config, min(vos) if len(vos) == 1 else None).leases
-    return Holder(
-        subject=request.caller.subject,
-        stamp=stamp,
-        lease_time=timedelta(seconds=leases.time),
-    )
-
-
-def _remember_vain(
-    view: View, request: MatchRequest, served: Served, resource: Resource, changed: int
-) -> None:
-    """No task queue has a job that fits: who says the same again need not be looked at again.
-
-    Not where one job was asked for, or where more than the mapping and the configuration decide.
-    """
-    presented = request.presented
-    if request.likeness is None or presented.job_id is not None or presented.several:
-        return
-    if served.lasting and not served.kept_back:
-        vain = Vain(
-            resource=resource,
-            served=served,
-            warnings=presented.warnings,
-            config=view.config,
-            age=view.age,
-            changed=changed,
-        )
-        view.memory.idle.note(request.likeness, vain)
-
-
-def _refusal(
-    view: View, gate: Gate | None, candidates: Sequence[TaskQueue], place: Place, count: int
-) -> str | None:
-    """Why the place lets nothing through now."""
-    if gate is None or (gate.most(count) and gate.admits_any(view.conn, by_and_by(candidates), place)):
-        return None
-    return gate.refused
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, true, update
 
 from taskqueue import changes
 from taskqueue.changes import Position
@@ -38,6 +38,12 @@ ADVANCE = (
     update(table)
     .where(table.c.name == bindparam("the_name"), table.c.counted == bindparam("after"))
     .values(counted=bindparam("upto"))
+)
+
+#: PostgreSQL: beside some thousand rows of the log it would rather read all jobs than look those up; with
+#: millions of jobs in memory that drives out what the others need.
+ROW_BY_ROW = select(
+    func.set_config("enable_hashjoin", "off", true()), func.set_config("enable_mergejoin", "off", true())
 )
 
 _AT = job_log.c.at
@@ -117,11 +123,15 @@ def following(conn: Connection, name: str, *, now: datetime, lag: timedelta, mos
 def advance(conn: Connection, name: str, span: Span) -> None:
     """Note that a span is counted, in the transaction that counts it and before that.
 
+    What else the transaction reads it finds by indexes.
+
     Raises:
         ReadElsewhereError: Another process was faster.
     """
     if conn.execute(ADVANCE, {"the_name": name, **span.bounds}).rowcount != 1:
         raise ReadElsewhereError(f"the log up to {span.upto} is counted for {name} by another process")
+    if conn.dialect.name == "postgresql":
+        conn.execute(ROW_BY_ROW)
 
 
 def _reader(conn: Connection, name: str) -> RowMapping:

@@ -314,6 +314,11 @@ def test_without_scripts_a_change_is_looked_at_and_applied_all_the_same(
     expect(page.get_by_role("status")).to_contain_text("is in force.")
 
 
+def test_a_path_of_a_single_value_shows_it(service: Service, cms: Page):
+    cms.goto(f"/configuration?path={CE}/MaxRAM")
+    expect(cms.get_by_role("row", name="MaxRAM")).to_contain_text("4000")
+
+
 def test_what_others_wrote_is_shown_as_it_is(service: Service, cms: Page):
     headers = {"If-Match": str(service.parts.live.current.version)}
     eve = service.as_role("vo_admin", vo="cms", user="eve")

@@ -68,6 +68,7 @@ def of(tree: Tree, names: tuple[str, ...], rights: Rights) -> View:
     """What stands at a path of a tree that somebody sees."""
     entry = edits.at(tree, names) if names else tree
     here: Mapping[str, object] = entry if isinstance(entry, Mapping) else {}
+    is_value = entry is not ABSENT and not isinstance(entry, Mapping)
     return View(
         path="/".join(names),
         names=names,
@@ -77,10 +78,12 @@ def of(tree: Tree, names: tuple[str, ...], rights: Rights) -> View:
             for name, below in here.items()
             if isinstance(below, dict)
         ],
-        values=[
+        values=[_value(names, entry, rights)]
+        if is_value
+        else [
             _value((*names, name), each, rights) for name, each in here.items() if not isinstance(each, dict)
         ],
-        is_editable=rights.may_change(names) if names else rights.everything,
+        is_editable=not is_value and (rights.may_change(names) if names else rights.everything),
     )
 
 
