@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import psycopg
-from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.exc import DBAPIError
 
 #: Seconds of rest after which the server is asked whether it is still there.
@@ -51,10 +51,13 @@ class SingleStatements:
     """Each is a transaction of its own, committed when it returns; for one thread.
 
     Its connection is none of the engine's pool: it is kept, so that nothing is asked between two statements.
+    It goes when the engine is disposed of.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        close = weakref.WeakMethod(self.close)
+        event.listen(engine, "engine_disposed", lambda _: (alive := close()) and alive())
         self._driver: _Driver | None = None
         self._used = 0.0
 

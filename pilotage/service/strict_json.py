@@ -14,8 +14,8 @@ _DEEPEST = 64
 #: The largest integer of the databases.
 _MAX_INTEGER = 2**63 - 1
 #: What may become something that `_problems` finds: an escaped character, an integer of many digits, a power
-#: of ten. Raw NULs are no JSON, and UTF-8 has no halves of pairs.
-_SUSPECT = re.compile(rb"\\u|[0-9]{19}|[0-9][eE]")
+#: of ten, which begins as a number does. Raw NULs are no JSON, and UTF-8 has no halves of pairs.
+_SUSPECT = re.compile(rb"\\u|[0-9]{19}|(?:^|[:,\[\s])-?[0-9][0-9.]*[eE]")
 #: Problems that one answer tells; a body full of them would make an answer as large.
 _MOST_PROBLEMS = 50
 

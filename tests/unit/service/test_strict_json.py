@@ -94,3 +94,4 @@ def test_what_is_nested_as_deep_as_may_be_looks_plain_and_one_level_more_does_no
     assert strict_json.is_plain(b"[" * 64 + b"]" * 64)
     assert not strict_json.is_plain(b"[" * 65 + b"]" * 65)
     assert not strict_json.is_plain(b'{"a": "\\u0000"}')
+    assert strict_json.is_plain(b'{"id": "3e91ab9e5"}')
