@@ -13,9 +13,14 @@ from requirements.values import text_fault
 _DEEPEST = 64
 #: The largest integer of the databases.
 _MAX_INTEGER = 2**63 - 1
-#: What may become something that `_problems` finds: an escaped character, an integer of many digits, a power
-#: of ten, which begins as a number does. Raw NULs are no JSON, and UTF-8 has no halves of pairs.
-_SUSPECT = re.compile(rb"\\u|[0-9]{19}|(?:^|[:,\[\s])-?[0-9][0-9.]*[eE]")
+#: The bytes of a body by what they may be part of: numbers, powers of ten, or what stands before a number.
+_SHAPES = bytes(
+    ord("0" if sign in "0123456789+-." else "e" if sign in "eE" else "," if sign in ":,[ \t\r\n" else "x")
+    for sign in map(chr, range(256))
+)
+#: A power of ten; an integer of many digits.
+_POWER = re.compile(rb",0+e")
+_LONG = b"0" * 19
 #: Problems that one answer tells; a body full of them would make an answer as large.
 _MOST_PROBLEMS = 50
 
@@ -47,8 +52,15 @@ def parse(body: bytes) -> object:
 
 
 def is_plain(body: bytes) -> bool:
-    """Whether a look at the bytes shows that nothing in them can be wrong, if they are JSON at all."""
-    return body.count(b"[") + body.count(b"{") <= _DEEPEST and _SUSPECT.search(body) is None
+    """Whether a look at the bytes shows that nothing in them can be wrong, if they are JSON at all.
+
+    What `_problems` finds is an escaped character or such a number: raw NULs are no JSON, and UTF-8 has no
+    halves of pairs.
+    """
+    if body.count(b"[") + body.count(b"{") > _DEEPEST or b"\\u" in body:
+        return False
+    shape = b"," + body.translate(_SHAPES)
+    return _LONG not in shape and _POWER.search(shape) is None
 
 
 def check_text(path: str, text: str) -> None:

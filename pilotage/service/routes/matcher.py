@@ -8,6 +8,7 @@ from typing import Annotated
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request
+from pydantic_core import to_json
 
 from cs_config.address import QueueAddress
 from matcher import matcher as matching
@@ -94,7 +95,7 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> Matches:
     """Ask for work: jobs with their leases, or why there is none and when to ask again."""
-    stated = json.dumps(body.stated())
+    stated = to_json(body.stated())
     likeness = _likeness(caller, stated)
     if not body.may_have_been_answered and (vain := _in_vain(parts, caller, likeness)):
         return _nothing(parts, matching.NO_TASK_QUEUE, vain.warnings)
@@ -140,18 +141,18 @@ def _nothing(parts: Parts, reason: str, warnings: Sequence[str]) -> Matches:
     return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=requests.RETRY_AFTER)
 
 
-def _likeness(caller: Caller, stated: str) -> Hashable:
+def _likeness(caller: Caller, stated: bytes) -> Hashable:
     """The same for requests that say the same with the same rights, whoever they are; None: too long."""
     return (stated, caller.role, caller.vos, caller.queue) if len(stated) <= _REMEMBERED_TEXT else None
 
 
-def _read(stated: str) -> Presented:
+def _read(stated: bytes) -> Presented:
     """What a pilot presents; the pilots of one queue say the same, which is read once."""
     return _read_once(stated) if len(stated) <= _REMEMBERED_TEXT else presented.read(json.loads(stated))
 
 
 @lru_cache(maxsize=2048)
-def _read_once(stated: str) -> Presented:
+def _read_once(stated: bytes) -> Presented:
     return presented.read(json.loads(stated))
 
 
