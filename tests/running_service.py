@@ -1,6 +1,7 @@
 """A real service on a real socket, in a thread of the test."""
 
 import contextlib
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -31,6 +32,38 @@ from taskqueue.bells.bell import Bell
 from taskqueue.blob_store import DirectoryStore
 
 KEY = keys.generate()
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org:
+      VO: [cms, dune]
+      CEs:
+        ce1:
+          MaxRAM: 4000
+          Queues:
+            long: {CPUTime: 100000}
+            short: {CPUTime: 3600, VOs: {dune: {MaxRAM: 8000}}}
+    LCG.B.org:
+      VO: [cms]
+      CPUModel: Intel Xeon
+      CEs:
+        ce2:
+          MaxRAM: 16000
+          Queues:
+            all: {CPUTime: 100000}
+Operations:
+  Defaults:
+    JobDescription:
+      Memory: {type: number, resource: MaxRAM, min: 1}
+  dune:
+    JobScheduling: {MaxRescheduling: 7}
+Registry:
+  VO: {cms: {}, dune: {}}
+  Groups:
+    cms_user: {VO: cms}
+    dune_user: {VO: dune}
+"""
 
 
 @dataclass
@@ -113,6 +146,16 @@ def running(
         for client in service.clients:
             client.close()
     claimer.stop()
+
+
+@contextlib.contextmanager
+def running_on_sqlite(template: Path, directory: Path, text: str = CONFIG) -> Iterator[Service]:
+    """The same on a database of its own, a copy of an empty one."""
+    shutil.copy(template, directory / "test.db")
+    engine = database.connect(f"sqlite:///{directory / 'test.db'}")
+    with running(engine, directory, text) as service:
+        yield service
+    engine.dispose()
 
 
 def optimize(engine: Engine, live: LiveConfiguration, job_ids: Any) -> None:

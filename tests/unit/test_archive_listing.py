@@ -3,22 +3,12 @@
 import gzip
 import io
 import tarfile
-from collections.abc import Mapping
 
 import pytest
 
 from pilotage.service import archive_listing
 from pilotage.service.archive_listing import HEAD, Listing, Member
-
-
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
+from tests import archives
 
 
 def _read(archive: bytes) -> Listing:
@@ -27,7 +17,7 @@ def _read(archive: bytes) -> Listing:
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_files_are_listed_with_the_beginning_of_their_text(pack: "type[bytes]") -> None:
-    found = _read(pack(_tar({"std.out": b"hello\n", "data.root": b"\0\1\2", "empty": b""})))
+    found = _read(pack(archives.tar({"std.out": b"hello\n", "data.root": b"\0\1\2", "empty": b""})))
     assert found.members == [
         Member(name="std.out", size=6, head="hello\n"),
         Member(name="data.root", size=3, head=None),
@@ -38,7 +28,7 @@ def test_files_are_listed_with_the_beginning_of_their_text(pack: "type[bytes]") 
 
 def test_of_a_long_text_only_the_beginning_is_shown_up_to_a_whole_character() -> None:
     text = ("x" + "ä" * HEAD).encode()
-    [member] = _read(_tar({"log": text})).members
+    [member] = _read(archives.tar({"log": text})).members
     assert member.head == "x" + "ä" * (HEAD // 2 - 1)
     assert not member.is_whole
     assert member.size == len(text)
@@ -46,7 +36,7 @@ def test_of_a_long_text_only_the_beginning_is_shown_up_to_a_whole_character() ->
 
 def test_what_unpacks_to_gigabytes_is_looked_at_no_further_than_allowed() -> None:
     files = {"first": b"1"} | {f"zeros{n}": bytes(20 << 20) for n in range(2)}
-    found = _read(gzip.compress(_tar(files), compresslevel=1))
+    found = _read(gzip.compress(archives.tar(files), compresslevel=1))
     assert [member.name for member in found.members][:1] == ["first"]
     assert found.trouble == "only its first 32 MB were looked at"
 
@@ -60,14 +50,15 @@ def test_a_header_that_claims_a_name_of_gigabytes_is_not_believed() -> None:
 
 
 def test_of_very_many_files_the_first_are_listed() -> None:
-    found = _read(_tar({f"f{n}": b"" for n in range(archive_listing.MOST_MEMBERS + 5)}))
+    found = _read(archives.tar({f"f{n}": b"" for n in range(archive_listing.MOST_MEMBERS + 5)}))
     assert len(found.members) == archive_listing.MOST_MEMBERS
     assert found.trouble is not None
     assert "first 1000" in found.trouble
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no archive at all", b"\x1f\x8b broken", gzip.compress(_tar({"a": b"1" * 9000}))[:-40]]
+    "content",
+    [b"", b"no archive at all", b"\x1f\x8b broken", gzip.compress(archives.tar({"a": b"1" * 9000}))[:-40]],
 )
 def test_what_is_no_whole_archive_is_said_to_be_none(content: bytes) -> None:
     assert _read(content).trouble is not None

@@ -7,39 +7,7 @@ from sqlalchemy import Engine
 
 from taskqueue import database
 from tests.postgres import Postgres
-from tests.running_service import Service, running
-
-CONFIG = """
-Resources:
-  Sites:
-    LCG.A.org:
-      VO: [cms, dune]
-      CEs:
-        ce1:
-          MaxRAM: 4000
-          Queues:
-            long: {CPUTime: 100000}
-            short: {CPUTime: 3600, VOs: {dune: {MaxRAM: 8000}}}
-    LCG.B.org:
-      VO: [cms]
-      CPUModel: Intel Xeon
-      CEs:
-        ce2:
-          MaxRAM: 16000
-          Queues:
-            all: {CPUTime: 100000}
-Operations:
-  Defaults:
-    JobDescription:
-      Memory: {type: number, resource: MaxRAM, min: 1}
-  dune:
-    JobScheduling: {MaxRescheduling: 7}
-Registry:
-  VO: {cms: {}, dune: {}}
-  Groups:
-    cms_user: {VO: cms}
-    dune_user: {VO: dune}
-"""
+from tests.running_service import CONFIG, Service, running
 
 
 @pytest.fixture

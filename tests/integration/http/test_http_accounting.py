@@ -22,7 +22,7 @@ from tests.running_service import Service, running
 def service(
     any_engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Service]:
-    from tests.integration.http.conftest import CONFIG
+    from tests.running_service import CONFIG
 
     with running(any_engine, tmp_path_factory.mktemp("service"), CONFIG) as service:
         accounted.a_day(any_engine, utc_now())

@@ -12,8 +12,7 @@ from pilotage.service.oidc import issuer_keys
 from pilotage.service.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue import database
 from tests.certificates import Authority
-from tests.integration.http.conftest import CONFIG
-from tests.running_service import Service, running
+from tests.running_service import CONFIG, Service, running
 from tests.token_issuer import TokenIssuer
 
 US = "https://pilotage.example.org"

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import APIOperation, Case, GenerationMode
 
-from taskqueue import database
-from tests.integration.http.conftest import CONFIG
 from tests.integration.http.test_http_access import QUEUE, TOKENS
-from tests.running_service import Service, running
+from tests.running_service import Service, running_on_sqlite
 
 #: Requests to each route that fit its description, and that do not: each as an operator and as another role.
 _FITTING = int(os.environ.get("PILOTAGE_SCHEMA_EXAMPLES", "3"))
@@ -47,12 +44,8 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    directory = tmp_path_factory.mktemp("service")
-    shutil.copy(sqlite_template, directory / "test.db")
-    engine = database.connect(f"sqlite:///{directory / 'test.db'}")
-    with running(engine, directory, CONFIG) as service:
+    with running_on_sqlite(sqlite_template, tmp_path_factory.mktemp("service")) as service:
         yield World(service, _furnished(service))
-    engine.dispose()
 
 
 def _furnished(service: Service) -> dict[str, object]:

@@ -15,9 +15,8 @@ from pilotage.service.oidc.issuer import RoleRule
 from pilotage.service.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue import database
 from tests.browser import picture
-from tests.integration.pages.conftest import CONFIG
 from tests.login_provider import issuer_at, provider
-from tests.running_service import Service, running
+from tests.running_service import CONFIG, Service, running
 
 pytestmark = [
     pytest.mark.debian("chromium"),

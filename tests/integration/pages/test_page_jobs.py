@@ -1,7 +1,6 @@
 """The pages of jobs in a browser, as each role."""
 
 import gzip
-import io
 import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from pilotage.service.pages import changing_jobs
 from taskqueue import database
-from tests import stored
+from tests import archives, stored
 from tests.browser import SignedIn, picture
 from tests.running_service import Service
 
@@ -45,16 +44,6 @@ def _run(service: Service, job_id: int, *, output: bytes | None = None, **progre
     if output is not None:
         pilot.put(f"{lease}/output", content=output).raise_for_status()
         pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0}).raise_for_status()
-
-
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return gzip.compress(packed.getvalue())
 
 
 def test_each_role_sees_its_jobs_and_no_others(service: Service, signed_in: SignedIn) -> None:
@@ -242,7 +231,7 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
         "phases": [{"name": "simulate", "done": 30, "of": 100, "unit": "events"}],
         "local_jobs": {"running": 3, "done": 7},
     }
-    _run(service, job_id, output=_archive(files), **progress)
+    _run(service, job_id, output=gzip.compress(archives.tar(files)), **progress)
     page.evaluate("htmx.ajax('GET', location.href, {target: '#job', swap: 'outerHTML'})")
     expect(page.locator("#job h1 + div .status")).to_have_text("Done")
     line = page.get_by_role("img").first.get_attribute("aria-label")

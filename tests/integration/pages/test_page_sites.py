@@ -4,8 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import SignedIn, picture
-from tests.integration.pages.conftest import CONFIG
-from tests.running_service import Service
+from tests.running_service import CONFIG, Service
 
 pytestmark = pytest.mark.debian("chromium")
 
