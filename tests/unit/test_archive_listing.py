@@ -59,6 +59,7 @@ def test_of_very_many_files_the_first_are_listed() -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"no archive at all", b"\x1f\x8b broken", gzip.compress(archives.tar({"a": b"1" * 9000}))[:-40]],
+    ids=["empty", "text", "broken", "cut off"],
 )
 def test_what_is_no_whole_archive_is_said_to_be_none(content: bytes) -> None:
     assert _read(content).trouble is not None
