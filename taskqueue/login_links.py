@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_urlsafe
 
-from sqlalchemy import Connection, bindparam, delete, insert
+from sqlalchemy import Connection, and_, bindparam, delete, insert, select
 
 from taskqueue.tables import login_links as table
 
@@ -15,11 +15,9 @@ _BYTES = 32
 
 _ADD = insert(table)
 _EXPIRED = delete(table).where(table.c.expires_at <= bindparam("now"))
-_TAKE = (
-    delete(table)
-    .where(table.c.digest == bindparam("shown"), table.c.expires_at > bindparam("now"))
-    .returning(table.c.session)
-)
+_is_good = and_(table.c.digest == bindparam("shown"), table.c.expires_at > bindparam("now"))
+_KNOWN = select(table.c.digest).where(_is_good)
+_TAKE = delete(table).where(_is_good).returning(table.c.session)
 
 
 def issue(conn: Connection, session: str, *, now: datetime) -> tuple[str, datetime]:
@@ -28,6 +26,11 @@ def issue(conn: Connection, session: str, *, now: datetime) -> tuple[str, dateti
     conn.execute(_EXPIRED, {"now": now})
     conn.execute(_ADD, {"digest": _digest(secret), "session": session, "expires_at": expires_at})
     return secret, expires_at
+
+
+def is_known(conn: Connection, secret: str, *, now: datetime) -> bool:
+    """Whether there is such a link, which nobody has followed yet; whoever guesses writes nothing."""
+    return conn.execute(_KNOWN, {"shown": _digest(secret), "now": now}).first() is not None
 
 
 def take(conn: Connection, secret: str, *, now: datetime) -> str | None:

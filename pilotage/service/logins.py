@@ -52,6 +52,10 @@ def issue(parts: Parts, token: Token, wanted: Caller) -> tuple[str, datetime]:
 
 def follow(parts: Parts, secret: str) -> Login | None:
     """What the link with this secret stands for, once; None: the secret is not good."""
+    # Who guesses only reads: on SQLite there is one writer at a time.
+    with database.reading(parts.engine) as conn:
+        if not login_links.is_known(conn, secret, now=parts.clock()):
+            return None
     with database.writing(parts.engine) as conn:
         session = login_links.take(conn, secret, now=parts.clock())
     if session is None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from itertools import accumulate
 from secrets import token_hex
 
 from sqlalchemy import Engine
@@ -26,7 +27,8 @@ class RevokedTokens:
     def __contains__(self, token_id: str) -> bool:
         if not self._token_ids:
             return False
-        return token_id in self._token_ids or token_id.partition(_SESSION)[0] in self._token_ids
+        begun_by = accumulate(token_id.split(_SESSION), lambda whole, part: f"{whole}{_SESSION}{part}")
+        return any(each in self._token_ids for each in begun_by)
 
     def refresh(self) -> None:
         """Read them again; while the database is away the last known ones stay."""

@@ -25,10 +25,11 @@ _CALLBACK = "/login/callback"
 _ACTION = "login"
 #: How long one may take at the issuer, and to choose a role.
 _LIFE = timedelta(minutes=15)
-#: Roles that one may choose among; they have to fit into a cookie.
+#: Roles that one may choose among; they have to fit into a cookie, with the page that one goes to.
 _MOST = 12
+_LONGEST_NEXT = 1000
 
-NextPage = Annotated[str, Query(alias="next", max_length=1000)]
+NextPage = Annotated[str, Query(alias="next", max_length=sessions.LONGEST_ADDRESS)]
 Code = Annotated[str | None, Query(max_length=4096)]
 Word = Annotated[str | None, Query(max_length=1024)]
 
@@ -40,7 +41,8 @@ def begin(
     """Send the browser to the issuer, with what proves later that it was this browser."""
     attempt, address = code_flow.begin(_issuer(parts, name), _redirect_uri(request))
     answer = RedirectResponse(address, 303, headers={"Cache-Control": "no-store"})
-    _keep(request, parts, answer, "attempt", {**asdict(attempt), "next": sessions.local(next_page)})
+    wanted = sessions.local(next_page) if len(next_page) <= _LONGEST_NEXT else "/"
+    _keep(request, parts, answer, "attempt", {**asdict(attempt), "next": wanted})
     return answer
 
 

@@ -18,14 +18,13 @@ _open = APIRouter(route_class=OpenRoute)
 _mine = APIRouter(route_class=PageRoute)
 
 _USED = "This link is not good: each works once, for five minutes. Ask for another one."
-_LONGEST_ADDRESS = 2000
 
 
 @_open.get("/login")
 def login(
     request: Request,
     parts: PartsOf,
-    next_page: Annotated[str, Query(alias="next", max_length=_LONGEST_ADDRESS)] = "/",
+    next_page: Annotated[str, Query(alias="next", max_length=sessions.LONGEST_ADDRESS)] = "/",
 ) -> Response:
     """How one may sign in."""
     return _sign_in(request, parts, next_page)
@@ -35,8 +34,8 @@ def login(
 def follow(
     request: Request,
     parts: PartsOf,
-    link: Annotated[str, Form(max_length=_LONGEST_ADDRESS)],
-    next_page: Annotated[str, Form(alias="next", max_length=_LONGEST_ADDRESS)] = "/",
+    link: Annotated[str, Form(max_length=sessions.LONGEST_ADDRESS)],
+    next_page: Annotated[str, Form(alias="next", max_length=sessions.LONGEST_ADDRESS)] = "/",
 ) -> Response:
     """Sign in by a one-time link, or by what stands behind its #."""
     found = logins.follow(parts, link.strip().rpartition("#")[2])

@@ -7,12 +7,14 @@ from urllib.parse import urlencode
 from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
-from pilotage.service import access, api_route
+from pilotage.service import access, api_route, strict_json
 from pilotage.service.api_route import PartsOf, StrictRequest
 from pilotage.service.pages import forgery, sessions
 from pilotage.service.pages.page import Page, here
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import NotAuthenticated
+from requirements.errors import InvalidRequest
+from requirements.problem import Problem
 
 __all__ = ["OpenRoute", "PageOf", "PageRoute", "PartsOf"]
 
@@ -88,6 +90,7 @@ def _signed_in(request: Request, parts: Parts) -> Page:
 def _to_login(request: Request) -> Response:
     """Sign in, then come back; to where a part of a page was asked for, the whole page goes."""
     wanted = str(here(request)) if request.method in _READING else "/"
+    wanted = wanted if len(wanted) <= sessions.LONGEST_ADDRESS else "/"
     if request.headers.get("hx-request") == "true":
         return Response(status_code=401, headers={"HX-Refresh": "true"})
     query = f"?{urlencode({'next': wanted})}" if wanted != "/" else ""
@@ -95,9 +98,19 @@ def _to_login(request: Request) -> Response:
 
 
 async def _read_form(request: StrictRequest, limit: int) -> None:
-    """Read the whole body, whose fields the framework would cut at its own size."""
+    """Read the whole body, whose fields the framework would cut at its own size.
+
+    Raises:
+        InvalidRequest: It comes in parts, each in letters of the sender's choice, which no page of ours
+            sends; or it holds text that could not be stored.
+    """
     await request.read(limit)
-    await request.form(max_part_size=limit)
+    if request.headers.get("content-type", "").lower().startswith("multipart/"):
+        message = "comes in parts, allowed is application/x-www-form-urlencoded"
+        raise InvalidRequest([Problem(path="body", message=message)])
+    for name, value in (await request.form(max_part_size=limit)).multi_items():
+        strict_json.check_text("form", name)
+        strict_json.check_text(name, str(value))
 
 
 async def _page(request: Request) -> Page:

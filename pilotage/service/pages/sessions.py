@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from datetime import datetime, timedelta
+from secrets import token_hex
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -16,6 +17,8 @@ from pilotage.service.revoked import session_of
 
 #: How long one stays signed in.
 LIFE = timedelta(hours=12)
+#: Characters of an address that one comes back to.
+LONGEST_ADDRESS = 2000
 
 _HTTP_PORT = 80
 
@@ -63,9 +66,9 @@ def begin(
     """
     now = parts.clock()
     ttl = LIFE if until is None else min(LIFE, until - now)
-    session_id = None if token_id is None else session_of(token_id)
+    session_id = token_hex(16) if token_id is None else session_of(token_id)
     text, _ = parts.tokens.mint(Grant(caller=caller, ttl=ttl), now=now, token_id=session_id)
-    audit.done(caller, "login", address=access.address(request))
+    audit.done(caller, "login", address=access.address(request), token_id=session_id)
     answer = RedirectResponse(local(next_page), 303)
     answer.set_cookie(
         cookie_name(request),

@@ -94,6 +94,7 @@ def test_signing_out_ends_the_session_and_not_the_token(service: Service):
         ({"X-CSRF-Token": "ü".encode()}, {}),
         ({"Origin": "https://evil.example"}, None),
         ({"Origin": "null"}, None),
+        ({"Origin": "http://["}, None),
         ({"Sec-Fetch-Site": "cross-site"}, None),
         ({"Sec-Fetch-Site": "same-site"}, None),
         ({"Sec-Fetch-Site": "none"}, None),
@@ -165,3 +166,55 @@ def test_under_tls_the_cookie_is_the_hosts_and_never_sent_without(service: Servi
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith("__Host-pilotage=")
     assert {"Secure", "HttpOnly", "Path=/", "SameSite=lax"} <= set(cookie.split("; "))
+
+
+def test_a_form_with_text_that_no_database_stores_is_refused(service: Service):
+    browser = _signed_in(service, _link(service.operator()))
+    for form in ({"reason": "a\0b"}, {"reason": "down", "x\0": ""}):
+        answer = browser.post("/sites/LCG.A.org/ban", data={"csrf": _csrf(browser), **form})
+        assert answer.status_code == 400, answer.text
+        assert "character NUL" in answer.json()["error"]["message"]
+    assert service.operator().get("/api/v1/sites/LCG.A.org").json()["ban"] is None
+
+
+@pytest.mark.parametrize("charset", ["utf-7", "unicode_escape", "undefined", "punycode"])
+def test_a_form_in_letters_of_the_senders_choice_is_not_read(service: Service, charset: str):
+    browser = _signed_in(service, _link(service.user()))
+    part = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+    fields = {b"do": b"explain", b"jdl": b'Executable = "+2AA-\\ud800";', b"link": b"+2AA-\\ud800"}
+    body = b"".join(part % field for field in fields.items()) + b"--x--\r\n"
+    headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+    for page in ("/jobs/new", "/login"):
+        answer = browser.post(page, content=body, headers={**headers, "X-CSRF-Token": _csrf(browser)})
+        assert answer.status_code == 400, answer.text
+        assert "comes in parts" in answer.json()["error"]["message"]
+
+
+def test_who_signs_out_ends_what_was_begun_with_a_copy_of_the_cookie(service: Service):
+    browser = _signed_in(service, _link(service.user()))
+    stolen = next(iter(browser.cookies.jar)).value or ""
+    other = _signed_in(service, _link(service.client(stolen)))
+    assert other.get("/").status_code == 200
+    browser.post("/logout", data={"csrf": _csrf(browser)})
+    assert other.get("/").headers["location"] == "/login"
+
+
+def test_the_audit_log_names_a_session_so_that_an_operator_can_end_it(service: Service, caplog):
+    with caplog.at_level(logging.INFO, "pilotage.audit"):
+        browser = _signed_in(service, _link(service.user()))
+    token_id = json.loads(caplog.messages[-1])["token_id"]
+    service.operator().post("/api/v1/tokens/revoke", json={"jti": token_id}).raise_for_status()
+    assert browser.get("/").headers["location"] == "/login"
+
+
+def test_who_has_no_session_and_a_very_long_address_signs_in_all_the_same(service: Service):
+    answer = service.client().get(f"/jobs?job_name={'x' * 4000}")
+    assert answer.headers["location"] == "/login"
+
+
+def test_who_guesses_a_link_does_not_wait_for_a_writer_nor_hold_one_up(service: Service):
+    stranger = service.client()
+    with database.writing(service.engine) as conn:
+        login_links.issue(conn, "{}", now=utc_now())
+        answer = stranger.post("/login", data={"link": "guessed"}, headers={"Origin": service.url})
+    assert answer.status_code == 401
