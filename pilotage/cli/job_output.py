@@ -1,5 +1,6 @@
 """`pilotage job output`."""
 
+import os
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -42,8 +43,8 @@ def fetch(
             job_id: _unpack(client, job_id, directory / str(job_id), most=int(most * (1 << 30)))
             for job_id in wanted
         }
-    shown = {str(job_id): [str(file) for file in files] for job_id, files in found.items()}
-    lines = [str(file) for files in found.values() for file in files]
+    shown = {str(job_id): [_shown(file) for file in files] for job_id, files in found.items()}
+    lines = [_shown(file) for files in found.values() for file in files]
     output.emit(
         {"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files"
     )
@@ -61,6 +62,13 @@ def _unpack(client: Client, job_id: int, target: Path, *, most: int) -> list[Pat
                 return [target / member.name for member in archive.getmembers() if member.isfile()]
         except tarfile.TarError as error:
             raise Refused(f"job {job_id}: its output is no readable archive: {error}") from None
+        except RecursionError:  # headers that are about headers, by the hundred
+            raise Refused(f"job {job_id}: the headers of its output are nested too deeply") from None
+
+
+def _shown(file: Path) -> str:
+    """Its name as text, whatever bytes it is of."""
+    return os.fsencode(file).decode(errors="backslashreplace")
 
 
 def _bounded(most: int) -> Callable[[tarfile.TarInfo, str], tarfile.TarInfo | None]:

@@ -24,6 +24,8 @@ _NAME = 500
 _GZIP = b"\x1f\x8b"
 #: What `tarfile` and the decompressor raise on bad input.
 _BAD = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
+#: What stands for bytes of a name that are no UTF-8: they cannot be sent.
+_SHOWN_AS = "replace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ def read(archive: BinaryIO) -> Listing:
         trouble = f"only its first {MOST_BYTES >> 20} MB were looked at"
     except _BAD as error:
         trouble = f"it cannot be read to its end: {error}"
+    except RecursionError:  # headers that are about headers, by the hundred
+        trouble = "it cannot be read to its end: its headers are nested too deeply"
     return Listing(members=members, trouble=trouble)
 
 
@@ -85,7 +89,7 @@ def _plain(archive: BinaryIO) -> BinaryIO:
 
 
 def _collect(stream: _Bounded, members: list[Member]) -> str | None:
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
+    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors=_SHOWN_AS) as archive:
         for looked, member in enumerate(archive):
             if looked == MOST_MEMBERS:
                 return f"only its first {MOST_MEMBERS} entries were looked at"

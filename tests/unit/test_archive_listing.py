@@ -63,3 +63,20 @@ def test_of_very_many_files_the_first_are_listed() -> None:
 )
 def test_what_is_no_whole_archive_is_said_to_be_none(content: bytes) -> None:
     assert _read(content).trouble is not None
+
+
+def test_headers_that_are_about_headers_end_the_look_and_not_the_service() -> None:
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2
+    found = _read((name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")) * 3000)
+    assert not found.members
+    assert found.trouble is not None
+    assert "nested too deeply" in found.trouble
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_name_that_is_no_text_can_be_sent_all_the_same(form: int) -> None:
+    header = tarfile.TarInfo("log-\udcff.txt").tobuf(form, encoding="utf-8", errors="surrogateescape")
+    [member] = _read(header + bytes(1024)).members
+    assert member.name.encode().startswith(b"log-")
+    assert member.name.endswith(".txt")

@@ -63,3 +63,18 @@ def test_what_leaves_its_directory_or_is_no_file_is_refused(
     with pytest.raises(Refused, match="job 7"):
         unpack(Outputs(member), tmp_path / "home" / "7")
     assert [each.name for each in tmp_path.rglob("*")] == ["home", "7"]
+
+
+def test_headers_that_are_about_headers_are_refused(tmp_path: Path):
+    outputs = Outputs()
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2
+    outputs._archive = (name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")) * 3000
+    with pytest.raises(Refused, match=r"job 7: .*nested too deeply"):
+        unpack(outputs, tmp_path / "7")
+
+
+def test_a_name_that_is_no_text_is_shown_all_the_same(tmp_path: Path):
+    [path] = unpack(Outputs(file("log-\udcff")), tmp_path / "7")
+    assert path.exists()
+    assert job_output._shown(path).endswith(r"/log-\xff")
