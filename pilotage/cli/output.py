@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Protocol
@@ -96,8 +97,19 @@ def facts(entries: Mapping[str, object], *, title: str) -> Table:
 
 
 def escape(text: str) -> str:
-    """`text` so that Rich does not read markup in it."""
-    return text.replace("[", r"\[")
+    """`text` so that Rich reads no markup in it and the terminal no orders, whoever wrote it."""
+    return harmless(text).replace("[", r"\[")
+
+
+def harmless(text: str) -> str:
+    """`text` with what a terminal would obey written as in a program: it may come from anybody."""
+    return text if text.isprintable() else "".join(map(_plain, text))
+
+
+def _plain(sign: str) -> str:
+    if sign in "\n\t" or not unicodedata.category(sign).startswith("C"):
+        return sign
+    return sign.encode("unicode_escape").decode()
 
 
 def local_time(text: str | None) -> str | None:

@@ -141,9 +141,4 @@ def _details(pilot: Pilot, wrote: Mapping[str, Any] | None) -> RenderableType:
 def _written(wrote: Mapping[str, Any] | None) -> Iterator[RenderableType]:
     for name, title in (("stdout", "Standard output"), ("stderr", "Standard error")):
         if wrote is not None and wrote[name]:
-            yield Text(f"{title}, its end:\n{_harmless(wrote[name])}")
-
-
-def _harmless(text: str) -> str:
-    """Without what a terminal would obey: it was written at a site."""
-    return "".join(each for each in text if each.isprintable() or each in "\n\t")
+            yield Text(f"{title}, its end:\n{output.harmless(wrote[name])}")

@@ -70,3 +70,9 @@ def test_an_explanation_names_every_reason_and_what_holds_the_job_back_now() -> 
     text = printed(explanation.of_job(found))
     for said in ("0 of 3", "Memory", "A/b/c", "4000", "OS", "Memory = 4000", "no eligible queue"):
         assert said in text
+
+
+def test_text_gives_no_orders_to_the_terminal() -> None:
+    hostile = "job\x1b[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff\ttab\nline ä–\u202f7"
+    shown = output.escape(hostile)
+    assert shown == r"job\x1b\[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff" + "\ttab\nline ä–\u202f7"
