@@ -1,7 +1,8 @@
 """The HTTP service as one application."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,6 +20,8 @@ from pilotage.service.parts import Parts
 from pilotage.service.routes import ROUTERS, health, metrics, published_keys
 from pilotage.service.security_headers import SecurityHeaders
 from pilotage.service.shortcuts import Shortcuts
+
+_log = logging.getLogger(__name__)
 
 #: Seconds until what another process says of tokens holds here: one that it revoked, a key that it changed.
 _TOLD_WITHIN = 2.0
@@ -73,7 +76,10 @@ def create_app(parts: Parts) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     parts: Parts = app.state.parts
-    watching = [asyncio.create_task(watch(parts)) for watch in (_watch_tokens, _watch_issuers)]
+    watching = [
+        asyncio.create_task(repeatedly(lambda: _look_at_tokens(parts), every=_TOLD_WITHIN)),
+        asyncio.create_task(repeatedly(lambda: _look_at_issuers(parts), every=_ASKED_AGAIN_AFTER)),
+    ]
     try:
         yield
     finally:
@@ -83,14 +89,25 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 await each
 
 
-async def _watch_issuers(parts: Parts) -> None:
-    while parts.issuers:
-        await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
-        await asyncio.sleep(_ASKED_AGAIN_AFTER)
+async def repeatedly(look: Callable[[], Awaitable[object]], *, every: float) -> None:
+    """Look again and again; an error is logged and ends one look, since nobody would see that all had ended.
 
-
-async def _watch_tokens(parts: Parts) -> None:
+    Args:
+        look: At what others may have changed.
+        every: Seconds between two looks.
+    """
     while True:
-        await asyncio.to_thread(parts.revoked.refresh)
-        await asyncio.to_thread(parts.tokens.refresh)
-        await asyncio.sleep(_TOLD_WITHIN)
+        try:
+            await look()
+        except Exception:  # noqa: BLE001  (it is told, and the next look may find it mended)
+            _log.exception("a look at what others changed broke, the next is in %g s", every)
+        await asyncio.sleep(every)
+
+
+async def _look_at_issuers(parts: Parts) -> None:
+    await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
+
+
+async def _look_at_tokens(parts: Parts) -> None:
+    await asyncio.to_thread(parts.revoked.refresh)
+    await asyncio.to_thread(parts.tokens.refresh)

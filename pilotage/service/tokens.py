@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from secrets import token_hex
+from threading import Lock
 
 import jwt
 from jwt.types import Options
@@ -61,6 +62,7 @@ class Tokens:
         """
         self._changed = changed
         self._incarnation = incarnation
+        self._changing = Lock()
         self._use(ring)
 
     @property
@@ -70,11 +72,12 @@ class Tokens:
 
     def refresh(self) -> bool:
         """Take over other keys, if there are any; whether there were."""
-        ring = self._changed()
-        if ring is None:
-            return False
-        self._use(ring)
-        return True
+        with self._changing:
+            ring = self._changed()
+            if ring is None:
+                return False
+            self._use(ring)
+            return True
 
     def _use(self, ring: KeyRing) -> None:
         self._ring = ring
@@ -105,10 +108,11 @@ class Tokens:
         """What the token says, if it is ours and good now.
 
         Raises:
-            NotAuthenticated: It is not; the message does not say more than its bearer may know.
+            UnknownKey: It is not ours; another issuer may have signed it.
+            NotAuthenticated: It is not good; the message does not say more than its bearer may know.
         """
         if len(text) > _LONGEST:
-            raise NotAuthenticated("the token is too long to be one of ours")
+            raise UnknownKey("the token is too long to be one of ours")
         token = self._known(text)
         if token.expires_at <= now:
             raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
@@ -117,10 +121,12 @@ class Tokens:
         return token
 
     def _known(self, text: str) -> Token:
+        read = self._read_once
         try:
-            return self._read_once(text)
+            return read(text)
         except UnknownKey:
-            if not self.refresh():  # another process may have had a new key sign a moment ago
+            self.refresh()  # another process may have had a new key sign a moment ago
+            if self._read_once is read:
                 raise
             return self._read_once(text)
 

@@ -34,10 +34,17 @@ class Published:
 
 
 def client(issuer: Issuer) -> httpx.Client:
-    """What speaks with the issuer; it follows no redirection, and tells nobody else what it sends."""
+    """What speaks with the issuer; it follows no redirection, and tells nobody else what it sends.
+
+    Raises:
+        IssuerAway: The authorities that it is believed by cannot be read.
+    """
     if issuer.authorities is None:
         return httpx.Client(timeout=TIMEOUT)
-    context = ssl.create_default_context(cafile=str(issuer.authorities))
+    try:
+        context = ssl.create_default_context(cafile=str(issuer.authorities))
+    except OSError as error:
+        raise IssuerAway(f"{issuer.url}: {issuer.authorities} cannot be read: {error.strerror}") from None
     return httpx.Client(timeout=TIMEOUT, verify=context)
 
 
@@ -78,8 +85,11 @@ def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
 
 def is_safe(url: str) -> bool:
     """Whether nobody on the way can change what is said there."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.host in _LOOPBACK)
 
 
 def get(http: httpx.Client, issuer: Issuer, url: str, token: str | None = None) -> dict[str, object]:
@@ -111,7 +121,7 @@ def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str
         raise IssuerAway(f"{where} answers {answer.status_code}")
     try:
         content = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # brackets by the thousand
         content = None
     if not isinstance(content, dict):
         raise IssuerAway(f"{where} answers something that is no JSON object")

@@ -34,7 +34,7 @@ def read(text: str, issuer: Issuer, keys: IssuerKeys, *, audiences: Collection[s
     for key in keys.find(key_id=key_id, algorithm=algorithm):
         try:
             return _decode(text, key.key, algorithm, issuer, audiences)
-        except jwt.InvalidSignatureError:
+        except (jwt.InvalidSignatureError, jwt.InvalidKeyError):  # such as one of another curve
             continue
     raise UnknownKey(f"the token is not signed by a key of {issuer.name}")
 
@@ -58,7 +58,7 @@ def _decode(
             audience=sorted(audiences),
             options=unchecked,
         )
-    except jwt.InvalidSignatureError:
+    except (jwt.InvalidSignatureError, jwt.InvalidKeyError):
         raise
     except jwt.InvalidAudienceError:
         raise NotAuthenticated(f"the token of {issuer.name} is meant for another audience") from None

@@ -6,6 +6,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import jwt
 import pytest
@@ -14,13 +15,14 @@ from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from pilotage.service.callers import Capability, Role
 from pilotage.service.grants import grant
-from pilotage.service.oidc import issuer, roles
+from pilotage.service.keys import KeyRing, generate
+from pilotage.service.oidc import discovery, issuer, roles
 from pilotage.service.oidc.discovery import IssuerAway, Published
 from pilotage.service.oidc.issuer import Issuer, RoleRule
 from pilotage.service.oidc.issuer_keys import PATIENCE, IssuerKeys
 from pilotage.service.oidc.issuers import Issuers, TrustedIssuer
 from pilotage.service.refusals import NotAuthenticated
-from pilotage.service.tokens import UnknownKey
+from pilotage.service.tokens import Tokens, UnknownKey
 from requirements.errors import InvalidRequest
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
@@ -279,3 +281,32 @@ def test_a_person_without_the_name_that_is_wanted_is_nobody():
 
 def _person(name: str | None) -> dict[str, object]:
     return {"sub": "4f1e", "preferred_username": name, "wlcg.groups": ["/cms"]}
+
+
+@pytest.mark.parametrize("algorithm", ["ES384", "ES512"])
+def test_a_key_of_another_curve_than_the_algorithm_is_not_the_one_that_signed(algorithm: str):
+    other = ECKey.generate_key({"ES384": "P-384", "ES512": "P-521"}[algorithm], {"kid": "e1"})
+    with pytest.raises(UnknownKey):
+        trusting(EC).verify(signed(other, algorithm), now=NOW)
+
+
+def test_a_token_that_is_longer_than_ours_may_be_of_an_issuer():
+    groups = [f"/cms/group-number-{number}" for number in range(350)]
+    text = signed(**{"wlcg.groups": ["/cms", *groups]})
+    assert 8192 < len(text) < 16384
+    with pytest.raises(UnknownKey):
+        Tokens(KeyRing(signing=generate())).verify(text, now=NOW)
+    assert trusting(RSA).verify(text, now=NOW).caller.role is Role.USER
+
+
+@pytest.mark.parametrize("url", ["https://a\0b", "http://else.example.org/", "ftp://x"])
+def test_an_address_that_is_none_or_not_safe_is_not_asked(url: str):
+    with pytest.raises(IssuerAway, match="jwks_uri"):
+        discovery.endpoint(CMS, {"jwks_uri": url}, "jwks_uri")
+
+
+def test_authorities_that_cannot_be_read_are_told_and_break_nothing(tmp_path: Path):
+    trusted = TrustedIssuer(replace(CMS, authorities=tmp_path / "gone.pem"))
+    trusted.refresh()
+    with pytest.raises(IssuerAway, match=r"gone\.pem cannot be read"):
+        discovery.client(trusted.issuer)

@@ -1,3 +1,5 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from cs_config.errors import ConfigError
 from pilotage.service import key_file
 from pilotage.service.grants import grant
 from pilotage.service.key_file import KeyFile
+from pilotage.service.keys import KeyRing
 from pilotage.service.refusals import NotAuthenticated
 from pilotage.service.tokens import Tokens
 
@@ -128,3 +131,26 @@ def test_what_is_published_verifies_our_tokens_and_says_nothing_private(path: Pa
         assert joserfc_jwt.decode(token, keys, algorithms=["ES256"]).claims["role"] == "operator"
     assert all("d" not in key for key in published["keys"])
     assert len(tokens.keys.published(now=NOW + KEEP)["keys"]) == 1
+
+
+def test_a_token_of_the_new_key_is_taken_while_another_thread_reads_that_key(path: Path):
+    ring = key_file.load_or_create(path)
+    new = key_file.rotate(path, keep=KEEP, now=NOW)
+    text, _ = Tokens(new).mint(OPERATOR, now=NOW)
+    reading, may_end = threading.Event(), threading.Event()
+    looks = iter([new])
+
+    def changed() -> KeyRing | None:
+        found = next(looks, None)
+        if found is not None:
+            reading.set()
+            may_end.wait(60)
+        return found
+
+    tokens = Tokens(ring, changed=changed)
+    with ThreadPoolExecutor() as threads:
+        threads.submit(tokens.refresh)
+        reading.wait(60)
+        taken = threads.submit(tokens.verify, text, now=NOW)
+        may_end.set()
+        assert taken.result(60).caller.is_operator
