@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from pilotage.service import site_scope
+from pilotage.service import audit, site_scope
 from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
 from requirements.errors import InvalidRequest
@@ -24,6 +24,7 @@ def ban(parts: Parts, caller: Caller, site: str, *, reason: str, until: datetime
     new = Ban(site=site, reason=reason, author=caller.subject, at=now, until=until)
     with database.writing(parts.engine) as conn:
         bans.ban(conn, new)
+    audit.done(caller, "ban", site=site, reason=reason, until=until.isoformat() if until else "")
 
 
 def allow(parts: Parts, caller: Caller, site: str) -> None:
@@ -35,6 +36,7 @@ def allow(parts: Parts, caller: Caller, site: str) -> None:
     site_scope.require(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
         bans.allow(conn, site)
+    audit.done(caller, "allow", site=site)
 
 
 def _require_end(until: datetime | None, now: datetime) -> None:

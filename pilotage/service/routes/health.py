@@ -21,8 +21,9 @@ def ready(request: Request) -> JSONResponse:
     parts: Parts = request.app.state.parts
     checks = {"database": _database(parts), "claimer": "ok" if parts.claimer.alive else "has ended"}
     is_ready = all(result == "ok" for result in checks.values())
-    # A configuration that cannot be read is worth a look, but the one before it serves.
-    notes = {"configuration": parts.live.problem} if parts.live.problem else {}
+    # A configuration that cannot be read is worth a look, but the one before it serves. What is wrong with it
+    # is told to operators: here anybody may ask.
+    notes = {"configuration": "the newest version cannot be read"} if parts.live.problem else {}
     body = {"status": "ok" if is_ready else "not ready", "checks": checks, **notes}
     return JSONResponse(body, 200 if is_ready else 503, headers={} if is_ready else {"Retry-After": "5"})
 

@@ -88,3 +88,10 @@ def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: S
     while client.get("/api/v1/jobs").status_code == 200 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert client.get("/api/v1/jobs").status_code == 401
+
+
+def test_strangers_hear_that_a_configuration_cannot_be_read_and_not_what_is_in_it(service: Service):
+    service.parts.live._problem = "Operations/cms/Matching/Secret: unknown parameter"
+    answer = service.client().get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json()["configuration"] == "the newest version cannot be read"

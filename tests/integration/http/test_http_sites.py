@@ -1,5 +1,7 @@
 """Advertisements and throttles over HTTP."""
 
+import json
+import logging
 from typing import Any
 
 import httpx
@@ -283,3 +285,16 @@ def test_a_ban_that_would_be_over_is_refused(throttled: Service) -> None:
     assert answer.status_code == 400
     assert "2001-01-01 00:00:00+00:00 is over" in answer.text
     assert operator.get(f"/api/v1/sites/{SITE}").json()["ban"] is None
+
+
+def test_who_banned_a_site_and_who_allowed_it_again_is_in_the_audit_log(service: Service, caplog) -> None:
+    admin = service.as_role("site_admin", site=SITE)
+    with caplog.at_level(logging.INFO, "pilotage.audit"):
+        admin.post(f"/api/v1/sites/{SITE}/ban", json={"reason": "power cut"}).raise_for_status()
+        admin.post(f"/api/v1/sites/{SITE}/allow").raise_for_status()
+    lines = [json.loads(each.getMessage()) for each in caplog.records if each.name == "pilotage.audit"]
+    assert [(line["action"], line["site"], line["role"]) for line in lines] == [
+        ("ban", SITE, "site_admin"),
+        ("allow", SITE, "site_admin"),
+    ]
+    assert lines[0]["reason"] == "power cut"
