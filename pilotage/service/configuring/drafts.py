@@ -110,6 +110,7 @@ def rebased(parts: Parts, caller: Caller, draft: Draft) -> Draft:
     """The draft as one of what is in force now: where others changed the same, it says its own.
 
     Raises:
+        NotAllowed: A whole text is for operators.
         ConfigError: The text cannot be read.
     """
     current = in_force.newest(parts)
@@ -117,6 +118,7 @@ def rebased(parts: Parts, caller: Caller, draft: Draft) -> Draft:
         return replace(draft, version=current.version)
     base = in_force.version(parts, draft.version, current)
     if draft.is_whole:
+        proposing.require_everything(caller)
         wanted = validate.parse(draft.text).tree
         asked = [Edit(names=each.names, value=each.after) for each in differences.between(base.tree, wanted)]
         tree = _applied(current.tree, asked)

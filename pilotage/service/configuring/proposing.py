@@ -50,11 +50,20 @@ def of_text(parts: Parts, caller: Caller, text: str, *, source: str, expected: i
         VersionConflict: `expected` is not the newest any more; None is whichever is.
         ConfigError: It is wrong.
     """
-    if not caller.is_operator:
-        raise NotAllowed(f"a whole configuration is for operators; {rights.of(caller).allowed}")
+    require_everything(caller)
     current = in_force.newest(parts)
     _refuse_overtaken(parts, caller, expected, current)
     return proposals.of_text(current, text, source)
+
+
+def require_everything(caller: Caller) -> None:
+    """Let only those look at, or write, a whole text who may change all of it.
+
+    Raises:
+        NotAllowed: It is for operators.
+    """
+    if not caller.is_operator:
+        raise NotAllowed(f"a whole configuration is for operators; {rights.of(caller).allowed}")
 
 
 def back_to(parts: Parts, caller: Caller, number: int, *, expected: int | None) -> Proposal:

@@ -33,7 +33,9 @@ class AccountingShown(BaseModel):
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
-    by: str = Field(default="vo", max_length=40)
+    by: str = Field(
+        default="vo", max_length=40, pattern="^[a-z_]+$"
+    )  # one of them: it is a column of the page
     quantity: str = Field(default="jobs", max_length=40)
     since: str = Field(default="7d", alias="from", max_length=40)
     until: str | None = Field(default=None, alias="to", max_length=40)

@@ -1,6 +1,7 @@
 """One queue: what it says to a VO and since when, what it keeps away, whom it serves, who is there."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query
@@ -10,9 +11,10 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.errors import QueueNotFound
 from pilotage.service import pilot_scope, queue_explanations, queue_switch, site_scope
-from pilotage.service.access import EVERY_ROLE, allow
+from pilotage.service.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.callers import Caller, Role
 from pilotage.service.configuring import blames
+from pilotage.service.pages import pilots as pilot_pages
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements import readable
 from requirements.values import fold
@@ -23,8 +25,8 @@ router = APIRouter(route_class=PageRoute)
 
 #: Pools of a queue that are listed.
 _POOLS = 20
-#: Who may hear of pilots; see the routes of `/pilots`.
-_SEE_PILOTS = frozenset({Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY, Role.OPERATOR})
+#: Pilots that ended before are not counted, as on the page of pilots.
+_RECENT = timedelta(days=1)
 
 _Text = Annotated[str, Form(max_length=1000)]
 
@@ -38,7 +40,7 @@ def show_queue(
     config, caller = page.parts.live.current, page.caller
     address = _address(config, site, ce, queue)
     explained = queue_explanations.of_queue(page.parts, caller, address)
-    pilots = _pilots(page, address) if caller.role in _SEE_PILOTS else None
+    pilots = _pilots(page, address) if caller.role in allowed_roles(pilot_pages.list_pilots) else None
     if page.is_fragment:
         return page.render("sites/queue_live.html", address=address, explained=explained, pilots=pilots)
     vos = site_scope.vos(caller, config, site)
@@ -113,5 +115,6 @@ def _pools(
 def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, Fared]:
     which = pilot_scope.visible(page.caller, vo=None, site=address.site, status=None)
     with database.reading(page.parts.engine) as conn:
-        counted = pilot_summary.count(conn, ["queue", "status"], which)
+        since = page.parts.clock() - _RECENT
+        counted = pilot_summary.count(conn, ["queue", "status"], which, ended_since=since)
     return {status: fared for (queue, status), fared in counted.items() if queue == str(address)}

@@ -133,7 +133,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         vos=site_scope.vos(caller, config, site),
         vo=chosen,
         version=config.version,
-        may_ban=caller.is_operator or (caller.role is Role.SITE_ADMIN and site in caller.sites),
+        may_ban=caller.looks_after(site),
     )
 
 

@@ -147,3 +147,61 @@ def test_a_change_without_the_token_of_its_session_is_refused(service: Service):
         for forged in ({"X-CSRF-Token": "x"}, {"Origin": "https://evil.example.org"}, {"Origin": ""}):
             answers = {browser.post(page, headers=forged).status_code for page in changes}
             assert answers == {403}, forged
+
+
+#: Addresses that no page of ours has a link to.
+ODD = [
+    f"/accounting?by={'vo,' * 10}vo",
+    "/accounting?by=vo,site",
+    "/accounting?by=,",
+    "/accounting?by=%20vo",
+    "/accounting?from=99999w&to=99999w",
+    "/accounting?from=9999-12-31T23:59:59-14:00",
+    "/accounting?vo=,,,&status=nonsense",
+    "/accounting.csv?bucket=hour&from=2000-01-01",
+    "/jobs?ids=9223372036854775808",
+    "/jobs?ids=9223372036854775807&after=1&sort=job",
+    "/jobs?status=Nonsense",
+    "/jobs/change?do=kill&ids=",
+    "/jobs/9223372036854775808",
+    "/pilots?hours=nan",
+    "/pilots?hours=8784&status=Nonsense",
+    "/pilots?after=%F0%9F%98%80",
+    "/pools?after=zzz&vo=%2e%2e",
+    "/task-queues?after=9223372036854775807",
+    "/managers?after=9223372036854775807",
+    "/sites?sort=-nonsense&after=1000000&q=%25&state=x",
+    "/sites/LCG.A.org?vo=nope",
+    "/sites/nope%2Fce/x/y",
+    "/sites/LCG.A.org/ce1/long?vo=nope",
+    "/configuration?path=Resources%2FNope&as=text",
+    "/configuration?path=/////&as=text",
+    "/configuration?path=Resources/Sites/LCG.A.org/VO/x&as=text&set=&set=a//b&value=%5B",
+    "/configuration/paths?path=%2F%2F%2F..%2F",
+    "/configuration/diff?from=1&to=2147483647",
+    "/configuration/rollback?version=2147483647",
+    "/configuration/history?path=%2F%2F&limit=1000",
+    "/?hours=24&part=course",
+]
+
+
+def test_an_address_that_no_page_has_a_link_to_is_refused_and_no_defect(service: Service):
+    broken = []
+    for role, wishes in TOKENS.items():
+        with session(service, role, **wishes) as browser:
+            for page in ODD:
+                for headers in ({}, {"HX-Request": "true"}):
+                    answer = browser.get(page, headers=headers)
+                    if answer.status_code >= 500:
+                        broken.append((role, page, answer.status_code))
+    assert not broken
+
+
+def test_only_operators_have_a_whole_text_moved_onto_the_version_in_force(service: Service):
+    text = "Registry: {VO: {cms: {}}}"
+    form = {"way": "text", "section": "", "version": "0", "text": text}
+    with session(service, "vo_admin", vo="cms", user="eve") as browser:
+        answer = browser.post("/configuration/rebase", data=form)
+    assert answer.status_code == 403
+    with session(service, "operator", user="root") as browser:
+        assert browser.post("/configuration/rebase", data=form).status_code == 200
