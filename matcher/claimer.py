@@ -141,6 +141,7 @@ class Claimer:
                 ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
         try:
             self._release_doubtful()
+            self._release_returned()  # before somebody who asks again is told of it
             again = self._serve([ticket for ticket in batch if ticket.wanted])
             self._release_returned()
             self._matcher.write_down()
@@ -206,6 +207,7 @@ class Claimer:
             # The same request said twice: one of the two has its answer.
             if delivered.isdisjoint(leases):
                 self._returned.put((request, leases))
+        self._matcher.doubts.settle(delivered)
         return again
 
     def _release_returned(self) -> None:
@@ -224,7 +226,7 @@ class Claimer:
                     conn, doubt.request, doubt.leases, now=self._matcher.now()
                 )
             if found:
-                doubts.settle(doubt)
+                doubts.settle(doubt.leases)
 
 
 def _leases(answer: MatchAnswer) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ may have, and one statement claims for all; what it does not find is counted bac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -58,14 +58,14 @@ class _Counted:
 
     wish: Wish
     gate: Gate | None  #: None: nothing is counted there any more
-    task_queue: TaskQueue | None = None  #: that it is counted with
+    asked: list[TaskQueue] = field(default_factory=list)  #: those it was counted with; the last one still is
     over: bool = False
 
     def ask(self) -> Ask | None:
         """What to ask for it next; None: it has to go step by step."""
         while not self.over and (found := self._next()) is not None:
             if self.gate is None or self._is_counted(self.gate, found):
-                self.task_queue = found
+                self.asked.append(found)
                 return claiming_quickly.ask(self.wish, found)
         self.over = True
         return None
@@ -76,9 +76,10 @@ class _Counted:
         if claimed is not None:
             if gate is not None:
                 gate.reserve(claimed.job_id, claimed.epoch)
-            return Look(claimed=(claimed,), emptied=claiming_quickly.in_vain(self.wish))
-        if gate is not None and self.task_queue is not None:
-            gate.count(self.task_queue, -1)
+            # Not those that a limit kept it from: they have jobs, and others are to draw them.
+            return Look(claimed=(claimed,), emptied=claiming_quickly.in_vain(self.asked))
+        if gate is not None:
+            gate.count(self.asked[-1], -1)
         self.over = outcome.repeated
         return None
 

@@ -1,5 +1,6 @@
 """Requests for one job at places where nothing is counted: one statement for all that have come in."""
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -13,6 +14,8 @@ from taskqueue.claims import Want
 from taskqueue.quick_claims import Ask, Outcome
 from taskqueue.single_statements import SingleStatements
 from taskqueue.task_queues import TaskQueue
+
+log = logging.getLogger(__name__)
 
 #: Task queues that are tried for each; who found nothing then goes step by step.
 _TRIES = 4
@@ -38,22 +41,23 @@ def claim(
             break
         try:
             outcomes = _try(server, wishes, asks, doubts, now)
-        except database.UNAVAILABLE:
+        except Exception as error:  # whatever it is, what is claimed has to be delivered
             if not found:
                 raise
-            break  # what is claimed has to be delivered; the others hear of it step by step
+            log.warning("claims of one statement fail, those that are left go step by step: %s", error)
+            break
         for number, outcome in outcomes.items():
             if outcome.claimed is not None:
-                found[number] = Look(claimed=(outcome.claimed,), emptied=in_vain(wishes[number]))
+                found[number] = Look(claimed=(outcome.claimed,), emptied=in_vain(wishes[number].drawn.tried))
         left = [number for number, each in outcomes.items() if each.claimed is None and not each.repeated]
         for number in asks.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.repeated}:
             wishes[number].drawn.start_over()
     return found
 
 
-def in_vain(wish: Wish) -> frozenset[int]:
-    """Task queues that had nothing: whoever settles it looks whether they are empty."""
-    return frozenset(each.task_queue_id for each in wish.drawn.tried[:-1])
+def in_vain(asked: Sequence[TaskQueue]) -> frozenset[int]:
+    """All but the last, which had a job: whoever settles it looks whether the others are empty."""
+    return frozenset(each.task_queue_id for each in asked[:-1])
 
 
 def ask(wish: Wish, task_queue: TaskQueue) -> Ask:

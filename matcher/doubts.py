@@ -5,12 +5,14 @@ server may still be at it when we look first; it gives up within its statement t
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from sqlalchemy.exc import DBAPIError
+
 from matcher.requests import MatchRequest
-from taskqueue import database
+from taskqueue import database, retries
 
 #: Seconds for which a claim is looked for; longer than a statement may take.
 _SOUGHT = 60.0
@@ -36,11 +38,11 @@ class Doubts:
 
     @contextmanager
     def about(self, claims: Sequence[tuple[MatchRequest, tuple[str, ...]]]) -> Iterator[None]:
-        """Remember these, which may grow meanwhile, if the database does not say what became of them."""
+        """Remember these, which may grow meanwhile, if nobody hears what became of them."""
         try:
             yield
-        except database.UNAVAILABLE as error:
-            if database.is_away(error):
+        except Exception as error:  # also our own, which may come after the commit
+            if _may_be_made(error):
                 now = time.monotonic()
                 self._open += [
                     Doubt(request=request, leases=leases, look_at=now, until=now + _SOUGHT)
@@ -57,6 +59,14 @@ class Doubts:
         self._open += [replace(each, look_at=now + _AGAIN) for each in due if each.until > now]
         return due
 
-    def settle(self, doubt: Doubt) -> None:
-        """It was found, and is none any more."""
-        self._open = [each for each in self._open if each.leases != doubt.leases]
+    def settle(self, leases: Collection[str]) -> None:
+        """These were found, or were given to who asked again: of them there is no doubt any more."""
+        if self._open and leases:
+            known = frozenset(leases)
+            self._open = [each for each in self._open if known.isdisjoint(each.leases)]
+
+
+def _may_be_made(error: Exception) -> bool:
+    """Whether a claim may have been made before this was raised."""
+    refused = isinstance(error, DBAPIError) and not database.is_away(error)
+    return not (refused or retries.was_in_the_way(error))

@@ -167,7 +167,7 @@ class Gate:
         for each in self._standing:
             each.matched(jobs)
         for condition in self._conditions:
-            if condition.rule.concerns_all(task_queue):
+            if condition.rule.is_used_by_all(task_queue):
                 condition.matched(jobs)
 
     def reserve(self, job_id: int, epoch: int) -> None:
@@ -187,7 +187,7 @@ class Gate:
             each.matched(len(keys))
             self.reserved += ((each.scope.scope, key) for key in keys)
         for condition in self._conditions:
-            if job is not None and condition.rule.concerns(job):
+            if job is not None and condition.rule.is_used_by(job):
                 condition.matched()
 
 

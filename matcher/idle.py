@@ -38,12 +38,13 @@ class Idle:
     """What is remembered of them; written by the thread that serves requests, read by any."""
 
     def __init__(self) -> None:
+        self._config: Configuration | None = None  # of all of them: no older one is held on to
         self._known: dict[Hashable, Vain] = {}
 
     def note(self, likeness: Hashable, vain: Vain) -> None:
         """Nothing was found for who says this."""
-        if len(self._known) >= _REMEMBERED:
-            self._known = {}
+        if vain.config is not self._config or len(self._known) >= _REMEMBERED:
+            self._config, self._known = vain.config, {}
         self._known[likeness] = vain
 
     def found(

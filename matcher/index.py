@@ -59,8 +59,8 @@ class ClassIndex:
         return self._present.bit_count()
 
     def __contains__(self, class_id: int) -> bool:
-        entry = self._entries.get(class_id)
-        return entry is not None and self.is_in(self._present, class_id)
+        entry = self._entries.get(class_id)  # once: who walks over classes holds no lock
+        return entry is not None and bool(self._present >> entry.slot & 1)
 
     def add(self, class_id: int, asked: RequirementClass) -> None:
         """Index a class; one that is known stays as it is, since classes do not change."""

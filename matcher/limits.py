@@ -46,6 +46,10 @@ class Rule:
         """Whether it holds for the jobs of this VO."""
         return vo == self.vo if self.vo is not None else vo not in self.exempt
 
+    def counts(self, vo: str) -> bool:
+        """Whether the jobs of this VO use it up: a running limit also those that have their own instead."""
+        return self.is_about(vo) or (self.vo is None and isinstance(self.limit, RunningLimit))
+
     def concerns(self, job: Job) -> bool:
         """Whether the job has the value that is limited."""
         return self.is_about(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
@@ -54,6 +58,15 @@ class Rule:
         """Whether all its jobs have that value, as far as a task queue tells."""
         told = _of_task_queue(task_queue, self.limit.attribute)
         return told is not None and self.is_about(task_queue.vo) and self.limits(told)
+
+    def is_used_by(self, job: Job) -> bool:
+        """Whether the job, once it is taken, counts."""
+        return self.counts(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+
+    def is_used_by_all(self, task_queue: TaskQueue) -> bool:
+        """Whether all its jobs do, as far as a task queue tells."""
+        told = _of_task_queue(task_queue, self.limit.attribute)
+        return told is not None and self.counts(task_queue.vo) and self.limits(told)
 
     def is_told_by(self, task_queue: TaskQueue) -> bool:
         """Whether a task queue tells if its jobs have that value: all of them have it then, or none."""
@@ -210,7 +223,7 @@ def _running(conn: Connection, scope: str, these: Sequence[Rule]) -> Iterator[Ru
         limit = rule.limit
         if isinstance(limit, RunningLimit):
             counts = there[limit.attribute].items()
-            number = sum(n for (vo, value), n in counts if rule.limits(value) and rule.vo in (None, vo))
+            number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
             yield Running(rule=rule, limit=limit, there=number)
 
 

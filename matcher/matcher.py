@@ -187,6 +187,7 @@ class Matcher:
         Raises:
             UnknownQueue, InvalidResource: The place is wrong.
         """
+        self._mark_empty()  # or the look would bring them back, to be tried again
         since = self._freshness.begin()
         with database.reading_if_asked(self._engine) as reading:
             view = self._view(reading, self._clock(), since)

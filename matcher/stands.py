@@ -26,7 +26,10 @@ class Stand:
 
 
 class Stands:
-    """What is remembered of them, for one configuration."""
+    """What is remembered of them, for one configuration; by the thread that claims.
+
+    Other threads say nothing that is remembered: theirs may be another configuration.
+    """
 
     def __init__(self) -> None:
         self._config: Configuration | None = None
@@ -38,7 +41,8 @@ class Stands:
 
     def note(self, likeness: Hashable | None, stand: Stand, config: Configuration) -> None:
         """It was found out."""
+        if likeness is None:
+            return
         if self._config is not config or len(self._known) >= _REMEMBERED:
             self._config, self._known = config, {}
-        if likeness is not None:
-            self._known[likeness] = stand
+        self._known[likeness] = stand

@@ -16,6 +16,8 @@ from taskqueue.task_queues import TaskQueue
 
 #: Draws before it is up to the caller.
 _PATIENCE = 64
+#: Members that are looked at before it is: of a large family none may fit, and it may come up each time.
+_LOOKS = 10_000
 #: Members of a family that are drawn before all of them are looked at.
 _FEW = 8
 
@@ -80,15 +82,22 @@ class Urn:
 
     def draw(self, random: Random, fits: Fits) -> TaskQueue | None:
         """One that fits; None: it did not come up, whether there is one or not."""
-        total = self._weights.total
+        total, looks = self._weights.total, 0
         for _ in range(_PATIENCE if self._families else 0):
-            family = self._numbered[self._weights.find(random.random() * total)]
-            if family is None:
-                continue  # of weight 0, but for rounding
-            found = _member(family.members, random, fits)
+            if (family := self._at(random.random() * total)) is None:
+                continue
+            found, looked = _member(family.members, random, fits)
             if found is not None and random.random() * family.weight <= max(found.priority, LEAST):
                 return found
+            looks += looked
+            if looks > _LOOKS:
+                break
         return None
+
+    def _at(self, point: float) -> _Family | None:
+        """The family in whose weight a point lies; None: by rounding it lies in that of none."""
+        number = self._weights.find(point)
+        return self._numbered[number] if number < len(self._numbered) else None
 
     def _number(self) -> int:
         if self._free:
@@ -103,12 +112,12 @@ class Urn:
             self._weights.set(family.number, family.weight)
 
 
-def _member(members: Sequence[TaskQueue], random: Random, fits: Fits) -> TaskQueue | None:
-    """One of those that fit, each as likely as the others."""
+def _member(members: Sequence[TaskQueue], random: Random, fits: Fits) -> tuple[TaskQueue | None, int]:
+    """One of those that fit, each as likely as the others, and how many were looked at."""
     if len(members) > _FEW:
-        for _ in range(_FEW):
+        for looks in range(1, _FEW + 1):
             each = members[int(random.random() * len(members))]
             if fits(each):
-                return each
+                return each, looks
     fitting = [each for each in members if fits(each)]
-    return fitting[int(random.random() * len(fitting))] if fitting else None
+    return (fitting[int(random.random() * len(fitting))] if fitting else None), len(members)

@@ -59,6 +59,7 @@ class SingleStatements:
         close = weakref.WeakMethod(self.close)
         event.listen(engine, "engine_disposed", lambda _: (alive := close()) and alive())
         self._driver: _Driver | None = None
+        self._closing: weakref.finalize[[], SingleStatements] | None = None
         self._used = 0.0
 
     def rows(self, statement: str, values: Sequence[object]) -> Rows:
@@ -75,9 +76,9 @@ class SingleStatements:
 
     def close(self) -> None:
         """Give the connection up; the next statement takes a new one."""
-        if self._driver is not None:
-            self._driver.close()
-            self._driver = None
+        if self._closing is not None:
+            self._closing()
+        self._driver = self._closing = None
 
     def _ready(self) -> _Driver:
         if self._driver is not None and not self._answers(self._driver):
@@ -91,7 +92,7 @@ class SingleStatements:
         driver = _driver(conn)
         conn.detach()
         driver.autocommit = True
-        weakref.finalize(self, driver.close)
+        self._closing = weakref.finalize(self, driver.close)
         return driver
 
     def _answers(self, driver: _Driver) -> bool:

@@ -254,6 +254,21 @@ def test_what_was_begun_all_the_same_does_not_go_back(
         assert jobs.get(conn, job_id).status is JobStatus.RUNNING
 
 
+def test_who_asks_again_is_not_given_what_is_about_to_go_back(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    _put(engine, now, 2)
+    claimer = Claimer(engine, matcher)
+    gone, again = (Ticket(request=request(request_id="r")) for _ in range(2))
+    claimer._turn([gone])
+    claimer.abandon(gone)
+    claimer._turn([again])
+    claimer._turn([])
+    [match] = again.future.result(0).matches
+    with database.reading(engine) as conn:
+        assert attempts.get(conn, match.lease).closed_at is None
+
+
 def test_a_lost_answer_costs_nothing_if_the_same_request_comes_again(
     engine: Engine, now: datetime, claimer: Claimer
 ) -> None:

@@ -1,7 +1,9 @@
 """Claims of one statement: how often they go to the server, what they refuse, what a break leaves."""
 
 import contextlib
+import gc
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -249,6 +251,67 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
     monkeypatch.setattr(quick_claims, "claim", once)
     looks = matcher.serve(both)
     assert sum(map(len, _ids(looks))) == 1
+
+
+def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 2)
+    _put(engine, now, 2, owner="bob")
+    claim = quick_claims.claim
+
+    def second_is_cut_off(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
+        [first] = claim(server, asks[:1], now=now)
+        leases.append(asks[0].lease)
+        if len(leases) > 1:
+            raise _lost()  # it is committed
+        return [first, *[Outcome()] * (len(asks) - 1)]
+
+    leases: list[str] = []
+    matcher.refresh()
+    monkeypatch.setattr(quick_claims, "claim", second_is_cut_off)
+    tickets = [Ticket(request=request(request_id=each)) for each in ("first", "second")]
+    claimer = Claimer(engine, matcher)
+    claimer._turn(tickets)
+    monkeypatch.undo()
+    claimer._turn([])
+    given = [match.lease for ticket in tickets for match in ticket.future.result(0).matches]
+    assert given == leases
+    with database.reading(engine) as conn:
+        assert all(attempts.get(conn, lease).closed_at is None for lease in given)
+
+
+def test_claims_that_are_made_and_cannot_be_told_go_back(
+    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_ids = _put(engine, now, 3)
+    claim = quick_claims.claim
+
+    def broken(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> None:
+        claim(server, asks, now=now)  # it is committed
+        raise KeyError("a description that cannot be read")
+
+    monkeypatch.setattr(quick_claims, "claim", broken)
+    claimer = Claimer(engine, matcher)
+    tickets = [Ticket(request=request()) for _ in range(2)]
+    claimer._turn(tickets)
+    assert all(isinstance(each.future.exception(0), KeyError) for each in tickets)
+    monkeypatch.undo()
+    claimer._turn([])
+    assert _open_attempts(engine) == 0
+    with database.reading(engine) as conn:
+        assert waiting.left(conn) == job_ids
+
+
+def test_a_connection_that_was_given_up_is_not_held_on_to(engine: Engine) -> None:
+    with contextlib.closing(SingleStatements(engine)) as server:
+        server.rows("SELECT 1", ())
+        assert server._driver is not None
+        known = weakref.ref(server._driver)
+        server.close()
+        gc.collect()
+        assert known() is None
+        assert server.rows("SELECT 1", ()) == [(1,)]
 
 
 def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilot(

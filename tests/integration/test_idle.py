@@ -145,3 +145,12 @@ def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reaso
     world.put()
     assert (world.ask().refused, world.tells_nothing) == (reason, False)
     assert (world.ask().refused, world.tells_nothing) == (reason, False)
+
+
+def test_what_was_found_under_an_older_configuration_is_not_held_on_to(world: World) -> None:
+    assert not world.ask().claimed
+    older, world.config = world.config, waiting.grid(version=2)
+    other = replace(request(**at(LONG)), likeness="other")
+    assert not world.ask(other).claimed
+    world.config = older
+    assert not world.tells_nothing, "it may be asked about no more, and the older one is large"

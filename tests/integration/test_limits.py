@@ -16,6 +16,7 @@ from cs_config.errors import ConfigError
 from matcher import claiming, view
 from matcher.claiming import Look
 from matcher.matcher import Matcher
+from matcher.requests import Caller, MatchRequest
 from requirements.errors import InvalidResource
 from taskqueue import bans, database, handover, job_control, jobs
 from taskqueue.bans import Ban
@@ -364,6 +365,48 @@ def test_a_limit_of_a_vo_stands_for_the_common_one(engine: Engine, now: datetime
     config = waiting.grid(waiting.GRID + own)
     matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
     assert len(_ask(matcher, 9).claimed) == 3
+
+
+def _of_both_vos(engine: Engine, now: datetime, count: int) -> None:
+    """Jobs of both VOs whose task queues tell their type."""
+    with database.writing(engine) as conn:
+        for vo in ("cms", "lhcb"):
+            asked = replace(waiting.EVERYWHERE, vo=vo, job_types=frozenset({"MC"}))
+            for job_id in waiting.put(conn, now, count, asked=asked, group=f"{vo}_user"):
+                stored.force(conn, job_id, job_type="MC")
+
+
+def _asked_by(vo: str) -> MatchRequest:
+    return waiting.request(caller=Caller(subject=vo, vos=frozenset({vo})), **waiting.at(LONG))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_a_vo_with_its_own_limit_takes_counts_for_the_others(
+    engine: Engine, now: datetime, together: bool
+) -> None:
+    _of_both_vos(engine, now, 5)
+    own = "  cms: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 5}}}}}\n"
+    text = LIMITS.replace("  cms: {{JobScheduling: {{MaxRescheduling: 5}}}}\n", "")
+    common = "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}"
+    config = waiting.grid(waiting.GRID + text.format(options=common) + own)
+    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    asked = [_asked_by(vo) for vo in ("cms", "cms", "lhcb")]
+    looks = matcher.serve(asked) if together else [look for each in asked for look in matcher.serve([each])]
+    assert [len(look.claimed) for look in looks if isinstance(look, Look)] == [1, 1, 0]
+
+
+def test_a_task_queue_that_a_limit_keeps_out_here_is_drawn_elsewhere(engine: Engine, now: datetime) -> None:
+    mc, user = (replace(waiting.EVERYWHERE, job_types=frozenset({each})) for each in ("MC", "User"))
+    with database.writing(engine) as conn:
+        for job_id in waiting.put(conn, now, 3, asked=mc):
+            stored.force(conn, job_id, job_type="MC")
+        limited = waiting.task_queue_of(conn, job_id)
+        for job_id in waiting.put(conn, now, 20, asked=user, owner="bob"):
+            stored.force(conn, job_id, job_type="User")
+    matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 0}}}")
+    looks = [_ask(matcher) for _ in range(10)]
+    assert all(look.claimed for look in looks)
+    assert not any(limited in look.emptied for look in looks)
 
 
 @pytest.mark.parametrize(

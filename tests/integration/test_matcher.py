@@ -133,6 +133,19 @@ def test_task_queues_that_were_found_empty_are_not_tried_for_ever(
         assert waiting.occupied(conn) == set()
 
 
+def test_a_listing_brings_nothing_back_that_was_found_empty(
+    engine: Engine, now: datetime, matcher: Matcher
+) -> None:
+    with database.writing(engine) as conn:
+        task_queues.dequeue(conn, waiting.put(conn, now))
+    asked = request()
+    matcher.settle([_one(matcher, asked)])
+    assert matcher.get_matching_task_queues(asked.presented, asked.caller) == []
+    assert not matcher._memory.waiting.aside
+    with database.reading(engine) as conn:
+        assert waiting.occupied(conn) == set()
+
+
 def test_a_task_queue_that_only_seemed_empty_is_tried_again(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:

@@ -113,3 +113,37 @@ def test_a_point_falls_on_the_weight_that_it_lies_in(steps: list[tuple[int, floa
         laid = [number for number in sorted(weights) for _ in range(int(weights[number]))]
         assert tree.total == len(laid)
         assert [tree.find(place + 0.5) for place in range(len(laid))] == laid
+
+
+class _Last(Random):
+    """Draws the last point there is."""
+
+    def random(self) -> float:
+        return 1 - 2**-53
+
+
+def test_rounding_after_much_coming_and_going_leads_nowhere_outside() -> None:
+    chance = Random(1)
+    for _ in range(300):
+        urn = _urn([_task_queue(number, priority=0.001, family=number) for number in range(5)])
+        for number in range(5, 25):
+            # It shares the family of one of them, and so makes that heavy for a while.
+            heavy = _task_queue(number, priority=1000 * chance.random(), family=chance.randrange(5))
+            urn.add(heavy)
+            urn.discard(heavy)
+        found = urn.draw(_Last(), lambda _: True)
+        assert found is None or found.task_queue_id < 5
+
+
+def test_a_large_family_of_which_none_fits_is_not_looked_through_again_and_again() -> None:
+    large = [_task_queue(number, priority=1000.0, family=1) for number in range(2000)]
+    fitting = _task_queue(9999, priority=1.0, family=2)
+    urn, looks = _urn([*large, fitting]), 0
+
+    def fits(each: TaskQueue) -> bool:
+        nonlocal looks
+        looks += 1
+        return each is fitting
+
+    urn.draw(Random(1), fits)
+    assert looks < 10 * len(large)
