@@ -157,6 +157,12 @@ def _settle(root: Path, name: str, hosts: str, shown: Sequence[Path]) -> None:
     # What is installed here is not made newer there: there is nobody to ask.
     (etc / "apt" / "apt.conf.d" / "99-as-it-is").write_text('APT::Get::Upgrade "false";\n')
     (root / "usr" / "sbin" / "policy-rc.d").unlink(missing_ok=True)
+    # What is shown may lie where each machine, and each service of it, has temporary files of its own.
+    units = etc / "systemd" / "system"
+    (units / "tmp.mount").symlink_to("/dev/null")
+    (units / "service.d").mkdir()
+    paths = "".join(f"BindReadOnlyPaths={each}\n" for each in shown)
+    (units / "service.d" / "shown.conf").write_text(f"[Service]\n{paths}")
     for each in shown:
         for place in (each, *each.parents):
             there = root / place.relative_to("/")
@@ -183,6 +189,7 @@ def _process(
                 ),
                 *("--resolv-conf=off", *binds, "--boot", "systemd.unit=basic.target"),
             ],
+            env={**os.environ, "SYSTEMD_NSPAWN_TMPFS_TMP": "0"},
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
