@@ -29,6 +29,8 @@ NODES = {
 }
 #: Bytes of a path that a unix socket may have.
 _LONGEST_SOCKET = 107
+#: Times that it is looked for what still runs when all is to end.
+_ROUNDS = 30
 _CONFIGURATION = """\
 ClusterName=pilotage
 SlurmctldHost={host}(127.0.0.1)
@@ -117,10 +119,14 @@ class Slurm:
 
     def stop(self) -> None:
         """End all daemons and what they run."""
-        for find in (self._daemons, self._job_processes):  # without daemons nothing new comes
-            for process in find():
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+        for find in (self._daemons, self._job_processes):  # without daemons no new job comes
+            for _ in range(_ROUNDS):  # but what is being ended may still start something
+                if not (found := list(filter(_is_alive, find()))):
+                    break
+                for process in found:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                psutil.wait_procs(found, timeout=1)
 
     def _daemons(self) -> list[psutil.Process]:
         """The daemons with what they have started and not let go."""
@@ -187,3 +193,10 @@ class Slurm:
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr}")
         return done
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
