@@ -49,7 +49,12 @@ class Gate:
     @property
     def asks_job(self) -> bool:
         """Whether it has to be asked for each job."""
-        asking = self._banned or self.keeper is not None or bool(self._conditions)
+        return bool(self._conditions) or self._looks_at_jobs
+
+    @property
+    def _looks_at_jobs(self) -> bool:
+        """Whether something other than a limit or delay asks who a job is."""
+        asking = self._banned or self.keeper is not None
         return asking or any(each.asks_job for each in self._standing)
 
     def passing(self, *vos: str) -> Passing:
@@ -159,8 +164,7 @@ class Gate:
 
     def is_told_by(self, task_queue: TaskQueue) -> bool:
         """Whether it takes no look at the jobs of a task queue to say if one may come."""
-        asks = self._banned or self.keeper is not None or any(each.asks_job for each in self._standing)
-        return not asks and all(each.rule.is_told_by(task_queue) for each in self._conditions)
+        return not self._looks_at_jobs and all(each.rule.is_told_by(task_queue) for each in self._conditions)
 
     def count(self, task_queue: TaskQueue, jobs: int) -> None:
         """Count jobs of a task queue that tells all, as if they were taken; fewer than none were not."""
@@ -181,11 +185,12 @@ class Gate:
 
     def passed(self, taken: Iterable[Taken], job: Waiting | None = None) -> None:
         """Count jobs that were taken; `job` where it had to be asked for."""
-        keys = [(row.job_id, row.epoch) for row in taken]
+        rows = list(taken)
         self._refused = ()
         for each in self._standing:
-            each.matched(len(keys))
-            self.reserved += ((each.scope.scope, key) for key in keys)
+            each.matched(len(rows))
+        for row in rows:
+            self.reserve(row.job_id, row.epoch)
         for condition in self._conditions:
             if job is not None and condition.rule.is_used_by(job):
                 condition.matched()

@@ -51,10 +51,7 @@ def of(ids: Any, given: CTE, ask: Said, *, keyed: bool, stamped: bool) -> list[C
         stamped: Whether some pilot has a stamp.
     """
     parts = [
-        delete(waiting_jobs)
-        .where(waiting_jobs.c.job_id == ids)
-        .returning(waiting_jobs.c.job_id)
-        .cte("taken"),
+        _taken(ids).cte("taken"),
         _opened(given, ask).cte("opened"),
         _logged(given).cte("logged"),
     ]
