@@ -4,6 +4,7 @@ The driver would look for placeholders of its own in them each time, SQLAlchemy 
 driver says is wrong is said in the words of SQLAlchemy, so that callers need to know no others.
 """
 
+import select
 import time
 import weakref
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import psycopg
 from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.exc import DBAPIError
 
-#: Seconds of rest after which the server is asked whether it is still there.
+#: Seconds of rest after which the server is asked whether it is still there, though it has said nothing.
 _RESTED: Final = 1.0
 
 Rows = list[tuple[Any, ...]]
@@ -96,12 +97,22 @@ class SingleStatements:
         return driver
 
     def _answers(self, driver: _Driver) -> bool:
-        if time.monotonic() - self._used < _RESTED:
+        if time.monotonic() - self._used < _RESTED and not _has_word(driver):
             return True
         try:
             return self._engine.dialect.do_ping(driver)  # type: ignore[arg-type]
         except psycopg.Error:
             return False
+
+
+def _has_word(driver: _Driver) -> bool:
+    """Whether the server has said something that nobody asked for, as it does when it closes a connection."""
+    try:
+        waiting = select.poll()
+        waiting.register(driver.pgconn.socket, select.POLLIN)
+        return bool(waiting.poll(0))
+    except psycopg.Error:
+        return True
 
 
 def _driver(conn: Connection) -> _Driver:

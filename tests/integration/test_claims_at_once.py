@@ -314,6 +314,16 @@ def test_a_connection_that_was_given_up_is_not_held_on_to(engine: Engine) -> Non
         assert server.rows("SELECT 1", ()) == [(1,)]
 
 
+def test_a_connection_that_the_server_ended_a_moment_ago_is_not_used(engine: Engine) -> None:
+    with contextlib.closing(SingleStatements(engine)) as server:
+        [(ended,)] = server.rows("SELECT pg_backend_pid()", ())
+        with database.writing(engine) as conn:
+            # Waits until the other is really gone.
+            assert conn.scalar(select(func.pg_terminate_backend(ended, 10_000)))
+        [(now_used,)] = server.rows("SELECT pg_backend_pid()", ())
+    assert now_used != ended
+
+
 def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilot(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
