@@ -23,7 +23,7 @@ from sqlalchemy.sql.dml import Insert
 from cs_config.configuration import QueueAddress
 from taskqueue import whose
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
-from taskqueue.states import PILOT_STEPS, PilotStatus
+from taskqueue.states import PILOT_STEPS, PilotStatus, pilot_may_become
 from taskqueue.tables import pilot_outputs
 from taskqueue.tables import pilots as table
 from taskqueue.upserts import Twins, Upsert
@@ -219,7 +219,7 @@ def set_status(
         IllegalTransition: It has ended otherwise.
         PilotNotFound: There is none with this stamp.
     """
-    sources = [status.value for status, steps in PILOT_STEPS.items() if status is wanted or wanted in steps]
+    sources = [status.value for status in PilotStatus if pilot_may_become(status, wanted)]
     values = {
         "the_stamp": stamp,
         "wanted": wanted.value,

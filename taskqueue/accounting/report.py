@@ -10,12 +10,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, select, type_coerce
 
 from taskqueue import whose
+from taskqueue.accounting import keys
 from taskqueue.accounting.use import NAMES, Use
 from taskqueue.tables import accounted_use, accounted_waits
 from taskqueue.whose import Whose
 
 #: What sums may be asked by.
-DIMENSIONS: Final = ("vo", "site", "ce", "queue", "owner", "owner_group", "status")
+DIMENSIONS: Final = tuple(name for name in keys.NAMES if name != "hour")
 
 
 class Bucket(StrEnum):

@@ -1,6 +1,5 @@
 """Pools: what jobs require, and which queues that leads to."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,7 +18,9 @@ from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements import readable
 from taskqueue import database, pool_search, pool_usage
+from taskqueue.job_counts import Count
 from taskqueue.pools import Pool
+from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 
@@ -41,7 +42,7 @@ class Row:
     pool: Pool
     asks: Sequence[str]
     queues: int
-    jobs: Mapping[str, int]  #: by status
+    jobs: Mapping[JobStatus, Count]
 
 
 @router.get("/pools")
@@ -70,7 +71,7 @@ def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResp
     with database.reading(page.parts.engine) as conn:
         pool = pool_scope.get(conn, page.caller, pool_id)
         eligible = pool_usage.queues(conn, [pool_id]).get(pool_id, [])
-        jobs = pool_usage.jobs_by_status(conn, [pool_id]).get(pool_id, Counter[str]())
+        jobs = pool_usage.jobs_by_status(conn, [pool_id]).get(pool_id, {})
     queues = pool_scope.queues(page.caller, pool, eligible)
     return page.render(
         "pools/show.html",
