@@ -10,10 +10,13 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from pilotage.cli import connections
 from pilotage.cli.failures import Refused
 
 #: Seconds that requests under way get to end.
 _GRACE = 10
+#: Ticks of the server, ten a second, between two looks for clients that fell silent.
+_LOOK_EVERY = 50
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -83,6 +86,8 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
+        http=connections.Connection,
+        ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
@@ -102,6 +107,12 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _LOOK_EVERY == 0:
+            now = asyncio.get_running_loop().time()
+            connections.end_silent(self.server_state.connections, now=now)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._ending)
