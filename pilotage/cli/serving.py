@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from pilotage.cli import connections
 from pilotage.cli.failures import Refused
+from pilotage.cli.settings import Settings
 
 #: Seconds that requests under way get to end.
 _GRACE = 10
@@ -48,10 +49,9 @@ def url_of(bound: socket.socket, *, tls: bool = False) -> str:
 def serve(
     app: FastAPI,
     bound: socket.socket,
+    chosen: Settings,
     *,
-    log_level: str,
-    tls: ssl.SSLContext | None = None,
-    trusted_proxies: Sequence[str] = (),
+    tls: ssl.SSLContext | None,
     ready: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
 ) -> None:
@@ -60,13 +60,12 @@ def serve(
     Args:
         app: The application.
         bound: Where it listens.
-        log_level: From which level on the server says what it does.
+        chosen: The settings of the installation.
         tls: What it speaks TLS with; None: it does not.
-        trusted_proxies: Addresses and networks whose word on where a request came from is taken.
         ready: Called when requests are answered.
         ending: Called when the end was asked for, while requests are still answered.
     """
-    config = configuration(app, log_level=log_level, tls=tls, trusted_proxies=trusted_proxies)
+    config = configuration(app, log_level=chosen.log_level, tls=tls, trusted_proxies=chosen.trusted_proxies)
     with _signals_end_nothing_else():
         _Server(config, ready=ready, ending=ending).run(sockets=[bound])
 
@@ -78,7 +77,14 @@ def configuration(
     tls: ssl.SSLContext | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> uvicorn.Config:
-    """How the server is to behave; see `serve`."""
+    """How the server is to behave.
+
+    Args:
+        app: What it serves.
+        log_level: From which level on it says what it does.
+        tls: What it speaks TLS with; None: it does not.
+        trusted_proxies: Addresses and networks whose word on where a request came from is taken.
+    """
     return uvicorn.Config(
         app,
         log_config=None,

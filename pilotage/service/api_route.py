@@ -9,6 +9,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
+from cs_config.address import QueueAddress
 from pilotage.service import access, strict_json
 from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
@@ -209,9 +210,15 @@ async def _secret(request: Request) -> str:
     return secret
 
 
+async def _queue(site: str, ce: str, queue: str) -> QueueAddress:
+    return QueueAddress.parse(f"{site}/{ce}/{queue}")
+
+
 #: What handlers ask for; all are there before the handler runs.
 PartsOf = Annotated[Parts, Depends(_parts)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 TokenOf = Annotated[Token, Depends(_token)]
 #: Of a `SecretRoute`.
 SecretOf = Annotated[str, Depends(_secret)]
+#: Of a path with `{site}/{ce}/{queue}`; there need not be such a queue.
+QueueOf = Annotated[QueueAddress, Depends(_queue)]
