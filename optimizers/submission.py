@@ -49,9 +49,7 @@ def accept(
         with database.writing(engine) as conn:
             return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
     with database.writing(engine) as conn:
-        return _once(
-            conn, submitter, key, _digest(sources, sandbox), lambda: _store(conn, config, checked, now), now
-        )
+        return _once(conn, submitter, key, sources, sandbox, lambda: _store(conn, config, checked, now), now)
 
 
 def submit(
@@ -87,20 +85,22 @@ def submit(
     def store() -> list[int]:
         return _store(conn, config, check(config, submitter, sources, sandbox=sandbox), now)
 
-    return _once(conn, submitter, key, _digest(sources, sandbox), store, now)
+    return _once(conn, submitter, key, sources, sandbox, store, now)
 
 
 def _once(
     conn: Connection,
     submitter: Submitter,
     key: str | None,
-    digest: str,
+    sources: Sequence[Source],
+    sandbox: str | None,
     store: Callable[[], list[int]],
     now: datetime,
 ) -> list[int]:
     """The ids that were given for the key before, else those that `store` makes."""
     if key is None:
         return store()
+    digest = _digest(sources, sandbox)
     known = idempotency.reserve(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
     if known is None:
         known = store()

@@ -43,8 +43,9 @@ STAND = {
 }
 WITH_VO = submit_pools.outerjoin(versions, versions.c.vo == submit_pools.c.vo)
 
-_ALL = select(*(STAND.get(each.name, each) for each in submit_pools.c)).select_from(WITH_VO)
-GET = _ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
+#: Pools as `Pool` has them.
+ALL = select(*(STAND.get(each.name, each) for each in submit_pools.c)).select_from(WITH_VO)
+GET = ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
 
 #: Its mapping was never stored, or was changed by a process of the release before.
 IS_NOT_OURS = or_(
@@ -153,15 +154,6 @@ def get(conn: Connection, pool_id: str) -> Pool:
     if row is None:
         raise PoolNotFound(pool_id)
     return Pool(**row)
-
-
-def find(conn: Connection, *, vos: Collection[str] | None = None, limit: int, after: str = "") -> list[Pool]:
-    """A page of pools by id, of these VOs (None: of all)."""
-    statement = _ALL.where(submit_pools.c.pool_id > after)
-    if vos is not None:
-        statement = statement.where(submit_pools.c.vo.in_(sorted(vos)))
-    rows = conn.execute(statement.order_by(submit_pools.c.pool_id).limit(limit)).mappings()
-    return [Pool(**row) for row in rows]
 
 
 def count(conn: Connection, *, vos: Collection[str] | None = None) -> int:

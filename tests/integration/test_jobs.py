@@ -82,10 +82,7 @@ def test_pages_go_on_where_the_last_one_ended(engine: Engine, now: datetime) -> 
         ids = stored.job_ids(conn, now, 5)
         first = job_search.find(conn, Filter(), limit=3)
         second = job_search.find(conn, Filter(), limit=3, after=first[-1].job_id)
-        oldest = job_search.find_ids(conn, Filter(), limit=3)
-        rest = job_search.find_ids(conn, Filter(), limit=3, after=oldest[-1])
     assert [job.job_id for job in first + second] == sorted(ids, reverse=True)
-    assert oldest + rest == sorted(ids)
 
 
 def test_a_filter_finds_what_meets_all_of_it(engine: Engine, now: datetime) -> None:
@@ -95,7 +92,8 @@ def test_a_filter_finds_what_meets_all_of_it(engine: Engine, now: datetime) -> N
         stored.force(conn, mine, status="Done", site="LCG.CERN.ch", submit_pool="p" * 64, job_group="g")
 
         def found(**asked: object) -> list[int]:
-            return job_search.find_ids(conn, Filter(**asked), limit=9)  # type: ignore[arg-type]
+            which = Filter(**asked)  # type: ignore[arg-type]
+            return [job.job_id for job in job_search.find(conn, which, limit=9)]
 
         assert found(owner="alice", vos=frozenset({"lhcb"})) == [mine]
         assert found(statuses=frozenset({JobStatus.DONE, JobStatus.FAILED})) == [mine]

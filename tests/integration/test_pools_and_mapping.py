@@ -12,7 +12,16 @@ from cs_config.configuration import QueueAddress
 from cs_config.queue_class_index import EligibleSets
 from cs_config.queue_classes import QueueClass
 from requirements.bits import mask_of
-from taskqueue import database, mapping, pool_refresh, pools, queue_classes, served_pools, stuck_jobs
+from taskqueue import (
+    database,
+    mapping,
+    pool_refresh,
+    pool_search,
+    pools,
+    queue_classes,
+    served_pools,
+    stuck_jobs,
+)
 from taskqueue.errors import PoolNotFound
 from taskqueue.pool_refresh import Standing
 from taskqueue.pools import NewPool
@@ -70,10 +79,10 @@ def test_many_pools_are_touched_at_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         assert pools.touch_all(conn, [*new, *new], now=now) == {pool.pool_id for pool in new}
         assert pools.touch_all(conn, [], now=now) == frozenset()
-        first = pools.find(conn, vos={"lhcb"}, limit=1000)
-        rest = pools.find(conn, vos={"lhcb"}, limit=1000, after=first[-1].pool_id)
+        first = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000)
+        rest = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000, after=first[-1].pool_id)
         assert [pool.pool_id for pool in first + rest] == [pool.pool_id for pool in new]
-        assert pools.find(conn, vos={"cms"}, limit=10) == []
+        assert pool_search.find(conn, pool_search.Filter(vos={"cms"}), limit=10) == []
 
 
 def test_a_pool_that_does_not_exist_is_not_found(engine: Engine) -> None:
@@ -166,7 +175,9 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         pool_refresh.note(conn, "lhcb", now=now + HOUR)
         _resolve(conn, "later", 1, "x", now + 2 * HOUR)
         assert pool_refresh.unmapped(conn, "lhcb") == ["new"]
-        found = {pool.pool_id: pool.refreshed_at for pool in pools.find(conn, limit=10)}
+        found = {
+            pool.pool_id: pool.refreshed_at for pool in pool_search.find(conn, pool_search.Filter(), limit=10)
+        }
         assert found == {"new": None, "old": now + HOUR, "later": now + 2 * HOUR}
         _sync(conn, 2, now, {"x": [A]})
         assert pools.get(conn, "old").config_version == 1
@@ -175,7 +186,10 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         assert not _standing(conn).is_of((2, 0), refreshed_after=now)
         pool_refresh.note(conn, "lhcb", now=now + 3 * HOUR)
         assert _standing(conn).is_of((2, 0), refreshed_after=now)
-        assert {pool.config_version for pool in pools.find(conn, limit=10)} == {0, 2}
+        assert {pool.config_version for pool in pool_search.find(conn, pool_search.Filter(), limit=10)} == {
+            0,
+            2,
+        }
         assert sorted(pool_refresh.refreshed_since(conn, now + 2 * HOUR)) == ["later", "old"]
         assert pool_refresh.refreshed_since(conn, now + 3 * HOUR) == []
 
@@ -295,7 +309,7 @@ def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine
     stored.at_once(6, work)
     _refresh(engine, 4, now, members[4])
     with database.reading(engine) as conn:
-        found = pools.find(conn, limit=100)
+        found = pool_search.find(conn, pool_search.Filter(), limit=100)
         assert {pool.config_version for pool in found} == {4}
         assert {pool.pool_id: mapping.eligible_queues_of(conn, pool.pool_id) for pool in found} == {
             pool.pool_id: [A, B, C] for pool in found
