@@ -7,17 +7,18 @@ from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 from taskqueue.errors import PilotNotFound
-from taskqueue.pilots import Pilot, PilotFilter
+from taskqueue.pilot_search import Filter
+from taskqueue.pilots import Pilot
 from taskqueue.states import PilotStatus
 
 
-def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> PilotFilter:
+def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> Filter:
     """The filter for what was asked, narrowed to what is the caller's.
 
     Raises:
         InvalidRequest: A word is no status of a pilot.
     """
-    return PilotFilter(
+    return Filter(
         vos=_narrowed(vo, frozenset() if caller.is_operator else caller.vos, fold_case=True),
         sites=_narrowed(site, caller.sites),
         statuses=_statuses(status),

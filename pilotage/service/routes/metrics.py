@@ -10,7 +10,7 @@ from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, PartsOf
 from pilotage.service.callers import Role
 from taskqueue import database, measurements, pilot_summary
-from taskqueue.pilots import PilotFilter
+from taskqueue.pilot_search import Filter
 
 #: Pilots that ended longer ago say little of what their queues are worth now.
 _RECENT = timedelta(hours=6)
@@ -26,9 +26,7 @@ def metrics(parts: PartsOf) -> Response:
         jobs = measurements.jobs_by_status(conn)
         unmatchable = measurements.pools_without_queues(conn)
         cycles = measurements.last_cycles(conn)
-        pilots = pilot_summary.count(
-            conn, pilot_gauges.BY, PilotFilter(), ended_since=parts.clock() - _RECENT
-        )
+        pilots = pilot_summary.count(conn, pilot_gauges.BY, Filter(), ended_since=parts.clock() - _RECENT)
     text = parts.metrics.render(
         jobs=jobs,
         unmatchable=unmatchable,
