@@ -17,6 +17,7 @@ class PoolAnswer(BaseModel):
     eligible_queues: int
     queues: list[str] = Field(description="`Site/CE/Queue` of each.")
     jobs: dict[str, int] = Field(description="Numbers of jobs by status.")
+    more_jobs: list[str] = Field(description="Statuses with more than that: they were not counted on.")
     created_at: datetime
     last_used_at: datetime
     refreshed_at: datetime | None = Field(description="When the queues were found out; null: not yet.")

@@ -1,6 +1,5 @@
 """Pools: what jobs require, and which queues that leads to."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,7 +20,9 @@ from pilotage.service.pages.page_route import PageOf, PageRoute
 from pilotage.service.parts import Parts
 from requirements import readable
 from taskqueue import database, pool_usage, pools
+from taskqueue.job_counts import Count
 from taskqueue.pools import Pool
+from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 
@@ -43,7 +44,7 @@ class Row:
     pool: Pool
     asks: Sequence[str]
     queues: int
-    jobs: Mapping[str, int]  #: by status
+    jobs: Mapping[JobStatus, Count]
 
 
 @router.get("/pools")
@@ -72,7 +73,7 @@ def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResp
     with database.reading(page.parts.engine) as conn:
         pool = pool_scope.require(page.caller, pools.get(conn, pool_id))
         queues = pool_usage.queues(conn, [pool_id]).get(pool_id, [])
-        jobs = pool_usage.jobs_by_status(conn, [pool_id]).get(pool_id, Counter[str]())
+        jobs = pool_usage.jobs_by_status(conn, [pool_id]).get(pool_id, {})
     return page.render(
         "pools/show.html",
         pool=pool,

@@ -19,7 +19,9 @@ from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements import readable
 from requirements.values import fold
 from taskqueue import database, pilot_summary, pool_usage, pools, served_pools
+from taskqueue.job_counts import Count
 from taskqueue.pilot_summary import Fared
+from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 
@@ -92,7 +94,9 @@ def _usual(config: Configuration, caller: Caller, address: QueueAddress, vos: Se
 
 def _pools(
     page: PageOf, address: QueueAddress, vos: Sequence[str]
-) -> tuple[Sequence[served_pools.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[str, int]]]:
+) -> tuple[
+    Sequence[served_pools.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[JobStatus, Count]]
+]:
     """The pools that the queue is eligible for, with what the first of them ask and their jobs."""
     with database.reading(page.parts.engine) as conn:
         served = served_pools.for_queues(conn, vos, [address])[address]

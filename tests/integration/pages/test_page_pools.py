@@ -112,3 +112,23 @@ def test_task_queues_show_users_their_own_and_vo_admins_those_of_the_vo(grid: Se
     page.get_by_role("button", name="Show").click()
     assert page.get_by_role("rowheader").count() == 2
     picture(page, "sites/task_queues")
+
+
+def test_the_numbers_of_a_list_and_of_a_pool_go_on_by_themselves(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="director", vo="dune", user="dora")
+    page.clock.install()
+    asked = {"Memory": 3333}
+    _submit(grid, "dan", "dune", asked)
+    page.goto("/pools")
+    row = page.get_by_role("row").filter(has_text="Memory = 3333")
+    expect(row).to_contain_text("1 Waiting")
+    expect(row.get_by_role("link", name="Waiting")).to_have_count(0)  # directors list no jobs
+    _submit(grid, "dan", "dune", asked)
+    page.clock.fast_forward(31_000)
+    expect(row).to_contain_text("2 Waiting")
+    row.get_by_role("link").click()
+    jobs = page.get_by_role("heading", name="Jobs").locator("..")
+    expect(jobs.get_by_role("definition")).to_have_text("2")
+    _submit(grid, "dan", "dune", asked)
+    page.clock.fast_forward(31_000)
+    expect(jobs.get_by_role("definition")).to_have_text("3")
