@@ -7,10 +7,11 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, false, or_, select
 
-from taskqueue import pilots
+from taskqueue import pilots, whose
 from taskqueue.pilots import ALL, Pilot
 from taskqueue.states import PilotStatus
 from taskqueue.tables import pilots as table
+from taskqueue.whose import Whose
 
 CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"))
 
@@ -24,6 +25,7 @@ class Filter:
     statuses: Collection[PilotStatus] | None = None
     submitted_by: str | None = None
     since: datetime | None = None  #: changed then or later
+    any_of: tuple[Whose, ...] = ()  #: one of these besides, if there are any
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """It as conditions on the table of pilots."""
@@ -37,7 +39,7 @@ class Filter:
             found.append(table.c.submitted_by == self.submitted_by)
         if self.since is not None:
             found.append(table.c.updated_at >= self.since)
-        return found
+        return found + whose.clauses(self.any_of, vo=table.c.vo, at=_may_be_at)
 
 
 def find(conn: Connection, which: Filter, *, limit: int, after: str = "") -> list[Pilot]:

@@ -15,8 +15,8 @@ from taskqueue import (
     grid_jobs,
     pilot_search,
     pilots,
+    pool_search,
     pool_usage,
-    pools,
     task_queue_search,
     waiting_classes,
 )
@@ -81,7 +81,7 @@ def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: 
 
 def test_numbers_of_queues_are_those_of_the_lists(engine: Engine, waiting: list[int]) -> None:
     with database.reading(engine) as conn:
-        ids = [pool.pool_id for pool in pools.find(conn, limit=10)]
+        ids = [pool.pool_id for pool in pool_search.find(conn, pool_search.Filter(), limit=10)]
         listed = {pool_id: len(queues) for pool_id, queues in pool_usage.queues(conn, ids).items()}
         assert pool_usage.numbers_of_queues(conn, ids) == listed
         assert sorted(listed.values()) == [1, 3]
