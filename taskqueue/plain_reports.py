@@ -34,6 +34,10 @@ class Finished:
     report: Finish
 
 
+#: For how long a sign of life is good, by VO; by no name for those that are not known.
+LeaseTime = Callable[[str], timedelta]
+
+
 class Moved(NamedTuple):
     """A job that is where its pilot says."""
 
@@ -47,7 +51,7 @@ def start(
     reports: Sequence[Started],
     *,
     vos: Iterable[str],
-    lease_time: Callable[[str], timedelta],
+    lease_time: LeaseTime,
     now: datetime,
 ) -> list[Moved | None]:
     """The jobs are Running; None: that report is not plain, and nothing was changed for it.
@@ -60,8 +64,7 @@ def start(
         now: The time.
     """
     said = [_said(number, each.lease, each.holder) for number, each in enumerate(reports)]
-    expiry = {vo: (now + lease_time(vo)).isoformat() for vo in ("", *vos)}
-    values = {"said": json.dumps(said), "expiry": json.dumps(expiry), "now": now.isoformat()}
+    values = {"said": json.dumps(said), "expiry": expiry(vos, lease_time, now), "now": now.isoformat()}
     return _moved(len(reports), server.rows(START.text, START.values(values)))
 
 
@@ -73,6 +76,11 @@ def finish(server: Server, reports: Sequence[Finished], *, now: datetime) -> lis
     ]
     values = {"said": json.dumps(said), "now": now.isoformat()}
     return _moved(len(reports), server.rows(FINISH.text, FINISH.values(values)))
+
+
+def expiry(vos: Iterable[str], lease_time: LeaseTime, now: datetime) -> str:
+    """Until when a lease is good of which something is heard now, by VO: what the statements take."""
+    return json.dumps({vo: (now + lease_time(vo)).isoformat() for vo in ("", *vos)})
 
 
 def _said(number: int, lease: str, holder: str | None) -> dict[str, object]:

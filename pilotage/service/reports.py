@@ -1,10 +1,11 @@
 """What pilots report while one transaction is under way shares the next one, as far as it is plain."""
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
+from cs_config.configuration import Configuration
 from cs_config.live import LiveConfiguration
 from pilotage.service import gathering, lease_times
 from taskqueue import database, heartbeats, plain_reports
@@ -24,6 +25,7 @@ class Reports:
         self._live = live
         self._clock = clock
         self._starting = SingleStatements(engine)
+        self._beating = SingleStatements(engine)
         self._finishing = SingleStatements(engine)
         self._starts = gathering.in_a_thread(self._start)
         self._heartbeats = gathering.in_a_thread(self._beat)
@@ -69,13 +71,16 @@ class Reports:
         return plain_reports.finish(self._finishing, said, now=self._clock())
 
     def _beat(self, beats: Sequence[Beat]) -> Sequence[str | None]:
-        config = self._live.current
+        config, now = self._live.current, self._clock()
         last = {each.lease: each for each in beats}  # what else is said of one of them is no plain heartbeat
-        with database.writing(self._engine) as conn:
-            noted = heartbeats.beat(
-                conn,
-                list(last.values()),
-                lease_time=lambda vo: lease_times.length(config, vo),
-                now=self._clock(),
-            )
+        noted = self._noted(list(last.values()), config, now)
         return [noted.get(each.lease) if last[each.lease] is each else None for each in beats]
+
+    def _noted(self, beats: Sequence[Beat], config: Configuration, now: datetime) -> Mapping[str, str]:
+        def lease_time(vo: str) -> timedelta:
+            return lease_times.length(config, vo)
+
+        if self._together:
+            return heartbeats.beat(self._beating, beats, vos=config.vos, lease_time=lease_time, now=now)
+        with database.writing(self._engine) as conn:
+            return heartbeats.beat_each(conn, beats, lease_time=lease_time, now=now)
