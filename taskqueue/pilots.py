@@ -21,11 +21,13 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
+from taskqueue import whose
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.states import PILOT_STEPS, PilotStatus, pilot_may_become
 from taskqueue.tables import pilot_outputs
 from taskqueue.tables import pilots as table
 from taskqueue.upserts import Twins, Upsert
+from taskqueue.whose import Whose
 
 _ENDED = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
 
@@ -129,6 +131,7 @@ class PilotFilter:
     statuses: Collection[PilotStatus] | None = None
     submitted_by: str | None = None
     since: datetime | None = None  #: changed then or later
+    any_of: tuple[Whose, ...] = ()  #: one of these besides, if there are any
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """It as conditions on the table of pilots."""
@@ -142,7 +145,7 @@ class PilotFilter:
             found.append(table.c.submitted_by == self.submitted_by)
         if self.since is not None:
             found.append(table.c.updated_at >= self.since)
-        return found
+        return found + whose.clauses(self.any_of, vo=table.c.vo, at=_may_be_at)
 
 
 def register(

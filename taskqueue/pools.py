@@ -166,15 +166,6 @@ def get(conn: Connection, pool_id: str) -> Pool:
     return Pool(**row)
 
 
-def find(conn: Connection, *, vos: Collection[str] | None = None, limit: int, after: str = "") -> list[Pool]:
-    """A page of pools by id, of these VOs (None: of all)."""
-    statement = select(submit_pools).where(submit_pools.c.pool_id > after)
-    if vos is not None:
-        statement = statement.where(submit_pools.c.vo.in_(sorted(vos)))
-    rows = conn.execute(statement.order_by(submit_pools.c.pool_id).limit(limit)).mappings()
-    return [Pool(**row) for row in rows]
-
-
 def count(conn: Connection, *, vos: Collection[str] | None = None) -> int:
     """How many there are of some VOs, or of all."""
     statement = COUNT if vos is None else COUNT_OF

@@ -178,7 +178,7 @@ job_flows = Table(
     PrimaryKeyConstraint("minute", "vo", "status"),
 )
 
-#: How many jobs there are in each status that is not final, by what the log says.
+#: How many jobs there are in each status, by what the log says; of a final one, how many ever came into it.
 job_stocks = Table(
     "job_stocks",
     metadata,

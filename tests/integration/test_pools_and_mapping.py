@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, select, text
 
 from cs_config.configuration import QueueAddress
 from cs_config.queue_classes import QueueClass
-from taskqueue import database, mapping, pools, queue_classes, served_pools, stuck_jobs
+from taskqueue import database, mapping, pool_search, pools, queue_classes, served_pools, stuck_jobs
 from taskqueue.errors import PoolNotFound
 from taskqueue.pools import NewPool
 from taskqueue.queue_classes import Known
@@ -67,10 +67,10 @@ def test_many_pools_are_touched_at_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         assert pools.touch_all(conn, [*new, *new], now=now) == {pool.pool_id for pool in new}
         assert pools.touch_all(conn, [], now=now) == frozenset()
-        first = pools.find(conn, vos={"lhcb"}, limit=1000)
-        rest = pools.find(conn, vos={"lhcb"}, limit=1000, after=first[-1].pool_id)
+        first = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000)
+        rest = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000, after=first[-1].pool_id)
         assert [pool.pool_id for pool in first + rest] == [pool.pool_id for pool in new]
-        assert pools.find(conn, vos={"cms"}, limit=10) == []
+        assert pool_search.find(conn, pool_search.Filter(vos={"cms"}), limit=10) == []
 
 
 def test_a_pool_that_does_not_exist_is_not_found(engine: Engine) -> None:
@@ -269,7 +269,7 @@ def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine
     stored.at_once(6, work)
     _refresh(engine, 4, now, members[4])
     with database.reading(engine) as conn:
-        found = pools.find(conn, limit=100)
+        found = pool_search.find(conn, pool_search.Filter(), limit=100)
         assert {pool.config_version for pool in found} == {4}
         assert {pool.pool_id: mapping.eligible_queues_of(conn, pool.pool_id) for pool in found} == {
             pool.pool_id: [A, B, C] for pool in found

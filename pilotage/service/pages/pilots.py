@@ -8,11 +8,10 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from pilotage.service import pilot_scope
+from pilotage.service import pilot_scope, pool_scope
 from pilotage.service.access import allow
 from pilotage.service.callers import Role
 from pilotage.service.models.paging import Page as Paging
-from pilotage.service.pages import pools as pool_pages
 from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from taskqueue import database, pilot_outputs, pilot_summary, pilots
@@ -55,7 +54,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
         pilots=found,
         next=last.stamp if last else None,
         query=query,
-        vos=pool_pages.vos_of(page.parts, page.caller),
+        vos=pool_scope.vos(page.caller, page.parts.live.current.vos),
         statuses=list(PilotStatus),
         by_status=_sums(counted, 1),
         by_reason={reason: fared for reason, fared in _sums(counted, 2).items() if reason},

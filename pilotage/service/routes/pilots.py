@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from cs_config.errors import QueueNotFound
 from pilotage.service import pilot_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
@@ -144,8 +143,7 @@ def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ..
 
 def _require_known(config: Configuration, caller: Caller, queue: QueueAddress) -> None:
     pilot_scope.require_site(caller, queue)
-    if not config.knows(queue):
-        raise QueueNotFound(str(queue), config.suggest(str(queue)))
+    config.require(queue)
 
 
 def _secret(conn: Connection, body: NewPilot, now: datetime) -> dict[str, object]:
