@@ -196,7 +196,6 @@ _ODD = text("""
       (SELECT job_id, string_agg(to_status, ',' ORDER BY log_id) AS way FROM job_log GROUP BY job_id) ways
       USING (job_id) WHERE way IS DISTINCT FROM 'Received,Waiting' OR status <> 'Waiting'
 """)
-_DISTINCT = select(func.count(func.distinct(jobs.c.job_name)))
 
 
 def _flaws(engine: Engine, wanted: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from cs_config import forwarding, freshness, glue, inheritance, node_attributes
 from cs_config.address import QueueAddress
+from cs_config.errors import QueueNotFound
 from cs_config.freshness import Dynamic
 from cs_config.groups import Registry
 from cs_config.levels import Level, Parameter
@@ -113,6 +114,16 @@ class Configuration:
     def knows(self, address: QueueAddress) -> bool:
         """Whether there is such a queue, usable or not."""
         return address in self.levels
+
+    def require(self, address: QueueAddress) -> QueueAddress:
+        """The address, if there is such a queue.
+
+        Raises:
+            QueueNotFound: With the one that was probably meant.
+        """
+        if not self.knows(address):
+            raise QueueNotFound(str(address), self.suggest(str(address)))
+        return address
 
     def suggest(self, address: str) -> str | None:
         """The queue that was probably meant by an address that does not exist."""

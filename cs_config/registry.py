@@ -99,9 +99,3 @@ def group(config: Configuration, name: str, vo: str) -> Group:
     if known is None:
         return Group(name=name, vo=fold(vo))
     return known if known.vo is not None else replace(known, vo=fold(vo))
-
-
-def groups_of_vo(config: Configuration, vo: str) -> tuple[Group, ...]:
-    """The configured groups of a VO, by name."""
-    of_vo = (group for group in config.registry.groups.values() if group.vo == fold(vo))
-    return tuple(sorted(of_vo, key=lambda group: group.name))

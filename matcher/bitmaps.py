@@ -42,10 +42,6 @@ class NameBitmap:
                 mask |= those
         return mask
 
-    def naming_anything(self) -> int:
-        """Those that name anything at all."""
-        return self.naming(self._naming)
-
     def naming_of(self, names: frozenset[str]) -> int:
         """As `naming`, walking the shorter of the two lists."""
         if len(names) <= len(self._naming):

@@ -1,11 +1,6 @@
 """The errors of the matcher that its callers can do something about."""
 
-from cs_config.errors import QueueNotFound
 from requirements.errors import NotAllowed, PilotageError
-
-
-class UnknownQueue(QueueNotFound):
-    """A pilot says that it is in a queue which the configuration does not have."""
 
 
 class Busy(PilotageError):

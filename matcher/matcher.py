@@ -9,13 +9,13 @@ from random import Random
 
 from sqlalchemy import Connection, Engine
 
-from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
+from cs_config.errors import QueueNotFound
 from matcher import claiming, places
 from matcher.claim_steps import Claims, Found
 from matcher.claiming import Look, Wish
 from matcher.doubts import Doubts
-from matcher.errors import UnknownQueue, Unserved
+from matcher.errors import Unserved
 from matcher.freshness import Begun, Freshness
 from matcher.idle import Vain
 from matcher.listing import Listing, listings
@@ -152,27 +152,27 @@ class Matcher:
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Sequence[str]
-    ) -> tuple[Mapping[str, list[str]], list[UnknownQueue]]:
+    ) -> tuple[Mapping[str, list[str]], list[QueueNotFound]]:
         """For each of the queues the pools that it serves; and those that do not exist.
 
         Raises:
-            UnknownQueue: None of them exists.
+            QueueNotFound: None of them exists.
         """
-        known, unknown = _known(queues, self._config())
+        known, unknown = places.known_queues(queues, self._config())
         with database.reading(self._engine) as conn:
             found = served_pools.ids_for_queues(conn, sorted(vos), sorted(set(known.values())))
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_pilot_groups(
         self, vos: frozenset[str], queues: Sequence[str]
-    ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[UnknownQueue]]:
+    ) -> tuple[Mapping[str, tuple[PilotGroup, ...]], list[QueueNotFound]]:
         """The same, the pools of each queue by the flags that pilots for them are sent with.
 
         Raises:
-            UnknownQueue: None of them exists.
+            QueueNotFound: None of them exists.
         """
         config = self._config()
-        known, unknown = _known(queues, config)
+        known, unknown = places.known_queues(queues, config)
         with database.reading(self._engine) as conn:
             mapped = served_pools.for_queues(conn, sorted(vos), sorted(set(known.values())))
             with self._memory.lock:
@@ -185,7 +185,7 @@ class Matcher:
         Without facts of a node, also those that only some nodes of the queue may serve.
 
         Raises:
-            UnknownQueue, InvalidResource: The place is wrong.
+            QueueNotFound, InvalidResource: The place is wrong.
         """
         self._mark_empty()  # or the look would bring them back, to be tried again
         since = self._freshness.begin()
@@ -227,26 +227,6 @@ class Matcher:
             random=self._random,
             banned=memory.news.banned,
         )
-
-
-def _known(
-    queues: Sequence[str], config: Configuration
-) -> tuple[dict[str, QueueAddress], list[UnknownQueue]]:
-    """The queues that exist, by how they were written, and what is to be said of the others.
-
-    Raises:
-        UnknownQueue: None of them exists.
-    """
-    known: dict[str, QueueAddress] = {}
-    unknown: list[UnknownQueue] = []
-    for text in dict.fromkeys(queues):
-        try:
-            known[text] = places.known_queue(text, config)
-        except UnknownQueue as error:
-            unknown.append(error)
-    if unknown and not known:
-        raise unknown[0]
-    return known, unknown
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
+from cs_config.errors import QueueNotFound
 from matcher import limits, node_facts, spelling
-from matcher.errors import UnknownQueue
 from matcher.node_checks import NodeChecks
 from matcher.node_facts import Facts
 from matcher.resource import Presented
@@ -123,7 +123,7 @@ def stated_queue(presented: Presented, config: Configuration) -> QueueAddress | 
 
     Raises:
         InvalidResource: A queue without its site or CE.
-        UnknownQueue: The configuration has no such queue.
+        QueueNotFound: The configuration has no such queue.
     """
     if not presented.queue:
         return None
@@ -201,12 +201,30 @@ def known_queue(text: str, config: Configuration) -> QueueAddress:
     """The queue of this name.
 
     Raises:
-        UnknownQueue: The configuration has no such queue.
+        QueueNotFound: The configuration has no such queue.
     """
     try:
         address = QueueAddress.parse(text)
     except InvalidRequest as error:
-        raise UnknownQueue(text, config.suggest(text)) from error
-    if not config.knows(address):
-        raise UnknownQueue(text, config.suggest(text))
-    return address
+        raise QueueNotFound(text, config.suggest(text)) from error
+    return config.require(address)
+
+
+def known_queues(
+    queues: Sequence[str], config: Configuration
+) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:
+    """The queues that exist, by how they were written, and what is to be said of the others.
+
+    Raises:
+        QueueNotFound: None of them exists.
+    """
+    known: dict[str, QueueAddress] = {}
+    unknown: list[QueueNotFound] = []
+    for text in dict.fromkeys(queues):
+        try:
+            known[text] = known_queue(text, config)
+        except QueueNotFound as error:
+            unknown.append(error)
+    if unknown and not known:
+        raise unknown[0]
+    return known, unknown

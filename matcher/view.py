@@ -15,7 +15,7 @@ from cs_config.configuration import Configuration
 from matcher import gates, places
 from matcher.candidates import Candidates
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
-from matcher.errors import NotServed, UnknownQueue
+from matcher.errors import NotServed
 from matcher.gate import Gate
 from matcher.idle import Idle, Vain
 from matcher.node_facts import Facts
@@ -117,7 +117,7 @@ class View:
             likeness: The same for all that say the same of the same place with the same rights.
 
         Raises:
-            UnknownQueue, InvalidResource: The place is wrong.
+            QueueNotFound, InvalidResource: The place is wrong.
             NotServed: It states what its token does not stand for.
         """
         stand = self.memory.stands.found(likeness, self.config)
@@ -198,15 +198,13 @@ def _address(presented: Presented, caller: Caller, config: Configuration) -> Que
 
     Raises:
         NotServed: It states another one than its token is bound to.
-        UnknownQueue: The configuration has no such queue.
+        QueueNotFound: The configuration has no such queue.
         InvalidResource: It states a queue without its site or CE.
     """
     stated = places.stated_queue(presented, config)
     if caller.queue is None:
         return stated
-    if not config.knows(caller.queue):
-        raise UnknownQueue(str(caller.queue), config.suggest(str(caller.queue)))
-    if stated not in (None, caller.queue):
+    if stated not in (None, config.require(caller.queue)):
         raise NotServed(f"this token speaks for {caller.queue}, not for {stated}")
     return caller.queue
 

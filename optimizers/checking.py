@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cs_config.configuration import Configuration
-from optimizers import cuts, jdl, members, moulds
+from optimizers import jdl, members, moulds
 from optimizers.members import Submitted
-from optimizers.moulds import Mould, Moulds
+from optimizers.moulds import Casting, Mould
 from optimizers.submitter import Submitter
 from requirements.classads import Unevaluated
 from requirements.errors import InvalidInput, InvalidJob, NotAllowed
@@ -38,14 +38,14 @@ def check(
     """
     checked: list[Checked] = []
     problems: list[Problem] = []
-    known = moulds.of_configuration(config)
+    casting = Casting(moulds.of_configuration(config), submitter, sandbox) if len(sources) > 1 else None
     alike: dict[str, list[Checked]] = {}
     for index, source in enumerate(sources):
         text = source if isinstance(source, str) else as_text(source)
         prefix = f"jobs[{index}]/" if len(sources) > 1 else ""
         try:
             if text not in alike:
-                cast = _cast(known, submitter, text, prefix, sandbox) if len(sources) > 1 else None
+                cast = _cast(casting, text, prefix) if casting else None
                 alike[text] = cast or list(_check_one(config, submitter, source, prefix, sandbox))
             checked += alike[text]
         except NotAllowed as refused:
@@ -59,14 +59,11 @@ def check(
     return checked
 
 
-def _cast(
-    known: Moulds, submitter: Submitter, text: str, path: str, sandbox: str | None
-) -> list[Checked] | None:
+def _cast(casting: Casting, text: str, path: str) -> list[Checked] | None:
     """The same as `_check_one` for a text like others; None: it has to be read as a whole."""
-    if (cut := cuts.cut(text)) is None or (mould := known.of(cut, submitter, sandbox)) is None:
+    if (found := casting.cast(text)) is None:
         return None
-    if (member := mould.cast(cut)) is None:
-        return None
+    mould, member = found
     submitted = replace(mould.submitted, members=(member,))
     return [Checked(source=text, path=path, submitted=submitted, mould=mould)]
 

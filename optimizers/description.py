@@ -125,7 +125,7 @@ def read_own(
             read = values[keyword.attribute] = keyword.read(value)
         except UnfitValueError:
             return None
-        if any(_out_of_bounds(keyword, read, operations)):
+        if not isinstance(read, str) and any(_out_of_bounds(keyword, read, operations)):
             return None
     # All else that a contradiction could be with is no keyword of a single job's own.
     if "input_data" in values and any(_contradictions(replace(description, **values), operations)):

@@ -5,8 +5,8 @@ made, and a value that is wrong is left to the reading of the whole text, which 
 """
 
 import re
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
@@ -16,7 +16,7 @@ from cs_config.operations import operations
 from cs_config.options import Operations
 from optimizers import cuts, jdl, keywords, members, parametric
 from optimizers import description as descriptions
-from optimizers.cuts import Cut, Value
+from optimizers.cuts import Cut, Form, Value
 from optimizers.keywords import Keyword
 from optimizers.members import Member, Submitted
 from optimizers.submitter import Submitter
@@ -27,6 +27,8 @@ from taskqueue import placeholders
 
 #: Moulds that are kept; one is some ten kilobytes.
 _MOST_KEPT: Final = 2000
+#: Moulds that the texts of a submission are tried in before they are cut themselves.
+_MOST_TRIED: Final = 64
 #: Stands for a number when a mould is made.
 _SOME_NUMBER: Final = 900_000_001
 #: `MY.X`: an expression may look at anything.
@@ -38,14 +40,15 @@ _EVALUATED: Final = frozenset({"requirements", "requirement", "rank"})
 class Mould:
     """What descriptions have in common, and where each puts something of its own."""
 
+    form: Form
     source: str  #: the text, with placeholders
     submitted: Submitted  #: its body has placeholders; of its one member the values are of no meaning
     keywords: tuple[Keyword, ...]  #: that each has for itself
     options: Operations
 
-    def cast(self, cut: Cut) -> Member | None:
-        """The job of one of the texts; None: a value is not as it should be."""
-        own = list(zip(self.keywords, cut.values, strict=True))
+    def cast(self, values: Sequence[Value]) -> Member | None:
+        """The job of the text with these values; None: one is not as it should be."""
+        own = list(zip(self.keywords, values, strict=True))
         [member] = self.submitted.members
         read = descriptions.read_own(member.description, own, self.options)
         if read is None:
@@ -69,7 +72,7 @@ class Moulds:
 
     def of(self, cut: Cut, submitter: Submitter, archive: str | None) -> Mould | None:
         """The mould that a text came out of; None: it has to be read as a whole."""
-        key = submitter, archive, cut.pieces, cut.openings
+        key = submitter, archive, cut.form
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
@@ -80,6 +83,32 @@ class Moulds:
             if len(self._known) > _MOST_KEPT:
                 self._known.popitem(last=False)
         return made
+
+
+class Casting:
+    """What the texts of one submission are, many of which come out of few moulds."""
+
+    def __init__(self, moulds: Moulds, submitter: Submitter, archive: str | None) -> None:
+        self._moulds = moulds
+        self._submitter = submitter
+        self._archive = archive
+        self._used: deque[Mould] = deque(maxlen=_MOST_TRIED)
+
+    def cast(self, text: str) -> tuple[Mould, Member] | None:
+        """The job of a text and the mould of it; None: it has to be read as a whole."""
+        for mould in self._used:
+            if (values := mould.form.values(text)) is not None:
+                return _cast(mould, values)
+        cut = cuts.cut(text)
+        if cut is None or (made := self._moulds.of(cut, self._submitter, self._archive)) is None:
+            return None
+        self._used.appendleft(made)
+        return _cast(made, cut.values)
+
+
+def _cast(mould: Mould, values: Sequence[Value]) -> tuple[Mould, Member] | None:
+    member = mould.cast(values)
+    return None if member is None else (mould, member)
 
 
 _latest: list[Moulds] = []
@@ -97,10 +126,11 @@ def of_configuration(config: Configuration) -> Moulds:
 
 def _make(cut: Cut, submitter: Submitter, config: Configuration, archive: str | None) -> Mould | None:
     """Read the text with values of ours, which have to come out where they were put in."""
-    values = {name: _stand_in(name, kind) for name, kind in cut.openings}
-    if len(values) < len(cut.openings):
+    form = cut.form
+    values = {name: _stand_in(name, kind) for name, kind in form.openings}
+    if len(values) < len(form.openings):
         return None  # a keyword twice: one of the two stands in a comment
-    text = cuts.join(cut.pieces, [placeholders.as_written(values[name]) for name, _ in cut.openings])
+    text = form.join([placeholders.as_written(values[name]) for name, _ in form.openings])
     try:
         [raw] = jdl.read(text)
         if not _came_out(values, raw) or parametric.is_parametric(raw) or _looks_at_itself(raw):
@@ -110,9 +140,10 @@ def _make(cut: Cut, submitter: Submitter, config: Configuration, archive: str | 
         return None
     places = {name: f"%({name}=)s" for name in values}
     return Mould(
-        source=cuts.join(cut.pieces, [places[name] for name, _ in cut.openings]),
+        form=form,
+        source=form.join([places[name] for name, _ in form.openings]),
         submitted=replace(submitted, body={**submitted.body, **places}),
-        keywords=tuple(keywords.BY_NAME[name] for name, _ in cut.openings),
+        keywords=tuple(keywords.BY_NAME[name] for name, _ in form.openings),
         options=operations(config, submitted.whose.vo),
     )
 

@@ -32,9 +32,12 @@ def seen(raw: object) -> str:
 
 def text(raw: object) -> str:
     """A text; a bare number is taken for one."""
-    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+    if isinstance(raw, str):
+        read = raw
+    elif isinstance(raw, bool) or not isinstance(raw, int | float):
         raise UnfitValueError(f"{seen(raw)}, allowed is a text")
-    read = str(raw)
+    else:
+        read = str(raw)
     if fault := text_fault(read):
         raise UnfitValueError(fault)
     return read

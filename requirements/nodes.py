@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
-from requirements.values import Value, as_value, fold, key, shown, text_fault
+from requirements.values import Value, as_value, fold, shown, text_fault
 
 #: One thing that a node may have; None: the node has no such attribute.
 Option = Value | None
@@ -46,17 +46,6 @@ class NodeAttributes:
         """The parameters of a queue that hold for every node: an attribute of the nodes hides a parameter."""
         hidden = {fold(name) for name in self.names}
         return {name: value for name, value in resource.items() if fold(name) not in hidden}
-
-    def unlisted(self, facts: Mapping[str, Value]) -> tuple[str, ...]:
-        """What a node measured and, by the configuration, cannot have: `Model = P5; allowed are PIII, P4`.
-
-        A queue that says wrong things about its nodes makes wrong flags; its admin should know.
-        """
-        return tuple(
-            f"{name} = {shown_option(_of(facts, name))}; allowed are {shown_options(options)}"
-            for name, options in self.declared
-            if options is not None and not any(_same(_of(facts, name), option) for option in options)
-        )
 
     def as_json(self) -> dict[str, object]:
         """The same as it stands in a configuration; `parse_node_attributes` reads it."""
@@ -154,17 +143,6 @@ def shown_option(option: Option) -> str:
 
 def _of(facts: Mapping[str, Value], name: str) -> Option:
     return next((fact for other, fact in facts.items() if fold(other) == fold(name)), None)
-
-
-def _same(one: Option, other: Option) -> bool:
-    """Whether a measured value is the configured one: without case, order and the form of numbers."""
-    if one is None or other is None or isinstance(one, tuple) is not isinstance(other, tuple):
-        return one is other
-    return _keys(one) == _keys(other)
-
-
-def _keys(value: Value) -> frozenset[tuple[int, float, str]]:
-    return frozenset(key(item) for item in (value if isinstance(value, tuple) else (value,)))
 
 
 def _identical(one: Option, other: Option) -> bool:

@@ -49,12 +49,6 @@ def find(conn: Connection, which: Filter, *, limit: int, after: int | None = Non
         after = seen.next
 
 
-def find_ids(conn: Connection, which: Filter, *, limit: int, after: int = 0) -> list[int]:
-    """Ids of jobs, the oldest first: for working through all of them."""
-    statement = select(table.c.job_id).where(*which.clauses(), table.c.job_id > after)
-    return list(conn.execute(statement.order_by(table.c.job_id).limit(limit)).scalars())
-
-
 def count(conn: Connection, which: Filter) -> int:
     """How many jobs there are."""
     return conn.execute(select(func.count()).select_from(table).where(*which.clauses())).scalar_one()

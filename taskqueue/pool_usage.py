@@ -1,13 +1,15 @@
 """What pools are used for: the queues and the jobs of many pools at once."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, select
+from sqlalchemy import BindParameter, Connection, bindparam, func, literal, select, true, union_all
 
 from cs_config.address import QueueAddress
 from requirements.bits import bits
-from taskqueue.tables import jobs
+from taskqueue.job_counts import Count
+from taskqueue.states import JobStatus
+from taskqueue.tables import jobs, submit_pools
 from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_classes as classes
@@ -28,11 +30,21 @@ SIZES = (
     .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
     .group_by(classes.c.vo, classes.c.slot)
 )
-JOBS = (
-    select(jobs.c.submit_pool, jobs.c.status, func.count())
-    .where(jobs.c.submit_pool.in_(_POOLS))
-    .group_by(jobs.c.submit_pool, jobs.c.status)
+_statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()
+_some = (
+    select(jobs.c.job_id)
+    .where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == _statuses.c.status)
+    .correlate(submit_pools, _statuses)
+    .limit(bindparam("most") + 1)
+    .subquery()
 )
+JOBS = (
+    select(submit_pools.c.pool_id, _statuses.c.status, select(func.count()).select_from(_some).label("jobs"))
+    .join_from(submit_pools, _statuses, true())
+    .where(submit_pools.c.pool_id.in_(_POOLS))
+)
+#: Jobs that are gone along at most for the pools of one list, for each status.
+MOST_JOBS = 100_000
 
 
 def queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[QueueAddress]]:
@@ -53,9 +65,14 @@ def numbers_of_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[st
     return {pool_id: number for pool_id, number in found.items() if number}
 
 
-def jobs_by_status(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, Counter[str]]:
-    """The numbers of jobs of each pool by status; a pool without any has no entry."""
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for pool_id, status, count in conn.execute(JOBS, {"pool_ids": sorted(pool_ids)}):
-        found[pool_id][status] = count
+def jobs_by_status(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, Mapping[JobStatus, Count]]:
+    """The jobs of each pool by status; a pool without any has no entry.
+
+    A pool may have millions: the more pools are asked for at once, the earlier the count of each ends.
+    """
+    most = MOST_JOBS // max(len(pool_ids), 1)
+    found: defaultdict[str, dict[JobStatus, Count]] = defaultdict(dict)
+    for row in conn.execute(JOBS, {"pool_ids": sorted(pool_ids), "most": most}):
+        if row.jobs:
+            found[row.pool_id][JobStatus(row.status)] = Count(min(row.jobs, most), row.jobs > most)
     return found

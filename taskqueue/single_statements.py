@@ -4,10 +4,12 @@ The driver would look for placeholders of its own in them each time, SQLAlchemy 
 driver says is wrong is said in the words of SQLAlchemy, so that callers need to know no others.
 """
 
+import os
 import select
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import psycopg
@@ -52,7 +54,8 @@ class SingleStatements:
     """Each is a transaction of its own, committed when it returns; for one thread.
 
     Its connection is none of the engine's pool: it is kept, so that nothing is asked between two statements.
-    It goes when the engine is disposed of.
+    It goes when the engine is disposed of. A child that was forked makes its own and leaves its parent's
+    alone.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -62,6 +65,7 @@ class SingleStatements:
         self._driver: _Driver | None = None
         self._closing: weakref.finalize[[], SingleStatements] | None = None
         self._used = 0.0
+        self._process = 0  # whose connection it is
 
     def rows(self, statement: str, values: Sequence[object]) -> Rows:
         """What a statement returns."""
@@ -82,7 +86,7 @@ class SingleStatements:
         self._driver = self._closing = None
 
     def _ready(self) -> _Driver:
-        if self._driver is not None and not self._answers(self._driver):
+        if self._driver is not None and (self._process != os.getpid() or not self._answers(self._driver)):
             self.close()
         if self._driver is None:
             self._driver = self._connected()
@@ -93,7 +97,8 @@ class SingleStatements:
         driver = _driver(conn)
         conn.detach()
         driver.autocommit = True
-        self._closing = weakref.finalize(self, driver.close)
+        self._process = os.getpid()
+        self._closing = weakref.finalize(self, partial(_close, driver, self._process))
         return driver
 
     def _answers(self, driver: _Driver) -> bool:
@@ -103,6 +108,12 @@ class SingleStatements:
             return self._engine.dialect.do_ping(driver)  # type: ignore[arg-type]
         except psycopg.Error:
             return False
+
+
+def _close(driver: _Driver, process: int) -> None:
+    # Whoever was forked would end the session that its parent is in.
+    if os.getpid() == process:
+        driver.close()
 
 
 def _has_word(driver: _Driver) -> bool:

@@ -40,14 +40,14 @@ class Authority:
         self.certificate = directory / "ca.pem"
         self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """A certificate for a host of this machine or for a person, and its key."""
+    def sign(self, name: str, *, days: int = 30) -> tuple[Path, Path]:
+        """A certificate for a host of this machine or for a person, good for some days, and its key."""
         key = _key()
         local = x509.SubjectAlternativeName(
             [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
         )
         certificate = (
-            _builder(_name(name), self._name, key)
+            _builder(_name(name), self._name, key, days=days)
             .add_extension(x509.ExtendedKeyUsage(_USAGES), critical=False)
             .add_extension(local, critical=False)
             .sign(self._key, hashes.SHA256())
@@ -78,7 +78,9 @@ def _name(common: str) -> x509.Name:
     )
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey, *, days: int = 30
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -87,5 +89,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey) -> x
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
-        .not_valid_after(now + 30 * _DAY)
+        .not_valid_after(now + days * _DAY)
     )

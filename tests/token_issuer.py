@@ -5,6 +5,8 @@ import ssl
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlparse
@@ -45,6 +47,14 @@ class TokenIssuer:
         self._key = RSAKey.generate_key(2048, {**named, "alg": "RS256", "use": "sig"}, auto_kid=False)
         self._header = {"alg": "RS256", "typ": "JWT", **named}
         self._server.documents["/jwks"] = KeySet([self._key]).as_dict(private=False)
+
+    @contextmanager
+    def publishing(self, keys: object) -> Iterator[None]:
+        """Publish this instead of its keys."""
+        before = self._server.documents["/jwks"]
+        self._server.documents["/jwks"] = keys
+        yield
+        self._server.documents["/jwks"] = before
 
     def stop(self) -> None:
         self._server.shutdown()

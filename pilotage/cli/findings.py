@@ -9,7 +9,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from pilotage.cli import client_env, database_findings
+from pilotage.cli import certificate_findings, client_env, database_findings, issuer_findings
 from pilotage.cli.failures import one_line
 from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import FILE, Settings
@@ -26,6 +26,8 @@ def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
     yield from files(settings)
     yield from database_findings.all_of(settings, now)
     yield from redis(settings)
+    yield from certificate_findings.all_of(settings, now)
+    yield from issuer_findings.all_of(settings, now)
 
 
 def packages() -> Iterator[Finding]:
@@ -59,16 +61,36 @@ def files(settings: Settings) -> Iterator[Finding]:
         return
     for path in (settings.key, settings.home / client_env.FILE, settings.home / FILE):
         if path.exists():
-            yield _secret(path)
+            yield _secret(path, nobody=0o077)
+    for path in _given_secrets(settings):
+        if path.exists():
+            yield _secret(path, nobody=0o007)  # a group may be there for it
     if not settings.blobs.is_dir():
         message = f"{settings.blobs} does not exist yet; the service makes it"
         yield Finding(subject="blobs", health=Health.WARNING, message=message)
+    for name, place in (("home", settings.home), ("blobs", settings.blobs)):
+        if _is_open(place):
+            message = f"others on this host may read what jobs bring and leave there: chmod 700 {place}"
+            yield Finding(subject=name, health=Health.WARNING, message=message)
 
 
-def _secret(path: Path) -> Finding:
+def _is_open(place: Path) -> bool:
+    """Whether a way leads there for everybody."""
+    return place.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (place, *place.parents))
+
+
+def _given_secrets(settings: Settings) -> Iterator[Path]:
+    """Those that others gave us."""
+    ways = [each.sign_in for each in settings.issuers if each.sign_in is not None]
+    said = (settings.tls_key or settings.tls_certificate, *(each.client_secret_file for each in ways))
+    yield from (path for path in said if path is not None)
+
+
+def _secret(path: Path, *, nobody: int) -> Finding:
+    """Whether a secret is one; `nobody`: bits of the mode that let those in who may not read it."""
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        message = f"others may read it (mode {mode:o}): chmod 600 {path}"
+    if mode & nobody:
+        message = f"others may read it (mode {mode:o}): chmod {mode & ~nobody:o} {path}"
         return Finding(subject=path.name, health=Health.BAD, message=message)
     return Finding(subject=path.name, health=Health.GOOD, message=f"mode {mode:o}")
 

@@ -13,6 +13,8 @@ from pilotage.fabric.client import Client
 
 #: Digits of an id that tables show; enough to name the pool by.
 SHORT = 12
+#: What a pool's details do not list with its facts as they are.
+_TOLD_APART = {"queues", "requirements", "jobs", "more_jobs"}
 
 Pool = Mapping[str, Any]
 
@@ -62,8 +64,7 @@ def show(
 def pool_table(pools: Sequence[Pool]) -> RenderableType:
     """Pools, one a line."""
     rows = (
-        (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p["jobs"]))
-        for p in pools
+        (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p)) for p in pools
     )
     return output.table(("ID", "VO", "Requirements", "#Queues", "Jobs"), rows)
 
@@ -80,8 +81,11 @@ def _value(value: object) -> str:
     return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
 
 
-def _counts(jobs: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in jobs.items())
+def _counts(pool: Pool) -> str:
+    more = pool["more_jobs"]
+    return ", ".join(
+        f"{'more than ' if status in more else ''}{count} {status}" for status, count in pool["jobs"].items()
+    )
 
 
 def _complete(client: Client, start: str) -> str:
@@ -94,9 +98,9 @@ def _complete(client: Client, start: str) -> str:
 
 
 def _details(pool: Pool) -> RenderableType:
-    facts = {name: value for name, value in pool.items() if name not in {"queues", "requirements", "jobs"}}
+    facts = {name: value for name, value in pool.items() if name not in _TOLD_APART}
     facts["requirements"] = requirements_text(pool)
-    facts["jobs"] = _counts(pool["jobs"])
+    facts["jobs"] = _counts(pool)
     return Group(
         output.facts(facts, title="Pool"),
         output.table((f"{len(pool['queues'])} eligible queues",), ([queue] for queue in pool["queues"])),

@@ -1,5 +1,6 @@
 """Several processes that do the same, kept alive by the one that started them."""
 
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -7,14 +8,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.context import SpawnProcess
+from typing import Protocol
 
 from pilotage.cli import stopping
 from pilotage.cli.failures import Refused
 
-#: A process that ends by itself sooner than this after its start will not fare better the next time. One
-#: that was killed may: its end says nothing about our configuration.
-_HOPELESS = 3.0  # seconds
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a process that lives has proven that it can.
+_PROVEN = 30.0
+#: Seconds before the second try after a start that failed; twice as long before each that follows.
+_FIRST_REST = 1.0
+_LONGEST_REST = 60.0
 _LOOK_EVERY = 0.5  # seconds
 
 
@@ -29,36 +34,86 @@ def keep_alive(target: Callable[[], None], count: int, *, ending: Callable[[], N
         ending: Called when the end was asked for, before the processes are told.
 
     Raises:
-        Refused: A process ended by itself right after its start.
+        Refused: One of the first ended by itself before it had proven that it can live.
     """
     context = multiprocessing.get_context("spawn")
     stop = stopping.on_signals()
 
-    def start() -> tuple[SpawnProcess, float]:
+    def start() -> Child:
         process = context.Process(target=_run, args=(target,))
         process.start()
-        return process, time.monotonic()
+        return process
 
-    running = [start() for _ in range(count)]
+    places = [Place(start, now=time.monotonic()) for _ in range(count)]
     try:
         while not stop.wait(_LOOK_EVERY):
-            running = [_checked(process, since) or start() for process, since in running]
+            for place in places:
+                place.look(now=time.monotonic())
     finally:
         ending()
-        for process, _ in running:
-            process.terminate()
-        for process, _ in running:
-            process.join()
+        for place in places:
+            place.child.terminate()
+        for place in places:
+            place.child.join()
 
 
-def _checked(process: SpawnProcess, since: float) -> tuple[SpawnProcess, float] | None:
-    """The process if it lives; None if it has to be started again."""
-    if process.is_alive():
-        return process, since
-    killed = (process.exitcode or 0) < 0
-    if not killed and time.monotonic() - since < _HOPELESS:
-        raise Refused(f"a process ended right after its start, with status {process.exitcode}; see above")
-    return None
+class Child(Protocol):
+    """A process, as far as it is kept alive."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it lives; below zero: the signal that ended it."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def join(self) -> None:
+        """Wait until it has."""
+
+
+class Place:
+    """One of the processes, and those that stood in for it before.
+
+    One that ends soon after its start may do so each time: the next one rests first, longer each time.
+    Where that was the very first, and nobody killed it, the configuration is to blame, and somebody waits
+    to hear so.
+    """
+
+    def __init__(self, start: Callable[[], Child], *, now: float) -> None:
+        """Start the first.
+
+        Args:
+            start: A process.
+            now: Seconds of a clock that never goes back.
+        """
+        self._start = start
+        self._since = now
+        self._until: float | None = None  # when it ended and rests, if it does
+        self._is_first = True
+        self._failed = 0  # in a row
+        self.child = start()
+
+    def look(self, *, now: float) -> None:
+        """Start it again where it has ended and rested.
+
+        Raises:
+            Refused: It is the first, and ended by itself before it had proven that it can live.
+        """
+        if self._until is None and (status := self.child.exitcode) is not None:
+            self._until = now + self._rest(status, lived=now - self._since)
+        if self._until is not None and now >= self._until:
+            self.child, self._since, self._until, self._is_first = self._start(), now, None, False
+
+    def _rest(self, status: int, *, lived: float) -> float:
+        """Seconds until the next one starts."""
+        said = f"a process ended {lived:.0f} s after its start, with status {status}"
+        failed = lived < _PROVEN
+        if failed and self._is_first and status >= 0:
+            raise Refused(f"{said}; see above")
+        self._failed = self._failed + 1 if failed else 0
+        rest = min(_FIRST_REST * 2 ** min(self._failed - 2, 10), _LONGEST_REST) if self._failed > 1 else 0.0
+        _log.error("%s; it is started again in %.0f s", said, rest)
+        return rest
 
 
 def _run(target: Callable[[], None]) -> None:

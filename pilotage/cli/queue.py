@@ -9,7 +9,6 @@ import typer
 from cs_config.configuration import Configuration, Parameter, QueueAddress
 from pilotage.cli import explanation, options, output, running_configuration
 from pilotage.cli.connection import connect
-from pilotage.cli.failures import Refused
 
 #: Parameters that the list shows, where a queue has them.
 _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
@@ -61,10 +60,7 @@ def show(
 ) -> None:
     """Show the effective parameters of a queue, each with the level and line it comes from."""
     config = _current(home=home, url=url)
-    address = QueueAddress.parse(queue)
-    if not config.knows(address):
-        meant = config.suggest(queue)
-        raise Refused(f"no queue {queue}" + (f", did you mean {meant}?" if meant else ""))
+    address = config.require(QueueAddress.parse(queue))
     parameters = config.parameters(address, vo or "")
     ordered = [parameters[name] for name in sorted(parameters, key=str.casefold)]
     expired = config.expired(address, vo or "")

@@ -74,10 +74,4 @@ def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
         wiring.running(chosen, engine) as parts,
         tls.kept_current(tls.read(chosen)) as context,
     ):
-        serving.serve(
-            create_app(parts),
-            bound,
-            log_level=chosen.log_level,
-            tls=context,
-            trusted_proxies=chosen.trusted_proxies,
-        )
+        serving.serve(create_app(parts), bound, chosen, tls=context)

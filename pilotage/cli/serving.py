@@ -10,10 +10,14 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from pilotage.cli import connections
 from pilotage.cli.failures import Refused
+from pilotage.cli.settings import Settings
 
 #: Seconds that requests under way get to end.
 _GRACE = 10
+#: Ticks of the server, ten a second, between two looks for clients that fell silent.
+_LOOK_EVERY = 50
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -45,10 +49,9 @@ def url_of(bound: socket.socket, *, tls: bool = False) -> str:
 def serve(
     app: FastAPI,
     bound: socket.socket,
+    chosen: Settings,
     *,
-    log_level: str,
-    tls: ssl.SSLContext | None = None,
-    trusted_proxies: Sequence[str] = (),
+    tls: ssl.SSLContext | None,
     ready: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
 ) -> None:
@@ -57,13 +60,12 @@ def serve(
     Args:
         app: The application.
         bound: Where it listens.
-        log_level: From which level on the server says what it does.
+        chosen: The settings of the installation.
         tls: What it speaks TLS with; None: it does not.
-        trusted_proxies: Addresses and networks whose word on where a request came from is taken.
         ready: Called when requests are answered.
         ending: Called when the end was asked for, while requests are still answered.
     """
-    config = configuration(app, log_level=log_level, tls=tls, trusted_proxies=trusted_proxies)
+    config = configuration(app, log_level=chosen.log_level, tls=tls, trusted_proxies=chosen.trusted_proxies)
     with _signals_end_nothing_else():
         _Server(config, ready=ready, ending=ending).run(sockets=[bound])
 
@@ -75,7 +77,14 @@ def configuration(
     tls: ssl.SSLContext | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> uvicorn.Config:
-    """How the server is to behave; see `serve`."""
+    """How the server is to behave.
+
+    Args:
+        app: What it serves.
+        log_level: From which level on it says what it does.
+        tls: What it speaks TLS with; None: it does not.
+        trusted_proxies: Addresses and networks whose word on where a request came from is taken.
+    """
     return uvicorn.Config(
         app,
         log_config=None,
@@ -83,6 +92,8 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
+        http=connections.Connection,
+        ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
@@ -102,6 +113,12 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _LOOK_EVERY == 0:
+            now = asyncio.get_running_loop().time()
+            connections.end_silent(self.server_state.connections, now=now)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._ending)

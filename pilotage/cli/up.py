@@ -112,15 +112,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             local.start()
             banner.show(chosen, parts.live.current, url, as_json=as_json)
 
-        serving.serve(
-            create_app(parts),
-            bound,
-            log_level=chosen.log_level,
-            tls=context,
-            trusted_proxies=chosen.trusted_proxies,
-            ready=ready,
-            ending=local.stop,
-        )
+        serving.serve(create_app(parts), bound, chosen, tls=context, ready=ready, ending=local.stop)
     if not as_json:
         typer.echo("Ended. Start it again and it goes on.")
 

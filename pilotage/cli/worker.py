@@ -35,6 +35,7 @@ def worker(
     """
     flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
     chosen = settings.load(flags)
+    logs.configure(chosen.log_level, as_json=as_json)
     if chosen.redis_url is None:
         raise WrongUsage(
             "a worker needs Redis: --redis-url or PILOTAGE_REDIS_URL (without, `serve` runs the optimizers)"

@@ -202,19 +202,11 @@ class Client:
         """The effective parameters of a queue, `Site/CE/Queue`, for a VO."""
         return self._call("GET", f"/resources/queues/{quote(address)}", params={"vo": vo})
 
-    def eligible_nodes(
-        self, *, vo: str, node: str = "Queue", ce: Mapping[str, object], queue: Mapping[str, object]
-    ) -> Json:
-        """Site → CE → Queue of what satisfies both selections."""
-        body = {"vo": vo, "node": node, "ce": dict(ce), "queue": dict(queue)}
-        return self._call("POST", "/resources/getEligibleNodes", json=body)
-
-    def submit_pools_for_queues(self, queues: Sequence[str]) -> Json:
-        """The pools that each queue, `Site/CE/Queue`, is eligible for, under `pools`."""
-        return self._call("POST", "/matcher/getSubmitPoolsForQueue", json={"queues": list(queues)})
-
     def pilot_groups(self, queues: Sequence[str]) -> Json:
-        """The same under `flags`: the pools of each queue by the flags that pilots for them are sent with."""
+        """The pools that each queue, `Site/CE/Queue`, is eligible for, by the flags that pilots for them get.
+
+        The pools of a queue are under `pools`, the same by flags under `flags`.
+        """
         body = {"queues": list(queues), "flags": True}
         return self._call("POST", "/matcher/getSubmitPoolsForQueue", json=body)
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
@@ -9,6 +10,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
+from cs_config.address import QueueAddress
 from pilotage.service import access, strict_json
 from pilotage.service.callers import Caller
 from pilotage.service.parts import Parts
@@ -88,13 +90,15 @@ async def admit(
         PilotageError: It may not, or the body is not JSON that we can use.
     """
     token = request.state.token = await _authenticated(request, parts)
-    access.require(request, token.caller, access.allowed_roles(endpoint))
-    access.require_capability(request, token.caller, endpoint)
+    caller = access.require(request, token.caller, access.allowed_roles(endpoint))
+    if caller is not token.caller:
+        request.state.token = replace(token, caller=caller)
+    access.require_capability(request, caller, endpoint)
     check_texts(request)
     if takes_json:
         most = getattr(endpoint, _MOST_BYTES, parts.limits.json_bytes)
         await request.load(min(most, parts.limits.json_bytes))
-    return token.caller
+    return caller
 
 
 async def _authenticated(request: Request, parts: Parts) -> Token:
@@ -209,9 +213,15 @@ async def _secret(request: Request) -> str:
     return secret
 
 
+async def _queue(site: str, ce: str, queue: str) -> QueueAddress:
+    return QueueAddress.parse(f"{site}/{ce}/{queue}")
+
+
 #: What handlers ask for; all are there before the handler runs.
 PartsOf = Annotated[Parts, Depends(_parts)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 TokenOf = Annotated[Token, Depends(_token)]
 #: Of a `SecretRoute`.
 SecretOf = Annotated[str, Depends(_secret)]
+#: Of a path with `{site}/{ce}/{queue}`; there need not be such a queue.
+QueueOf = Annotated[QueueAddress, Depends(_queue)]

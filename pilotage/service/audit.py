@@ -7,6 +7,8 @@ from pilotage.service.callers import Caller
 
 #: A logger of its own, so that an installation can keep it apart and longer.
 _log = logging.getLogger("pilotage.audit")
+#: Whole, however little else is to be said: an installation that says nothing of it writes warnings only.
+_log.setLevel(logging.INFO)
 
 
 def refused(caller: Caller, *, method: str, path: str, reason: str) -> None:

@@ -1,11 +1,12 @@
 """What Prometheus is told: counted as it happens in this process, and read from the database when asked."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from optimizers.batch import BatchResult
+from pilotage.service.job_gauges import JobGauges, Numbers
 from pilotage.service.pilot_gauges import PilotGauges
 from taskqueue.pilot_summary import Fared
 
@@ -48,7 +49,7 @@ class Metrics:
             ["step", "outcome"],
             registry=self.registry,
         )
-        self._jobs = Gauge("pilotage_jobs", "Jobs by status.", ["vo", "status"], registry=self.registry)
+        self._jobs = JobGauges(self.registry)
         self._unmatchable = Gauge(
             "pilotage_pools_without_queues",
             "SubmitPools for which no queue is eligible.",
@@ -94,7 +95,8 @@ class Metrics:
     def render(
         self,
         *,
-        jobs: Iterable[tuple[str, str, int]],
+        living: Numbers,
+        ended: Numbers,
         unmatchable: Mapping[str, int],
         pilots: Mapping[tuple[str, ...], Fared],
         cycles: Mapping[str, float],
@@ -102,17 +104,17 @@ class Metrics:
         """Everything in Prometheus' text format.
 
         Args:
-            jobs: VO, status, number.
+            living: How many jobs have not ended.
+            ended: How many ever came to each end.
             unmatchable: By VO the number of pools without an eligible queue.
             pilots: How they fared, counted by `pilot_gauges.BY`.
             cycles: By agent the time of its last cycle, in seconds since 1970.
         """
         with self._reading:
-            for gauge in (self._jobs, self._unmatchable, self._cycles):
+            for gauge in (self._unmatchable, self._cycles):
                 gauge.clear()
+            self._jobs.show(living=living, ended=ended)
             self._pilots.show(pilots)
-            for vo, status, count in jobs:
-                self._jobs.labels(vo, status).set(count)
             for vo, count in unmatchable.items():
                 self._unmatchable.labels(vo).set(count)
             for agent, when in cycles.items():

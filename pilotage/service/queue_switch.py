@@ -4,7 +4,6 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.differences import ABSENT
 from cs_config.edits import Edit
-from cs_config.errors import QueueNotFound
 from pilotage.service.callers import Caller
 from pilotage.service.configuring import in_force, rights, storing
 from pilotage.service.parts import Parts
@@ -46,9 +45,7 @@ def resume(parts: Parts, caller: Caller, address: QueueAddress, *, message: str 
 
 def _set(parts: Parts, caller: Caller, address: QueueAddress, value: object, message: str) -> int:
     current = in_force.newest(parts)
-    if not current.knows(address):
-        raise QueueNotFound(str(address), current.suggest(str(address)))
-    edit = Edit(names=_names(address), value=value)
+    edit = Edit(names=_names(current.require(address)), value=value)
     number, _ = storing.edit(parts, caller, [edit], message=message, expected=current.version)
     return number
 

@@ -1,7 +1,7 @@
 """How many jobs came into each status and left it, by the minute: what the log says, added up.
 
 From it follows how many jobs there were at any time, without counting them: all begin with nothing, and only
-jobs that are final go. Of statuses that are final nobody counts who is left.
+jobs that are final go. Of statuses that are final nobody counts who is left, but how many ever came.
 """
 
 from collections import Counter
@@ -81,8 +81,7 @@ def _add_flows(conn: Connection, came: Counter[_Key], went: Counter[_Key]) -> No
 def _add_stocks(conn: Connection, came: Counter[_Key], went: Counter[_Key]) -> None:
     more = Counter[tuple[str, str]]()
     for (_, vo, status), jobs_ in came.items():
-        if JobStatus(status) not in FINAL:
-            more[vo, status] += jobs_
+        more[vo, status] += jobs_
     for (_, vo, status), jobs_ in went.items():
         more[vo, status] -= jobs_
     rows = [{"vo": vo, "status": status, "jobs": count} for (vo, status), count in sorted(more.items())]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, delete, extract, func, select
 
 from taskqueue.accounting import flows, use, waits
-from taskqueue.accounting.use import hour_of
+from taskqueue.accounting.keys import hour_of
 from taskqueue.tables import accounted_use, accounted_waits, job_flows
 from taskqueue.upserts import Twins
 

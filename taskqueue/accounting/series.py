@@ -1,11 +1,12 @@
 """Jobs by status over time, and how many came into each: for plots, without a look at any job."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, select
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
 
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import job_flows, job_stocks
@@ -24,7 +25,10 @@ FLOWS = (
     .where(job_flows.c.minute >= _SINCE)
     .group_by(job_flows.c.minute, job_flows.c.status)
 )
-STOCKS = select(job_stocks.c.vo, job_stocks.c.status, job_stocks.c.jobs).where(job_stocks.c.jobs != 0)
+_STOCKS = select(job_stocks.c.vo, job_stocks.c.status, job_stocks.c.jobs)
+_is_final = job_stocks.c.status.in_(sorted(FINAL))
+STOCKS = _STOCKS.where(~_is_final, job_stocks.c.jobs != 0)
+ENDED = _STOCKS.where(_is_final)
 _VOS: BindParameter[str] = bindparam("vos", expanding=True)
 FLOWS_OF = FLOWS.where(job_flows.c.vo.in_(_VOS))
 STOCKS_OF = STOCKS.where(job_stocks.c.vo.in_(_VOS))
@@ -47,10 +51,12 @@ def stocks(conn: Connection, vos: Collection[str] | None = None) -> Mapping[str,
         conn: Any connection.
         vos: Of these only; None: of all.
     """
-    found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
-    for row in conn.execute(STOCKS if vos is None else STOCKS_OF, _of(vos)):
-        found[row.vo][JobStatus(row.status)] = row.jobs
-    return found
+    return _by_vo(conn.execute(STOCKS if vos is None else STOCKS_OF, _of(vos)))
+
+
+def ended(conn: Connection) -> Mapping[str, Mapping[JobStatus, int]]:
+    """By VO and final status how many jobs ever came to it, removed ones too; as of some seconds ago."""
+    return _by_vo(conn.execute(ENDED))
 
 
 def series(
@@ -82,6 +88,13 @@ def series(
         jobs={status: _levels(present[status], gained[status], len(begins)) for status in living},
         came={status: [jobs[place] for place in range(len(begins))] for status, jobs in came.items()},
     )
+
+
+def _by_vo(rows: Iterable[Row[Any]]) -> Mapping[str, Mapping[JobStatus, int]]:
+    found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
+    for row in rows:
+        found[row.vo][JobStatus(row.status)] = row.jobs
+    return found
 
 
 def _steps(since: datetime, until: datetime, step: timedelta) -> Sequence[datetime]:

@@ -12,13 +12,15 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, or_, select
+from sqlalchemy import Connection, Row, and_, or_
 from sqlalchemy.sql.dml import Insert
 
-from taskqueue.accounting.log_reader import Span, is_within
+from taskqueue.accounting import keys
+from taskqueue.accounting.keys import Key, hour_of
+from taskqueue.accounting.log_reader import Span
 from taskqueue.states import FINAL, HELD, JobStatus
 from taskqueue.tables import accounted_use as table
-from taskqueue.tables import attempts, job_log, jobs
+from taskqueue.tables import attempts, job_log
 from taskqueue.upserts import Twins, Upsert
 
 NAME: Final = "use"
@@ -34,40 +36,9 @@ _leaves_pilot = and_(_FROM.in_(_HELD), _TO.not_in(_HELD))
 #: Of a job that was killed; its attempt goes on until its pilot has ended it.
 _is_over_late = and_(_FROM == _TO, _TO.in_([JobStatus.KILLED.value, JobStatus.DELETED.value]))
 
-HAPPENED = (
-    select(
-        job_log.c.at,
-        _FROM,
-        _TO,
-        jobs.c.vo,
-        jobs.c.owner,
-        jobs.c.owner_group,
-        attempts.c.site,
-        attempts.c.ce,
-        attempts.c.queue,
-        attempts.c.started_at,
-        attempts.c.closed_at,
-        attempts.c.processors,
-        attempts.c.request,
-    )
-    .join(jobs, jobs.c.job_id == job_log.c.job_id)
-    .outerjoin(attempts, and_(attempts.c.job_id == job_log.c.job_id, attempts.c.epoch == job_log.c.epoch))
-    .where(is_within, or_(is_end, _leaves_pilot, _is_over_late))
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Key:
-    """What sums are kept by."""
-
-    hour: datetime
-    vo: str
-    site: str  #: of the attempt, as its CE and queue; empty: the job had none
-    ce: str
-    queue: str
-    owner: str
-    owner_group: str
-    status: str  #: that the job came into: its end, or Rescheduled
+HAPPENED = keys.told(
+    *(_FROM, attempts.c.started_at, attempts.c.closed_at, attempts.c.processors, attempts.c.request)
+).where(or_(is_end, _leaves_pilot, _is_over_late))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +66,7 @@ NAMES: Final = tuple(each.name for each in fields(Use))
 
 def _add(insert: Upsert) -> Insert:
     return insert.on_conflict_do_update(
-        index_elements=[each.name for each in fields(Key)],
+        index_elements=keys.NAMES,
         set_={name: table.c[name] + insert.excluded[name] for name in NAMES},
     )
 
@@ -113,11 +84,6 @@ def count(conn: Connection, span: Span) -> None:
         conn.execute(ADD.of(conn), [asdict(key) | asdict(found[key]) for key in sorted(found)])
 
 
-def hour_of(at: datetime) -> datetime:
-    """The beginning of the hour."""
-    return at.replace(minute=0, second=0, microsecond=0)
-
-
 def spread(since: datetime, until: datetime) -> Iterator[tuple[datetime, float]]:
     """The hours that a time touches, each with its part of it; the parts sum to 1."""
     length = (until - since).total_seconds()
@@ -132,7 +98,7 @@ def spread(since: datetime, until: datetime) -> Iterator[tuple[datetime, float]]
 
 
 def _used(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[Key, Use]]:
-    its_end = _key(row, hour_of(row.at))
+    its_end = Key.of(row, hour_of(row.at))
     if row.to_status in FINAL and row.from_status not in FINAL:
         yield its_end, Use(jobs=1)
     if row.started_at is None or row.closed_at is None or not _is_over(row):
@@ -140,7 +106,7 @@ def _used(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[Key, Use]]:
     yield its_end, Use(attempts=1)
     used = _of_attempt(row)
     for hour, share in spread(row.started_at, row.closed_at):
-        yield _key(row, hour), used * share
+        yield Key.of(row, hour), used * share
 
 
 def _is_over(row: Row[*tuple[Any, ...]]) -> bool:
@@ -148,19 +114,6 @@ def _is_over(row: Row[*tuple[Any, ...]]) -> bool:
     if row.from_status == row.to_status:
         return bool(row.closed_at == row.at)
     return row.from_status in HELD and row.to_status != JobStatus.KILLED
-
-
-def _key(row: Row[*tuple[Any, ...]], hour: datetime) -> Key:
-    return Key(
-        hour=hour,
-        vo=row.vo,
-        site=row.site or "",
-        ce=row.ce or "",
-        queue=row.queue or "",
-        owner=row.owner,
-        owner_group=row.owner_group,
-        status=row.to_status,
-    )
 
 
 def _of_attempt(row: Row[*tuple[Any, ...]]) -> Use:

@@ -6,44 +6,27 @@ second end has what it waited since then.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, select
+from sqlalchemy import BindParameter, Connection, Row, bindparam, select
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue import hindrances, waiting_time
-from taskqueue.accounting import use
-from taskqueue.accounting.log_reader import Span, is_within
-from taskqueue.accounting.use import Key
+from taskqueue.accounting import keys, use
+from taskqueue.accounting.keys import Key, hour_of
+from taskqueue.accounting.log_reader import Span
 from taskqueue.hindrances import Hindrance
 from taskqueue.log import LogEntry
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import accounted_waits as table
-from taskqueue.tables import attempts, job_log, jobs
+from taskqueue.tables import job_log, jobs
 from taskqueue.upserts import Twins, Upsert
 
 NAME: Final = "waits"
 
 _IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
-ENDS = (
-    select(
-        job_log.c.log_id,
-        job_log.c.job_id,
-        job_log.c.at,
-        job_log.c.to_status,
-        jobs.c.vo,
-        jobs.c.owner,
-        jobs.c.owner_group,
-        jobs.c.task_queue_id,
-        attempts.c.site,
-        attempts.c.ce,
-        attempts.c.queue,
-    )
-    .join(jobs, jobs.c.job_id == job_log.c.job_id)
-    .outerjoin(attempts, and_(attempts.c.job_id == job_log.c.job_id, attempts.c.epoch == job_log.c.epoch))
-    .where(is_within, use.is_end)
-)
+ENDS = keys.told(job_log.c.log_id, job_log.c.job_id, jobs.c.task_queue_id).where(use.is_end)
 #: All that had happened to these jobs by the end of the span.
 BEFORE = (
     select(job_log)
@@ -52,16 +35,9 @@ BEFORE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class WaitKey(Key):
-    """What sums are kept by."""
-
-    cause: str
-
-
 def _add(insert: Upsert) -> Insert:
     return insert.on_conflict_do_update(
-        index_elements=[each.name for each in fields(WaitKey)],
+        index_elements=[*keys.NAMES, "cause"],
         set_={"seconds": table.c.seconds + insert.excluded.seconds},
     )
 
@@ -74,13 +50,17 @@ _End = Row[*tuple[Any, ...]]
 def count(conn: Connection, span: Span) -> None:
     """Add up for what the jobs had waited that ended in a span of the log."""
     ends = conn.execute(ENDS, span.bounds).all()
-    found: defaultdict[WaitKey, float] = defaultdict(float)
+    found: defaultdict[tuple[Key, str], float] = defaultdict(float)
     for end, ways, seen in _with_their_ways(conn, ends, span):
         for cause, seconds in waiting_time.by_cause(ways, now=end.at, hindrances=seen).items():
             if seconds:
-                found[_key(end, cause)] += seconds
+                found[Key.of(end, hour_of(end.at)), cause] += seconds
     if found:
-        conn.execute(ADD.of(conn), [asdict(key) | {"seconds": found[key]} for key in sorted(found)])
+        rows = [
+            asdict(key) | {"cause": cause, "seconds": seconds}
+            for (key, cause), seconds in sorted(found.items())
+        ]
+        conn.execute(ADD.of(conn), rows)
 
 
 def _with_their_ways(
@@ -117,18 +97,4 @@ def _entry(row: _End) -> LogEntry:
         to_status=JobStatus(row.to_status),
         minor_status=row.minor_status,
         source=row.source,
-    )
-
-
-def _key(end: _End, cause: str) -> WaitKey:
-    return WaitKey(
-        hour=use.hour_of(end.at),
-        vo=end.vo,
-        site=end.site or "",
-        ce=end.ce or "",
-        queue=end.queue or "",
-        owner=end.owner,
-        owner_group=end.owner_group,
-        status=end.to_status,
-        cause=cause,
     )

@@ -66,6 +66,7 @@ def test_jobs_by_status_and_matches_are_told_by_the_minute(engine: Engine, now: 
     with database.reading(engine) as conn:
         assert series.stocks(conn) == {"lhcb": {S.WAITING: 1, S.RUNNING: 1}}
         assert series.stocks(conn, ["cms"]) == {}
+        assert series.ended(conn) == {"lhcb": {S.DONE: 1}}
         of_others = series.series(conn, vos=["cms"], since=now, until=now)
         assert (of_others.jobs, of_others.came) == ({}, {})
         by_five = series.series(conn, vos=["lhcb"], since=now + MINUTE, until=now + HOUR, step=5 * MINUTE)

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
 
+from cs_config.errors import QueueNotFound
 from matcher import claimer as claimer_module
 from matcher.claimer import Claimer, Ticket
 from matcher.claiming import Look
-from matcher.errors import Busy, NotInTime, UnknownQueue
+from matcher.errors import Busy, NotInTime
 from matcher.matcher import Matcher
 from matcher.requests import Caller, MatchAnswer, MatchRequest
 from requirements.errors import PilotageError
@@ -118,7 +119,7 @@ def test_wrong_requests_get_their_error_and_the_others_their_jobs(
     _put(engine, now, 3)
     wrong = claimer.submit(request(Site="A.B.ch", GridCE="ce1", Queue="lnog"))
     right = [claimer.submit(request()) for _ in range(3)]
-    with pytest.raises(UnknownQueue):
+    with pytest.raises(QueueNotFound):
         _answer(wrong)
     assert all(_answer(ticket).matches for ticket in right)
 

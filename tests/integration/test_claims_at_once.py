@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -322,6 +323,23 @@ def test_a_connection_that_the_server_ended_a_moment_ago_is_not_used(engine: Eng
             assert conn.scalar(select(func.pg_terminate_backend(ended, 10_000)))
         [(now_used,)] = server.rows("SELECT pg_backend_pid()", ())
     assert now_used != ended
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")  # other tests have threads
+def test_a_child_that_was_forked_has_a_connection_of_its_own(engine: Engine) -> None:
+    with contextlib.closing(SingleStatements(engine)) as server:
+        [(parents,)] = server.rows("SELECT pg_backend_pid()", ())
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            with contextlib.suppress(BaseException):
+                os.write(writing, str(server.rows("SELECT pg_backend_pid()", ())[0][0]).encode())
+                server.close()
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with os.fdopen(reading) as said:
+            assert int(said.read()) != parents
+        assert server.rows("SELECT pg_backend_pid()", ()) == [(parents,)]
 
 
 def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilot(

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, event, select, text
 
 from taskqueue import database, job_counts, job_search, job_walks
 from taskqueue.job_counts import Count
 from taskqueue.job_filter import Filter
 from taskqueue.job_walks import Seen
 from taskqueue.states import FINAL, JobStatus
+from taskqueue.tables import jobs
+from taskqueue.whose import Whose
 from tests import stored
 
 STATUSES = (JobStatus.WAITING, JobStatus.RUNNING, JobStatus.DONE, JobStatus.FAILED)
@@ -86,7 +88,8 @@ def test_pages_hold_every_job_once_in_order_however_short_a_look_is(
     oldest_first: bool,
     rows: int,
 ) -> None:
-    expected = job_search.find_ids(conn, which, limit=1000)
+    asked = select(jobs.c.job_id).where(*which.clauses()).order_by(jobs.c.job_id)
+    expected = list(conn.execute(asked).scalars())
     with monkeypatch.context() as shorter:
         shorter.setattr(job_walks, "MOST_ROWS", rows)
         pages = _pages(conn, which, limit=limit, oldest_first=oldest_first)
@@ -124,6 +127,19 @@ def test_a_look_that_ends_early_says_so(conn: Connection, monkeypatch: pytest.Mo
     assert not _ids(pages)
 
 
+def test_jobs_of_one_or_another_are_found_together(conn: Connection) -> None:
+    of_ada = Filter(vos=frozenset({"cms"}), owner="ada")
+    of_site = Filter(sites=frozenset({"LCG.A.org"}))
+    either = Filter(
+        any_of=(Whose(vos=frozenset({"cms"}), owner="ada"), Whose(sites=frozenset({"LCG.A.org"})))
+    )
+    each = [set(job_search.find_ids(conn, which, limit=100)) for which in (of_ada, of_site, either)]
+    assert each[2] == each[0] | each[1]
+    assert each[0] - each[1]
+    assert each[1] - each[0]
+    assert set(_ids(_pages(conn, either, limit=10))) == each[2]
+
+
 LOOKS = [
     Filter(),
     Filter(vos=frozenset({"cms"})),
@@ -131,6 +147,10 @@ LOOKS = [
     Filter(vos=frozenset({"cms"}), owner="ada", statuses=frozenset({JobStatus.DONE})),
     Filter(vos=frozenset({"cms"}), owner="ada", sites=frozenset({"LCG.A.org"})),
     Filter(owner="ada"),
+    Filter(
+        statuses=frozenset(JobStatus) - FINAL,
+        any_of=(Whose(vos=frozenset({"cms"}), owner="ada"), Whose(sites=frozenset({"LCG.A.org"}))),
+    ),
     Filter(submit_pool=POOL, vos=frozenset({"cms"})),
     Filter(statuses=frozenset(JobStatus) - FINAL),
     Filter(statuses=frozenset({JobStatus.FAILED}), job_name="n1"),

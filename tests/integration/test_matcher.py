@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from cs_config.address import QueueAddress
+from cs_config.errors import QueueNotFound
 from matcher import matcher as matching
 from matcher.claiming import Look
-from matcher.errors import NotServed, UnknownQueue
+from matcher.errors import NotServed
 from matcher.matcher import Matcher
 from matcher.requests import Caller, MatchRequest
 from matcher.view import Memory
@@ -241,14 +242,14 @@ def test_a_wrong_request_in_a_batch_fails_alone(engine: Engine, now: datetime, m
     [job_id] = _put(engine, now)
     unknown = request(Site="A.B.ch", GridCE="ce1", Queue="lnog")
     assert _serve(matcher, unknown, request(**at(waiting.LONG)), request(Queue="long")) == [
-        "UnknownQueue",
+        "QueueNotFound",
         [job_id],
         "InvalidResource",
     ]
 
 
 def test_what_the_pilot_stated_wrongly_is_told_with_a_suggestion(matcher: Matcher) -> None:
-    with pytest.raises(UnknownQueue, match=r"did you mean A\.B\.ch/ce1/long"):
+    with pytest.raises(QueueNotFound, match=r"did you mean A\.B\.ch/ce1/long"):
         _one(matcher, request(Site="A.B.ch", GridCE="ce1", Queue="lnog"))
     with pytest.raises(InvalidResource, match="without Site"):
         _one(matcher, request(Queue="long"))
@@ -341,7 +342,7 @@ def test_a_bound_token_gets_the_pools_of_its_queue(matcher: Matcher, pooled: int
 
 def test_a_bound_queue_that_is_gone_from_the_configuration_is_unknown(matcher: Matcher) -> None:
     gone = replace(BOUND, queue=QueueAddress(site="A.B.ch", ce="ce1", queue="old"))
-    with pytest.raises(UnknownQueue):
+    with pytest.raises(QueueNotFound):
         _one(matcher, request(caller=gone))
 
 
@@ -409,7 +410,7 @@ def test_the_pools_of_queues_are_those_they_are_eligible_for(
 
 
 def test_only_if_all_queues_are_unknown_it_is_an_error(matcher: Matcher) -> None:
-    with pytest.raises(UnknownQueue):
+    with pytest.raises(QueueNotFound):
         matcher.get_submit_pools(frozenset({"lhcb"}), ["x/y/z", "rubbish"])
     assert matcher.get_submit_pools(frozenset({"lhcb"}), []) == ({}, [])
 

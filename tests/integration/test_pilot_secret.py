@@ -167,7 +167,7 @@ def script(service: Service, directory: Path) -> Path:
     """What a director would submit, as a file."""
     with Client(service.url, service.token("director", vo="cms")) as director:
         secret = director.register_pilot(stamp="p1", queue=QUEUE, secret=True)["secret"]
-        pools = director.submit_pools_for_queues([QUEUE])["pools"][QUEUE]
+        pools = director.pilot_groups([QUEUE])["pools"][QUEUE]
     about = PilotScript(
         url=service.url,
         stamp="p1",

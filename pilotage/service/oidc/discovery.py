@@ -4,6 +4,8 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import httpx
@@ -69,6 +71,22 @@ def fetch(issuer: Issuer) -> Published:
     return Published(keys=tuple(key for key in keys if isinstance(key, dict)), endpoints=endpoints)
 
 
+def clock(issuer: Issuer) -> datetime:
+    """What time it is by the issuer's clock, to the second.
+
+    Raises:
+        IssuerAway: It does not say.
+    """
+    with client(issuer) as http:
+        try:
+            answer = http.head(issuer.url.rstrip("/") + _WELL_KNOWN)
+            return parsedate_to_datetime(answer.headers["Date"]).replace(tzinfo=UTC)
+        except httpx.HTTPError as error:
+            raise IssuerAway(f"{issuer.url} does not answer: {type(error).__name__}") from None
+        except (KeyError, ValueError):
+            raise IssuerAway(f"{issuer.url} does not say what time it is") from None
+
+
 def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
     """An address that the issuer gave.
 
@@ -78,18 +96,28 @@ def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
     url = endpoints.get(name)
     if url is None:
         raise IssuerAway(f"{issuer.url} does not say its {name}")
-    if not is_safe(url):
+    if not is_safe(url, or_local=not _is_https(issuer.url)):
         raise IssuerAway(f"{issuer.url} has {url!r:.200} as {name}, which is not https")
     return url
 
 
-def is_safe(url: str) -> bool:
-    """Whether nobody on the way can change what is said there."""
+def is_safe(url: str, *, or_local: bool = True) -> bool:
+    """Whether nobody on the way can change what is said there.
+
+    Args:
+        url: The address.
+        or_local: Whether http on this machine will do. For what an issuer says it does only if the issuer is
+            here too: else it would send us to whatever listens here.
+    """
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.host in _LOOPBACK)
+    return parts.scheme == "https" or (or_local and parts.scheme == "http" and parts.host in _LOOPBACK)
+
+
+def _is_https(url: str) -> bool:
+    return urlsplit(url).scheme == "https"
 
 
 def get(http: httpx.Client, issuer: Issuer, url: str, token: str | None = None) -> dict[str, object]:

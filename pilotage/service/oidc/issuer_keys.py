@@ -41,6 +41,10 @@ class IssuerKeys:
         self._tried_at: float | None = None
         self._lock = Lock()
 
+    def __len__(self) -> int:
+        """How many keys are known that may verify a token."""
+        return len(self._keys)
+
     @property
     def endpoints(self) -> Mapping[str, str]:
         """Where the issuer says that it is; empty before it was reached."""

@@ -9,9 +9,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from cs_config.errors import QueueNotFound
 from pilotage.service import pilot_scope, queue_explanations, queue_switch, site_scope
 from pilotage.service.access import EVERY_ROLE, allow, allowed_roles
+from pilotage.service.api_route import QueueOf
 from pilotage.service.callers import Caller, Role
 from pilotage.service.configuring import blames
 from pilotage.service.pages import pilots as pilot_pages
@@ -19,7 +19,9 @@ from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements import readable
 from requirements.values import fold
 from taskqueue import database, pilot_summary, pool_usage, pools, served_pools
+from taskqueue.job_counts import Count
 from taskqueue.pilot_summary import Fared
+from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 
@@ -34,16 +36,15 @@ _Text = Annotated[str, Form(max_length=1000)]
 @router.get("/sites/{site}/{ce}/{queue}")
 @allow(*EVERY_ROLE)
 def show_queue(
-    page: PageOf, site: str, ce: str, queue: str, vo: Annotated[str, Query(max_length=200)] = ""
+    page: PageOf, address: QueueOf, vo: Annotated[str, Query(max_length=200)] = ""
 ) -> HTMLResponse:
     """One queue, as a VO gets it."""
     config, caller = page.parts.live.current, page.caller
-    address = _address(config, site, ce, queue)
-    explained = queue_explanations.of_queue(page.parts, caller, address)
+    explained = queue_explanations.of_queue(page.parts, caller, config.require(address))
     pilots = _pilots(page, address) if caller.role in allowed_roles(pilot_pages.list_pilots) else None
     if page.is_fragment:
         return page.render("sites/queue_live.html", address=address, explained=explained, pilots=pilots)
-    vos = site_scope.vos(caller, config, site)
+    vos = site_scope.vos(caller, config, address.site)
     chosen = fold(vo) or _usual(config, caller, address, vos)
     told = blames.read(page.parts, caller, config, path=str(address), vo=chosen) if chosen else ()
     served, asks, jobs = _pools(page, address, vos)
@@ -70,27 +71,18 @@ def show_queue(
 
 @router.post("/sites/{site}/{ce}/{queue}/drain")
 @allow(Role.SITE_ADMIN)
-def drain(page: PageOf, site: str, ce: str, queue: str, message: _Text = "") -> Response:
+def drain(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
     """Switch the queue off for new jobs."""
-    address = _address(page.parts.live.current, site, ce, queue)
     queue_switch.drain(page.parts, page.caller, address, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
 
 
 @router.post("/sites/{site}/{ce}/{queue}/resume")
 @allow(Role.SITE_ADMIN)
-def resume(page: PageOf, site: str, ce: str, queue: str, message: _Text = "") -> Response:
+def resume(page: PageOf, address: QueueOf, message: _Text = "") -> Response:
     """Switch the queue on again."""
-    address = _address(page.parts.live.current, site, ce, queue)
     queue_switch.resume(page.parts, page.caller, address, message=message)
     return RedirectResponse(f"/sites/{address}", 303)
-
-
-def _address(config: Configuration, site: str, ce: str, queue: str) -> QueueAddress:
-    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
-    if not config.knows(address):
-        raise QueueNotFound(str(address), config.suggest(str(address)))
-    return address
 
 
 def _usual(config: Configuration, caller: Caller, address: QueueAddress, vos: Sequence[str]) -> str:
@@ -102,7 +94,9 @@ def _usual(config: Configuration, caller: Caller, address: QueueAddress, vos: Se
 
 def _pools(
     page: PageOf, address: QueueAddress, vos: Sequence[str]
-) -> tuple[Sequence[served_pools.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[str, int]]]:
+) -> tuple[
+    Sequence[served_pools.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[JobStatus, Count]]
+]:
     """The pools that the queue is eligible for, with what the first of them ask and their jobs."""
     with database.reading(page.parts.engine) as conn:
         served = served_pools.for_queues(conn, vos, [address])[address]

@@ -5,12 +5,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from cs_config.address import QueueAddress
-from cs_config.errors import QueueNotFound
 from optimizers import foresight
 from pilotage.service import explanations, job_scope, queue_explanations
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
+from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf, QueueOf
 from pilotage.service.callers import Capability, Role
 from pilotage.service.models.explain import (
     JobExplanation,
@@ -76,10 +74,6 @@ def explain_description(
 
 @router.get("/resources/queues/{site}/{ce}/{queue}/explain")
 @allow(*EVERY_ROLE)
-def explain_queue(parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str) -> QueueExplanation:
+def explain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf) -> QueueExplanation:
     """Say which waiting jobs a queue may run, what excludes the rest, and what it could offer to run more."""
-    config = parts.live.current
-    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
-    if not config.knows(address):
-        raise QueueNotFound(str(address), config.suggest(str(address)))
-    return queue_explanations.of_queue(parts, caller, address)
+    return queue_explanations.of_queue(parts, caller, parts.live.current.require(address))

@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from cs_config.errors import QueueNotFound
 from pilotage.service import pilot_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
@@ -30,7 +29,7 @@ from pilotage.service.models.pilots import (
 )
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
-from taskqueue import database, pilot_secrets, pilot_summary, pilots
+from taskqueue import database, pilot_search, pilot_secrets, pilot_summary, pilots
 from taskqueue.states import PILOT_STEPS, PilotStatus
 
 router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
@@ -98,7 +97,7 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
     which = pilot_scope.visible(caller, vo=query.vo, site=query.site, status=query.status)
     which = replace(which, since=query.since)
     with database.reading(parts.engine) as conn:
-        found = pilots.find(conn, which, limit=query.enough, after=query.after)
+        found = pilot_search.find(conn, which, limit=query.enough, after=query.after)
     page, last = query.cut(found)
     return PilotPage(
         pilots=[PilotAnswer.model_validate(pilot) for pilot in page], next=last.stamp if last else None
@@ -144,8 +143,7 @@ def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ..
 
 def _require_known(config: Configuration, caller: Caller, queue: QueueAddress) -> None:
     pilot_scope.require_site(caller, queue)
-    if not config.knows(queue):
-        raise QueueNotFound(str(queue), config.suggest(str(queue)))
+    config.require(queue)
 
 
 def _secret(conn: Connection, body: NewPilot, now: datetime) -> dict[str, object]:

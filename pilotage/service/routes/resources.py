@@ -5,11 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from cs_config import nodes
-from cs_config.address import QueueAddress
-from cs_config.errors import QueueNotFound
 from pilotage.service import queue_switch
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf, takes_at_most
 from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.models.config import NewVersion
 from pilotage.service.models.resources import NodeTree, ParameterAnswer, QueueAnswer, Selection, Switch
@@ -36,16 +34,12 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: Selection) -> Nod
 def show_queue(
     parts: PartsOf,
     caller: CallerOf,
-    site: str,
-    ce: str,
-    queue: str,
+    address: QueueOf,
     vo: Annotated[str | None, Query()] = None,
 ) -> QueueAnswer:
     """Show the effective parameters of a queue for a VO, each with its origin."""
     config = parts.live.current
-    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
-    if not config.knows(address):
-        raise QueueNotFound(str(address), config.suggest(str(address)))
+    config.require(address)
     whose = _vo(caller, vo)
     parameters = {
         each.name: ParameterAnswer(
@@ -65,11 +59,8 @@ def show_queue(
 @router.post("/queues/{site}/{ce}/{queue}/drain")
 @allow(Role.SITE_ADMIN)
 @takes_at_most(SMALL)
-def drain_queue(
-    parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: Switch | None = None
-) -> NewVersion:
+def drain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None) -> NewVersion:
     """Give the queue no new jobs, by `Enabled: false`; what runs there goes on to its end."""
-    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
     message = body.message if body else ""
     return NewVersion(version=queue_switch.drain(parts, caller, address, message=message))
 
@@ -78,10 +69,9 @@ def drain_queue(
 @allow(Role.SITE_ADMIN)
 @takes_at_most(SMALL)
 def resume_queue(
-    parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: Switch | None = None
+    parts: PartsOf, caller: CallerOf, address: QueueOf, body: Switch | None = None
 ) -> NewVersion:
     """Take back what `drain` did."""
-    address = QueueAddress.parse(f"{site}/{ce}/{queue}")
     message = body.message if body else ""
     return NewVersion(version=queue_switch.resume(parts, caller, address, message=message))
 

@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from agents import accounting
 from pilotage.service.parts import utc_now
 from taskqueue import database, revoked_tokens
 from tests.running_service import Service
@@ -26,10 +27,14 @@ def test_a_dead_claimer_fails_readyz(service: Service):
 def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     user = service.user()
     job = {"Executable": "x", "Requirements": {"Memory": 10**6}}
-    user.post("/api/v1/jobs", json={"jobs": [job, {"Executable": "x"}]})
+    answer = user.post("/api/v1/jobs", json={"jobs": [job, {"Executable": "x"}, {"Executable": "x"}]})
+    user.post(f"/api/v1/jobs/{answer.json()['job_ids'][-1]}/kill").raise_for_status()
     user.get("/api/v1/jobs/77")
+    accounting.cycle(service.engine, now=utc_now(), holder="test")
     text = service.as_role("monitor").get("/metrics").text
     assert 'pilotage_jobs{status="Waiting",vo="cms"} 2.0' in text
+    assert 'pilotage_jobs_ended_total{status="Killed",vo="cms"} 1.0' in text
+    assert 'pilotage_jobs{status="Killed"' not in text
     assert 'pilotage_pools_without_queues{vo="cms"} 1.0' in text
     assert 'pilotage_http_refusals_total{code="job_not_found"} 1.0' in text
     line = 'pilotage_http_requests_total{method="GET",route="/jobs/{job_id}",status="404"} 1.0'

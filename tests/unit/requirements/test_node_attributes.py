@@ -46,10 +46,3 @@ def test_every_problem_is_named_at_once() -> None:
     with pytest.raises(InvalidInput) as error:
         parse_node_attributes({"Model": [], "RAM": 5, "Good": [1]})
     assert len(error.value.problems) == 2
-
-
-def test_what_a_node_measures_beyond_the_list_is_named() -> None:
-    nodes = parse_node_attributes({"Model": ["PIII", "P4"], "Tag": [["a", "b"], None], "RAM": "unknown"})
-    assert nodes.unlisted({"model": "p4", "tag": ("B", "A"), "RAM": 3}) == ()
-    assert nodes.unlisted({"Model": "P5"}) == ("Model = P5; allowed are PIII, P4",)
-    assert nodes.unlisted({"Model": "P4", "Tag": "a"}) == ("Tag = a; allowed are [a, b], none",)

@@ -299,10 +299,17 @@ def test_a_token_that_is_longer_than_ours_may_be_of_an_issuer():
     assert trusting(RSA).verify(text, now=NOW).caller.role is Role.USER
 
 
-@pytest.mark.parametrize("url", ["https://a\0b", "http://else.example.org/", "ftp://x"])
+@pytest.mark.parametrize(
+    "url", ["https://a\0b", "http://else.example.org/", "ftp://x", "http://127.0.0.1/", "http://localhost/"]
+)
 def test_an_address_that_is_none_or_not_safe_is_not_asked(url: str):
     with pytest.raises(IssuerAway, match="jwks_uri"):
         discovery.endpoint(CMS, {"jwks_uri": url}, "jwks_uri")
+
+
+def test_an_issuer_on_this_machine_may_be_elsewhere_on_it():
+    here = replace(CMS, url="http://localhost:1/")
+    assert discovery.endpoint(here, {"jwks_uri": "http://127.0.0.1:2/keys"}, "jwks_uri")
 
 
 def test_authorities_that_cannot_be_read_are_told_and_break_nothing(tmp_path: Path):
