@@ -23,6 +23,9 @@ _SHORT: Final = 16_384
 #: `MY.X` in an expression: a particular may change what is asked after all.
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 
+#: Of a job that nobody has looked at: no step held it, it was never taken back, its sandbox is there.
+_NEW: Final = (None, 0, False)
+
 
 class Passages:
     """Those through the same steps in front of one configuration; safe in several threads."""
@@ -38,6 +41,18 @@ class Passages:
         """Each of the jobs with its passage, which those that ask the same share."""
         here: dict[Hashable, Passage] = {}
         return [(job, self._of(job, context, here)) for job in jobs]
+
+    def of_new(self, body: str, vo: str, context: Context, *, shared: bool) -> Passage | None:
+        """What the chain will say of new jobs with this description; None: it has to be asked.
+
+        Args:
+            body: JSON object, the description.
+            vo: Of the jobs.
+            context: What there is to ask now.
+            shared: Whether the description has placeholders, for which each job has values of its own.
+        """
+        kind = self._kind(body, vo, context, shared=shared)
+        return None if kind is None else self._known.get((*kind, *_NEW))
 
     def _of(self, job: PreparingJob, context: Context, here: dict[Hashable, Passage]) -> Passage:
         """The passage of one job; `here` are those of its batch."""
@@ -63,15 +78,21 @@ class Passages:
 
     def _key(self, job: PreparingJob, context: Context) -> Hashable | None:
         """What jobs that ask the same have in common; None: nobody asks the same."""
-        asked = _asked(job.body)
-        if job.parameters is not None and (
-            asked == job.body or "%" in asked or not _readable(job.parameters)
-        ):
+        shared = job.parameters is not None
+        kind = self._kind(job.body, job.vo, context, shared=shared)
+        if kind is None or (job.parameters is not None and not _readable(job.parameters)):
             return None
-        if job.vo not in self._bounded:
-            bounds = context.operations(job.vo).job_description.bounds
-            self._bounded[job.vo] = not keywords.PARTICULAR_FOLDED.isdisjoint(bounds)
-        return None if self._bounded[job.vo] else (asked, job.vo, job.step, job.reschedules, job.sandbox_gone)
+        return (*kind, job.step, job.reschedules, job.sandbox_gone)
+
+    def _kind(self, body: str, vo: str, context: Context, *, shared: bool) -> tuple[str, str] | None:
+        """The same of descriptions; None: it may be another for each job."""
+        asked = _asked(body)
+        if shared and (asked == body or "%" in asked):
+            return None
+        if vo not in self._bounded:
+            bounds = context.operations(vo).job_description.bounds
+            self._bounded[vo] = not keywords.PARTICULAR_FOLDED.isdisjoint(bounds)
+        return None if self._bounded[vo] else (asked, vo)
 
 
 _latest: list[Passages] = []
