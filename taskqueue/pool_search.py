@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, exists, or_, select
 
+from taskqueue import pools
 from taskqueue.class_sets import has
 from taskqueue.pools import Pool
 from taskqueue.tables import pool_mappings as mapped
@@ -32,7 +33,7 @@ class Filter:
 
 def find(conn: Connection, which: Filter, *, limit: int, after: str = "") -> list[Pool]:
     """A page of pools by id."""
-    statement = select(table).where(table.c.pool_id > after, *which.clauses())
+    statement = pools.ALL.where(table.c.pool_id > after, *which.clauses())
     return [Pool(**row) for row in conn.execute(statement.order_by(table.c.pool_id).limit(limit)).mappings()]
 
 

@@ -9,12 +9,13 @@ from requirements.suggestion import did_you_mean
 from requirements.values import fold
 from taskqueue import whose
 from taskqueue.errors import PilotNotFound
-from taskqueue.pilots import Pilot, PilotFilter
+from taskqueue.pilot_search import Filter
+from taskqueue.pilots import Pilot
 from taskqueue.states import PilotStatus
 from taskqueue.whose import Whose
 
 
-def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> PilotFilter:
+def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> Filter:
     """The filter for what was asked, narrowed to what is the caller's.
 
     Raises:
@@ -23,7 +24,7 @@ def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | N
     vos = None if vo is None else frozenset(map(fold, _words(vo)))
     sites = None if site is None else frozenset(_words(site))
     every, any_of = whose.split([each.of(vos=vos, sites=sites) for each in told.counted(caller)])
-    return PilotFilter(vos=every.vos, sites=every.sites, statuses=_statuses(status), any_of=any_of)
+    return Filter(vos=every.vos, sites=every.sites, statuses=_statuses(status), any_of=any_of)
 
 
 def vo_of(caller: Caller, named: str | None) -> str:

@@ -13,6 +13,7 @@ from optimizers.submission import Submitter
 from taskqueue import (
     database,
     grid_jobs,
+    pilot_search,
     pilots,
     pool_search,
     pool_usage,
@@ -20,7 +21,6 @@ from taskqueue import (
     waiting_classes,
 )
 from taskqueue.job_counts import Count
-from taskqueue.pilots import PilotFilter
 from taskqueue.states import JobStatus
 from taskqueue.tables import attempts
 from tests import stored, submitted
@@ -47,12 +47,12 @@ def test_pilots_come_by_their_last_news_page_by_page(engine: Engine, now: dateti
             at = now + timedelta(minutes=number // 2)
             pilots.register(conn, stamp=stamp, vo="lhcb", queue=queue, submitted_by="d", now=at)
     with database.reading(engine) as conn:
-        pages = [[each.stamp for each in pilots.latest(conn, PilotFilter(), limit=2)]]
+        pages = [[each.stamp for each in pilot_search.latest(conn, pilot_search.Filter(), limit=2)]]
         while pages[-1]:
-            found = pilots.latest(conn, PilotFilter(), limit=2, after=pages[-1][-1])
+            found = pilot_search.latest(conn, pilot_search.Filter(), limit=2, after=pages[-1][-1])
             pages.append([each.stamp for each in found])
         assert pages == [["e", "c"], ["d", "a"], ["b"], []]
-        gone = pilots.latest(conn, PilotFilter(), limit=1, after="gone")
+        gone = pilot_search.latest(conn, pilot_search.Filter(), limit=1, after="gone")
     assert [each.stamp for each in gone] == ["e"]
 
 

@@ -14,7 +14,7 @@ from pilotage.service.callers import Role
 from pilotage.service.models.paging import Page as Paging
 from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
-from taskqueue import database, pilot_outputs, pilot_summary, pilots
+from taskqueue import database, pilot_outputs, pilot_search, pilot_summary, pilots
 from taskqueue.pilot_summary import Fared
 from taskqueue.states import PilotStatus
 
@@ -47,7 +47,9 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
     since = page.parts.clock() - timedelta(hours=query.hours)
     with database.reading(page.parts.engine) as conn:
         counted = pilot_summary.count(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
-        found, last = query.cut(pilots.latest(conn, which, limit=query.enough, after=query.after or None))
+        found, last = query.cut(
+            pilot_search.latest(conn, which, limit=query.enough, after=query.after or None)
+        )
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
     return page.render(
         "pilots/live.html" if page.is_fragment else "pilots/list.html",
