@@ -36,7 +36,7 @@ def of_source(config: Configuration, submitter: Submitter, source: Source, *, no
         InvalidJob: The submission would refuse it.
     """
     submitted = check(config, submitter, [source], sandbox=_ARCHIVE)[0].submitted
-    return of_description(config, submitted.whose, submitted.members[0].description, now=now)
+    return of_description(config, submitted.whose, submitted.members[0].whole, now=now)
 
 
 def of_description(

@@ -1,7 +1,6 @@
 """What the chain said about jobs, remembered for those that ask the same."""
 
 import json
-import re
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
@@ -9,7 +8,7 @@ from threading import Lock
 from typing import Final
 
 from cs_config.configuration import Configuration
-from optimizers import chain, keywords
+from optimizers import chain, keywords, own_side
 from optimizers.chain import Passage, Step
 from optimizers.context import Context
 from optimizers.outcome import Done
@@ -20,8 +19,6 @@ from taskqueue.preparing import PreparingJob
 _MOST_KEPT: Final = 20_000
 #: Characters of a stored description up to which that holds; what is longer is remembered for its batch.
 _SHORT: Final = 16_384
-#: `MY.X` in an expression: a particular may change what is asked after all.
-_OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 
 #: Of a job that nobody has looked at: no step held it, it was never taken back, its sandbox is there.
 _NEW: Final = (None, 0, False)
@@ -118,7 +115,8 @@ def _read(body: str) -> str:
         asked = json.dumps(keywords.without_particulars(json.loads(body)))
     except (ValueError, AttributeError):
         return body
-    return body if _OWN.search(asked) else asked
+    # With `MY.X` in an expression a particular may change what is asked after all.
+    return body if own_side.may_be_asked(asked) else asked
 
 
 #: Few of those that may be long: the jobs of a batch often share one.

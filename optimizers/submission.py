@@ -15,7 +15,7 @@ from optimizers import at_once
 from optimizers.batch import BatchResult
 from optimizers.checking import Checked, Source, as_text, check
 from optimizers.context import context_of
-from optimizers.members import Member
+from optimizers.member import Member
 from optimizers.moulds import Mould
 from optimizers.submitter import Submitter
 from requirements.errors import InvalidJob
