@@ -4,7 +4,7 @@ A mapping is written only while the VO's queue classes are of the version that i
 `queue_classes` and `pool_refresh`. Only differences are written, and a transaction shows them all at once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,15 +14,12 @@ from sqlalchemy.sql.dml import Insert
 from cs_config.configuration import QueueAddress
 from cs_config.queue_class_index import EligibleSets
 from requirements.bits import mask_of
-from taskqueue import changes, pools, queue_classes
+from taskqueue import batches, changes, pools, queue_classes
 from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import pool_queue_classes as mapped_before
 from taskqueue.tables import submit_pools
 from taskqueue.upserts import Twins, Upsert
 from taskqueue.views import pool_queues
-
-#: Keys in one statement; SQLite takes no more than 32,766 values.
-BATCH = 1000
 
 _VO: BindParameter[str] = bindparam("the_vo")
 _POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
@@ -153,7 +150,7 @@ def stored(conn: Connection, vo: str, pool_ids: Collection[str] | None = None) -
     if pool_ids is None:
         return _sets(conn.execute(OF_VO, {"the_vo": vo}))
     found: dict[str, EligibleSets] = {}
-    for ids in _batches(pool_ids):
+    for ids in batches.of(pool_ids):
         found |= _sets(conn.execute(MAPPED, {"pool_ids": ids}))
     return found
 
@@ -203,7 +200,7 @@ def lock(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
     """Those of the pools that exist, locked in order, before the VO's version: as arriving jobs do it."""
     return [
         pool_id
-        for ids in _batches(pool_ids)
+        for ids in batches.of(pool_ids)
         for pool_id in conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": ids}).scalars()
     ]
 
@@ -225,7 +222,7 @@ def _store(
     conn: Connection, vo: str, wanted: Mapping[str, EligibleSets], stamp: Mapping[str, object]
 ) -> dict[str, Change]:
     changed: dict[str, Change] = {}
-    for pool_ids in _batches(wanted):
+    for pool_ids in batches.of(wanted):
         changed |= _write(conn, vo, {pool_id: wanted[pool_id] for pool_id in pool_ids})
         conn.execute(REFRESHED, {"pool_ids": pool_ids, **stamp})
     return changed
@@ -259,9 +256,3 @@ def _change(before: EligibleSets | None, new: EligibleSets) -> Change:
         turned=((old.undecided ^ new.undecided) & both).bit_count(),
         shows=before is None or bool(old.eligible) is not bool(new.eligible),
     )
-
-
-def _batches(keys: Collection[str]) -> Iterator[Sequence[str]]:
-    ordered = sorted(keys)
-    for start in range(0, len(ordered), BATCH):
-        yield ordered[start : start + BATCH]

@@ -12,15 +12,13 @@ from datetime import datetime
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select, tuple_
 from sqlalchemy.sql.dml import Insert
 
-from taskqueue import changes
+from taskqueue import batches, changes
 from taskqueue.errors import PoolNotFound
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import jobs, pool_mappings, pool_queue_classes, submit_pools
 from taskqueue.tables import queue_class_versions as versions
 from taskqueue.upserts import Twins, Upsert
 
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-_BATCH = 1000
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 
 
@@ -164,11 +162,10 @@ def count(conn: Connection, *, vos: Collection[str] | None = None) -> int:
 
 def originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
     """The requirements of pools as first written, JSON, by id."""
-    ordered = sorted(pool_ids)
     return {
         row.pool_id: row.original
-        for start in range(0, len(ordered), _BATCH)
-        for row in conn.execute(ORIGINALS, {"pool_ids": ordered[start : start + _BATCH]})
+        for ids in batches.of(pool_ids)
+        for row in conn.execute(ORIGINALS, {"pool_ids": ids})
     }
 
 
