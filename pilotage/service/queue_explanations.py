@@ -3,6 +3,7 @@
 from cs_config import admissions
 from cs_config.address import QueueAddress
 from matcher import closures, holding, job_ads, shop_window
+from pilotage.service import waiting_work
 from pilotage.service.callers import Caller
 from pilotage.service.models.explain import ExcludedAnswer, OfferAnswer, QueueExplanation, WorkAnswer
 from pilotage.service.parts import Parts
@@ -14,7 +15,7 @@ def of_queue(parts: Parts, caller: Caller, address: QueueAddress) -> QueueExplan
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         vos = _vos(caller, address.site)
-        waiting = waiting_classes.read(conn, vos)
+        waiting = waiting_work.classes(parts, conn, vos)
         now = list(closures.at_queue(conn, config, address, parts.clock(), vos=vos))
         now += holding.pilots_at(conn, address, {each.asked.vo for each in waiting}, parts.clock())
         asked = any(admissions.of(config, address, each.asked.vo) for each in waiting)
