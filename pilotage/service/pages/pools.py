@@ -93,13 +93,13 @@ def vos_of(parts: Parts, caller: Caller) -> list[str]:
 
 def _rows(conn: Connection, found: Collection[Pool]) -> list[Row]:
     ids = [pool.pool_id for pool in found]
-    queues = pool_usage.numbers_of_queues(conn, ids)
+    queues = pool_usage.queues(conn, ids)
     jobs = pool_usage.jobs_by_status(conn, ids)
     return [
         Row(
             pool=pool,
             asks=readable.lines(pool.original),
-            queues=queues.get(pool.pool_id, 0),
+            queues=len(queues.get(pool.pool_id, ())),
             jobs=jobs.get(pool.pool_id, {}),
         )
         for pool in found
