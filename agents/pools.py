@@ -6,23 +6,19 @@ is computed anew at intervals, and pools that nothing has used for a while go.
 Source: RFC #7.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Engine
 
-from agents import pool_jobs, turn
+from agents import pool_jobs, pool_mappings, turn
 from agents.turn import Turn
-from cs_config import collector
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from cs_config.queue_class_index import Question, QueueClassIndex
-from cs_config.queue_classes import queue_classes as configured_classes
 from optimizers import eligibility
-from optimizers.eligibility import Eligibility
-from requirements import canonical
-from taskqueue import database, mapping, pool_refresh, pools, queue_classes
+from taskqueue import database, pool_refresh, pools
 
 NAME: Final = "pools"
 
@@ -31,8 +27,8 @@ NAME: Final = "pools"
 class PoolResult:
     """What a cycle did."""
 
-    vos: tuple[str, ...] = ()  #: whose pools were computed anew
-    resolved: int = 0  #: pools computed anew
+    vos: tuple[str, ...] = ()  #: whose pools were looked after
+    resolved: int = 0  #: pools computed anew: those that the change may concern
     changed: int = 0  #: those of them with another mapping now
     jobs_told: int = 0  #: waiting jobs whose minor status was changed
     removed: int = 0  #: pools that nothing used any more
@@ -59,13 +55,16 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
     config = config.at(now)
     vos = _behind(engine, config, now)
     untold = pool_jobs.untold(mine)
-    changes = [_refresh(mine, config, vo) for vo in vos]
+    changes = [
+        pool_mappings.refresh(mine, eligibility.of_configuration(config), vo, whole=whole)
+        for vo, whole in vos.items()
+    ]
     seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
     told = pool_jobs.tell(mine, untold.union(seen))
     removed = _remove_unused(mine, config) if _is_new_minute(mine.last, now) else 0
     mine.finish()
     return PoolResult(
-        vos=vos,
+        vos=tuple(vos),
         resolved=sum(map(len, changes)),
         changed=sum(1 for change in changes for each in change.values() if each),
         jobs_told=told,
@@ -73,63 +72,27 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
     )
 
 
-def _behind(engine: Engine, config: Configuration, now: datetime) -> tuple[str, ...]:
-    """VOs whose queue classes or pools are not those of the configuration, or were computed long ago."""
+def _behind(engine: Engine, config: Configuration, now: datetime) -> Mapping[str, bool]:
+    """VOs with work to do, and whether it is with all their pools; else with those that are not mapped yet.
+
+    With all: queue classes or mappings are not those of the configuration, or were computed long ago.
+    """
     with database.reading(engine) as conn:
-        versions = pool_refresh.versions(conn)
-        shortest = min(_interval(config, vo) for vo in (None, *versions))
-        pools_behind = pool_refresh.vos_behind(
-            conn, config_version=config.version, expiries=config.expiries, refreshed_before=now - shortest
-        )
+        standings = pool_refresh.standings(conn)
+        unmapped = pool_refresh.vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
-    of_older = {vo for vo, version in versions.items() if version < ours}
-    of_newer = {vo for vo, version in versions.items() if version > ours}
-    return tuple(sorted((pools_behind | of_older) - of_newer))
+    whole = {
+        vo
+        for vo, standing in standings.items()
+        if not standing.is_of(ours, refreshed_after=now - _interval(config, vo))
+    }
+    of_newer = {vo for vo, standing in standings.items() if standing.version > ours}
+    new = unmapped - standings.keys()
+    return {vo: vo in whole | new for vo in sorted((whole | unmapped) - of_newer)}
 
 
-def _interval(config: Configuration, vo: str | None) -> timedelta:
+def _interval(config: Configuration, vo: str) -> timedelta:
     return timedelta(seconds=operations(config, vo).pools.refresh_interval)
-
-
-def _refresh(mine: Turn, config: Configuration, vo: str) -> dict[str, mapping.Change]:
-    """Compute a VO's pools anew and store what is different, all in one transaction.
-
-    The pools are locked before the VO's version, as arriving jobs do it. A pool that arrives meanwhile
-    finds the old version or the new one; with the old one the next cycle takes it.
-    """
-    known = eligibility.of_configuration(config)
-    classes = configured_classes(config, vo)
-    with collector.paused():
-        outdated, index = _outdated(mine, known, vo)
-        wanted = {pool_id: index.ask(question) for pool_id, question in outdated.items()}
-    of: dict[str, Any] = {"config_version": config.version, "expiries": config.expiries, "now": mine.now}
-    with mine.writing() as conn:
-        pool_refresh.lock(conn, wanted)
-        queue_classes.sync(conn, vo=vo, classes=classes, before=known.known_before(vo), **of)
-        changed = mapping.refresh_all(conn, vo=vo, slots=index.slots, wanted=wanted, **of)
-        queue_classes.prune(conn, vo)
-    return dict(changed or {})
-
-
-def _outdated(mine: Turn, known: Eligibility, vo: str) -> tuple[dict[str, Question], QueueClassIndex]:
-    """What the pools of a VO ask that have to be computed anew, and the index to ask it of.
-
-    The slots of new classes are foreseen; the refresh is off where it turns out that they are others.
-    """
-    config = known.config
-    with database.reading(mine.engine) as conn:
-        index = known.index(vo, queue_classes.slots(conn, vo))
-        ids = pools.outdated(
-            conn,
-            vo=vo,
-            config_version=config.version,
-            expiries=config.expiries,
-            refreshed_before=mine.now - _interval(config, vo),
-        )
-        new = pools.originals(conn, [pool_id for pool_id in ids if index.known(pool_id) is None])
-    for pool_id, text in new.items():
-        index.question_of(pool_id, canonical.from_json(text))
-    return {pool_id: found for pool_id in ids if (found := index.known(pool_id)) is not None}, index
 
 
 def _remove_unused(mine: Turn, config: Configuration) -> int:

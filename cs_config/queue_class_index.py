@@ -80,7 +80,11 @@ class QueueClassIndex:
         self._columns: dict[tuple[str, ...], list[tuple[QueueClass, int]]] = {}
         self._answers: dict[Hashable, tuple[Part, int]] = {}
         self._questions: dict[str, Question] = {}
-        if before is not None and before.declarations == declarations and before.present == self.present:
+        #: Whether questions of the other index are the same in this one.
+        self.follows = (
+            before is not None and before.declarations == declarations and before.present == self.present
+        )
+        if before is not None and self.follows:
             self._take_over(before)
 
     @cached_property

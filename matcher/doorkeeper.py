@@ -15,9 +15,9 @@ from cs_config.admission import Admission
 from cs_config.configuration import Configuration
 from matcher import job_ads, kinds_waiting, places
 from matcher.job_ads import Job
-from matcher.kinds_waiting import BATCH, asks_owner_only, kind, looks_alike
+from matcher.kinds_waiting import asks_owner_only, kind, looks_alike
 from requirements.values import Value
-from taskqueue import kinds
+from taskqueue import batches, kinds
 from taskqueue.claims import Place
 from taskqueue.kinds import Kind
 from taskqueue.task_queues import TaskQueue
@@ -54,8 +54,8 @@ class Doorkeeper:
         """The task queues that have a job which may be admitted."""
         undecided = [each.task_queue_id for each in task_queues if self.asks_job(each)]
         closed: set[int] = set()
-        for start in range(0, len(undecided), BATCH):
-            closed |= self._closed(conn, undecided[start : start + BATCH])
+        for some in batches.of(undecided):
+            closed |= self._closed(conn, some)
         return [each for each in task_queues if each.task_queue_id not in closed and self._owner_may(each)]
 
     def _owner_may(self, task_queue: TaskQueue) -> bool:

@@ -8,11 +8,9 @@ from sqlalchemy import Connection, Engine, Row
 
 from matcher import job_ads
 from requirements.values import Value
-from taskqueue import kinds
+from taskqueue import batches, kinds
 from taskqueue.kinds import Kind
 
-#: Values in one statement; SQLite takes no more than 32,766.
-BATCH: Final = 1000
 #: Kinds that are looked at before a claim; beyond that it is left to the claim to look.
 MOST: Final = 5000
 #: Refused kinds that a claim is told to leave out.
@@ -31,10 +29,9 @@ def kind(row: Row[Any]) -> Kind:
 
 def ads(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[tuple[Row[Any], Mapping[str, Value]]]:
     """The kinds with what all jobs of each say; without those whose description is gone meanwhile."""
-    ids = sorted({row.description_id for row in rows})
     bodies: dict[int, str] = {}
-    for start in range(0, len(ids), BATCH):
-        bodies |= kinds.bodies(conn, ids[start : start + BATCH])
+    for ids in batches.of({row.description_id for row in rows}):
+        bodies |= kinds.bodies(conn, ids)
     for row in rows:
         if (body := bodies.get(row.description_id)) is not None:
             yield row, job_ads.of_kind(row, job_ads.described(body, None))

@@ -9,7 +9,6 @@ from random import Random
 
 from sqlalchemy import Connection, Engine
 
-from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.errors import QueueNotFound
 from matcher import claiming, places
@@ -159,7 +158,7 @@ class Matcher:
         Raises:
             QueueNotFound: None of them exists.
         """
-        known, unknown = _known(queues, self._config())
+        known, unknown = places.known_queues(queues, self._config())
         with database.reading(self._engine) as conn:
             found = served_pools.ids_for_queues(conn, sorted(vos), sorted(set(known.values())))
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
@@ -173,7 +172,7 @@ class Matcher:
             QueueNotFound: None of them exists.
         """
         config = self._config()
-        known, unknown = _known(queues, config)
+        known, unknown = places.known_queues(queues, config)
         with database.reading(self._engine) as conn:
             mapped = served_pools.for_queues(conn, sorted(vos), sorted(set(known.values())))
             with self._memory.lock:
@@ -228,26 +227,6 @@ class Matcher:
             random=self._random,
             banned=memory.news.banned,
         )
-
-
-def _known(
-    queues: Sequence[str], config: Configuration
-) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:
-    """The queues that exist, by how they were written, and what is to be said of the others.
-
-    Raises:
-        QueueNotFound: None of them exists.
-    """
-    known: dict[str, QueueAddress] = {}
-    unknown: list[QueueNotFound] = []
-    for text in dict.fromkeys(queues):
-        try:
-            known[text] = places.known_queue(text, config)
-        except QueueNotFound as error:
-            unknown.append(error)
-    if unknown and not known:
-        raise unknown[0]
-    return known, unknown
 
 
 def answer(request: MatchRequest, look: Look) -> MatchAnswer:

@@ -208,3 +208,23 @@ def known_queue(text: str, config: Configuration) -> QueueAddress:
     except InvalidRequest as error:
         raise QueueNotFound(text, config.suggest(text)) from error
     return config.require(address)
+
+
+def known_queues(
+    queues: Sequence[str], config: Configuration
+) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:
+    """The queues that exist, by how they were written, and what is to be said of the others.
+
+    Raises:
+        QueueNotFound: None of them exists.
+    """
+    known: dict[str, QueueAddress] = {}
+    unknown: list[QueueNotFound] = []
+    for text in dict.fromkeys(queues):
+        try:
+            known[text] = known_queue(text, config)
+        except QueueNotFound as error:
+            unknown.append(error)
+    if unknown and not known:
+        raise unknown[0]
+    return known, unknown

@@ -14,6 +14,7 @@ from matcher.parts import Application, Demand, Part
 from matcher.survey import Survey
 from matcher.wishes import Wish, wish
 from requirements import canonical
+from requirements.bits import bits
 from requirements.values import Value, lookup, shown
 from taskqueue.classes import RequirementClass
 from taskqueue.waiting_classes import WaitingClass
@@ -70,11 +71,12 @@ class ShopWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Miss:
-    """One reason why the queue does not serve a class."""
+    """One reason why queues do not serve a class."""
 
     requirement: str
     wanted: str
     failure: Failure | None  #: None: the queue is not open to the VO
+    queues: int  #: that do not
 
 
 _Seen = tuple[WaitingClass, tuple[_Miss, ...]]
@@ -95,22 +97,48 @@ def window(
         jobs: Where the queue asks things of jobs, the first job of each class by its id, which stands for
             the others.
     """
-    by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
-    for each in waiting:
-        by_vo[each.asked.vo].append(each)
     seen: list[_Seen] = []
-    surveys = {vo: survey.of_queues(config, vo, [address]) for vo in sorted(by_vo)}
-    offers: list[tuple[Wish, WaitingClass]] = []
-    for vo, here in surveys.items():
-        judged = [(each, _misses(here, vo, each, jobs.get(each.first_job))) for each in by_vo[vo]]
+    surveys: dict[str, Survey] = {}
+    wishes: list[tuple[int, Wish, WaitingClass]] = []
+    for vo, here, judged in _judged(config, [address], waiting, jobs):
+        surveys[vo] = here
         seen += judged
-        offers += _wishes(here, vo, judged)
+        wishes += _wishes(here, vo, judged)
     return ShopWindow(
         served=_sums(each for each, misses in seen if not misses),
         waiting=_sums(each for each, _ in seen),
         excluded=tuple(_excluded(seen, surveys)),
-        offers=tuple(_offers(offers)),
+        offers=tuple(_offers((wished, each) for _, wished, each in wishes)),
     )
+
+
+def offers(
+    config: Configuration,
+    addresses: Iterable[QueueAddress],
+    waiting: Iterable[WaitingClass],
+    jobs: Mapping[int, Mapping[str, Value]] = MappingProxyType({}),
+) -> dict[QueueAddress, list[BetterOffer]]:
+    """What each of some queues could offer; all that waits is looked at once, for all of them."""
+    wishes: defaultdict[QueueAddress, list[tuple[Wish, WaitingClass]]] = defaultdict(list)
+    for vo, here, judged in _judged(config, list(addresses), waiting, jobs):
+        for queue, wished, each in _wishes(here, vo, judged):
+            wishes[here.queues[queue].address].append((wished, each))
+    return {address: _offers(those) for address, those in wishes.items()}
+
+
+def _judged(
+    config: Configuration,
+    addresses: Sequence[QueueAddress],
+    waiting: Iterable[WaitingClass],
+    jobs: Mapping[int, Mapping[str, Value]],
+) -> Iterator[tuple[str, Survey, list[_Seen]]]:
+    """The queues in front of each VO, with why they do not serve which of its classes."""
+    by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
+    for each in waiting:
+        by_vo[each.asked.vo].append(each)
+    for vo, classes in sorted(by_vo.items()):
+        here = survey.of_queues(config, vo, addresses)
+        yield vo, here, [(each, _misses(here, vo, each, jobs.get(each.first_job))) for each in classes]
 
 
 def _misses(
@@ -122,15 +150,21 @@ def _misses(
 
 
 def _closed(here: Survey, vo: str) -> Iterator[_Miss]:
-    if not here.admitted:
-        yield _Miss(requirement="VO", wanted=vo, failure=None)
-    if not here.enabled:
-        yield _Miss(requirement="Enabled", wanted="true", failure=None)
+    if shut := here.everything & ~here.admitted:
+        yield _Miss(requirement="VO", wanted=vo, failure=None, queues=shut)
+    if off := here.everything & ~here.enabled:
+        yield _Miss(requirement="Enabled", wanted="true", failure=None, queues=off)
 
 
 def _failing(here: Survey, asked: Sequence[Part]) -> Iterator[_Miss]:
     for failure in here.failures_among(asked):
-        yield _Miss(requirement=failure.requirement, wanted=failure.wanted, failure=failure)
+        if failure.queues:
+            yield _Miss(
+                requirement=failure.requirement,
+                wanted=failure.wanted,
+                failure=failure,
+                queues=failure.queues,
+            )
 
 
 @lru_cache(maxsize=20_000)
@@ -180,18 +214,22 @@ def _group(members: Sequence[tuple[WaitingClass, _Miss, bool]], surveys: Mapping
     )
 
 
-def _wishes(here: Survey, vo: str, judged: Iterable[_Seen]) -> Iterator[tuple[Wish, WaitingClass]]:
-    """What each class that fails one thing only would wish of the queue."""
+def _wishes(here: Survey, vo: str, judged: Iterable[_Seen]) -> Iterator[tuple[int, Wish, WaitingClass]]:
+    """What each class would wish of a queue, by its number, that keeps it away by one thing only."""
     for each, misses in judged:
-        if len(misses) == 1:
-            found = _wish(here, vo, misses[0])
-            if found is not None:
-                yield found, each
+        once = twice = 0
+        for miss in misses:
+            once, twice = once | miss.queues, twice | once & miss.queues
+        for miss in misses:
+            for queue in bits(miss.queues & ~twice):
+                found = _wish(here, vo, miss, queue)
+                if found is not None:
+                    yield queue, found, each
 
 
-def _wish(here: Survey, vo: str, miss: _Miss) -> Wish | None:
+def _wish(here: Survey, vo: str, miss: _Miss, queue: int) -> Wish | None:
     if miss.failure is not None:
-        return wish(miss.failure.part, miss.wanted, here)
+        return wish(miss.failure.part, miss.wanted, here, queue)
     return Wish(
         text=f"admit the VO {vo}" if miss.requirement == "VO" else "switch the queue on (Enabled: true)"
     )

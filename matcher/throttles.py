@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cs_config.throttle import LIMITS, Policy, Throttle
+from matcher import site_expressions
 from requirements import two_sided
 from requirements.errors import InvalidInput
 from requirements.two_sided import TwoSided
@@ -139,16 +140,14 @@ class Throttled:
         """Whether the expression is true of this job; policies without one admit any."""
         if self.throttle.policy is not Policy.EXPRESSION:
             return True
-        own = self.attributes()
-        return all(_is_true(each, own, job) for each in self._expressions())
+        return site_expressions.are_true(self._expressions(), self.attributes(), job)
 
     def refuses(self, job: Mapping[str, Value]) -> str | None:
         """The conditions that are not true of this job, with what both sides say; None: it may come."""
         if self.admits(job):
             return None
-        own = self.attributes()
-        failing = (part for each in self._expressions() for part in _failing(each, own, job))
-        return "; ".join(_told(part, own, job) for part in failing) or f"{REQUIREMENTS} is not true"
+        refusing = site_expressions.refusing(self._expressions(), self.attributes(), job)
+        return "; ".join(refusing) or f"{REQUIREMENTS} is not true"
 
     def attributes(self) -> Mapping[str, Value]:
         """What an expression of the site sees under bare names."""
@@ -180,17 +179,17 @@ class Throttled:
             return Room(jobs=0, why=f"limit not set: {REQUIREMENTS}")
         own = self.attributes()
         asks_job = self.asks_job
-        if not asks_job and all(_is_true(each, own, {}) for each in expressions):
+        if not asks_job and site_expressions.are_true(expressions, own, {}):
             return Room(jobs=1)  # what it says after that one is asked again
-        if closed := [_told(part, own, {}) for each in expressions for part in _closing(each, own)]:
-            return Room(jobs=0, why="; ".join(closed))
+        if closed := "; ".join(site_expressions.closing(expressions, own)):
+            return Room(jobs=0, why=closed)
         return OPEN if asks_job else Room(jobs=0, why=f"{REQUIREMENTS} is not true")
 
     def _expressions(self) -> list[TwoSided]:
         if self.throttle.policy is not Policy.EXPRESSION:
             return []
         texts = (self.throttle.requirements, lookup(self.advertised, REQUIREMENTS))
-        return [_expression(text) for text in texts if text is not None]
+        return [site_expressions.read(text) for text in texts if text is not None]
 
     def _advertised_start(self) -> float | None:
         said = lookup(self.advertised, CUR_MATCHES)
@@ -223,48 +222,6 @@ def check_start(advertised: Mapping[str, Value]) -> None:
         value = two_sided.read(said, CUR_MATCHES).value(advertised)
         if type(value) in (int, float):
             as_value(value, CUR_MATCHES)
-
-
-def _is_true(expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> bool:
-    """Whether it is true; what it cannot be asked with closes this throttle and nothing else."""
-    try:
-        return expression.is_true(own, job)
-    except InvalidInput:
-        return False
-
-
-def _expression(text: Value) -> TwoSided:
-    """What was advertised is checked before it is stored; anything else is not true."""
-    try:
-        return two_sided.read(str(text).lower() if isinstance(text, bool) else str(text))
-    except InvalidInput:
-        return two_sided.read("false")
-
-
-def _failing(
-    expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]
-) -> tuple[TwoSided, ...]:
-    """The conditions that are not true; none that could be told where a value is nothing to compare with."""
-    try:
-        return expression.failing(own, job)
-    except InvalidInput:
-        return ()
-
-
-def _closing(expression: TwoSided, own: Mapping[str, Value]) -> Iterator[TwoSided]:
-    """Conditions about the site alone that are not true, so that no job can make the whole true."""
-    for part in expression.parts or (expression,):
-        # A number may count as true beside another condition.
-        if not part.asks_other and _failing(part, own, {}) and type(part.value(own)) not in (int, float):
-            yield part
-
-
-def _told(part: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> str:
-    return (
-        f"{part.text} is not true: {part.has(own, job)}"
-        if part.compiled.names
-        else f"{part.text} is not true"
-    )
 
 
 def _number(value: Value | None) -> float | None:

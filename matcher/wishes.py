@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from matcher import rules
 from matcher.parts import Application, Part, Requirement
+from matcher.queue_views import QueueView
 from matcher.survey import Survey
 from requirements import evaluator
 from requirements.record import Record
@@ -18,16 +19,17 @@ class Wish:
     number: float | None = None
 
 
-def wish(part: Part, wanted: str, here: Survey) -> Wish | None:
+def wish(part: Part, wanted: str, here: Survey, queue: int) -> Wish | None:
     """What the queue would have to be; None: it is no matter of the queue.
 
     Args:
         part: What it fails.
         wanted: What is asked, for a person.
-        here: The queue alone.
+        here: Queues.
+        queue: Which of them fails it.
     """
     if isinstance(part, Requirement):
-        return _of_requirements(part, wanted, here)
+        return _of_requirements(part, wanted, here, here.queues[queue])
     if isinstance(part, Application):
         return Wish(text=_literal(f"do without `{wanted}`"))
     asked = part.isolated
@@ -48,17 +50,15 @@ def wish(part: Part, wanted: str, here: Survey) -> Wish | None:
     return None if text is None else Wish(text=_literal(text))
 
 
-def _of_requirements(part: Requirement, wanted: str, here: Survey) -> Wish:
+def _of_requirements(part: Requirement, wanted: str, here: Survey, queue: QueueView) -> Wish:
     if not isinstance(part.asked, Record):
         return Wish(text=_literal(f"be such that `{wanted}`"))
     [(_, value)] = part.asked.values
     [parameter] = evaluator.parameters(part.asked, here.declarations)
-    if parameter in here.queues[0].nodes:
+    if parameter in queue.nodes:
         return Wish(text=_literal(f"have nodes with {parameter} {shown(value)}"))
     number = None if isinstance(value, tuple) else _number(value)
-    has = next(
-        (each for other, each in here.queues[0].values.items() if fold(other) == fold(parameter)), None
-    )
+    has = next((each for other, each in queue.values.items() if fold(other) == fold(parameter)), None)
     if number is not None and not isinstance(has, tuple):
         return Wish(text=_literal(f"offer {parameter} ") + "{number}", number=number)
     return Wish(text=_literal(f"offer {parameter} {shown(value)}"))

@@ -1,7 +1,7 @@
 """Jobs arrive in their SubmitPools and task queues, in the transaction that makes them Waiting."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from taskqueue.queue_places import Place
 Arriving = tuple[PreparingJob, Candidate]
 
 
-def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context) -> frozenset[str]:
+def touch_pools(conn: Connection, candidates: Iterable[Candidate], context: Context) -> frozenset[str]:
     """Make sure that the pools of the jobs exist and stay: their rows are locked from here on.
 
     A new pool is resolved, unless its VO's queue classes are of another version of the configuration:
@@ -30,9 +30,7 @@ def touch_pools(conn: Connection, arriving: Sequence[Arriving], context: Context
         The pools that have an eligible queue. What is stored counts: another process may know a newer
         configuration.
     """
-    used = {
-        candidate.pool.pool_id: (candidate.pool, candidate.vo) for _, candidate in arriving if candidate.pool
-    }
+    used = {each.pool.pool_id: (each.pool, each.vo) for each in candidates if each.pool}
     new = pools.touch_all(conn, (_new_pool(pool, vo) for pool, vo in used.values()), now=context.now)
     digests: defaultdict[str, dict[str, Mapping[str, bool]]] = defaultdict(dict)
     for pool_id in new:

@@ -6,7 +6,7 @@ read: two workers with the same jobs, or one that is killed and does it all agai
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -14,9 +14,9 @@ from typing import Final
 from sqlalchemy import Connection, Engine
 
 from cs_config.configuration import Configuration
-from optimizers import arrival, catalogue, chain, eligibility, passages, plugins
+from optimizers import arrival, chain, passages, plugins
 from optimizers.chain import Passage, Step
-from optimizers.context import Context
+from optimizers.context import Context, context_of
 from optimizers.outcome import Done, Failed, Hold
 from optimizers.passages import Passages
 from optimizers.verdict import verdict_of
@@ -79,7 +79,7 @@ def optimize(
         observe: Is told the result.
     """
     result = BatchResult()
-    context = _context(config, now)
+    context = context_of(config, now)
     known = passages.of(context.config, plugins.installed() if steps is None else steps)
     for start in range(0, len(job_ids), MOST_AT_ONCE):
         result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], known)
@@ -96,17 +96,7 @@ def fail(
         found = preparing.read(conn, job_ids, now=now)
     failed = Failed(reason=reason)
     passages = [(job, Passage(outcome=failed, step=job.step or chain.FIRST, passed=())) for job in found]
-    return _write(engine, _context(config, now), passages)
-
-
-def _context(config: Configuration, now: datetime) -> Context:
-    config = config.at(now)
-    return Context(
-        config=config,
-        now=now,
-        eligibility=eligibility.of_configuration(config),
-        catalogues=catalogue.installed(),
-    )
+    return _write(engine, context_of(config, now), passages)
 
 
 def _optimize_some(engine: Engine, context: Context, job_ids: Sequence[int], known: Passages) -> BatchResult:
@@ -145,7 +135,7 @@ def _write_once(engine: Engine, context: Context, passages: _Passages) -> BatchR
 def _write_all(conn: Connection, context: Context, passages: _Passages) -> BatchResult:
     ours = {job.job_id for job in preparing.lock(conn, (job for job, _ in passages), now=context.now)}
     mine = [(job, passage) for job, passage in passages if job.job_id in ours]
-    matchable = arrival.touch_pools(conn, _candidates(mine), context)
+    matchable = arrival.touch_pools(conn, (candidate for _, candidate in _candidates(mine)), context)
     places = arrival.hold_places(conn, _candidates(mine), now=context.now)
     settled = list(_settled(mine, context, matchable))
     preparing.settle(conn, settled, task_queues=places, now=context.now)
@@ -163,26 +153,30 @@ def _settled(passages: _Passages, context: Context, matchable: frozenset[str]) -
 
 
 def _candidates(passages: _Passages) -> list[arrival.Arriving]:
-    return [
-        (job, passage.outcome.candidate) for job, passage in passages if isinstance(passage.outcome, Done)
-    ]
+    return [(job, candidate) for job, passage in passages if (candidate := passage.candidate)]
 
 
 def _counted(passages: _Passages, mine: _Passages) -> BatchResult:
     written = {job.job_id for job, _ in mine}
-    outcomes: Counter[tuple[str, str]] = Counter()
     jobs = Counter(id(passage) for _, passage in mine)
-    for passage in {id(passage): passage for _, passage in mine}.values():
-        outcomes[passage.step, type(passage.outcome).__name__] += jobs[id(passage)]
-        for step in passage.passed:
-            outcomes[step, "Done"] += jobs[id(passage)] if step != passage.step else 0
+    distinct = {id(passage): passage for _, passage in mine}
     return BatchResult(
         waiting=_ids(mine, Done),
         held=_ids(mine, Hold),
         failed=_ids(mine, Failed),
         left=tuple(job.job_id for job, _ in passages if job.job_id not in written),
-        outcomes=+outcomes,
+        outcomes=outcomes((passage, jobs[key]) for key, passage in distinct.items()),
     )
+
+
+def outcomes(counted: Iterable[tuple[Passage, int]]) -> Mapping[tuple[str, str], int]:
+    """How many jobs each step let through or did not, from how many had each passage."""
+    found: Counter[tuple[str, str]] = Counter()
+    for passage, jobs in counted:
+        found[passage.step, type(passage.outcome).__name__] += jobs
+        for step in passage.passed:
+            found[step, "Done"] += jobs if step != passage.step else 0
+    return +found
 
 
 def _ids(passages: _Passages, outcome: type) -> tuple[int, ...]:

@@ -30,6 +30,11 @@ class Passage:
     passed: tuple[str, ...]  #: the steps that let it through, in order
     alike: bool = False  #: nothing was looked at that jobs which ask the same could differ in
 
+    @property
+    def candidate(self) -> Candidate | None:
+        """The job as it came through; None: it did not."""
+        return self.outcome.candidate if isinstance(self.outcome, Done) else None
+
 
 def run(candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Passage:
     """Lead a job through `JobPath` and the steps that this one names, until one holds or fails it."""

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from cs_config.configuration import Configuration
 from cs_config.operations import Operations, operations
+from optimizers import catalogue, eligibility
 from optimizers.catalogue import CatalogueOpener, ReplicaCatalogue, open_catalogue
 from optimizers.eligibility import Eligibility
 
@@ -31,3 +32,14 @@ class Context:
         """
         setting = self.operations(vo).job_scheduling.input_data_catalogue
         return open_catalogue(setting, self.catalogues) if setting else None
+
+
+def context_of(config: Configuration, now: datetime) -> Context:
+    """What there is to ask at a time."""
+    config = config.at(now)
+    return Context(
+        config=config,
+        now=now,
+        eligibility=eligibility.of_configuration(config),
+        catalogues=catalogue.installed(),
+    )

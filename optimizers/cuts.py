@@ -12,8 +12,8 @@ from typing import Final
 from optimizers import keywords
 from requirements.values import fold
 
-#: What the texts of one submission often differ in. What they ask may change with `InputData`.
-_OPEN: Final = (*sorted(keywords.PARTICULAR - {"ExecutionEnvironment"}), "InputData")
+#: What the texts of one submission often differ in, as far as it is of plain form.
+_OPEN: Final = keywords.OPEN - {"ExecutionEnvironment"}
 _BY_SPELLING: Final = {
     fold(spelling): keyword.name
     for keyword in keywords.KEYWORDS

@@ -142,17 +142,22 @@ def body(description: JobDescription) -> dict[str, object]:
 
     `parse` reads it back to the same description.
     """
-    stated: dict[str, object] = {}
-    for keyword in keywords.KEYWORDS:
-        value = getattr(description, keyword.attribute)
-        default = _DEFAULTS[keyword.attribute]
-        if keyword.attribute in _ALWAYS or (keyword.attribute not in _NEVER and value != default):
-            stated[keyword.name] = as_json(keyword, value)
+    stated = body_of((keyword, getattr(description, keyword.attribute)) for keyword in keywords.KEYWORDS)
     if description.requirements is not None:
         stated["Requirements"] = _requirements_as_json(description.requirements)
     if description.rank is not None:
         stated["Rank"] = description.rank.stated
     return stated | {name: own_side.as_json(value) for name, value in description.extra.items()}
+
+
+def body_of(values: Iterable[tuple[Keyword, object]]) -> dict[str, object]:
+    """What `body` has for values of some of the keywords."""
+    return {
+        keyword.name: as_json(keyword, value)
+        for keyword, value in values
+        if keyword.attribute in _ALWAYS
+        or (keyword.attribute not in _NEVER and value != _DEFAULTS[keyword.attribute])
+    }
 
 
 def as_json(keyword: Keyword, value: object) -> object:

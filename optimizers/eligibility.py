@@ -18,6 +18,8 @@ from taskqueue.queue_classes import Known
 
 #: Answers that are kept; one is up to two kilobytes.
 _MOST_KEPT: Final = 10_000
+#: Queue classes that are another; beyond that it is as much work to go by them as by all.
+_MOST_DIFFERING: Final = 100
 
 
 class Eligibility:
@@ -28,6 +30,7 @@ class Eligibility:
         self._indexes: dict[str, QueueClassIndex] = {}
         self._earlier: dict[str, QueueClassIndex] = {} if before is None else before.indexes()
         self._known_before: Mapping[str, Known] = {} if before is None else before.known_all()
+        self._following: set[str] = set()  # VOs whose requirements ask the same of both versions
         self._answers: dict[str, EligibleClasses] = {}
         self._lock = Lock()
 
@@ -70,6 +73,26 @@ class Eligibility:
         """The queue classes of the VO in the version before, if this process had it."""
         return self._known_before.get(fold(vo))
 
+    def differing(self, vo: str, version: tuple[int, int]) -> QueueClassIndex | None:
+        """The queue classes that the VO had in a version and has no more, and those that it did not have.
+
+        None: that is not known, or they are many, or something else is different about what is asked.
+
+        Args:
+            vo: Whose index has been asked for.
+            version: With how many of its moments of expiry had passed.
+        """
+        before = self._known_before.get(fold(vo))
+        if before is None or fold(vo) not in self._following:
+            return None
+        if version != (before.config_version, before.expiries):
+            return None
+        index = self._indexes[fold(vo)]
+        old = {each.digest: each for each in before.classes}
+        new = {each.digest: each for each in index.classes.values()}
+        found = [{**old, **new}[digest] for digest in sorted(old.keys() ^ new.keys())]
+        return QueueClassIndex(found, index.declarations) if len(found) <= _MOST_DIFFERING else None
+
     def known_all(self) -> Mapping[str, Known]:
         """The queue classes in this version of the VOs that were asked for."""
         return {
@@ -83,7 +106,9 @@ class Eligibility:
 
     def _index(self, vo: str, slots: Mapping[str, int] | None = None) -> QueueClassIndex:
         if vo not in self._indexes:
-            self._indexes[vo] = self._made(vo, slots, self._earlier.pop(vo, None))
+            made = self._indexes[vo] = self._made(vo, slots, self._earlier.pop(vo, None))
+            if made.follows:
+                self._following.add(vo)
         return self._indexes[vo]
 
     def _made(

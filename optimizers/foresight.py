@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import Any
 
 from cs_config.configuration import Configuration
-from optimizers import catalogue, chain, eligibility, plugins
+from optimizers import chain, plugins
 from optimizers.candidate import Candidate
 from optimizers.checking import Source, check
-from optimizers.context import Context
+from optimizers.context import Context, context_of
 from optimizers.description import JobDescription
 from optimizers.job_scheduling import job_scheduling
 from optimizers.outcome import Done, Failed, Hold
@@ -36,20 +36,14 @@ def of_source(config: Configuration, submitter: Submitter, source: Source, *, no
         InvalidJob: The submission would refuse it.
     """
     submitted = check(config, submitter, [source], sandbox=_ARCHIVE)[0].submitted
-    return of_description(config, submitted.whose, submitted.members[0].description, now=now)
+    return of_description(config, submitted.whose, submitted.members[0].whole, now=now)
 
 
 def of_description(
     config: Configuration, whose: Ownership, description: JobDescription, *, now: datetime
 ) -> Foreseen:
     """What becomes of a job with this description."""
-    config = config.at(now)
-    context = Context(
-        config=config,
-        now=now,
-        eligibility=eligibility.of_configuration(config),
-        catalogues=catalogue.installed(),
-    )
+    context = context_of(config, now)
     candidate = Candidate(
         job_id=0, vo=whose.vo, owner=whose.owner, owner_group=whose.owner_group, description=description
     )

@@ -98,12 +98,15 @@ PARTICULAR = frozenset(
     }
 )
 PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
+#: What jobs of one submission may differ in though they are read once: `description.read_own` reads it alone.
+OPEN = PARTICULAR | {"InputData"}
 
 #: Read by `parametric` before a description is one job's.
 PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor")
 
 _BY_FOLD = {fold(spelling): keyword for keyword in KEYWORDS for spelling in (keyword.name, *keyword.also)}
 BY_NAME = {keyword.name: keyword for keyword in KEYWORDS}
+BY_ATTRIBUTE = {keyword.attribute: keyword for keyword in KEYWORDS}
 #: Every canonical spelling, what suggestions are made of.
 NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAMETRIC)
 

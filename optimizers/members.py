@@ -1,29 +1,18 @@
 """From one description as it was sent to the jobs that it makes, each checked."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from cs_config.options import Operations
 from optimizers import description as descriptions
 from optimizers import parametric, sandbox
-from optimizers.description import JobDescription
+from optimizers import template as templates
+from optimizers.member import Member
 from optimizers.submitter import Ownership, Submitter, ownership
 from requirements.errors import InvalidJob
 from requirements.problem import Problem
-from taskqueue import placeholders
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One job of a submission."""
-
-    description: JobDescription
-    own: Mapping[str, Any] = field(default_factory=dict)  #: values that it has instead, by attribute
-    parameters: placeholders.Parameters | None  #: for the placeholders of the shared body; None: it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +72,7 @@ def _members(
         yield Member(description=descriptions.parse(raw, options), parameters=None)
         return
     expanded = parametric.expand(raw, most=options.job_description.max_parametric_jobs)
-    same = None if "%" in json.dumps(template, default=str) else descriptions.parse(template, options)
-    for values in expanded:
-        yield Member(description=same or _one(template, values, options), parameters=values)
-
-
-def _one(template: Mapping[str, object], values: parametric.Member, options: Operations) -> JobDescription:
-    try:
-        return descriptions.parse(placeholders.fill(template, values), options)
-    except InvalidJob as invalid:
-        shown = ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
-        raise InvalidJob(
-            [
-                replace(problem, message=f"{problem.message} (in the job with {shown})")
-                for problem in invalid.problems
-            ]
-        ) from None
+    yield from templates.members(template, expanded, options)
 
 
 def _bundles(
@@ -111,10 +85,6 @@ def _bundles(
         shared = descriptions.body(descriptions.parse(template, options))
     except InvalidJob:
         shared = {}
-    if all(_says_the_same(shared, member) for member in members):
+    if templates.says_the_same(shared, members):
         return [(shared, members)]
-    return [(descriptions.body(member.description), [replace(member, parameters=None)]) for member in members]
-
-
-def _says_the_same(shared: Mapping[str, object], member: Member) -> bool:
-    return placeholders.fill(shared, member.parameters) == descriptions.body(member.description)
+    return [(descriptions.body(each.whole), [replace(each, parameters=None)]) for each in members]

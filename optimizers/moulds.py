@@ -4,7 +4,6 @@ What comes out of a mould is what reading the whole text gives: a mould that cou
 made, and a value that is wrong is left to the reading of the whole text, which tells what is wrong and where.
 """
 
-import re
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +13,14 @@ from typing import Final
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from cs_config.options import Operations
-from optimizers import cuts, jdl, keywords, members, parametric
+from optimizers import cuts, jdl, keywords, members, own_side, parametric
 from optimizers import description as descriptions
 from optimizers.cuts import Cut, Form, Value
 from optimizers.keywords import Keyword
-from optimizers.members import Member, Submitted
+from optimizers.member import Member
+from optimizers.members import Submitted
 from optimizers.submitter import Submitter
-from requirements.classads import Unevaluated
 from requirements.errors import InvalidInput, NotAllowed
-from requirements.values import fold
 from taskqueue import placeholders
 
 #: Moulds that are kept; one is some ten kilobytes.
@@ -31,9 +29,6 @@ _MOST_KEPT: Final = 2000
 _MOST_TRIED: Final = 64
 #: Stands for a number when a mould is made.
 _SOME_NUMBER: Final = 900_000_001
-#: `MY.X`: an expression may look at anything.
-_OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
-_EVALUATED: Final = frozenset({"requirements", "requirement", "rank"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +128,7 @@ def _make(cut: Cut, submitter: Submitter, config: Configuration, archive: str | 
     text = form.join([placeholders.as_written(values[name]) for name, _ in form.openings])
     try:
         [raw] = jdl.read(text)
-        if not _came_out(values, raw) or parametric.is_parametric(raw) or _looks_at_itself(raw):
+        if not _came_out(values, raw) or parametric.is_parametric(raw) or own_side.is_asked(raw):
             return None
         [submitted] = members.expand(raw, submitter, config, archive)
     except (InvalidInput, NotAllowed, ValueError):
@@ -159,13 +154,4 @@ def _came_out(values: Mapping[str, Value], raw: Mapping[str, object]) -> bool:
     found = {keyword.name: value for name, value in raw.items() if (keyword := keywords.find(name))}
     return all(
         type(found.get(name)) is type(value) and found[name] == value for name, value in values.items()
-    )
-
-
-def _looks_at_itself(raw: Mapping[str, object]) -> bool:
-    """Whether an expression may ask for what each job has for itself."""
-    return any(
-        _OWN.search(value.text if isinstance(value, Unevaluated) else str(value))
-        for name, value in raw.items()
-        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED
     )

@@ -1,6 +1,8 @@
 """What `MY.X` is in the expressions of a job: what its description says under the name X."""
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from optimizers import keywords
 from requirements import job_attributes
@@ -10,6 +12,8 @@ from requirements.own_attributes import OutOfScopeError, Own
 from requirements.source import Source
 from requirements.values import as_value, fold
 
+_OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
+_EVALUATED: Final = frozenset({"requirements", "requirement", "rank"})
 #: How an expression is written where only JSON values can stand.
 _EXPRESSION = "expression"
 #: Who a job belongs to is settled beside its description.
@@ -38,6 +42,20 @@ def of(values: Mapping[str, object], others: Mapping[str, object]) -> Own:
         return None if is_nothing else job_attributes.seen(keyword.name, value)
 
     return own
+
+
+def may_be_asked(text: str) -> bool:
+    """Whether an expression in a text may ask for what the description says: then it is read for each job."""
+    return _OWN.search(text) is not None
+
+
+def is_asked(raw: Mapping[str, object]) -> bool:
+    """The same of a description as read."""
+    return any(
+        may_be_asked(value.text if isinstance(value, Unevaluated) else str(value))
+        for name, value in raw.items()
+        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED
+    )
 
 
 def expression(value: object) -> object:

@@ -1,7 +1,6 @@
 """What the chain said about jobs, remembered for those that ask the same."""
 
 import json
-import re
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
@@ -9,7 +8,7 @@ from threading import Lock
 from typing import Final
 
 from cs_config.configuration import Configuration
-from optimizers import chain, keywords
+from optimizers import chain, keywords, own_side
 from optimizers.chain import Passage, Step
 from optimizers.context import Context
 from optimizers.outcome import Done
@@ -20,8 +19,9 @@ from taskqueue.preparing import PreparingJob
 _MOST_KEPT: Final = 20_000
 #: Characters of a stored description up to which that holds; what is longer is remembered for its batch.
 _SHORT: Final = 16_384
-#: `MY.X` in an expression: a particular may change what is asked after all.
-_OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
+
+#: Of a job that nobody has looked at: no step held it, it was never taken back, its sandbox is there.
+_NEW: Final = (None, 0, False)
 
 
 class Passages:
@@ -38,6 +38,18 @@ class Passages:
         """Each of the jobs with its passage, which those that ask the same share."""
         here: dict[Hashable, Passage] = {}
         return [(job, self._of(job, context, here)) for job in jobs]
+
+    def of_new(self, body: str, vo: str, context: Context, *, shared: bool) -> Passage | None:
+        """What the chain will say of new jobs with this description; None: it has to be asked.
+
+        Args:
+            body: JSON object, the description.
+            vo: Of the jobs.
+            context: What there is to ask now.
+            shared: Whether the description has placeholders, for which each job has values of its own.
+        """
+        kind = self._kind(body, vo, context, shared=shared)
+        return None if kind is None else self._known.get((*kind, *_NEW))
 
     def _of(self, job: PreparingJob, context: Context, here: dict[Hashable, Passage]) -> Passage:
         """The passage of one job; `here` are those of its batch."""
@@ -63,15 +75,21 @@ class Passages:
 
     def _key(self, job: PreparingJob, context: Context) -> Hashable | None:
         """What jobs that ask the same have in common; None: nobody asks the same."""
-        asked = _asked(job.body)
-        if job.parameters is not None and (
-            asked == job.body or "%" in asked or not _readable(job.parameters)
-        ):
+        shared = job.parameters is not None
+        kind = self._kind(job.body, job.vo, context, shared=shared)
+        if kind is None or (job.parameters is not None and not _readable(job.parameters)):
             return None
-        if job.vo not in self._bounded:
-            bounds = context.operations(job.vo).job_description.bounds
-            self._bounded[job.vo] = not keywords.PARTICULAR_FOLDED.isdisjoint(bounds)
-        return None if self._bounded[job.vo] else (asked, job.vo, job.step, job.reschedules, job.sandbox_gone)
+        return (*kind, job.step, job.reschedules, job.sandbox_gone)
+
+    def _kind(self, body: str, vo: str, context: Context, *, shared: bool) -> tuple[str, str] | None:
+        """The same of descriptions; None: it may be another for each job."""
+        asked = _asked(body)
+        if shared and (asked == body or "%" in asked):
+            return None
+        if vo not in self._bounded:
+            bounds = context.operations(vo).job_description.bounds
+            self._bounded[vo] = not keywords.PARTICULAR_FOLDED.isdisjoint(bounds)
+        return None if self._bounded[vo] else (asked, vo)
 
 
 _latest: list[Passages] = []
@@ -97,7 +115,8 @@ def _read(body: str) -> str:
         asked = json.dumps(keywords.without_particulars(json.loads(body)))
     except (ValueError, AttributeError):
         return body
-    return body if _OWN.search(asked) else asked
+    # With `MY.X` in an expression a particular may change what is asked after all.
+    return body if own_side.may_be_asked(asked) else asked
 
 
 #: Few of those that may be long: the jobs of a batch often share one.

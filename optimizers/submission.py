@@ -4,23 +4,41 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
+from optimizers import at_once
+from optimizers.batch import BatchResult
 from optimizers.checking import Checked, Source, as_text, check
-from optimizers.members import Member
+from optimizers.context import context_of
+from optimizers.member import Member
 from optimizers.moulds import Mould
 from optimizers.submitter import Submitter
 from requirements.errors import InvalidJob
 from requirements.problem import Problem
-from taskqueue import backlog, blobs, database, idempotency, jobs, placeholders
+from taskqueue import backlog, blobs, database, idempotency, new_jobs, placeholders
 from taskqueue.descriptions import NewDescription
-from taskqueue.jobs import NewJob, Placed
+from taskqueue.new_jobs import NewJob, Placed
 
-__all__ = ["Source", "Submitter", "accept", "check", "submit"]
+__all__ = ["Accepted", "Source", "Submitter", "accept", "check", "submit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Jobs that were stored."""
+
+    job_ids: list[int]  #: in the order of the sources
+    passed: BatchResult = field(default_factory=BatchResult)  #: what became of those that wait already
+
+    @property
+    def due(self) -> list[int]:
+        """Those that the optimizers have to look at: ring for them after the commit."""
+        waiting = set(self.passed.waiting)
+        return [job_id for job_id in self.job_ids if job_id not in waiting]
 
 
 def accept(
@@ -32,7 +50,7 @@ def accept(
     now: datetime,
     key: str | None = None,
     sandbox: str | None = None,
-) -> list[int]:
+) -> Accepted:
     """Do what `submit` does in a transaction of its own, which is short: checks come before it.
 
     Raises:
@@ -61,8 +79,8 @@ def submit(
     now: datetime,
     key: str | None = None,
     sandbox: str | None = None,
-) -> list[int]:
-    """Store the jobs of a submission; ring for them after the commit.
+) -> Accepted:
+    """Store the jobs of a submission.
 
     Args:
         conn: In a writing transaction.
@@ -73,16 +91,13 @@ def submit(
         key: Idempotency key: the same submission under it again gives the same ids.
         sandbox: Reference of the archive that is the input sandbox of all jobs that name no other.
 
-    Returns:
-        The ids in the order of the sources.
-
     Raises:
         InvalidJob: With the problems of every description; nothing is stored.
         QuotaExceeded: Too many jobs wait already.
         IdempotencyConflict: The key stands for another submission.
     """
 
-    def store() -> list[int]:
+    def store() -> Accepted:
         return _store(conn, config, check(config, submitter, sources, sandbox=sandbox), now)
 
     return _once(conn, submitter, key, sources, sandbox, store, now)
@@ -94,25 +109,30 @@ def _once(
     key: str | None,
     sources: Sequence[Source],
     sandbox: str | None,
-    store: Callable[[], list[int]],
+    store: Callable[[], Accepted],
     now: datetime,
-) -> list[int]:
+) -> Accepted:
     """The ids that were given for the key before, else those that `store` makes."""
     if key is None:
         return store()
     digest = _digest(sources, sandbox)
     known = idempotency.reserve(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
-    if known is None:
-        known = store()
-        idempotency.fulfil(conn, subject=submitter.subject, key=key, job_ids=known)
-    return known
+    if known is not None:
+        return Accepted(job_ids=known)
+    stored = store()
+    idempotency.fulfil(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)
+    return stored
 
 
-def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], now: datetime) -> list[int]:
+def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], now: datetime) -> Accepted:
     _check_sandboxes(conn, checked, now)
     backlog.check_room(conn, _new_jobs(checked), lambda vo: operations(config, vo).limits, now=now)
     descriptions, new = _stored_as(checked)
-    return jobs.store(conn, descriptions, new, now=now)
+    context = context_of(config, now)
+    known = at_once.known(descriptions, new, context)
+    arrivals = at_once.arrivals(conn, known, new, context)
+    job_ids = new_jobs.store(conn, descriptions, new, arrivals=arrivals, now=now)
+    return Accepted(job_ids=job_ids, passed=at_once.result(known, new, job_ids))
 
 
 def _digest(sources: Sequence[Source], sandbox: str | None) -> str:

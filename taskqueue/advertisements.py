@@ -16,14 +16,13 @@ from sqlalchemy import BindParameter, Connection, bindparam, select
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 from requirements.values import Value
-from taskqueue import reservations, scopes
+from taskqueue import batches, reservations, scopes
 from taskqueue.reservations import Key
 from taskqueue.scopes import GIVE, Scope
 from taskqueue.tables import attempts
 
 log = logging.getLogger(__name__)
 
-_BATCH = 1000
 _LEASES: BindParameter[str] = bindparam("leases", expanding=True)
 BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in_(_LEASES))
 
@@ -78,7 +77,7 @@ def _next_watermark(conn: Connection, site: Scope) -> int:
 
 def _by_lease(conn: Connection, leases: Sequence[str]) -> list[Key]:
     found: list[Key] = []
-    for start in range(0, len(leases), _BATCH):
-        rows = conn.execute(BY_LEASE, {"leases": leases[start : start + _BATCH]})
+    for some in batches.of(leases):
+        rows = conn.execute(BY_LEASE, {"leases": some})
         found += [(row.job_id, row.epoch) for row in rows]
     return found

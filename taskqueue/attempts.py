@@ -5,18 +5,18 @@ lease ran out, the job was rescheduled or it finished, changes nothing any more,
 Epochs are never compared. Locks are taken attempt first, then job (see `transitions`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import BindParameter, Connection, bindparam, select, update
 
+from taskqueue import batches
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.tables import attempts
 
 _IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 _OPEN = attempts.c.closed_at.is_(None)
-_BATCH = 1000
 
 GET = select(attempts).where(attempts.c.lease == bindparam("lease"))
 LOCK = GET.with_for_update()
@@ -153,13 +153,13 @@ def store_output(conn: Connection, lease: str, digest: str) -> None:
 
 def close(conn: Connection, job_ids: Collection[int], *, closed_as: str, now: datetime) -> None:
     """Close the open attempts of the jobs: what their pilots say from now on is void."""
-    for ids in _batches(job_ids):
+    for ids in batches.of(job_ids):
         conn.execute(OF_JOBS, {"job_ids": ids, "as_what": closed_as, "now": now})
 
 
 def end_for_kill(conn: Connection, job_ids: Collection[int]) -> None:
     """Have the pilots of the jobs told to end; what they deliver until then is still accepted."""
-    for ids in _batches(job_ids):
+    for ids in batches.of(job_ids):
         conn.execute(END_FOR_KILL, {"job_ids": ids})
 
 
@@ -183,8 +183,3 @@ def close_by_pilot(
         "now": now,
     }
     conn.execute(CLOSE, values)
-
-
-def _batches(job_ids: Collection[int]) -> list[Sequence[int]]:
-    ordered = sorted(set(job_ids))
-    return [ordered[start : start + _BATCH] for start in range(0, len(ordered), _BATCH)]

@@ -8,7 +8,6 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Insert,
-    Table,
     Update,
     any_,
     bindparam,
@@ -21,9 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.functions import concat
-from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
-from taskqueue import claims
+from taskqueue import claims, statements
 from taskqueue.states import JobStatus
 from taskqueue.tables import (
     attempts,
@@ -72,7 +70,7 @@ def _opened(given: CTE, ask: Said) -> Insert:
         **{name: ask[name] for name in claims.OPENED},
         "opened_at": NOW,
     }
-    return _insert(attempts, given, row)
+    return statements.insert_each(attempts, given, row)
 
 
 def _logged(given: CTE) -> Insert:
@@ -85,20 +83,7 @@ def _logged(given: CTE) -> Insert:
         "source": literal(claims.SOURCE),
         "epoch": given.c.epoch,
     }
-    return _insert(job_log, given, row)
-
-
-def _insert(table: Table, given: CTE, row: Mapping[str, ColumnElement[Any]]) -> Insert:
-    """Of each job that is given a row; with the defaults that are not the database's own."""
-    defaults = {
-        each.name: literal(each.default.arg)
-        for each in table.c
-        if each.name not in row and isinstance(each.default, ScalarElementColumnDefault)
-    }
-    whole = {**row, **defaults}
-    return insert(table).from_select(
-        list(whole), select(*whole.values()).select_from(given), include_defaults=False
-    )
+    return statements.insert_each(job_log, given, row)
 
 
 def _counted(given: CTE, ask: Said) -> Update:

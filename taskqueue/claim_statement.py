@@ -5,17 +5,14 @@ form for one ask is the same without what tells asks apart, which costs more tha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
     CTE,
-    JSON,
     BigInteger,
     ColumnElement,
     CompoundSelect,
     DateTime,
-    FromClause,
     Integer,
     Label,
     Select,
@@ -24,8 +21,6 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
-    cast,
-    column,
     exists,
     func,
     null,
@@ -34,9 +29,8 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects import postgresql
 
-from taskqueue import bans, claim_records
+from taskqueue import bans, claim_records, statements
 from taskqueue.claim_records import NOW, Said
 from taskqueue.states import JobStatus
 from taskqueue.tables import (
@@ -92,7 +86,7 @@ def _of_one(*, keyed: bool, stamped: bool) -> Select[Any] | CompoundSelect[Any]:
 
 
 def _of_many() -> CompoundSelect[Any]:
-    asked = select(_asked()).cte("asked")
+    asked = select(statements.table_of("asks", ASKED, name="asked")).cte("asked")
     repeated = select(asked.c.number).where(_answered(dict(asked.c.items()))).cte("repeated")
     assigned = _assigned(asked, repeated)
     # As an array: the planner cannot know how few they are, and might read the whole table for a join.
@@ -108,15 +102,6 @@ def _of_many() -> CompoundSelect[Any]:
     )
     parts = claim_records.of(ids, given, dict(given.c.items()), keyed=True, stamped=True)
     return union_all(_described(given), _said_before(repeated.c.number)).add_cte(*parts)
-
-
-def _asked() -> FromClause:
-    """The asks as a table: one value, so that the statement is the same for any number of them."""
-    return (
-        func.json_to_recordset(cast(bindparam("asks", type_=Text), JSON))
-        .table_valued(*(column(name, type_) for name, type_ in ASKED.items()), name="asked")
-        .render_derived(with_types=True)
-    )
 
 
 def _banned(site: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -196,35 +181,11 @@ def _said_before(number: ColumnElement[Any]) -> Select[Any]:
     return select(number, *[null()] * 6)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """A statement as the server takes it, with what never changes written out for the planner."""
-
-    text: str
-    names: tuple[str, ...]  #: of what is said each time: the first is $1
-
-    def values(self, said: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What is said, in the order of the statement."""
-        return tuple(said[name] for name in self.names)
-
-
-def _compiled(statement: Select[Any] | CompoundSelect[Any], *said: str) -> Statement:
-    compiled = statement.compile(dialect=postgresql.psycopg.dialect())  # type: ignore[no-untyped-call]
-    constants = {name: _quoted(value) for name, value in compiled.params.items() if value is not None}
-    names = tuple(name for name in (*said, "now") if name in compiled.params)
-    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
-    return Statement(text=str(compiled) % {**constants, **numbers}, names=names)
-
-
-def _quoted(value: str | int) -> str:
-    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
-
-
 #: Takes `asks`, a JSON list of objects with the names of `ASKED`, and `now`.
-CLAIM_MANY = _compiled(_of_many(), "asks")
+CLAIM_MANY = statements.compiled(_of_many(), "asks")
 #: Takes the names of `ASKED`, and `now`; by whether there is a request_id, and whether there is a stamp.
 CLAIM_ONE = {
-    (keyed, stamped): _compiled(_of_one(keyed=keyed, stamped=stamped), *ASKED)
+    (keyed, stamped): statements.compiled(_of_one(keyed=keyed, stamped=stamped), *ASKED)
     for keyed in (False, True)
     for stamped in (False, True)
 }

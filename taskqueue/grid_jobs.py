@@ -8,8 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, func, or_, select
 
+from taskqueue import whose
 from taskqueue.progress import Phase
 from taskqueue.tables import attempts, jobs
+from taskqueue.whose import Whose
 
 _OPEN = attempts.c.closed_at.is_(None)
 #: Only job managers say either.
@@ -48,6 +50,7 @@ class Filter:
     vos: Collection[str] | None = None
     sites: Collection[str] | None = None
     owner: str | None = None
+    any_of: tuple[Whose, ...] = ()  #: one of these besides, if there are any
 
     def clauses(self) -> list[Any]:
         """It as conditions on attempts and their jobs."""
@@ -55,7 +58,9 @@ class Filter:
         found: list[Any] = [
             column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
         ]
-        return found if self.owner is None else [*found, jobs.c.owner == self.owner]
+        found += [] if self.owner is None else [jobs.c.owner == self.owner]
+        at = attempts.c.site.in_
+        return found + whose.clauses(self.any_of, vo=attempts.c.vo, at=at, owner=jobs.c.owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from taskqueue.tables import attempts as table
 SOURCE = "Pilot"
 STALE = "Pilot, stale lease"
 
+FINISHED = "finished"
 STARTED = "Job Initialization"
 RUNNING_AGAIN = "Application"
 RELEASED = "Released by the pilot"
@@ -60,6 +61,11 @@ class Finish:
     application_status: str = ""
     cpu_seconds: float | None = None  #: that the payload used; None: nothing was said
     cpu_power: float | None = None  #: normalised seconds in one of these; None: not known
+
+    @property
+    def minor_status_kept(self) -> str:
+        """What the job gets: as it was said, or in our words."""
+        return self.minor_status or (_DONE if self.status == "Done" else _FAILED)
 
     def as_json(self) -> str:
         """It as it is kept: the same text for the same report, whatever else others may say."""
@@ -120,14 +126,14 @@ def finish(conn: Connection, lease: str, report: Finish, *, now: datetime) -> di
     wanted = JobStatus(report.status)
     if not attempt.ending:
         _revive(conn, attempt, now)
-        minor = report.minor_status or (_DONE if wanted is JobStatus.DONE else _FAILED)
+        minor = report.minor_status_kept
         _move(conn, attempt, wanted, minor=minor, application=report.application_status, now=now)
     answer = {
         "job_id": attempt.job_id,
         "epoch": attempt.epoch,
         "status": JobStatus.KILLED if attempt.ending else wanted,
     }
-    return _close(conn, attempt, "finished", request, answer, now, report.exit_code)
+    return _close(conn, attempt, FINISHED, request, answer, now, report.exit_code)
 
 
 def release(

@@ -9,6 +9,7 @@ from typing import Final
 from sqlalchemy import BindParameter, Connection, bindparam, select
 from sqlalchemy.sql.dml import Insert
 
+from taskqueue import batches
 from taskqueue.tables import hindrances as table
 from taskqueue.upserts import Twins, Upsert
 
@@ -18,8 +19,6 @@ TURN: Final = "its turn"
 #: has not come, whatever is closed elsewhere; the others are the words that a pilot is told.
 ORDER: Final = (TURN, "limits", "throttled", "banned", "node")
 
-#: Task queues in one statement.
-_BATCH = 1000
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
 SINCE = select(table).where(
     table.c.task_queue_id.in_(_IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
@@ -76,10 +75,8 @@ def of_task_queues(
 ) -> Mapping[int, list[Hindrance]]:
     """What kept the jobs of each of the task queues at that time or later, in no order."""
     found: defaultdict[int, list[Hindrance]] = defaultdict(list)
-    ids = sorted(task_queue_ids)
-    for start in range(0, len(ids), _BATCH):
-        some = {"ids": ids[start : start + _BATCH], "the_time": since}
-        for row in conn.execute(SINCE, some).mappings():
+    for ids in batches.of(task_queue_ids):
+        for row in conn.execute(SINCE, {"ids": ids, "the_time": since}).mappings():
             found[row["task_queue_id"]].append(Hindrance(**row))
     return found
 

@@ -5,8 +5,10 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, FromClause
 
+from taskqueue import whose
 from taskqueue.states import JobStatus
 from taskqueue.tables import jobs as table
+from taskqueue.whose import Whose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class Filter:
     job_group: str | None = None
     submitted_since: datetime | None = None
     submitted_before: datetime | None = None
+    any_of: tuple[Whose, ...] = ()  #: one of these besides, if there are any
 
     def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
         """It as conditions on the table of jobs, or on what was selected from it."""
@@ -51,4 +54,4 @@ class Filter:
             clauses.append(of.c.submitted_at >= self.submitted_since)
         if self.submitted_before is not None:
             clauses.append(of.c.submitted_at < self.submitted_before)
-        return clauses
+        return clauses + whose.clauses(self.any_of, vo=of.c.vo, at=of.c.site.in_, owner=of.c.owner)

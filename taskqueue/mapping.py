@@ -1,28 +1,25 @@
 """The mapping of pools to queues, stored over queue classes: for each pool the set of those that it fits.
 
 A mapping is written only while the VO's queue classes are of the version that it was computed from; see
-`queue_classes`. Only differences are written, and a transaction shows them all at once.
+`queue_classes` and `pool_refresh`. Only differences are written, and a transaction shows them all at once.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, select, update
 from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
 from cs_config.queue_class_index import EligibleSets
 from requirements.bits import mask_of
-from taskqueue import changes, pools, queue_classes
+from taskqueue import batches, changes, pools, queue_classes
 from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import pool_queue_classes as mapped_before
 from taskqueue.tables import submit_pools
 from taskqueue.upserts import Twins, Upsert
 from taskqueue.views import pool_queues
-
-#: Keys in one statement; SQLite takes no more than 32,766 values.
-BATCH = 1000
 
 _VO: BindParameter[str] = bindparam("the_vo")
 _POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
@@ -42,9 +39,16 @@ LOCK_POOLS = (
     .with_for_update()
 )
 
+OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.vo == _VO)
 MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(_POOLS))
 
 PUT = Twins(mapped, _put)
+#: Whose pool has gone meanwhile stays away.
+CORRECT = (
+    update(mapped)
+    .where(mapped.c.pool_id == bindparam("its_pool"))
+    .values(eligible=bindparam("its_eligible"), undecided=bindparam("its_undecided"))
+)
 
 #: What a process of the release before has written: it is out of date from now on.
 REMOVE_BEFORE = delete(mapped_before).where(mapped_before.c.pool_id.in_(_POOLS))
@@ -130,12 +134,25 @@ def resolve_all(
         What changed for each of the pools that exist. None: the VO's queue classes are of another version,
         nothing was written; take the current configuration, sync, compute again.
     """
-    there = _lock(conn, vo, digests)
+    there = lock(conn, vo, digests)
     if queue_classes.hold(conn, vo) != (config_version, expiries):
         return None
     slots = queue_classes.slots(conn, vo)
     wanted = {pool_id: _as_sets(digests[pool_id], slots) for pool_id in there}
-    return _store(conn, vo, wanted, config_version=config_version, expiries=expiries, now=now)
+    changed = _store(conn, vo, wanted, {"now": now, "version": config_version, "its_expiries": expiries})
+    if any(changed.values()):
+        changes.append(conn, "mapping", [vo], now=now)
+    return changed
+
+
+def stored(conn: Connection, vo: str, pool_ids: Collection[str] | None = None) -> Mapping[str, EligibleSets]:
+    """The mappings of these pools of a VO, or of all; a pool without any has no entry."""
+    if pool_ids is None:
+        return _sets(conn.execute(OF_VO, {"the_vo": vo}))
+    found: dict[str, EligibleSets] = {}
+    for ids in batches.of(pool_ids):
+        found |= _sets(conn.execute(MAPPED, {"pool_ids": ids}))
+    return found
 
 
 def refresh_all(
@@ -144,37 +161,54 @@ def refresh_all(
     vo: str,
     config_version: int,
     expiries: int = 0,
-    slots: Mapping[str, int],
+    new: Mapping[str, EligibleSets],
     wanted: Mapping[str, EligibleSets],
+    before: Mapping[str, EligibleSets],
     now: datetime,
-) -> Mapping[str, Change] | None:
-    """The same for those who know the slots: `wanted` has the classes of each pool by them.
+) -> dict[str, Change]:
+    """Store the classes of pools by those who know their slots and hold the VO's row: see `pool_refresh`.
+
+    Args:
+        conn: In a writing transaction.
+        vo: Lower case.
+        config_version: Of the queue classes that are stored.
+        expiries: How many of its moments of expiry had passed.
+        new: The classes of pools that are locked, and maybe not mapped.
+        wanted: Those of pools that are mapped.
+        before: What these are mapped to.
+        now: The time.
 
     Returns:
-        None: the VO's queue classes are of another version, or have other slots; nothing was written.
+        What changed for each of the pools.
     """
-    there = _lock(conn, vo, wanted)
-    if queue_classes.hold(conn, vo) != (config_version, expiries):
-        return None
-    if not slots.items() <= queue_classes.slots(conn, vo).items():
-        return None
-    found = {pool_id: wanted[pool_id] for pool_id in there}
-    return _store(conn, vo, found, config_version=config_version, expiries=expiries, now=now)
+    changed = {pool_id: _change(before[pool_id], sets) for pool_id, sets in wanted.items()}
+    rows = [
+        {"its_pool": pool_id, "its_eligible": sets.eligible, "its_undecided": sets.undecided}
+        for pool_id, sets in sorted(wanted.items())
+        if changed[pool_id]
+    ]
+    if rows:
+        conn.execute(CORRECT, rows)
+    stamp = {"now": now, "version": config_version, "its_expiries": expiries}
+    changed |= _store(conn, vo, new, stamp)
+    if any(changed.values()):
+        changes.append(conn, "mapping", [vo], now=now)
+    return changed
+
+
+def lock(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
+    """Those of the pools that exist, locked in order, before the VO's version: as arriving jobs do it."""
+    return [
+        pool_id
+        for ids in batches.of(pool_ids)
+        for pool_id in conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": ids}).scalars()
+    ]
 
 
 def eligible_queues_of(conn: Connection, pool_id: str) -> list[QueueAddress]:
     """The queues that are eligible for a pool, sorted."""
     rows = conn.execute(ELIGIBLE, {"pool_id": pool_id})
     return [QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in rows]
-
-
-def _lock(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
-    """Those of the pools that exist, locked in order."""
-    return [
-        pool_id
-        for ids in _batches(pool_ids)
-        for pool_id in conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": ids}).scalars()
-    ]
 
 
 def _as_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> EligibleSets:
@@ -185,54 +219,40 @@ def _as_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> EligibleS
 
 
 def _store(
-    conn: Connection,
-    vo: str,
-    wanted: Mapping[str, EligibleSets],
-    *,
-    config_version: int,
-    expiries: int,
-    now: datetime,
+    conn: Connection, vo: str, wanted: Mapping[str, EligibleSets], stamp: Mapping[str, object]
 ) -> dict[str, Change]:
     changed: dict[str, Change] = {}
-    of = {"now": now, "version": config_version, "its_expiries": expiries}
-    for pool_ids in _batches(wanted):
+    for pool_ids in batches.of(wanted):
         changed |= _write(conn, vo, {pool_id: wanted[pool_id] for pool_id in pool_ids})
-        conn.execute(REFRESHED, {"pool_ids": pool_ids, **of})
-    if any(changed.values()):
-        changes.append(conn, "mapping", [vo], now=now)
+        conn.execute(REFRESHED, {"pool_ids": pool_ids, **stamp})
     return changed
 
 
 def _write(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]) -> dict[str, Change]:
-    stored = {
-        row.pool_id: EligibleSets(eligible=row.eligible, undecided=row.undecided)
-        for row in conn.execute(MAPPED, {"pool_ids": list(wanted)})
-    }
+    before = _sets(conn.execute(MAPPED, {"pool_ids": list(wanted)}))
     rows = [
         {"pool_id": pool_id, "vo": vo, "eligible": new.eligible, "undecided": new.undecided}
         for pool_id, new in wanted.items()
-        if stored.get(pool_id) != new
+        if before.get(pool_id) != new
     ]
     if rows:
         conn.execute(PUT.of(conn), rows)
     conn.execute(REMOVE_BEFORE, {"pool_ids": list(wanted)})
-    return {pool_id: _change(stored.get(pool_id), new) for pool_id, new in wanted.items()}
+    return {pool_id: _change(before.get(pool_id), new) for pool_id, new in wanted.items()}
 
 
-def _change(stored: EligibleSets | None, new: EligibleSets) -> Change:
-    if stored == new:
+def _sets(rows: Iterable[Row[tuple[str, int, int]]]) -> dict[str, EligibleSets]:
+    return {row.pool_id: EligibleSets(eligible=row.eligible, undecided=row.undecided) for row in rows}
+
+
+def _change(before: EligibleSets | None, new: EligibleSets) -> Change:
+    if before == new:
         return _NO_CHANGE
-    old = stored or _NONE
+    old = before or _NONE
     both = old.eligible & new.eligible
     return Change(
         gained=(new.eligible & ~old.eligible).bit_count(),
         lost=(old.eligible & ~new.eligible).bit_count(),
         turned=((old.undecided ^ new.undecided) & both).bit_count(),
-        shows=stored is None or bool(old.eligible) is not bool(new.eligible),
+        shows=before is None or bool(old.eligible) is not bool(new.eligible),
     )
-
-
-def _batches(keys: Collection[str]) -> Iterator[Sequence[str]]:
-    ordered = sorted(keys)
-    for start in range(0, len(ordered), BATCH):
-        yield ordered[start : start + BATCH]

@@ -5,20 +5,18 @@ and the same request cannot claim twice: the second one waits for the first at t
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, select, tuple_, update
 from sqlalchemy.sql.dml import Insert
 
+from taskqueue import batches
 from taskqueue.tables import match_requests as table
 from taskqueue.upserts import Twins, Upsert
 
 #: Token subject of the one who asks, and its name for the request.
 Key = tuple[str, str]
-
-#: Keys in one statement; SQLite takes no more than 32,766 values.
-_BATCH = 1000
 
 
 def _keep(insert: Upsert) -> Insert:
@@ -37,7 +35,7 @@ def answered(conn: Connection, keys: Collection[Key]) -> Mapping[Key, list[int]]
     """The jobs that requests were given before."""
     return {
         (row.subject, row.request_id): json.loads(row.matches)
-        for some in _batches(keys)
+        for some in batches.of(keys)
         for row in conn.execute(ANSWERED, {"keys": some})
     }
 
@@ -45,7 +43,7 @@ def answered(conn: Connection, keys: Collection[Key]) -> Mapping[Key, list[int]]
 def reserve(conn: Connection, keys: Collection[Key], *, now: datetime) -> frozenset[Key]:
     """Take the keys for this transaction; those that are new. The others were answered by now."""
     new: set[Key] = set()
-    for some in _batches(keys):
+    for some in batches.of(keys):
         rows = [
             {"subject": subject, "request_id": request_id, "at": now, "matches": "[]"}
             for subject, request_id in some
@@ -75,9 +73,3 @@ def forget(conn: Connection, keys: Collection[Key]) -> None:
     rows = [{"the_subject": subject, "the_request_id": request_id} for subject, request_id in sorted(keys)]
     if rows:
         conn.execute(FORGET, rows)
-
-
-def _batches(keys: Collection[Key]) -> Iterator[Sequence[Key]]:
-    ordered = sorted(set(keys))
-    for start in range(0, len(ordered), _BATCH):
-        yield ordered[start : start + _BATCH]

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
-from taskqueue.pilots import PilotFilter
+from taskqueue.pilot_search import Filter
 from taskqueue.states import PILOT_STEPS, PilotStatus
 from taskqueue.tables import pilots as table
 
@@ -85,7 +85,7 @@ class Fared:
 
 
 def count(
-    conn: Connection, by: Sequence[str], which: PilotFilter, *, ended_since: datetime | None = None
+    conn: Connection, by: Sequence[str], which: Filter, *, ended_since: datetime | None = None
 ) -> Mapping[tuple[str, ...], Fared]:
     """Count pilots for each combination of values of `by`.
 

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    and_,
     bindparam,
     case,
     exists,
-    false,
     func,
-    or_,
     select,
     update,
 )
@@ -61,8 +57,6 @@ SEE = Twins(table, _see)
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp)
 ALL = select(table, _has_output.label("has_output"))
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
-
-CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"))
 
 STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(bindparam("stamps", expanding=True)))
 
@@ -120,31 +114,6 @@ class Pilot:
         return any(landing.partition("/")[0] in sites for landing in self.landings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PilotFilter:
-    """Which pilots; None asks nothing, an empty set is met by no pilot."""
-
-    vos: Collection[str] | None = None
-    sites: Collection[str] | None = None
-    statuses: Collection[PilotStatus] | None = None
-    submitted_by: str | None = None
-    since: datetime | None = None  #: changed then or later
-
-    def clauses(self) -> list[ColumnElement[bool]]:
-        """It as conditions on the table of pilots."""
-        sets = {table.c.vo: self.vos, table.c.status: self.statuses}
-        found: list[ColumnElement[bool]] = [
-            column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
-        ]
-        if self.sites is not None:
-            found.append(_may_be_at(self.sites))
-        if self.submitted_by is not None:
-            found.append(table.c.submitted_by == self.submitted_by)
-        if self.since is not None:
-            found.append(table.c.updated_at >= self.since)
-        return found
-
-
 def register(
     conn: Connection,
     *,
@@ -197,7 +166,7 @@ def get(conn: Connection, stamp: str) -> Pilot:
     row = conn.execute(GET, {"stamp": stamp}).mappings().one_or_none()
     if row is None:
         raise PilotNotFound(stamp)
-    return _pilot(dict(row))
+    return from_row(dict(row))
 
 
 def set_status(
@@ -242,46 +211,14 @@ def give(conn: Connection, jobs: Mapping[str, int]) -> None:
         conn.execute(GIVE, [{"the_stamp": stamp, "more": more} for stamp, more in sorted(jobs.items())])
 
 
-def find(conn: Connection, which: PilotFilter, *, limit: int, after: str = "") -> list[Pilot]:
-    """A page of pilots, by stamp."""
-    statement = ALL.where(table.c.stamp > after, *which.clauses())
-    rows = conn.execute(statement.order_by(table.c.stamp).limit(limit)).mappings()
-    return [_pilot(dict(row)) for row in rows]
-
-
-def latest(conn: Connection, which: PilotFilter, *, limit: int, after: str | None = None) -> list[Pilot]:
-    """A page of pilots, those whose status changed last first.
-
-    Args:
-        conn: In any transaction.
-        which: Which pilots.
-        limit: How many at most.
-        after: Stamp of the last one of the page before; one that is gone is the same as none.
-    """
-    statement = ALL.where(*which.clauses())
-    known = None if after is None else conn.execute(CHANGED_AT, {"stamp": after}).scalar_one_or_none()
-    if known is not None:
-        later = and_(table.c.updated_at == known, table.c.stamp > after)
-        statement = statement.where(or_(table.c.updated_at < known, later))
-    rows = conn.execute(statement.order_by(table.c.updated_at.desc(), table.c.stamp).limit(limit)).mappings()
-    return [_pilot(dict(row)) for row in rows]
-
-
 def statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:
     """The status of those of the pilots that are there."""
     rows = conn.execute(STATUSES, {"stamps": sorted(stamps)})
     return {row.stamp: PilotStatus(row.status) for row in rows}
 
 
-def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
-    """At one of the sites, or still on its way, perhaps there: the landings are a list in JSON."""
-    on_its_way = [
-        table.c.landings.contains(json.dumps(f"{site}/")[:-1], autoescape=True) for site in sorted(sites)
-    ]
-    return or_(table.c.site.in_(sorted(sites)), (table.c.site == "") & or_(false(), *on_its_way))
-
-
-def _pilot(row: Mapping[str, object]) -> Pilot:
+def from_row(row: Mapping[str, object]) -> Pilot:
+    """A pilot as `ALL` finds it."""
     values: dict[str, object] = {
         **row,
         "status": PilotStatus(str(row["status"])),

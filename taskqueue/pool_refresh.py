@@ -1,79 +1,107 @@
-"""What the refresh of pools has to know: which VOs and pools are behind the configuration."""
+"""How far the pools of each VO follow the configuration.
 
-from collections.abc import Collection, Mapping
+A refresh of all pools of a VO is noted once, in the VO's row beside the version of its queue classes. What
+a pool's own row says is from when it was mapped by itself, when a job brought it: the newer of the two
+counts. A note is written by who holds the row alone, so that no mapping can have come that it does not know.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, or_, select
+from sqlalchemy import BindParameter, Connection, Row, bindparam, or_, select, update
 
 from taskqueue import pools
-from taskqueue.tables import queue_class_versions, submit_pools
+from taskqueue.tables import pool_mappings, submit_pools
+from taskqueue.tables import queue_class_versions as versions
 
-_BATCH = 1000
+_VO: BindParameter[str] = bindparam("the_vo")
 
-VERSIONS = select(
-    queue_class_versions.c.vo, queue_class_versions.c.config_version, queue_class_versions.c.expiries
-)
-
-#: VOs with a pool that was computed from an older configuration, or long ago, or never.
-VOS_BEHIND = (
-    select(submit_pools.c.vo)
-    .where(
-        or_(
-            pools.IS_OF_OLDER,
-            pools.IS_NOT_OURS,
-            submit_pools.c.refreshed_at.is_(None),
-            submit_pools.c.refreshed_at < bindparam("refreshed_before"),
-        )
+STANDINGS = select(versions)
+#: No mapping of the VO is written, and its queue classes stay as they are, until the transaction ends.
+HOLD = STANDINGS.where(versions.c.vo == _VO).with_for_update()
+NOTE = (
+    update(versions)
+    .where(versions.c.vo == _VO)
+    .values(
+        refreshed_version=versions.c.config_version,
+        refreshed_expiries=versions.c.expiries,
+        refreshed_at=bindparam("now"),
     )
-    .distinct()
 )
 
-REFRESHED_SINCE = (
+UNMAPPED = select(submit_pools.c.pool_id).where(submit_pools.c.vo == _VO, pools.IS_NOT_OURS)
+VOS_WITH_UNMAPPED = select(submit_pools.c.vo).where(pools.IS_NOT_OURS).distinct()
+MAPPED = select(pool_mappings.c.pool_id).where(pool_mappings.c.vo == _VO)
+
+_since: BindParameter[datetime] = bindparam("since")
+REFRESHED = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.refreshed_at > bindparam("since"))
-    .order_by(submit_pools.c.pool_id)
-)
-ALL_REFRESHED = (
-    select(submit_pools.c.pool_id)
+    .outerjoin(versions, versions.c.vo == submit_pools.c.vo)
     .where(submit_pools.c.refreshed_at.is_not(None))
-    .order_by(submit_pools.c.pool_id)
 )
-
-#: In the order in which jobs that arrive touch them.
-LOCK = (
-    select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)))
-    .order_by(submit_pools.c.pool_id)
-    .with_for_update()
-)
+REFRESHED_SINCE = REFRESHED.where(or_(submit_pools.c.refreshed_at > _since, versions.c.refreshed_at > _since))
 
 
-def versions(conn: Connection) -> Mapping[str, tuple[int, int]]:
-    """For each VO with queue classes the version that they are of, and how much of it had expired."""
-    return {row.vo: (row.config_version, row.expiries) for row in conn.execute(VERSIONS)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the row of a VO says; each version with how many of its expiries had passed."""
+
+    version: tuple[int, int]  #: the queue classes are of
+    refreshed: tuple[int, int]  #: every mapping is of, or of a newer one
+    refreshed_at: datetime | None  #: when that was noted; None: never
+
+    def is_of(self, version: tuple[int, int], *, refreshed_after: datetime) -> bool:
+        """Whether all mappings are of this version, computed not longer ago than that."""
+        if self.refreshed_at is None or min(self.version, self.refreshed) < version:
+            return False
+        return self.refreshed_at >= refreshed_after
 
 
-def vos_behind(
-    conn: Connection, *, config_version: int, expiries: int = 0, refreshed_before: datetime
-) -> frozenset[str]:
-    """VOs with a pool whose mapping has to be computed anew."""
-    values = {
-        "config_version": config_version,
-        "expiries": expiries,
-        "refreshed_before": refreshed_before,
-    }
-    return frozenset(conn.execute(VOS_BEHIND, values).scalars())
+def standings(conn: Connection) -> Mapping[str, Standing]:
+    """How far each VO with queue classes is."""
+    return {row.vo: _standing(row) for row in conn.execute(STANDINGS)}
+
+
+def hold(conn: Connection, vo: str) -> Standing | None:
+    """How far the VO is; until the transaction ends it stays so, and nobody else writes its mappings.
+
+    Who locks pools as well has done so before, as every arrival of a job does.
+    """
+    row = conn.execute(HOLD, {"the_vo": vo}).one_or_none()
+    return None if row is None else _standing(row)
+
+
+def note(conn: Connection, vo: str, *, now: datetime) -> None:
+    """All mappings of the VO are of its version now; the row is held."""
+    conn.execute(NOTE, {"the_vo": vo, "now": now})
+
+
+def unmapped(conn: Connection, vo: str) -> list[str]:
+    """The pools of the VO whose mapping was never stored, or by a process of the release before."""
+    return list(conn.execute(UNMAPPED, {"the_vo": vo}).scalars())
+
+
+def vos_with_unmapped(conn: Connection) -> frozenset[str]:
+    """The VOs that have such pools."""
+    return frozenset(conn.execute(VOS_WITH_UNMAPPED).scalars())
+
+
+def mapped(conn: Connection, vo: str) -> frozenset[str]:
+    """The pools of the VO whose mapping is stored."""
+    return frozenset(conn.execute(MAPPED, {"the_vo": vo}).scalars())
 
 
 def refreshed_since(conn: Connection, since: datetime | None) -> list[str]:
-    """Pools that were resolved after a time; all that ever were, if None."""
+    """Pools that were resolved after a time, alone or with all of their VO; all that ever were, if None."""
     if since is None:
-        return list(conn.execute(ALL_REFRESHED).scalars())
+        return list(conn.execute(REFRESHED).scalars())
     return list(conn.execute(REFRESHED_SINCE, {"since": since}).scalars())
 
 
-def lock(conn: Connection, pool_ids: Collection[str]) -> None:
-    """Lock pools before their VO's version row, as every arrival of a job does."""
-    ordered = sorted(pool_ids)
-    for start in range(0, len(ordered), _BATCH):
-        conn.execute(LOCK, {"pool_ids": ordered[start : start + _BATCH]}).all()
+def _standing(row: Row[tuple[str, int, int, int, int, datetime | None]]) -> Standing:
+    return Standing(
+        version=(row.config_version, row.expiries),
+        refreshed=(row.refreshed_version, row.refreshed_expiries),
+        refreshed_at=row.refreshed_at,
+    )

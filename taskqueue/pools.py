@@ -9,17 +9,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, func, or_, select
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select, tuple_
 from sqlalchemy.sql.dml import Insert
 
-from taskqueue import changes
+from taskqueue import batches, changes
 from taskqueue.errors import PoolNotFound
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import jobs, pool_mappings, pool_queue_classes, submit_pools
+from taskqueue.tables import queue_class_versions as versions
 from taskqueue.upserts import Twins, Upsert
 
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-_BATCH = 1000
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 
 
@@ -31,16 +30,20 @@ def _touch(insert: Upsert) -> Insert:
 
 TOUCH = Twins(submit_pools, _touch)
 
-GET = select(submit_pools).where(submit_pools.c.pool_id == bindparam("pool_id"))
+#: Beside what its own row says, a pool that is mapped has come with all of its VO at least this far.
+_OWN = (submit_pools.c.config_version, submit_pools.c.expiries, submit_pools.c.refreshed_at)
+_OF_VO = (versions.c.refreshed_version, versions.c.refreshed_expiries, versions.c.refreshed_at)
+_VO_IS_AHEAD = and_(submit_pools.c.refreshed_at.is_not(None), tuple_(*_OF_VO) > tuple_(*_OWN))
+#: What a pool's mapping was computed from, and when: the newer of the two.
+STAND = {
+    own.name: case((_VO_IS_AHEAD, of_vo), else_=own).label(own.name)
+    for own, of_vo in zip(_OWN, _OF_VO, strict=True)
+}
+WITH_VO = submit_pools.outerjoin(versions, versions.c.vo == submit_pools.c.vo)
 
-#: Computed from an older version, or before something of the same version expired.
-IS_OF_OLDER = or_(
-    submit_pools.c.config_version < bindparam("config_version"),
-    and_(
-        submit_pools.c.config_version == bindparam("config_version"),
-        submit_pools.c.expiries < bindparam("expiries"),
-    ),
-)
+#: Pools as `Pool` has them.
+ALL = select(*(STAND.get(each.name, each) for each in submit_pools.c)).select_from(WITH_VO)
+GET = ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
 
 #: Its mapping was never stored, or was changed by a process of the release before.
 IS_NOT_OURS = or_(
@@ -59,21 +62,6 @@ REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.
     submit_pools.c.pool_id
 )
 REQUIREMENTS_OF = REQUIREMENTS.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
-
-#: What a refresh has to look at: computed from another configuration, or long ago, or never.
-OUTDATED = (
-    select(submit_pools.c.pool_id)
-    .where(
-        submit_pools.c.vo == bindparam("vo"),
-        or_(
-            IS_OF_OLDER,
-            IS_NOT_OURS,
-            submit_pools.c.refreshed_at.is_(None),
-            submit_pools.c.refreshed_at < bindparam("refreshed_before"),
-        ),
-    )
-    .order_by(submit_pools.c.pool_id)
-)
 
 _is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status.in_(_NOT_FINAL))
 _was_used = exists().where(
@@ -166,15 +154,6 @@ def get(conn: Connection, pool_id: str) -> Pool:
     return Pool(**row)
 
 
-def find(conn: Connection, *, vos: Collection[str] | None = None, limit: int, after: str = "") -> list[Pool]:
-    """A page of pools by id, of these VOs (None: of all)."""
-    statement = select(submit_pools).where(submit_pools.c.pool_id > after)
-    if vos is not None:
-        statement = statement.where(submit_pools.c.vo.in_(sorted(vos)))
-    rows = conn.execute(statement.order_by(submit_pools.c.pool_id).limit(limit)).mappings()
-    return [Pool(**row) for row in rows]
-
-
 def count(conn: Connection, *, vos: Collection[str] | None = None) -> int:
     """How many there are of some VOs, or of all."""
     statement = COUNT if vos is None else COUNT_OF
@@ -183,25 +162,11 @@ def count(conn: Connection, *, vos: Collection[str] | None = None) -> int:
 
 def originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
     """The requirements of pools as first written, JSON, by id."""
-    ordered = sorted(pool_ids)
     return {
         row.pool_id: row.original
-        for start in range(0, len(ordered), _BATCH)
-        for row in conn.execute(ORIGINALS, {"pool_ids": ordered[start : start + _BATCH]})
+        for ids in batches.of(pool_ids)
+        for row in conn.execute(ORIGINALS, {"pool_ids": ids})
     }
-
-
-def outdated(
-    conn: Connection, *, vo: str, config_version: int, expiries: int = 0, refreshed_before: datetime
-) -> list[str]:
-    """The ids of a VO's pools whose mapping has to be computed anew, sorted."""
-    values = {
-        "vo": vo,
-        "config_version": config_version,
-        "expiries": expiries,
-        "refreshed_before": refreshed_before,
-    }
-    return list(conn.execute(OUTDATED, values).scalars())
 
 
 def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: int = 1000) -> list[str]:

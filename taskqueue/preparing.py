@@ -102,6 +102,19 @@ class Verdict:
     submit_pool: str | None = None
     site: str = "ANY"
 
+    def entry(self, before: JobStatus, *, epoch: int, now: datetime) -> log.LogEntry:
+        """What the log says of a job that was in the state before; whose it is does not matter here."""
+        return log.LogEntry(
+            job_id=0,
+            at=now,
+            from_status=before,
+            to_status=self.status,
+            minor_status=self.minor_status,
+            application_status=self.application_status or self.note,
+            source=self.source,
+            epoch=epoch,
+        )
+
 
 #: A job with what became of it; the job says in which state that was decided.
 Settled = tuple[PreparingJob, Verdict]
@@ -217,14 +230,4 @@ def _logged(settled: Sequence[Settled], now: datetime) -> Iterator[tuple[log.Log
         alike[id(verdict), job.status, job.epoch].append((job, verdict))
     for some in alike.values():
         job, verdict = some[0]
-        entry = log.LogEntry(
-            job_id=job.job_id,
-            at=now,
-            from_status=job.status,
-            to_status=verdict.status,
-            minor_status=verdict.minor_status,
-            application_status=verdict.application_status or verdict.note,
-            source=verdict.source,
-            epoch=job.epoch,
-        )
-        yield entry, [each.job_id for each, _ in some]
+        yield verdict.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in some]

@@ -8,13 +8,11 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select, update
 
-from taskqueue import changes, shares
+from taskqueue import batches, changes, shares
 from taskqueue.classes import RequirementClass
 from taskqueue.shares import Demand
 from taskqueue.tables import requirement_classes, task_queues, waiting_jobs
 
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-_BATCH = 1000
 #: Classes that are remembered; beyond that we start anew.
 _REMEMBERED = 100_000
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
@@ -90,7 +88,7 @@ def vos(conn: Connection) -> list[str]:
 def appeared(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[Appeared]:
     """Those of the task queues that have jobs, with when they got the first of them."""
     found: set[Appeared] = set()
-    for ids in _batches(task_queue_ids):
+    for ids in batches.of(task_queue_ids):
         rows = conn.execute(APPEARED, {"ids": ids})
         found |= {Appeared(task_queue_id=row.task_queue_id, vo=row.vo, at=row.changed_at) for row in rows}
     return frozenset(found)
@@ -105,9 +103,8 @@ class Families:
     def of(self, conn: Connection, digests: Collection[str]) -> Mapping[str, Hashable]:
         """The families of these classes; what is not known yet is read."""
         known = {digest: self._known[digest] for digest in digests if digest in self._known}
-        missing = sorted(set(digests) - known.keys())
-        for start in range(0, len(missing), _BATCH):
-            for row in conn.execute(DEFINITIONS, {"digests": missing[start : start + _BATCH]}):
+        for missing in batches.of(set(digests) - known.keys()):
+            for row in conn.execute(DEFINITIONS, {"digests": missing}):
                 known[row.digest] = shares.family(RequirementClass.from_json(row.definition))
         if len(self._known) > _REMEMBERED:
             self._known.clear()
@@ -160,8 +157,3 @@ def of_groups(conn: Connection, owner_groups: Collection[str]) -> Mapping[int, f
     """The weights of the groups' task queues that have jobs."""
     rows = conn.execute(OF_GROUPS, {"groups": sorted(owner_groups)})
     return {row.task_queue_id: row.priority for row in rows}
-
-
-def _batches(ids: Collection[int]) -> list[list[int]]:
-    ordered = sorted(set(ids))
-    return [ordered[start : start + _BATCH] for start in range(0, len(ordered), _BATCH)]

@@ -33,7 +33,6 @@ from cs_config.queue_class_index import numbered
 from cs_config.queue_classes import QueueClass
 from taskqueue import changes
 from taskqueue.bulk import BulkInsert
-from taskqueue.tables import pool_mappings, submit_pools
 from taskqueue.tables import pool_queue_classes as mapped_before
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_class_versions as versions
@@ -91,24 +90,16 @@ CLASS_OF = select(members.c.queue_class_id).where(_IS_QUEUE)
 
 REMOVE_MEMBER = delete(members).where(_IS_QUEUE)
 
-_computed_before = (
-    exists()
-    .where(
-        pool_mappings.c.pool_id == submit_pools.c.pool_id,
-        submit_pools.c.vo == versions.c.vo,
-        or_(
-            submit_pools.c.config_version != versions.c.config_version,
-            submit_pools.c.expiries != versions.c.expiries,
-        ),
-    )
-    .correlate(versions)
+_all_are_of_it = and_(
+    versions.c.refreshed_version == versions.c.config_version,
+    versions.c.refreshed_expiries == versions.c.expiries,
 )
 #: Empty, while all mappings are of this version: none of them has it.
 PRUNE_CLASSES = delete(table).where(
     table.c.vo == _VO,
     ~exists().where(members.c.queue_class_id == table.c.queue_class_id),
     ~exists().where(mapped_before.c.queue_class_id == table.c.queue_class_id),
-    exists().where(versions.c.vo == _VO, ~_computed_before),
+    exists().where(versions.c.vo == _VO, _all_are_of_it),
 )
 
 
@@ -179,7 +170,9 @@ def sync(
         if conn.scalar(WITHOUT_SLOT, {"the_vo": vo}):
             _add(conn, vo, classes)
         return True
-    advanced = {"vo": vo, "config_version": config_version, "expiries": expiries}
+    # Where there are none yet, there is no mapping either: all of them are of this version.
+    refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
+    advanced = {"vo": vo, "config_version": config_version, "expiries": expiries, **refreshed}
     if conn.execute(ADVANCE.of(conn), advanced).first() is None:
         return False
     class_ids = _add(conn, vo, classes)

@@ -1,12 +1,12 @@
 """Places to wait: requirement classes and task queues, made when the first job comes that needs them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 from sqlalchemy import Connection, bindparam, select, tuple_
 from sqlalchemy.sql.dml import Insert
 
+from taskqueue import batches
 from taskqueue.classes import RequirementClass
 from taskqueue.tables import requirement_classes, task_queues
 from taskqueue.upserts import Twins, Upsert
@@ -14,10 +14,6 @@ from taskqueue.upserts import Twins, Upsert
 #: What a job asks, its owner group and its owner: a task queue.
 Place = tuple[RequirementClass, str, str]
 
-_T = TypeVar("_T")
-
-#: Keys in one statement; SQLite takes no more than 32,766 values.
-_BATCH = 1000
 _Key = tuple[int, str, str]  # class id, owner group, owner
 
 
@@ -74,7 +70,7 @@ def _class_row(asked: RequirementClass) -> dict[str, object]:
 
 def _class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, int]:
     found: dict[str, int] = {}
-    for some in _batches(digests):
+    for some in batches.of(digests):
         rows = conn.execute(CLASS_IDS, {"digests": some})
         found |= {row.digest: row.class_id for row in rows}
     return found
@@ -105,18 +101,13 @@ def _queue_row(key: _Key, vo: str, now: datetime) -> dict[str, object]:
 def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
     """Keep classes from being removed before they have their task queue; False: one is gone."""
     return all(
-        len(conn.execute(LOCK_CLASSES, {"ids": ids}).all()) == len(ids) for ids in _batches(sorted(class_ids))
+        len(conn.execute(LOCK_CLASSES, {"ids": ids}).all()) == len(ids) for ids in batches.of(class_ids)
     )
 
 
 def _task_queue_ids(conn: Connection, keys: Sequence[_Key]) -> Mapping[_Key, int]:
     found: dict[_Key, int] = {}
-    for some in _batches(keys):
+    for some in batches.of(keys):
         rows = conn.execute(TASK_QUEUE_IDS, {"keys": some})
         found |= {(row.class_id, row.owner_group, row.owner): row.task_queue_id for row in rows}
     return found
-
-
-def _batches(keys: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(keys), _BATCH):
-        yield keys[start : start + _BATCH]

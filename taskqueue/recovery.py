@@ -99,7 +99,7 @@ RAISE_FENCES = update(agent_leases).values(fence=agent_leases.c.fence + _JUMP, e
 #: Mappings may have been computed from a version that is lost, by a process that still had it.
 FORGET_VERSIONS = (
     update(submit_pools).values(config_version=0),
-    update(queue_class_versions).values(config_version=0),
+    update(queue_class_versions).values(config_version=0, refreshed_version=0),
 )
 #: Their numbers may be another server's.
 EMPTY_FEED = delete(changes)

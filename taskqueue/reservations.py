@@ -26,6 +26,7 @@ from sqlalchemy import (
     update,
 )
 
+from taskqueue import batches
 from taskqueue.scopes import OF_SITE
 from taskqueue.tables import attempts, jobs
 from taskqueue.tables import reservations as table
@@ -33,8 +34,6 @@ from taskqueue.tables import reservations as table
 #: A job and the number of its attempt.
 Key = tuple[int, int]
 
-#: Keys in one statement; SQLite takes no more than 32,766 values.
-_BATCH = 1000
 _BY_ITS_PILOT = ("finished", "released")
 
 _VOS: BindParameter[str] = bindparam("vos", expanding=True)
@@ -127,5 +126,5 @@ def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[Key]
     conn.execute(ACKNOWLEDGE, {"the_scope": scope, "the_as_of": as_of})
     conn.execute(FORGET_ENDED, {"the_scope": scope})
     conn.execute(UNSEE, {"the_scope": scope})
-    for start in range(0, len(seen), _BATCH):
-        conn.execute(SEE, {"the_scope": scope, "keys": seen[start : start + _BATCH]})
+    for some in batches.of(seen):
+        conn.execute(SEE, {"the_scope": scope, "keys": some})

@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from cs_config.configuration import QueueAddress
 from requirements.bits import bits, mask_of
+from taskqueue import batches
 from taskqueue.class_sets import has
 from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_classes as classes
 
-_BATCH = 1000
 #: Up to so many queue classes are asked for one by one; beyond that the whole mapping is read once.
 _FEW = 3
 
@@ -89,11 +89,8 @@ def _slots(
     """For each queue that a VO may use the VOs with the slots of its classes."""
     asked = set(addresses)
     found: dict[QueueAddress, tuple[tuple[str, int], ...]] = {}
-    sites = sorted({address.site for address in asked})
-    for start in range(0, len(sites), _BATCH):
-        for row in conn.execute(
-            CLASSES_AT_SITES, {"vos": sorted(vos), "sites": sites[start : start + _BATCH]}
-        ):
+    for sites in batches.of({address.site for address in asked}):
+        for row in conn.execute(CLASSES_AT_SITES, {"vos": sorted(vos), "sites": sites}):
             address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
             if address in asked and row.slot is not None:
                 found[address] = (*found.get(address, ()), (row.vo, row.slot))

@@ -5,14 +5,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, func, select
 
-from taskqueue import transitions
+from taskqueue import batches, transitions
 from taskqueue.class_sets import has
 from taskqueue.states import JobStatus
 from taskqueue.tables import jobs, pool_mappings, submit_pools
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_classes as classes
-
-_BATCH = 1000
 
 #: LIMIT, not EXISTS: nearly always the first classes answer, so it must not become a join of all.
 _HAS_QUEUE = (
@@ -70,12 +68,11 @@ THAT_DO_NOT_SAY = _IN_POOL.where(_minor != bindparam("minor"))
 
 def have_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
     """For each of the pools that is resolved, whether some queue is eligible for it now."""
-    ordered = sorted(pool_ids)
-    found: dict[str, bool] = {}
-    for start in range(0, len(ordered), _BATCH):
-        rows = conn.execute(RESOLVED, {"pool_ids": ordered[start : start + _BATCH]})
-        found |= {row.pool_id: bool(row.has_queue) for row in rows}
-    return found
+    return {
+        row.pool_id: bool(row.has_queue)
+        for ids in batches.of(pool_ids)
+        for row in conn.execute(RESOLVED, {"pool_ids": ids})
+    }
 
 
 def pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[str]:
@@ -87,10 +84,9 @@ def pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[s
 
 def count_waiting(conn: Connection, pool_ids: Collection[str], *, most: int) -> int:
     """How many jobs wait in these pools, counted up to `most`."""
-    ordered, found = sorted(pool_ids), 0
-    for start in range(0, len(ordered), _BATCH):
-        values = {"pool_ids": ordered[start : start + _BATCH], "most": most - found}
-        found += conn.execute(WAITING, values).scalar_one()
+    found = 0
+    for ids in batches.of(pool_ids):
+        found += conn.execute(WAITING, {"pool_ids": ids, "most": most - found}).scalar_one()
         if found >= most:
             return most
     return found
@@ -98,19 +94,16 @@ def count_waiting(conn: Connection, pool_ids: Collection[str], *, most: int) -> 
 
 def pools_with(conn: Connection, pool_ids: Collection[str], minor: str, *, saying: bool) -> frozenset[str]:
     """Those of the pools with a waiting job that has this minor status, or that has another."""
-    ordered = sorted(pool_ids)
     statement = POOLS_THAT_SAY if saying else POOLS_THAT_DO_NOT_SAY
     return frozenset(
         pool_id
-        for start in range(0, len(ordered), _BATCH)
-        for pool_id in conn.execute(
-            statement, {"pool_ids": ordered[start : start + _BATCH], "minor": minor}
-        ).scalars()
+        for ids in batches.of(pool_ids)
+        for pool_id in conn.execute(statement, {"pool_ids": ids, "minor": minor}).scalars()
     )
 
 
 def waiting(
-    conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0, most: int = _BATCH
+    conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0, most: int = batches.MOST
 ) -> list[int]:
     """A page of the ids of waiting jobs of a pool that have this minor status, or that have another."""
     statement = THAT_SAY if saying else THAT_DO_NOT_SAY

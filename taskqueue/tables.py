@@ -277,7 +277,8 @@ submit_pools = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("last_used_at", UtcTime, nullable=False),  # touched by every job that passes the optimizers
     Column("refreshed_at", UtcTime),  # None: not resolved yet
-    Column("config_version", Integer, nullable=False, default=0),  # what the mapping was computed from
+    # What it was computed from when a job brought it; the refresh of all pools of a VO stands with the VO.
+    Column("config_version", Integer, nullable=False, default=0),
     Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
     Index("ix_submit_pools_config_version", "config_version"),
 )
@@ -309,13 +310,17 @@ queue_class_members = Table(
     Index("ix_queue_class_members_queue_class_id", "queue_class_id"),
 )
 
-#: For each VO the configuration version that its queue classes and members were computed from.
+#: For each VO the configuration version that its queue classes and members were computed from, and the one
+#: that all mappings of its pools are of at least.
 queue_class_versions = Table(
     "queue_class_versions",
     metadata,
     Column("vo", Text, primary_key=True),
     Column("config_version", Integer, nullable=False),
     Column("expiries", Integer, nullable=False, server_default="0"),  # how much of that had expired
+    Column("refreshed_version", Integer, nullable=False, server_default="0"),
+    Column("refreshed_expiries", Integer, nullable=False, server_default="0"),
+    Column("refreshed_at", UtcTime),  # when they all were computed anew
 )
 
 #: The mapping: the queue classes that are eligible for a pool. No row: it is not resolved yet.

@@ -39,6 +39,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
+from taskqueue import batches
 from taskqueue.class_sets import has
 from taskqueue.states import JobStatus
 from taskqueue.tables import installation, jobs, queue_classes, task_queues, waiting_jobs
@@ -47,8 +48,6 @@ from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_class_versions as versions
 
 ASSIGNED: Final = "Assigned"
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-_BATCH: Final = 1000
 
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
@@ -274,10 +273,8 @@ def ask(
     conn: Connection, statement: Select[int], task_queue_ids: Collection[int], values: Mapping[str, object]
 ) -> frozenset[int]:
     """Those of the task queues that a statement made by `left_if` finds."""
-    ordered = sorted(set(task_queue_ids))
     found: set[int] = set()
-    for start in range(0, len(ordered), _BATCH):
-        ids = ordered[start : start + _BATCH]
+    for ids in batches.of(task_queue_ids):
         found.update(conn.execute(statement, {"task_queue_ids": ids, **values}).scalars())
     return frozenset(found)
 

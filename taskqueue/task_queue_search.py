@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection
 
-from taskqueue import task_queues
+from taskqueue import task_queues, whose
 from taskqueue.tables import requirement_classes
 from taskqueue.tables import task_queues as table
 from taskqueue.task_queues import OCCUPIED, TaskQueue
+from taskqueue.whose import Whose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class Filter:
     owner: str | None = None
     owner_group: str | None = None
     submit_pool: str | None = None
+    any_of: tuple[Whose, ...] = ()  #: one of these besides, if there are any; wherever
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """It as conditions on the tables of task queues and of what they ask."""
@@ -31,7 +33,7 @@ class Filter:
         if self.submit_pool is not None:
             # The definition is JSON; a digest stands for nothing else in it.
             found.append(requirement_classes.c.definition.contains(f'"{self.submit_pool}"', autoescape=True))
-        return found
+        return found + whose.clauses(self.any_of, vo=table.c.vo, owner=table.c.owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,14 +22,11 @@ from sqlalchemy import (
     update,
 )
 
-from taskqueue import changes, queue_places, shares
+from taskqueue import batches, changes, queue_places, shares
 from taskqueue.bulk import BulkInsert, BulkUpdate
 from taskqueue.classes import RequirementClass
 from taskqueue.queue_places import Place
 from taskqueue.tables import jobs, requirement_classes, task_queues, waiting_jobs
-
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-BATCH = 1000
 
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
 # NO KEY UPDATE: a claim, which only refers to the row, is not held up.
@@ -150,7 +147,7 @@ def _place(entry: WaitingEntry) -> Place:
 
 def enqueue_again(conn: Connection, job_ids: Collection[int], *, now: datetime) -> None:
     """Put jobs back where they waited before, at their old place: their lease ended before they began."""
-    for ids in _batches(job_ids):
+    for ids in batches.of(job_ids):
         rows = conn.execute(PLACES, {"ids": ids}).all()
         _occupy(conn, {row.task_queue_id for row in rows}, now)
         if rows:
@@ -159,13 +156,13 @@ def enqueue_again(conn: Connection, job_ids: Collection[int], *, now: datetime) 
 
 def dequeue(conn: Connection, job_ids: Collection[int]) -> None:
     """Take jobs out that are not to run now: killed, deleted, rescheduled."""
-    for ids in _batches(job_ids):
+    for ids in batches.of(job_ids):
         conn.execute(LEAVE, {"ids": ids})
 
 
 def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: datetime) -> None:
     """Tell the matchers not to try these any more, as far as they really are empty."""
-    for ids in _batches(task_queue_ids):
+    for ids in batches.of(task_queue_ids):
         locked = set(conn.execute(LOCK_IF_FREE, {"ids": ids}).scalars())
         if not locked:
             continue
@@ -182,7 +179,7 @@ def occupied(conn: Connection) -> list[TaskQueue]:
 def occupied_of(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
     """Those of the task queues that may have jobs."""
     found: list[TaskQueue] = []
-    for ids in _batches(task_queue_ids):
+    for ids in batches.of(task_queue_ids):
         found += [from_row(row) for row in conn.execute(OCCUPIED_OF, {"ids": ids})]
     return found
 
@@ -190,7 +187,7 @@ def occupied_of(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQ
 def waiting_in(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, int]:
     """How many jobs wait in each; those without any are left out."""
     found: dict[int, int] = {}
-    for ids in _batches(task_queue_ids):
+    for ids in batches.of(task_queue_ids):
         found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, {"ids": ids})}
     return found
 
@@ -208,7 +205,7 @@ def first_jobs(conn: Connection, task_queue_id: int, most: int) -> list[int]:
 def _occupy(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> int:
     """Lock task queues that get jobs; how many there are, since one may have been removed just now."""
     found = 0
-    for ids in _batches(task_queue_ids):
+    for ids in batches.of(task_queue_ids):
         rows = conn.execute(LOCK, {"ids": ids}).all()
         _set_occupied(conn, {row.task_queue_id for row in rows if not row.occupied}, now, is_occupied=True)
         found += len(rows)
@@ -219,11 +216,6 @@ def _set_occupied(conn: Connection, ids: Collection[int], now: datetime, *, is_o
     if ids:
         conn.execute(SET_OCCUPIED, {"ids": sorted(ids), "is_occupied": is_occupied, "now": now})
         changes.append(conn, changes.TASK_QUEUE, [str(each) for each in ids], now=now)
-
-
-def _batches(ids: Collection[int]) -> list[list[int]]:
-    ordered = sorted(set(ids))
-    return [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
 
 
 def from_row(row: Row[*tuple[Any, ...]]) -> TaskQueue:

@@ -4,19 +4,17 @@ Locks are taken in one order everywhere, so that no two transactions wait for ea
 attempts, jobs; within each by job id.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select, update
 
-from taskqueue import log
+from taskqueue import batches, log
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
 from taskqueue.tables import attempts, jobs, waiting_jobs
 
-#: Ids in one statement; SQLite takes no more than 32,766 values.
-BATCH = 1000
 _NO_LIMIT = 2**31 - 1
 
 _IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
@@ -76,7 +74,8 @@ def lock(conn: Connection, job_ids: Collection[int]) -> None:
     if conn.dialect.name == "sqlite":
         return
     for statement in (LOCK_WAITING, LOCK_ATTEMPTS, LOCK_JOBS):
-        _execute_in_batches(conn, statement, job_ids)
+        for ids in batches.of(job_ids):
+            conn.execute(statement, {"job_ids": ids}).all()
 
 
 def move(
@@ -116,7 +115,7 @@ def move(
         "now": now,
     }
     moved: list[Moved] = []
-    for ids in _batches(job_ids):
+    for ids in batches.of(job_ids):
         before = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
         changed = set(conn.execute(MOVE, {**values, "job_ids": ids}).scalars())
         rows = [row for row in before if row.job_id in changed]
@@ -127,7 +126,7 @@ def move(
 
 def note(conn: Connection, job_ids: Collection[int], *, minor: str, source: str, now: datetime) -> None:
     """Write into the log of jobs what changes neither their status nor their minor status."""
-    for ids in _batches(job_ids):
+    for ids in batches.of(job_ids):
         rows = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
         log.append(
             conn,
@@ -174,14 +173,3 @@ def _consequences(wanted: JobStatus, now: datetime) -> dict[str, object]:
         "due": now if prepares else None,
         "again": int(wanted is JobStatus.RESCHEDULED),
     }
-
-
-def _batches(job_ids: Collection[int]) -> Iterator[Sequence[int]]:
-    ordered = sorted(set(job_ids))
-    for start in range(0, len(ordered), BATCH):
-        yield ordered[start : start + BATCH]
-
-
-def _execute_in_batches(conn: Connection, statement: Select[int], job_ids: Collection[int]) -> None:
-    for ids in _batches(job_ids):
-        conn.execute(statement, {"job_ids": ids}).all()

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, exists, select
 
-from taskqueue import task_queues
+from taskqueue import batches
 from taskqueue.tables import jobs, requirement_classes, waiting_jobs
 from taskqueue.tables import task_queues as table
 
@@ -65,14 +65,14 @@ def remove(conn: Connection, task_queue_ids: Collection[int], *, before: datetim
 
     Args:
         conn: In a writing transaction.
-        task_queue_ids: From `find`; as many as fit into one statement, `task_queues.BATCH`.
+        task_queue_ids: From `find`; as many as fit into one statement, `batches.MOST`.
         before: The same as for `find`: a job came to those that changed later.
     """
     locked = list(conn.execute(LOCK, {"ids": sorted(task_queue_ids), "before": before}).scalars())
     return conn.execute(REMOVE, {"ids": locked}).rowcount if locked else 0
 
 
-def remove_classes(conn: Connection, *, limit: int = task_queues.BATCH) -> int:
+def remove_classes(conn: Connection, *, limit: int = batches.MOST) -> int:
     """Remove requirement classes without a task queue; how many."""
     locked = list(conn.execute(LOCK_CLASSES, {"limit": limit}).scalars())
     return conn.execute(REMOVE_CLASSES, {"ids": locked}).rowcount if locked else 0

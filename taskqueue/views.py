@@ -4,6 +4,7 @@ from sqlalchemy import select
 from sqlalchemy.schema import CreateView
 
 from cs_config.tables import metadata
+from taskqueue import pools
 from taskqueue.class_sets import has
 from taskqueue.tables import pool_mappings, queue_classes, submit_pools
 from taskqueue.tables import queue_class_members as members
@@ -15,11 +16,11 @@ pool_queues = CreateView(
         members.c.site,
         members.c.ce,
         members.c.queue,
-        submit_pools.c.refreshed_at,
-        submit_pools.c.config_version,
+        pools.STAND["refreshed_at"],
+        pools.STAND["config_version"],
     )
     .select_from(
-        pool_mappings.join(submit_pools, submit_pools.c.pool_id == pool_mappings.c.pool_id)
+        pool_mappings.join(pools.WITH_VO, submit_pools.c.pool_id == pool_mappings.c.pool_id)
         .join(queue_classes, queue_classes.c.vo == pool_mappings.c.vo)
         .join(members, members.c.queue_class_id == queue_classes.c.queue_class_id)
     )

@@ -7,10 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
+from taskqueue import batches
 from taskqueue.classes import RequirementClass
 from taskqueue.tables import descriptions, jobs, requirement_classes, submit_pools, task_queues, waiting_jobs
-
-_BATCH = 1000
 
 _counts = (
     select(
@@ -64,9 +63,7 @@ def read(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
     """The classes of these VOs (None: of all) that have waiting jobs."""
     rows = conn.execute(WAITING) if vos is None else conn.execute(WAITING_OF, {"vos": sorted(vos)})
     found = [(_read(row.definition), int(row.jobs), row.first) for row in rows]
-    originals = dict(
-        _originals(conn, sorted({asked.submit_pool for asked, *_ in found if asked.submit_pool}))
-    )
+    originals = dict(_originals(conn, {asked.submit_pool for asked, *_ in found if asked.submit_pool}))
     return [
         WaitingClass(
             asked=asked, requirements=originals.get(asked.submit_pool or ""), jobs=jobs, first_job=first
@@ -83,12 +80,11 @@ def _read(definition: str) -> RequirementClass:
 
 def first_jobs(conn: Connection, waiting: Collection[WaitingClass]) -> Iterator[Row[*tuple[Any, ...]]]:
     """The oldest job of each class, with its description."""
-    job_ids = sorted(each.first_job for each in waiting)
-    for start in range(0, len(job_ids), _BATCH):
-        yield from conn.execute(FIRST_JOBS, {"job_ids": job_ids[start : start + _BATCH]}).all()
+    for job_ids in batches.of([each.first_job for each in waiting]):
+        yield from conn.execute(FIRST_JOBS, {"job_ids": job_ids}).all()
 
 
-def _originals(conn: Connection, pool_ids: list[str]) -> Iterator[tuple[str, str]]:
-    for start in range(0, len(pool_ids), _BATCH):
-        rows = conn.execute(ORIGINALS, {"pool_ids": pool_ids[start : start + _BATCH]})
+def _originals(conn: Connection, pool_ids: Collection[str]) -> Iterator[tuple[str, str]]:
+    for some in batches.of(pool_ids):
+        rows = conn.execute(ORIGINALS, {"pool_ids": some})
         yield from ((row.pool_id, row.original) for row in rows)

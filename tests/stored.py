@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, delete, insert, update
 
-from taskqueue import database, jobs
+from taskqueue import database, new_jobs
 from taskqueue.descriptions import NewDescription
-from taskqueue.jobs import NewJob
+from taskqueue.new_jobs import NewJob
 from taskqueue.states import JobStatus
 from taskqueue.tables import attempts, pilots
 from taskqueue.tables import jobs as jobs_table
@@ -30,7 +30,7 @@ def job_ids(
     """New jobs, Received."""
     description = NewDescription(source="Executable = 'x';", body={"Executable": "x"}, sandbox=sandbox)
     new = [NewJob(vo=vo, owner=owner, owner_group=f"{vo}_user") for _ in range(count)]
-    return jobs.submit(conn, description=description, jobs=new, now=now)
+    return new_jobs.submit(conn, description=description, jobs=new, now=now)
 
 
 def job_in(conn: Connection, now: datetime, status: JobStatus, **about: str) -> int:

@@ -49,7 +49,7 @@ def submit(
     sandbox: str | None = None,
 ) -> list[int]:
     """The ids of jobs that were stored."""
-    return submission.accept(engine, config, submitter, sources, now=now, key=key, sandbox=sandbox)
+    return submission.accept(engine, config, submitter, sources, now=now, key=key, sandbox=sandbox).job_ids
 
 
 def job(engine: Engine, job_id: int) -> Job:

@@ -14,11 +14,11 @@ from cs_config.queue_classes import queue_classes as configured
 from matcher import presented
 from matcher.matcher import Matcher
 from matcher.requests import Caller, MatchRequest
-from taskqueue import claims, jobs, mapping, pools, queue_classes, task_queues
+from taskqueue import claims, jobs, mapping, new_jobs, pools, queue_classes, task_queues
 from taskqueue.claims import Claimed, Holder, Place
 from taskqueue.classes import RequirementClass
 from taskqueue.descriptions import NewDescription
-from taskqueue.jobs import NewJob
+from taskqueue.new_jobs import NewJob
 from taskqueue.states import JobStatus
 from taskqueue.tables import task_queues as task_queues_table
 from taskqueue.tables import waiting_jobs
@@ -71,7 +71,7 @@ def put(
     """New jobs that wait; their ids."""
     new = NewJob(vo=asked.vo, owner=owner, owner_group=group, priority=priority, parameters=parameters)
     description = NewDescription(source="", body=body or {"Executable": "x"}, sandbox=None)
-    job_ids = jobs.submit(conn, description=description, jobs=[new] * count, now=now)
+    job_ids = new_jobs.submit(conn, description=description, jobs=[new] * count, now=now)
     for job_id in job_ids:
         stored.force(
             conn,

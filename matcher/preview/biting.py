@@ -10,9 +10,7 @@ from cs_config.configuration import Configuration
 from cs_config.proposals import Proposal
 from matcher import limits, standings
 from matcher.limits import Rule
-from taskqueue import scopes
-
-_PAGE = 1000
+from taskqueue import batches, scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +40,8 @@ def _closed(
     conn: Connection, config: Configuration, names: Collection[str], now: datetime
 ) -> Mapping[str, str]:
     found: dict[str, str] = {}
-    ordered = sorted(names)
-    for start in range(0, len(ordered), _PAGE):
-        read = scopes.read(conn, ordered[start : start + _PAGE])
+    for some in batches.of(names):
+        read = scopes.read(conn, some)
         for scope, standing in standings.of(conn, config, read.values(), now).items():
             room = standing.room()
             if room.jobs is not None and room.jobs <= 0:

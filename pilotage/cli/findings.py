@@ -68,6 +68,15 @@ def files(settings: Settings) -> Iterator[Finding]:
     if not settings.blobs.is_dir():
         message = f"{settings.blobs} does not exist yet; the service makes it"
         yield Finding(subject="blobs", health=Health.WARNING, message=message)
+    for name, place in (("home", settings.home), ("blobs", settings.blobs)):
+        if _is_open(place):
+            message = f"others on this host may read what jobs bring and leave there: chmod 700 {place}"
+            yield Finding(subject=name, health=Health.WARNING, message=message)
+
+
+def _is_open(place: Path) -> bool:
+    """Whether a way leads there for everybody."""
+    return place.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (place, *place.parents))
 
 
 def _given_secrets(settings: Settings) -> Iterator[Path]:

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from pilotage.cli import connections
 from pilotage.cli.failures import Refused
 from pilotage.cli.settings import Settings
 
 #: Seconds that requests under way get to end.
 _GRACE = 10
+#: Ticks of the server, ten a second, between two looks for clients that fell silent.
+_LOOK_EVERY = 50
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -89,6 +92,8 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
+        http=connections.Connection,
+        ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
@@ -108,6 +113,12 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _LOOK_EVERY == 0:
+            now = asyncio.get_running_loop().time()
+            connections.end_silent(self.server_state.connections, now=now)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.to_thread(self._ending)

@@ -120,10 +120,10 @@ def _table(sites: Sequence[Json]) -> RenderableType:
             each["scope"],
             "banned" if site["ban"] else None,
             each["policy"],
-            each["open"],
+            each["open"] and not site["ban"],
             each["room"],
             each["reserved"],
-            each["why"],
+            f"banned: {site['ban']['reason']}" if site["ban"] else each["why"],
         )
         for site in sites
         for each in site["throttles"] or [_unlimited(site["site"])]

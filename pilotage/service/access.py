@@ -113,14 +113,17 @@ def admit_stranger(request: Request, parts: Parts) -> None:
     parts.rates.take(f"address:{address(request)}", rate, now=time.monotonic())
 
 
-def require(request: Request, caller: Caller, roles: frozenset[Role]) -> None:
-    """Let only these roles in.
+def require(request: Request, caller: Caller, roles: frozenset[Role]) -> Caller:
+    """Let only these roles in: the caller in those of its roles.
 
     Raises:
         NotAllowed: The caller has none of them.
     """
-    if caller.role not in roles:
-        raise NotAllowed(f"the role {caller.role} may not {request.method} {request.url.path}")
+    allowed = caller.within(roles)
+    if allowed is None:
+        own = ", ".join(one.role for one in caller.each)
+        raise NotAllowed(f"the role {own} may not {request.method} {request.url.path}")
+    return allowed
 
 
 def require_capability(request: Request, caller: Caller, endpoint: Callable[..., Any]) -> None:

@@ -1,7 +1,7 @@
 """What a caller may ask of the accounts, and the answer.
 
-Users see what is their own, VO admins their VO, operators all. Site admins see what was used at their sites,
-by VO, but not who used it: that is between a VO and its people.
+What is whose is said in `told`: sums by VO and place go with jobs that are counted, those by owner with jobs
+that are named.
 """
 
 import re
@@ -11,12 +11,14 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from pilotage.service.callers import Caller, Role
+from pilotage.service import told
+from pilotage.service.callers import Caller
 from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery, AccountingRow
 from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
+from taskqueue import whose
 from taskqueue.accounting import report
 from taskqueue.accounting.report import DIMENSIONS, Question, Which
 
@@ -34,7 +36,7 @@ _WRONG_CLOCK: Final = timedelta(days=1)
 
 def dimensions(caller: Caller) -> Sequence[str]:
     """By what the caller may have sums."""
-    return [name for name in DIMENSIONS if caller.role is not Role.SITE_ADMIN or name not in _PERSONAL]
+    return [name for name in DIMENSIONS if name not in _PERSONAL or told.named(caller)]
 
 
 def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> Question:
@@ -102,21 +104,12 @@ def _visible(caller: Caller, query: AccountingQuery) -> Which:
     }
     if asked["vo"] is not None:
         asked["vo"] = frozenset(map(fold, asked["vo"]))
-    which = Which(**asked)
-    if caller.is_operator:
-        return which
-    narrowed = {}
-    if caller.role is Role.SITE_ADMIN:
-        narrowed["site"] = _both(which.site, caller.sites)
-    else:
-        narrowed["vo"] = _both(which.vo, caller.vos)
-    if caller.role is Role.USER:
-        narrowed["owner"] = _both(which.owner, frozenset({caller.user}))
-    return Which(**(asked | narrowed))
-
-
-def _both(asked: frozenset[str] | None, own: frozenset[str]) -> frozenset[str]:
-    return own if asked is None else asked & own
+    is_personal = any(name in query.by or asked[name] is not None for name in _PERSONAL)
+    allowed = told.named(caller) if is_personal else told.counted(caller)
+    every, any_of = whose.split([each.of(vos=asked["vo"], sites=asked["site"]) for each in allowed])
+    owner = None if every.owner is None else frozenset({every.owner})
+    own = {"vo": every.vos, "site": every.sites, "owner": whose.both(owner, asked["owner"])}
+    return Which(**{**asked, **own}, any_of=any_of)
 
 
 def _moment(name: str, text: str, now: datetime) -> datetime:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
@@ -89,13 +90,15 @@ async def admit(
         PilotageError: It may not, or the body is not JSON that we can use.
     """
     token = request.state.token = await _authenticated(request, parts)
-    access.require(request, token.caller, access.allowed_roles(endpoint))
-    access.require_capability(request, token.caller, endpoint)
+    caller = access.require(request, token.caller, access.allowed_roles(endpoint))
+    if caller is not token.caller:
+        request.state.token = replace(token, caller=caller)
+    access.require_capability(request, caller, endpoint)
     check_texts(request)
     if takes_json:
         most = getattr(endpoint, _MOST_BYTES, parts.limits.json_bytes)
         await request.load(min(most, parts.limits.json_bytes))
-    return token.caller
+    return caller
 
 
 async def _authenticated(request: Request, parts: Parts) -> Token:

@@ -9,6 +9,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+import anyio
+import anyio.to_thread
+
 from matcher.errors import Busy
 from taskqueue import database
 
@@ -68,6 +71,16 @@ class Gathering(Generic[Asked, Answer]):
             for (_, future), answer in zip(batch, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
+
+
+def in_a_thread(serve: Callable[[Sequence[Asked]], Sequence[Answer]]) -> Gathering[Asked, Answer]:
+    """Those that are served in a thread of their own, so that they wait for no others."""
+    turn = anyio.CapacityLimiter(1)
+
+    async def served(some: Sequence[Asked]) -> Sequence[Answer]:
+        return await anyio.to_thread.run_sync(serve, some, limiter=turn)
+
+    return Gathering(served)
 
 
 def _refuse(batch: Sequence[tuple[Asked, "asyncio.Future[Answer]"]], error: Exception) -> None:

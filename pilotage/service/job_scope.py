@@ -1,34 +1,42 @@
 """Which jobs a caller may see and control, as a filter."""
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, TypeVar
 
-from pilotage.service.callers import Caller, Role
+from pilotage.service import told
+from pilotage.service.callers import Caller
 from pilotage.service.models.job_filter import JobFilter
+from requirements.errors import NotAllowed
 from requirements.values import fold
+from taskqueue import whose
 from taskqueue.errors import JobNotFound
 from taskqueue.job_filter import Filter
 from taskqueue.jobs import Job
+from taskqueue.whose import Whose
 
 _T = TypeVar("_T")
-_NONE: frozenset[str] = frozenset()
+
+#: What of a job is its owner's and its VO's business, as a filter asks it or a summary counts by it.
+PERSONAL: Final = ("owner", "owner_group", "job_name", "job_group", "ids", "task_queue")
 
 
 def visible(caller: Caller, wanted: JobFilter) -> Filter:
-    """The jobs of `wanted` that the caller may see; what is not its own is as if it did not exist."""
-    return Filter(
-        job_ids=_set(wanted.ids),
-        vos=_vos(caller, wanted),
-        owner=caller.user if caller.role is Role.USER else wanted.owner,
-        owner_group=wanted.owner_group,
-        statuses=_set(wanted.status),
-        minor_status=wanted.minor_status,
-        sites=_set(wanted.site),
-        submit_pool=wanted.pool,
-        job_name=wanted.job_name,
-        job_type=wanted.job_type,
-        job_group=wanted.job_group,
-    )
+    """The jobs of `wanted` that the caller may list; what is not its own is as if it did not exist."""
+    return _within(told.controlled(caller), wanted)
+
+
+def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> Filter:
+    """The jobs of `wanted` that the caller may be told the numbers of, by these columns.
+
+    Raises:
+        NotAllowed: It asks who is at work, and is not told that.
+    """
+    asked = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
+    refused = sorted(asked.intersection(PERSONAL))
+    allowed = told.named(caller) if refused else told.counted(caller)
+    if not allowed:
+        raise NotAllowed(f"{caller.role} is told of VOs, not who works in them: not by {', '.join(refused)}")
+    return _within(allowed, wanted)
 
 
 def require(caller: Caller, job: Job) -> Job:
@@ -37,7 +45,7 @@ def require(caller: Caller, job: Job) -> Job:
     Raises:
         JobNotFound: It may not; the same as for a job that does not exist.
     """
-    if not caller.may_control(vo=job.vo, owner=job.owner):
+    if not told.controls(caller, vo=job.vo, owner=job.owner):
         raise JobNotFound(job.job_id)
     return job
 
@@ -53,14 +61,24 @@ def require_readable(caller: Caller, job: Job) -> Job:
     return job
 
 
-def _vos(caller: Caller, wanted: JobFilter) -> frozenset[str] | None:
-    asked = None if wanted.vo is None else frozenset(fold(vo) for vo in wanted.vo)
-    if caller.role is Role.USER and wanted.owner not in (None, caller.user):
-        return _NONE
-    allowed = caller.visible_vos
-    if allowed is None or asked is None:
-        return asked if allowed is None else allowed
-    return asked & allowed
+def _within(allowed: Sequence[Whose], wanted: JobFilter) -> Filter:
+    vos = None if wanted.vo is None else frozenset(map(fold, wanted.vo))
+    own = [each.of(vos=vos, sites=_set(wanted.site), owner=wanted.owner) for each in allowed]
+    every, any_of = whose.split(own)
+    return Filter(
+        job_ids=_set(wanted.ids),
+        vos=every.vos,
+        owner=every.owner,
+        owner_group=wanted.owner_group,
+        statuses=_set(wanted.status),
+        minor_status=wanted.minor_status,
+        sites=every.sites,
+        submit_pool=wanted.pool,
+        job_name=wanted.job_name,
+        job_type=wanted.job_type,
+        job_group=wanted.job_group,
+        any_of=any_of,
+    )
 
 
 def _set(values: Iterable[_T] | None) -> frozenset[_T] | None:

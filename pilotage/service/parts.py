@@ -9,13 +9,13 @@ from sqlalchemy import Engine
 from cs_config.live import LiveConfiguration
 from matcher.claimer import Claimer
 from matcher.matcher import Matcher
-from pilotage.service.heartbeats import Heartbeats
 from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
 from pilotage.service.oidc.issuers import Issuers
 from pilotage.service.pilot_places import PilotPlaces
 from pilotage.service.remembered import Remembered
+from pilotage.service.reports import Reports
 from pilotage.service.revoked import RevokedTokens
 from pilotage.service.sign_in_ways import SignInWay
 from pilotage.service.tokens import Tokens
@@ -58,13 +58,13 @@ class Parts:
     sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
     waiting: Remembered[Sequence[WaitingClass]] = field(default_factory=lambda: Remembered(_waiting))
     summaries: Remembered[JobSummary] = field(default_factory=lambda: Remembered(_counted))
-    heartbeats: Heartbeats = field(init=False)
     places: PilotPlaces = field(init=False)
+    reports: Reports = field(init=False)
     revoked: RevokedTokens = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "heartbeats", Heartbeats(self.engine, self.live, self.clock))
         object.__setattr__(self, "places", PilotPlaces(self.engine))
+        object.__setattr__(self, "reports", Reports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
 
 

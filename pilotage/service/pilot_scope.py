@@ -1,27 +1,30 @@
-"""Which pilots a caller may see, send and speak of: those of its VOs, at its sites."""
+"""Which pilots a caller may see, send and speak of."""
 
 from cs_config.address import QueueAddress
+from pilotage.service import told
 from pilotage.service.callers import Caller, Role
 from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
+from taskqueue import whose
 from taskqueue.errors import PilotNotFound
-from taskqueue.pilots import Pilot, PilotFilter
+from taskqueue.pilot_search import Filter
+from taskqueue.pilots import Pilot
 from taskqueue.states import PilotStatus
+from taskqueue.whose import Whose
 
 
-def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> PilotFilter:
+def visible(caller: Caller, *, vo: str | None, site: str | None, status: str | None) -> Filter:
     """The filter for what was asked, narrowed to what is the caller's.
 
     Raises:
         InvalidRequest: A word is no status of a pilot.
     """
-    return PilotFilter(
-        vos=_narrowed(vo, frozenset() if caller.is_operator else caller.vos, fold_case=True),
-        sites=_narrowed(site, caller.sites),
-        statuses=_statuses(status),
-    )
+    vos = None if vo is None else frozenset(map(fold, _words(vo)))
+    sites = None if site is None else frozenset(_words(site))
+    every, any_of = whose.split([each.of(vos=vos, sites=sites) for each in told.counted(caller)])
+    return Filter(vos=every.vos, sites=every.sites, statuses=_statuses(status), any_of=any_of)
 
 
 def vo_of(caller: Caller, named: str | None) -> str:
@@ -55,20 +58,17 @@ def require(caller: Caller, pilot: Pilot) -> None:
     Raises:
         PilotNotFound: It is not the caller's.
     """
-    if caller.role is Role.PILOT and caller.stamp != pilot.stamp:
-        raise PilotNotFound(pilot.stamp)
-    is_there = not caller.sites or pilot.may_be_at(caller.sites)
-    # Whoever looks after a site sees all that comes there; who has a VO its own.
-    if not is_there or (caller.vos and not caller.may_read(pilot.vo)):
+    if caller.role is Role.PILOT:
+        is_own = caller.stamp == pilot.stamp
+    else:
+        is_own = any(_has(each, pilot) for each in told.counted(caller))
+    if not is_own:
         raise PilotNotFound(pilot.stamp)
 
 
-def _narrowed(named: str | None, own: frozenset[str], *, fold_case: bool = False) -> frozenset[str] | None:
-    """What was asked for and is one's own; None: everything. Nothing of one's own means no limit."""
-    if named is None:
-        return own or None
-    asked = frozenset(fold(name) if fold_case else name for name in _words(named))
-    return asked & own if own else asked
+def _has(each: Whose, pilot: Pilot) -> bool:
+    is_there = each.sites is None or pilot.may_be_at(each.sites)
+    return is_there and (each.vos is None or pilot.vo in each.vos)
 
 
 def _statuses(named: str | None) -> frozenset[PilotStatus] | None:

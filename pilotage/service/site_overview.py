@@ -12,7 +12,7 @@ from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import job_ads, reach
-from pilotage.service import site_scope, site_states, waiting_work
+from pilotage.service import site_states, told, waiting_work
 from pilotage.service.callers import Caller
 from pilotage.service.models.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.parts import Parts
@@ -110,7 +110,8 @@ def _present(
 ) -> tuple[Counter[str], Counter[str]]:
     running, pilots = Counter[str](), Counter[str]()
     for (vo, address), at_queue in there.items():
-        if caller.looks_after(address.site) or caller.may_read(vo):
+        own = told.vos_at(caller, address.site)
+        if own is None or vo in own:
             running[address.site] += at_queue.jobs
             pilots[address.site] += at_queue.pilots
     return running, pilots
@@ -118,8 +119,9 @@ def _present(
 
 def _could_run(parts: Parts, caller: Caller) -> Mapping[bool, Counter[str]]:
     """What waits for each site, by whether all VOs count: they do for who looks after it."""
-    of_all = _reached(parts, None) if site_scope.looked_after(caller, parts.live.current) else Counter[str]()
-    return {True: of_all, False: of_all if caller.is_operator else _reached(parts, caller.vos)}
+    is_everyones = caller.visible_vos is None or caller.own_sites
+    of_all = _reached(parts, None) if is_everyones else Counter[str]()
+    return {True: of_all, False: _reached(parts, caller.visible_vos)}
 
 
 def _reached(parts: Parts, vos: frozenset[str] | None) -> Counter[str]:

@@ -5,6 +5,7 @@ from typing import NoReturn
 from cs_config.configuration import Configuration
 from cs_config.errors import SiteNotFound
 from matcher import survey
+from pilotage.service import told
 from pilotage.service.callers import Caller
 from requirements.errors import NotAllowed
 from requirements.suggestion import did_you_mean
@@ -17,8 +18,8 @@ def require(caller: Caller, config: Configuration, site: str) -> None:
     Raises:
         NotAllowed, SiteNotFound: It is such a one.
     """
-    if not caller.is_operator and site not in caller.sites:
-        raise NotAllowed(f"the token is for {', '.join(sorted(caller.sites))}, not for {site}")
+    if not caller.is_operator and site not in caller.every_site:
+        raise NotAllowed(f"the token is for {', '.join(sorted(caller.every_site))}, not for {site}")
     require_known(config, site)
 
 
@@ -49,21 +50,16 @@ def places(config: Configuration) -> frozenset[str]:
 
 def vos(caller: Caller, config: Configuration, site: str) -> list[str]:
     """The VOs as which the caller may look at a site: his own, and all of them at a site of his."""
-    every = sorted(config.vos)
-    return every if caller.looks_after(site) else [vo for vo in every if caller.may_read(vo)]
+    own = told.vos_at(caller, site)
+    return sorted(config.vos if own is None else config.vos & own)
 
 
 def of_concern(caller: Caller, config: Configuration) -> frozenset[str]:
     """The sites that the caller has to do with: his own, and where his VOs may run."""
     if caller.is_operator:
         return config.sites
-    found = set(caller.sites & config.sites)
-    for vo in caller.vos:
+    found = set(caller.every_site & config.sites)
+    for vo in caller.visible_vos or ():
         whole = survey.of_vo(config, vo)
         found.update(site for site, queues in whole.sites.items() if queues & whole.admitted)
     return frozenset(found)
-
-
-def looked_after(caller: Caller, config: Configuration) -> frozenset[str]:
-    """The sites where the jobs of every VO are the caller's business."""
-    return frozenset(site for site in config.sites if caller.looks_after(site))

@@ -26,8 +26,7 @@ _SHOWN = 100
 
 def briefly(parts: Parts, caller: Caller, sites: Collection[str]) -> list[SiteAnswer]:
     """What anybody may know of sites: no reservations, and the limits of the caller's own VOs."""
-    vos = None if caller.is_operator else caller.vos
-    return of(parts, sites, jobs_of=frozenset(), vos=vos)
+    return of(parts, sites, jobs_of=frozenset(), vos=caller.visible_vos)
 
 
 def in_full(parts: Parts, caller: Caller, site: str) -> SiteAnswer:
@@ -39,7 +38,7 @@ def in_full(parts: Parts, caller: Caller, site: str) -> SiteAnswer:
         return of(parts, [site], jobs_of=None)[0]
     brings_jobs = caller.role is Role.GATEWAY and site in caller.sites
     jobs_of = caller.vos if brings_jobs else frozenset[str]()
-    return of(parts, [site], jobs_of=jobs_of, vos=caller.vos)[0]
+    return of(parts, [site], jobs_of=jobs_of, vos=caller.visible_vos)[0]
 
 
 def of(

@@ -2,16 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, select, type_coerce
 
+from taskqueue import whose
 from taskqueue.accounting import keys
 from taskqueue.accounting.use import NAMES, Use
 from taskqueue.tables import accounted_use, accounted_waits
+from taskqueue.whose import Whose
 
 #: What sums may be asked by.
 DIMENSIONS: Final = tuple(name for name in keys.NAMES if name != "hour")
@@ -45,6 +47,7 @@ class Which:
     owner: frozenset[str] | None = None
     owner_group: frozenset[str] | None = None
     status: frozenset[str] | None = None
+    any_of: tuple[Whose, ...] = ()  #: one of these besides, if there are any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +124,10 @@ def _grouped(
 
 
 def _clauses(table: Table, asked: Question) -> list[ColumnElement[bool]]:
-    allowed = {each.name: getattr(asked.which, each.name) for each in fields(Which)}
+    allowed = {name: getattr(asked.which, name) for name in DIMENSIONS}
     chosen = [table.c[name].in_(sorted(values)) for name, values in allowed.items() if values is not None]
-    return [table.c.hour >= asked.since, table.c.hour < asked.until, *chosen]
+    own = whose.clauses(asked.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
+    return [table.c.hour >= asked.since, table.c.hour < asked.until, *chosen, *own]
 
 
 def _bucket(conn: Connection, table: Table, bucket: Bucket) -> ColumnElement[Any]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event, func, select
 
+from cs_config import versions
 from optimizers import batch
 from taskqueue import backlog, database, job_control
 from taskqueue.descriptions import of_job
@@ -53,11 +54,16 @@ def test_more_jobs_take_no_more_statements(engine: Engine, now: datetime) -> Non
     batch.optimize(engine, config, submit(engine, config, now, *jdls(3)), now=now)
     counts = []
     for count in (30, 600):
+        with database.reading(engine) as conn:
+            config = versions.load(conn)  # in front of this one nothing is known of them
         with statements(engine) as submitting:
             ids = submit(engine, config, now, *jdls(count))
         with statements(engine) as preparing:
             assert batch.optimize(engine, config, ids, now=now).waiting == tuple(ids)
-        counts.append((len(submitting), len(preparing)))
+        with statements(engine) as at_once:
+            ids = submit(engine, config, now, *jdls(count))
+        assert waiting(engine)[-count:] == ids
+        counts.append((len(submitting), len(preparing), len(at_once)))
     assert counts[0] == counts[1]
 
 

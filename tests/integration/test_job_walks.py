@@ -16,6 +16,7 @@ from taskqueue.job_filter import Filter
 from taskqueue.job_walks import Seen
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.tables import jobs
+from taskqueue.whose import Whose
 from tests import stored
 
 STATUSES = (JobStatus.WAITING, JobStatus.RUNNING, JobStatus.DONE, JobStatus.FAILED)
@@ -126,6 +127,19 @@ def test_a_look_that_ends_early_says_so(conn: Connection, monkeypatch: pytest.Mo
     assert not _ids(pages)
 
 
+def test_jobs_of_one_or_another_are_found_together(conn: Connection) -> None:
+    of_ada = Filter(vos=frozenset({"cms"}), owner="ada")
+    of_site = Filter(sites=frozenset({"LCG.A.org"}))
+    either = Filter(
+        any_of=(Whose(vos=frozenset({"cms"}), owner="ada"), Whose(sites=frozenset({"LCG.A.org"})))
+    )
+    each = [set(job_search.find_ids(conn, which, limit=100)) for which in (of_ada, of_site, either)]
+    assert each[2] == each[0] | each[1]
+    assert each[0] - each[1]
+    assert each[1] - each[0]
+    assert set(_ids(_pages(conn, either, limit=10))) == each[2]
+
+
 LOOKS = [
     Filter(),
     Filter(vos=frozenset({"cms"})),
@@ -133,6 +147,10 @@ LOOKS = [
     Filter(vos=frozenset({"cms"}), owner="ada", statuses=frozenset({JobStatus.DONE})),
     Filter(vos=frozenset({"cms"}), owner="ada", sites=frozenset({"LCG.A.org"})),
     Filter(owner="ada"),
+    Filter(
+        statuses=frozenset(JobStatus) - FINAL,
+        any_of=(Whose(vos=frozenset({"cms"}), owner="ada"), Whose(sites=frozenset({"LCG.A.org"}))),
+    ),
     Filter(submit_pool=POOL, vos=frozenset({"cms"})),
     Filter(statuses=frozenset(JobStatus) - FINAL),
     Filter(statuses=frozenset({JobStatus.FAILED}), job_name="n1"),

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import Engine
 
 from requirements.errors import InvalidRequest
-from taskqueue import database, descriptions, job_search, jobs, log
+from taskqueue import database, descriptions, job_search, jobs, log, new_jobs
 from taskqueue.descriptions import NewDescription
 from taskqueue.errors import JobNotFound
 from taskqueue.job_filter import Filter
-from taskqueue.jobs import NewJob
+from taskqueue.new_jobs import NewJob
 from taskqueue.states import JobStatus
 from tests import stored
 
@@ -34,7 +34,7 @@ def test_ids_come_in_the_order_of_the_jobs(engine: Engine, now: datetime) -> Non
     described = [NewDescription(source=f"{b}", body={"Executable": f"{b}"}) for b in range(3)]
     placed = [(b, _new(job_name=f"{b}.{number}")) for b in range(3) for number in range(700)]
     with database.writing(engine) as conn:
-        ids = jobs.store(conn, described, placed, now=now)
+        ids = new_jobs.store(conn, described, placed, now=now)
         named = {job.job_id: job.job_name for job in job_search.find(conn, Filter(), limit=5000)}
         bodies = [descriptions.of_job(conn, job_id).body["Executable"] for job_id in (ids[0], ids[-1])]
     assert [named[job_id] for job_id in ids] == [f"{b}.{n}" for b in range(3) for n in range(700)]
@@ -51,7 +51,7 @@ def test_ids_are_never_given_out_twice(engine: Engine, now: datetime) -> None:
 
 def test_no_jobs_store_nothing(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        assert jobs.store(conn, [], [], now=now) == []
+        assert new_jobs.store(conn, [], [], now=now) == []
         assert job_search.count(conn, Filter()) == 0
 
 
@@ -61,7 +61,7 @@ def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now
     )
     new = [_new(parameters={"s": f"part{n}", "n": str(n), "dataset": "2012"}) for n in range(2)]
     with database.writing(engine) as conn:
-        ids = jobs.submit(conn, description=description, jobs=new, now=now)
+        ids = new_jobs.submit(conn, description=description, jobs=new, now=now)
         found = [descriptions.of_job(conn, job_id) for job_id in ids]
     assert [each.body["Arguments"] for each in found] == ["part0 of 2012", "part1 of 2012"]
     assert [each.body["OutputSandbox"] for each in found] == [["0.log"], ["1.log"]]

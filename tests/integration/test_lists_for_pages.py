@@ -14,14 +14,14 @@ from taskqueue import (
     database,
     grid_jobs,
     mapping,
+    pilot_search,
     pilots,
+    pool_search,
     pool_usage,
-    pools,
     task_queue_search,
     waiting_classes,
 )
 from taskqueue.job_counts import Count
-from taskqueue.pilots import PilotFilter
 from taskqueue.states import JobStatus
 from taskqueue.tables import attempts
 from tests import stored, submitted
@@ -48,12 +48,12 @@ def test_pilots_come_by_their_last_news_page_by_page(engine: Engine, now: dateti
             at = now + timedelta(minutes=number // 2)
             pilots.register(conn, stamp=stamp, vo="lhcb", queue=queue, submitted_by="d", now=at)
     with database.reading(engine) as conn:
-        pages = [[each.stamp for each in pilots.latest(conn, PilotFilter(), limit=2)]]
+        pages = [[each.stamp for each in pilot_search.latest(conn, pilot_search.Filter(), limit=2)]]
         while pages[-1]:
-            found = pilots.latest(conn, PilotFilter(), limit=2, after=pages[-1][-1])
+            found = pilot_search.latest(conn, pilot_search.Filter(), limit=2, after=pages[-1][-1])
             pages.append([each.stamp for each in found])
         assert pages == [["e", "c"], ["d", "a"], ["b"], []]
-        gone = pilots.latest(conn, PilotFilter(), limit=1, after="gone")
+        gone = pilot_search.latest(conn, pilot_search.Filter(), limit=1, after="gone")
     assert [each.stamp for each in gone] == ["e"]
 
 
@@ -82,7 +82,7 @@ def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: 
 
 def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[int]) -> None:
     with database.reading(engine) as conn:
-        ids = [pool.pool_id for pool in pools.find(conn, limit=10)]
+        ids = [pool.pool_id for pool in pool_search.find(conn, pool_search.Filter(), limit=10)]
         listed = pool_usage.queues(conn, ids)
         assert listed == {pool_id: mapping.eligible_queues_of(conn, pool_id) for pool_id in ids}
         assert sorted(map(len, listed.values())) == [1, 3]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, Integer, bindparam, insert, select, t
 
 from cs_config.configuration import QueueAddress
 from cs_config.queue_classes import QueueClass
-from taskqueue import database, mapping, pools, queue_classes, served_pools
+from taskqueue import database, mapping, pool_refresh, pools, queue_classes, served_pools
 from taskqueue.class_sets import ClassSet, has
 from taskqueue.pools import NewPool
 from taskqueue.tables import pool_queue_classes
@@ -82,12 +82,12 @@ def test_the_release_before_may_map_a_pool_meanwhile_and_it_is_computed_anew(
 ) -> None:
     with database.writing(engine) as conn:
         _resolved(conn, now)
-        assert _outdated(conn, now) == []
+        assert _unmapped(conn) == []
         class_id = queue_classes.class_of(conn, "lhcb", QUEUES[1])
         conn.execute(insert(pool_queue_classes).values(pool_id="p", queue_class_id=class_id))
-        assert _outdated(conn, now) == ["p"]
+        assert _unmapped(conn) == ["p"]
         _resolve(conn, now)
-        assert _outdated(conn, now) == []
+        assert _unmapped(conn) == []
         assert conn.execute(select(pool_queue_classes)).all() == []
 
 
@@ -146,5 +146,5 @@ def _resolve(conn: Connection, now: datetime) -> None:
     mapping.resolve(conn, pool_id="p", config_version=1, queue_class_digests=digests, now=now)
 
 
-def _outdated(conn: Connection, now: datetime) -> list[str]:
-    return pools.outdated(conn, vo="lhcb", config_version=1, refreshed_before=now)
+def _unmapped(conn: Connection) -> list[str]:
+    return pool_refresh.unmapped(conn, "lhcb")

@@ -6,9 +6,8 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from cs_config.configuration import QueueAddress
-from taskqueue import database, pilots
+from taskqueue import database, pilot_search, pilots
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
-from taskqueue.pilots import PilotFilter
 from taskqueue.states import PilotStatus, pilot_may_become
 from tests import stored
 
@@ -118,14 +117,16 @@ def test_pilots_are_found_in_pages(engine: Engine, now: datetime) -> None:
             _register(conn, f"s{number}", now, vo="cms" if number == 4 else "lhcb")
         pilots.set_status(conn, "s0", P.FAILED, now=now)
 
-        def stamps(which: PilotFilter, after: str = "") -> list[str]:
-            return [pilot.stamp for pilot in pilots.find(conn, which, limit=3, after=after)]
+        def stamps(which: pilot_search.Filter, after: str = "") -> list[str]:
+            return [pilot.stamp for pilot in pilot_search.find(conn, which, limit=3, after=after)]
 
-        assert stamps(PilotFilter()) == ["s0", "s1", "s2"]
-        assert stamps(PilotFilter(), after="s2") == ["s3", "s4"]
-        assert stamps(PilotFilter(vos={"cms"}, sites={"LCG.CERN.ch"}, submitted_by="director")) == ["s4"]
-        assert stamps(PilotFilter(statuses={P.FAILED})) == ["s0"]
-        assert stamps(PilotFilter(vos=[])) == []
+        assert stamps(pilot_search.Filter()) == ["s0", "s1", "s2"]
+        assert stamps(pilot_search.Filter(), after="s2") == ["s3", "s4"]
+        assert stamps(pilot_search.Filter(vos={"cms"}, sites={"LCG.CERN.ch"}, submitted_by="director")) == [
+            "s4"
+        ]
+        assert stamps(pilot_search.Filter(statuses={P.FAILED})) == ["s0"]
+        assert stamps(pilot_search.Filter(vos=[])) == []
 
 
 def test_an_unknown_pilot_is_not_found(engine: Engine, now: datetime) -> None:

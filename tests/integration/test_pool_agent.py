@@ -15,7 +15,7 @@ from optimizers import batch
 from optimizers.candidate import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
 from requirements.canonical import pool_id
 from requirements.record import Record
-from taskqueue import database, mapping, pools, queue_classes
+from taskqueue import database, mapping, pool_search, pools, queue_classes
 from taskqueue.errors import PoolNotFound
 from taskqueue.tables import changes
 from tests import stored
@@ -81,7 +81,8 @@ def test_a_change_that_concerns_no_pool_writes_no_mapping(engine: Engine, now: d
     with database.reading(engine) as conn:
         before = conn.execute(select(changes.c.change_id)).scalars().all()
     result = cycle(engine, grid(version=2), now)
-    assert (result.resolved, result.changed) == (1, 0)
+    assert (result.vos, result.resolved, result.changed) == (("lhcb",), 0, 0)
+    assert pool(engine, 4000).config_version == 2
     with database.reading(engine) as conn:
         assert conn.execute(select(changes.c.change_id)).scalars().all() == before
 
@@ -134,7 +135,7 @@ def test_pools_end_at_the_newest_version_in_every_interleaving(engine: Engine, n
     cycle(engine, newest, now)
     with database.reading(engine) as conn:
         assert queue_classes.version(conn, "lhcb") == 5
-        for each in pools.find(conn, limit=100):
+        for each in pool_search.find(conn, pool_search.Filter(), limit=100):
             assert each.config_version == 5
             memory = next(m for m in range(2900, 3100) if pool_of(m) == each.pool_id)
             names = {str(queue) for queue in mapping.eligible_queues_of(conn, each.pool_id)}

@@ -9,9 +9,21 @@ import pytest
 from sqlalchemy import Connection, Engine, select, text
 
 from cs_config.configuration import QueueAddress
+from cs_config.queue_class_index import EligibleSets
 from cs_config.queue_classes import QueueClass
-from taskqueue import database, mapping, pools, queue_classes, served_pools, stuck_jobs
+from requirements.bits import mask_of
+from taskqueue import (
+    database,
+    mapping,
+    pool_refresh,
+    pool_search,
+    pools,
+    queue_classes,
+    served_pools,
+    stuck_jobs,
+)
 from taskqueue.errors import PoolNotFound
+from taskqueue.pool_refresh import Standing
 from taskqueue.pools import NewPool
 from taskqueue.queue_classes import Known
 from taskqueue.states import JobStatus
@@ -67,10 +79,10 @@ def test_many_pools_are_touched_at_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         assert pools.touch_all(conn, [*new, *new], now=now) == {pool.pool_id for pool in new}
         assert pools.touch_all(conn, [], now=now) == frozenset()
-        first = pools.find(conn, vos={"lhcb"}, limit=1000)
-        rest = pools.find(conn, vos={"lhcb"}, limit=1000, after=first[-1].pool_id)
+        first = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000)
+        rest = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000, after=first[-1].pool_id)
         assert [pool.pool_id for pool in first + rest] == [pool.pool_id for pool in new]
-        assert pools.find(conn, vos={"cms"}, limit=10) == []
+        assert pool_search.find(conn, pool_search.Filter(vos={"cms"}), limit=10) == []
 
 
 def test_a_pool_that_does_not_exist_is_not_found(engine: Engine) -> None:
@@ -132,7 +144,8 @@ def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> No
         _sync(conn, 2, now, {"z": [A, B]})
         queue_classes.prune(conn, "lhcb")
         assert queue_classes.slots(conn, "lhcb") == {"x" * 64: 0, "y" * 64: 1, "z" * 64: 2}  # p may have x
-        _resolve(conn, "p", 2, "z", now)
+    _refresh(engine, 2, now, {"z": [A, B]})
+    with database.writing(engine) as conn:
         queue_classes.prune(conn, "lhcb")
         assert queue_classes.slots(conn, "lhcb") == {"z" * 64: 2}
         _sync(conn, 3, now, {"z": [A, B], "v": [C]})
@@ -153,33 +166,60 @@ def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None
         assert queue_classes.version(conn, "cms") is None
 
 
-def test_outdated_pools_are_those_of_another_version_and_those_of_long_ago(
-    engine: Engine, now: datetime
-) -> None:
+def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         _sync(conn, 1, now, {"x": [A]})
-        for pool_id in ("new", "old", "ok"):
+        for pool_id in ("new", "old", "later"):
             _touch(conn, pool_id, now)
-        _resolve(conn, "old", 1, "x", now - HOUR)
-        _resolve(conn, "ok", 1, "x", now)
+        _resolve(conn, "old", 1, "x", now)
+        pool_refresh.note(conn, "lhcb", now=now + HOUR)
+        _resolve(conn, "later", 1, "x", now + 2 * HOUR)
+        assert pool_refresh.unmapped(conn, "lhcb") == ["new"]
+        found = {
+            pool.pool_id: pool.refreshed_at for pool in pool_search.find(conn, pool_search.Filter(), limit=10)
+        }
+        assert found == {"new": None, "old": now + HOUR, "later": now + 2 * HOUR}
+        _sync(conn, 2, now, {"x": [A]})
+        assert pools.get(conn, "old").config_version == 1
+        assert _standing(conn).is_of((1, 0), refreshed_after=now + HOUR)
+        assert not _standing(conn).is_of((1, 0), refreshed_after=now + 2 * HOUR)
+        assert not _standing(conn).is_of((2, 0), refreshed_after=now)
+        pool_refresh.note(conn, "lhcb", now=now + 3 * HOUR)
+        assert _standing(conn).is_of((2, 0), refreshed_after=now)
+        assert {pool.config_version for pool in pool_search.find(conn, pool_search.Filter(), limit=10)} == {
+            0,
+            2,
+        }
+        assert sorted(pool_refresh.refreshed_since(conn, now + 2 * HOUR)) == ["later", "old"]
+        assert pool_refresh.refreshed_since(conn, now + 3 * HOUR) == []
 
-        def outdated(version: int) -> list[str]:
-            return pools.outdated(conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR / 4)
 
-        assert outdated(1) == ["new", "old"]
-        assert outdated(2) == ["new", "ok", "old"]
+def _standing(conn: Connection) -> Standing:
+    return pool_refresh.standings(conn)["lhcb"]
 
 
 def _refresh(
     engine: Engine, version: int, now: datetime, members: Mapping[str, Iterable[QueueAddress]]
 ) -> None:
-    """What the pool agent does: sync, then compute the outdated pools; here each is mapped to all classes."""
+    """What the pool agent does with all pools; here each is mapped to all classes."""
     with database.writing(engine) as conn:
-        _sync(conn, version, now, members)
-    with database.writing(engine) as conn:
-        outdated = pools.outdated(conn, vo="lhcb", config_version=version, refreshed_before=now - HOUR)
-        digests = {pool_id: dict.fromkeys((name * 64 for name in members), False) for pool_id in outdated}
-        mapping.resolve_all(conn, vo="lhcb", config_version=version, digests=digests, now=now)
+        new = mapping.lock(conn, "lhcb", pool_refresh.unmapped(conn, "lhcb"))
+        if not _sync(conn, version, now, members):
+            return
+        pool_refresh.hold(conn, "lhcb")
+        slots = queue_classes.slots(conn, "lhcb")
+        sets = EligibleSets(eligible=mask_of([slots[name * 64] for name in members]))
+        stored_before = mapping.stored(conn, "lhcb")
+        mapping.refresh_all(
+            conn,
+            vo="lhcb",
+            config_version=version,
+            new=dict.fromkeys(new, sets),
+            wanted=dict.fromkeys(stored_before.keys() - set(new), sets),
+            before=stored_before,
+            now=now,
+        )
+        pool_refresh.note(conn, "lhcb", now=now)
 
 
 def _arrive(
@@ -269,7 +309,7 @@ def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine
     stored.at_once(6, work)
     _refresh(engine, 4, now, members[4])
     with database.reading(engine) as conn:
-        found = pools.find(conn, limit=100)
+        found = pool_search.find(conn, pool_search.Filter(), limit=100)
         assert {pool.config_version for pool in found} == {4}
         assert {pool.pool_id: mapping.eligible_queues_of(conn, pool.pool_id) for pool in found} == {
             pool.pool_id: [A, B, C] for pool in found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
-from taskqueue import blobs, database, jobs, log, pilots, retention
+from taskqueue import blobs, database, jobs, log, pilot_search, pilots, retention
 from taskqueue.blob_store import DirectoryStore
 from taskqueue.errors import JobNotFound
 from taskqueue.states import JobStatus, PilotStatus
@@ -188,5 +188,5 @@ def test_pilots_that_have_ended_go(engine: Engine, now: datetime) -> None:
             stored.force_pilot(conn, status, status=status.value)
         assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 4
         assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 0
-        left = {pilot.status for pilot in pilots.find(conn, pilots.PilotFilter(), limit=10)}
+        left = {pilot.status for pilot in pilot_search.find(conn, pilot_search.Filter(), limit=10)}
     assert left == {PilotStatus.SUBMITTED, PilotStatus.WAITING, PilotStatus.RUNNING, PilotStatus.UNKNOWN}

@@ -13,7 +13,7 @@ from cs_config.show import Line
 from cs_config.versions import Version
 from matcher import culprits, job_ads
 from matcher.culprits import Kept
-from pilotage.service import waiting_work
+from pilotage.service import told, waiting_work
 from pilotage.service.callers import Caller
 from pilotage.service.configuring import rights
 from pilotage.service.models.config import BlamedValue, KeptAway, Since
@@ -90,7 +90,8 @@ def _effective(caller: Caller, config: Configuration, queue: QueueAddress, vo: s
 def _require_vo(caller: Caller, vo: str | None, names: Sequence[str]) -> None:
     """Let VOs ask about themselves, and who looks after a site about every VO there."""
     site = names[_SITE] if tuple(names[:_SITE]) == ("Resources", "Sites") and len(names) > _SITE else ""
-    if vo is not None and not caller.may_read(fold(vo)) and not caller.looks_after(site):
+    own = told.vos_at(caller, site)
+    if vo is not None and own is not None and fold(vo) not in own:
         raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
 
 

@@ -10,7 +10,7 @@ from cs_config.proposals import Proposal
 from cs_config.rights import Rights
 from matcher.preview import outlook
 from matcher.preview.outlook import Outlook
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Caller
 from pilotage.service.configuring import in_force, rights
 from pilotage.service.parts import Parts
 from requirements.errors import NotAllowed
@@ -95,9 +95,9 @@ def conflict(parts: Parts, caller: Caller, expected: int, current: Configuration
 def outlook_of(parts: Parts, caller: Caller, proposal: Proposal) -> Outlook:
     """What a proposal would do, to all jobs that are the caller's business."""
     # What a site admin may change concerns his site, where every VO's jobs are his business.
-    everybody = caller.is_operator or caller.role is Role.SITE_ADMIN
+    vos = None if caller.own_sites else caller.visible_vos
     with database.reading(parts.engine) as conn:
-        return outlook.of(conn, proposal, vos=None if everybody else caller.vos, now=parts.clock())
+        return outlook.of(conn, proposal, vos=vos, now=parts.clock())
 
 
 def _as_seen(error: ConfigError, config: Configuration, allowed: Rights) -> ConfigError:

@@ -9,9 +9,9 @@ def of(caller: Caller) -> Rights:
     if caller.is_operator:
         return Rights(everything=True)
     return Rights(
-        sees=caller.vos,
-        vos=caller.vos if caller.role is Role.VO_ADMIN else frozenset(),
-        sites=caller.sites if caller.role is Role.SITE_ADMIN else frozenset(),
+        sees=caller.visible_vos or frozenset(),
+        vos=frozenset().union(*(one.vos for one in caller.each if one.role is Role.VO_ADMIN)),
+        sites=caller.own_sites,
     )
 
 

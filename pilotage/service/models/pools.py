@@ -15,7 +15,9 @@ class PoolAnswer(BaseModel):
     vo: str
     requirements: dict[str, Value] | str = Field(description="As first written: a record or an expression.")
     eligible_queues: int
-    queues: list[str] = Field(description="`Site/CE/Queue` of each.")
+    queues: list[str] = Field(
+        description="`Site/CE/Queue` of each; of a VO that the token does not stand for, at its sites."
+    )
     jobs: dict[str, int] = Field(description="Numbers of jobs by status.")
     more_jobs: list[str] = Field(description="Statuses with more than that: they were not counted on.")
     created_at: datetime

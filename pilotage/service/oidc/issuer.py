@@ -46,7 +46,7 @@ class Issuer:
     vo: str | None = None
     user_claim: str = "sub"  #: what jobs give as their owner
     group_claims: tuple[str, ...] = ("wlcg.groups", "groups")
-    rules: tuple[RoleRule, ...] = ()  #: the first that fits counts, unless the bearer chooses
+    rules: tuple[RoleRule, ...] = ()  #: a bearer has all that fit, the first for what needs one
     sign_in: SignIn | None = None
     authorities: Path | None = None  #: file of CA certificates; None: the system's
 

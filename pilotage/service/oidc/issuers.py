@@ -11,6 +11,7 @@ from hashlib import sha256
 import anyio.to_thread
 import jwt
 
+from pilotage.service.callers import union
 from pilotage.service.oidc import discovery, roles, signed_claims
 from pilotage.service.oidc.discovery import Published
 from pilotage.service.oidc.issuer import Issuer
@@ -112,17 +113,17 @@ def _issuer_named(text: str) -> object:
 
 def _token(issuer: Issuer, claims: Mapping[str, object], text: str) -> Token:
     try:
-        callers = roles.callers(issuer, claims)
+        caller = union(roles.callers(issuer, claims))
     except InvalidRequest as error:
         raise NotAuthenticated(f"the token of {issuer.name} names nobody that can be here: {error}") from None
-    if not callers:
+    if caller is None:
         raise NotAuthenticated(f"none of the groups and scopes of the token of {issuer.name} has a role here")
     expires_at = signed_claims.time_of(claims, "exp")
     if expires_at is None:
         raise NotAuthenticated("the token never expires")
     return Token(
         token_id=_token_id(issuer, claims, text),
-        caller=callers[0],
+        caller=caller,
         issued_at=signed_claims.time_of(claims, "iat") or expires_at,
         expires_at=expires_at,
         incarnation=1,

@@ -2,6 +2,7 @@
 
 from pilotage.service.pages import (
     accounting,
+    banning,
     changing_jobs,
     configuration,
     interface,
@@ -15,6 +16,8 @@ from pilotage.service.pages import (
     pilots,
     pools,
     queues,
+    site,
+    site_offers,
     sites,
     task_queues,
     why,
@@ -31,6 +34,9 @@ ROUTERS = (
     pools.router,
     task_queues.router,
     sites.router,
+    site.router,
+    site_offers.router,
+    banning.router,
     queues.router,
     pilots.router,
     managers.router,

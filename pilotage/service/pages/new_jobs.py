@@ -10,8 +10,8 @@ from fastapi import APIRouter, Form
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from matcher.ranks import Ranked
-from optimizers import foresight, submission
-from pilotage.service import explanations
+from optimizers import foresight
+from pilotage.service import explanations, submitters
 from pilotage.service.access import allow
 from pilotage.service.callers import Role
 from pilotage.service.pages import explained
@@ -83,13 +83,7 @@ def _foretell(page: Page, jdl: str) -> Foretold:
 
 
 def _submit(page: Page, jdl: str, key: str) -> RedirectResponse:
-    parts = page.parts
-    submitter = submitter_of(page.caller)
-    now = parts.clock()
-    job_ids = submission.accept(
-        parts.engine, parts.live.current, submitter, [jdl], now=now, key=f"page:{key}" if key else None
-    )
-    parts.ring(job_ids)
+    job_ids = submitters.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None)
     if len(job_ids) == 1:
         return RedirectResponse(f"/jobs/{job_ids[0]}", 303)
     query = {"ids": ",".join(map(str, job_ids[:_LISTED]))}

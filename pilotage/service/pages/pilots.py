@@ -8,14 +8,13 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from pilotage.service import pilot_scope
+from pilotage.service import pilot_scope, pool_scope
 from pilotage.service.access import allow
 from pilotage.service.callers import Role
 from pilotage.service.models.paging import Page as Paging
-from pilotage.service.pages import pools as pool_pages
 from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
-from taskqueue import database, pilot_outputs, pilot_summary, pilots
+from taskqueue import database, pilot_outputs, pilot_search, pilot_summary, pilots
 from taskqueue.pilot_summary import Fared
 from taskqueue.states import PilotStatus
 
@@ -48,14 +47,16 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
     since = page.parts.clock() - timedelta(hours=query.hours)
     with database.reading(page.parts.engine) as conn:
         counted = pilot_summary.count(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
-        found, last = query.cut(pilots.latest(conn, which, limit=query.enough, after=query.after or None))
+        found, last = query.cut(
+            pilot_search.latest(conn, which, limit=query.enough, after=query.after or None)
+        )
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
     return page.render(
         "pilots/live.html" if page.is_fragment else "pilots/list.html",
         pilots=found,
         next=last.stamp if last else None,
         query=query,
-        vos=pool_pages.vos_of(page.parts, page.caller),
+        vos=pool_scope.vos(page.caller, page.parts.live.current.vos),
         statuses=list(PilotStatus),
         by_status=_sums(counted, 1),
         by_reason={reason: fared for reason, fared in _sums(counted, 2).items() if reason},

@@ -13,13 +13,11 @@ from sqlalchemy import Connection
 from cs_config.address import QueueAddress
 from pilotage.service import pool_scope
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.callers import Caller
 from pilotage.service.models.paging import Page as Paging
 from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
-from pilotage.service.parts import Parts
 from requirements import readable
-from taskqueue import database, pool_usage, pools
+from taskqueue import database, pool_search, pool_usage
 from taskqueue.job_counts import Count
 from taskqueue.pools import Pool
 from taskqueue.states import JobStatus
@@ -51,15 +49,15 @@ class Row:
 @in_navigation("Pools")
 @allow(*EVERY_ROLE)
 def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLResponse:
-    """The pools of the caller's VOs, by id."""
-    vos = pool_scope.vos(page.caller, query.vo or None)
+    """The pools of the caller's VOs, and those that its sites' queues serve, by id."""
+    which = pool_scope.visible(page.caller, vo=query.vo or None)
     with database.reading(page.parts.engine) as conn:
-        found, last = query.cut(pools.find(conn, vos=vos, limit=query.enough, after=query.after))
+        found, last = query.cut(pool_search.find(conn, which, limit=query.enough, after=query.after))
         rows = _rows(conn, found)
     return page.render(
         "pools/list.html",
         rows=rows,
-        vos=vos_of(page.parts, page.caller),
+        vos=pool_scope.vos(page.caller, page.parts.live.current.vos),
         query=query,
         next=last.pool_id if last else None,
         version=page.parts.live.current.version,
@@ -71,24 +69,21 @@ def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLRespo
 def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResponse:
     """One pool with its queues by site, and its jobs by status."""
     with database.reading(page.parts.engine) as conn:
-        pool = pool_scope.require(page.caller, pools.get(conn, pool_id))
-        queues = pool_usage.queues(conn, [pool_id]).get(pool_id, [])
+        pool = pool_scope.get(conn, page.caller, pool_id)
+        eligible = pool_usage.queues(conn, [pool_id]).get(pool_id, [])
         jobs = pool_usage.jobs_by_status(conn, [pool_id]).get(pool_id, {})
+    queues = pool_scope.queues(page.caller, pool, eligible)
     return page.render(
         "pools/show.html",
         pool=pool,
         asks=readable.lines(pool.original),
-        queues=len(queues),
+        queues=len(eligible),
         sites=_by_site(queues[:_QUEUES]),
         left=max(0, len(queues) - _QUEUES),
+        elsewhere=len(eligible) - len(queues),
         jobs=jobs,
         version=page.parts.live.current.version,
     )
-
-
-def vos_of(parts: Parts, caller: Caller) -> list[str]:
-    """The VOs that a page may be narrowed to."""
-    return sorted(parts.live.current.vos if caller.visible_vos is None else caller.visible_vos)
 
 
 def _rows(conn: Connection, found: Collection[Pool]) -> list[Row]:

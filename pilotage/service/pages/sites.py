@@ -1,34 +1,17 @@
-"""Sites: how they all stand, and one with its tree of CEs and queues."""
+"""Sites: how they all stand."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Query
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from pilotage.service import (
-    queue_explanations,
-    site_bans,
-    site_overview,
-    site_scope,
-    site_states,
-)
+from pilotage.service import site_overview, site_scope
 from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.callers import Caller, Role
-from pilotage.service.configuring import blames
-from pilotage.service.configuring.blames import Blamed
-from pilotage.service.models.explain import OfferAnswer
 from pilotage.service.pages.navigation import in_navigation
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from pilotage.service.site_overview import Glance
-from requirements.errors import InvalidRequest
-from requirements.problem import Problem
 from requirements.values import fold
 
 router = APIRouter(route_class=PageRoute)
@@ -37,13 +20,6 @@ router = APIRouter(route_class=PageRoute)
 _ON_PAGE = 100
 #: By what the list may be sorted; `-` before it turns it round.
 _ORDERS = ("site", "queues", "running", "pilots", "could_run")
-#: Kinds of queues of a site that are asked what they could offer.
-_KINDS = 10
-#: Offers that are told.
-_OFFERS = 20
-
-#: An address, its effective parameters, and whether the VO may use it.
-Tree = Sequence[tuple[str, Sequence["Leaf"]]]
 
 
 class SitesShown(BaseModel):
@@ -62,32 +38,6 @@ class SitesShown(BaseModel):
         """By what, without the direction."""
         name = self.sort.removeprefix("-")
         return name if name in _ORDERS else "site"
-
-
-class Ban(BaseModel):
-    """The form by which a site is banned."""
-
-    reason: str = Field(min_length=1, max_length=1000)
-    until: str = Field(default="", max_length=30, description="UTC, as browsers write it; empty: no end.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
-    """A queue in the tree."""
-
-    address: QueueAddress
-    parameters: Sequence[Blamed]
-    usable: bool  #: by the VO that looks
-    enabled: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """What a queue, and those that are like it, could offer to get more work."""
-
-    example: QueueAddress
-    queues: int
-    offer: OfferAnswer
 
 
 @router.get("/sites")
@@ -113,63 +63,6 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     )
 
 
-@router.get("/sites/{site}")
-@allow(*EVERY_ROLE)
-def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
-    """One site: what holds there, and its tree with the effective parameters for a VO."""
-    config, caller = page.parts.live.current, page.caller
-    site_scope.require_known(config, site)
-    state = site_states.in_full(page.parts, caller, site)
-    glance = site_overview.of(page.parts, caller, [site])[0]
-    if page.is_fragment:
-        return page.render("sites/live.html", site=site, state=state, glance=glance)
-    chosen = fold(vo) or caller.vo or ""
-    return page.render(
-        "sites/show.html",
-        site=site,
-        state=state,
-        glance=glance,
-        tree=_tree(page, config, site, chosen),
-        vos=site_scope.vos(caller, config, site),
-        vo=chosen,
-        version=config.version,
-        may_ban=caller.looks_after(site),
-    )
-
-
-@router.get("/sites/{site}/offers")
-@allow(*EVERY_ROLE)
-def show_offers(page: PageOf, site: str) -> HTMLResponse:
-    """What the queues of a site could offer to get more work; queues that are alike are asked once."""
-    config = page.parts.live.current
-    site_scope.require_known(config, site)
-    kinds = _kinds(config, page.caller, site)
-    found = [
-        Offered(example=queues[0], queues=len(queues), offer=offer)
-        for queues in kinds[:_KINDS]
-        for offer in queue_explanations.of_queue(page.parts, page.caller, queues[0]).changes
-    ]
-    best = sorted(found, key=lambda each: -each.offer.gains)[:_OFFERS]
-    template = "sites/offers.html" if page.is_fragment else "sites/offers_page.html"
-    return page.render(template, site=site, found=best, left=max(0, len(kinds) - _KINDS))
-
-
-@router.post("/sites/{site}/ban")
-@allow(Role.SITE_ADMIN)
-def ban(page: PageOf, site: str, form: Annotated[Ban, Form()]) -> Response:
-    """Give the site no jobs but tests."""
-    site_bans.ban(page.parts, page.caller, site, reason=form.reason, until=_time(form.until))
-    return RedirectResponse(f"/sites/{site}", 303)
-
-
-@router.post("/sites/{site}/allow")
-@allow(Role.SITE_ADMIN)
-def allow_again(page: PageOf, site: str) -> Response:
-    """Give the site jobs again."""
-    site_bans.allow(page.parts, page.caller, site)
-    return RedirectResponse(f"/sites/{site}", 303)
-
-
 def _ordered(found: Sequence[Glance], query: SitesShown) -> list[Glance]:
     by_name = sorted(found, key=lambda each: fold(each.site))
     return sorted(by_name, key=lambda each: _key(each, query.order), reverse=query.sort.startswith("-"))
@@ -177,43 +70,3 @@ def _ordered(found: Sequence[Glance], query: SitesShown) -> list[Glance]:
 
 def _key(glance: Glance, order: str) -> str | int:
     return fold(glance.site) if order == "site" else int(getattr(glance, order))
-
-
-def _tree(page: PageOf, config: Configuration, site: str, vo: str) -> Tree:
-    queues = [address for address in config.addresses if address.site == site]
-    told = blames.at_queues(page.parts, page.caller, config, queues, vo=vo)
-    leaves = [
-        Leaf(
-            address=address,
-            parameters=told[address],
-            usable=not vo or config.usable(address, vo),
-            enabled=config.enabled(address, vo),
-        )
-        for address in queues
-    ]
-    return [(ce, list(there)) for ce, there in groupby(leaves, key=lambda leaf: leaf.address.ce)]
-
-
-def _kinds(config: Configuration, caller: Caller, site: str) -> list[list[QueueAddress]]:
-    """The queues of a site, those together that are the same to every VO that the caller sees."""
-    vos = site_scope.vos(caller, config, site)
-    kinds: dict[object, list[QueueAddress]] = {}
-    for address in config.addresses:
-        if address.site == site:
-            kinds.setdefault(tuple(_said(config, address, vo) for vo in vos), []).append(address)
-    return sorted(kinds.values(), key=len, reverse=True)
-
-
-def _said(config: Configuration, address: QueueAddress, vo: str) -> frozenset[tuple[str, object]]:
-    values: Mapping[str, object] = config.ad(address, vo)
-    return frozenset((name, repr(value)) for name, value in values.items())
-
-
-def _time(text: str) -> datetime | None:
-    """What a browser writes into a field of date and time, in UTC."""
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC)
-    except ValueError:
-        raise InvalidRequest([Problem(path="until", message=f"{text!r} is no time")]) from None

@@ -16,7 +16,6 @@ from pilotage.service import pool_scope
 from pilotage.service.access import allow
 from pilotage.service.callers import Role
 from pilotage.service.models.paging import Page as Paging
-from pilotage.service.pages import pools
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from taskqueue import database, task_queue_search
 from taskqueue.classes import RequirementClass
@@ -62,7 +61,7 @@ def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -
     return page.render(
         "task_queues/list.html",
         rows=[_row(config, each) for each in shown],
-        vos=pools.vos_of(page.parts, page.caller),
+        vos=pool_scope.vos(page.caller, page.parts.live.current.vos),
         query=query,
         next=last.task_queue.task_queue_id if last else None,
     )

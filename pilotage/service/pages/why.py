@@ -5,7 +5,7 @@ from random import Random
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from pilotage.service import explanations, job_scope
+from pilotage.service import explanations, job_scope, told
 from pilotage.service.access import EVERY_ROLE, allow
 from pilotage.service.models.job_filter import JobIdPath
 from pilotage.service.pages import explained
@@ -30,7 +30,7 @@ def why(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     return page.render(
         "jobs/explained.html" if page.is_fragment else "jobs/why.html",
         job=job,
-        has_page=page.caller.may_control(vo=job.vo, owner=job.owner),
+        has_page=told.controls(page.caller, vo=job.vo, owner=job.owner),
         explained=explained.of(found),
         ranked=ranked[:_NAMED],
     )

@@ -18,6 +18,7 @@ from taskqueue import database, handover
 from taskqueue.attempts import Attempt
 from taskqueue.errors import StaleLease
 from taskqueue.heartbeats import Beat
+from taskqueue.plain_reports import Finished, Moved, Started
 from taskqueue.progress import Progress
 
 router = APIRouter(prefix="/leases", tags=["leases"], route_class=ApiRoute)
@@ -34,12 +35,14 @@ _Report = Callable[[Connection, Attempt], dict[str, Any]]
 async def start(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Start | None = None) -> LeaseAnswer:
     """The payload is about to run: the job becomes Running."""
     del body  # what newer pilots say beside is not refused
+    moved = await parts.reports.start(Started(lease=lease, holder=_holder(caller)))
+    if moved is not None:
+        return _answer(moved, heartbeat_seconds=_every(parts, moved.vo))
 
     def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        config = parts.live.current
-        lease_time = lease_times.length(config, attempt.vo)
+        lease_time = lease_times.length(parts.live.current, attempt.vo)
         answer = handover.start(conn, lease, lease_time=lease_time, now=parts.clock())
-        return answer | {"heartbeat_seconds": lease_times.heartbeat_every(config, attempt.vo)}
+        return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
 
     return await run_sync(_reported, parts, caller, lease, "start", report)
 
@@ -52,11 +55,10 @@ async def heartbeat(
 ) -> LeaseAnswer:
     """The payload runs; the answer may tell the pilot to end it."""
     said = (body or Heartbeat()).told()
-    holder = None if caller.is_operator else caller.subject
-    vo = await parts.heartbeats.note(Beat(lease=lease, holder=holder, said=said))
+    vo = await parts.reports.heartbeat(Beat(lease=lease, holder=_holder(caller), said=said))
     if vo is None:  # not as plain as most
         return await run_sync(_heartbeat_alone, parts, caller, lease, said)
-    return LeaseAnswer(heartbeat_seconds=lease_times.heartbeat_every(parts.live.current, vo))
+    return LeaseAnswer(heartbeat_seconds=_every(parts, vo))
 
 
 @router.post("/{lease}/finish")
@@ -72,6 +74,9 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
         cpu_seconds=body.cpu_seconds,
         cpu_power=body.cpu_power,
     )
+    moved = await parts.reports.finish(Finished(lease=lease, holder=_holder(caller), report=ended))
+    if moved is not None:
+        return _answer(moved, status=ended.status)
 
     def report(conn: Connection, _attempt: Attempt) -> dict[str, Any]:
         return handover.finish(conn, lease, ended, now=parts.clock())
@@ -97,14 +102,26 @@ def release(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Release | 
     return answer
 
 
+def _holder(caller: Caller) -> str | None:
+    """Who has to hold a lease of which this caller speaks; None: anybody."""
+    return None if caller.is_operator else caller.subject
+
+
+def _every(parts: Parts, vo: str) -> float:
+    return lease_times.heartbeat_every(parts.live.current, vo)
+
+
+def _answer(moved: Moved, **others: object) -> LeaseAnswer:
+    return LeaseAnswer.model_validate({"job_id": moved.job_id, "epoch": moved.epoch, **others})
+
+
 def _heartbeat_alone(parts: Parts, caller: Caller, lease: str, said: Progress) -> LeaseAnswer:
     """Of a job that has not begun, has stalled or was killed; or of no open attempt at all."""
 
     def report(conn: Connection, attempt: Attempt) -> dict[str, Any]:
-        config = parts.live.current
-        lease_time = lease_times.length(config, attempt.vo)
+        lease_time = lease_times.length(parts.live.current, attempt.vo)
         answer = handover.heartbeat(conn, lease, said=said, lease_time=lease_time, now=parts.clock())
-        return answer | {"heartbeat_seconds": lease_times.heartbeat_every(config, attempt.vo)}
+        return answer | {"heartbeat_seconds": _every(parts, attempt.vo)}
 
     return _reported(parts, caller, lease, "heartbeat", report)
 

@@ -11,7 +11,7 @@ from pilotage.service.api_route import ApiRoute, PartsOf
 from pilotage.service.callers import Role
 from taskqueue import database, measurements, pilot_summary
 from taskqueue.accounting import series
-from taskqueue.pilots import PilotFilter
+from taskqueue.pilot_search import Filter
 
 #: Pilots that ended longer ago say little of what their queues are worth now.
 _RECENT = timedelta(hours=6)
@@ -27,9 +27,7 @@ def metrics(parts: PartsOf) -> Response:
         living, ended = series.stocks(conn), series.ended(conn)
         unmatchable = measurements.pools_without_queue(conn)
         cycles = measurements.last_cycles(conn)
-        pilots = pilot_summary.count(
-            conn, pilot_gauges.BY, PilotFilter(), ended_since=parts.clock() - _RECENT
-        )
+        pilots = pilot_summary.count(conn, pilot_gauges.BY, Filter(), ended_since=parts.clock() - _RECENT)
     text = parts.metrics.render(
         living=living,
         ended=ended,

@@ -29,7 +29,7 @@ from pilotage.service.models.pilots import (
 )
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
-from taskqueue import database, pilot_secrets, pilot_summary, pilots
+from taskqueue import database, pilot_search, pilot_secrets, pilot_summary, pilots
 from taskqueue.states import PILOT_STEPS, PilotStatus
 
 router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
@@ -97,7 +97,7 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
     which = pilot_scope.visible(caller, vo=query.vo, site=query.site, status=query.status)
     which = replace(which, since=query.since)
     with database.reading(parts.engine) as conn:
-        found = pilots.find(conn, which, limit=query.enough, after=query.after)
+        found = pilot_search.find(conn, which, limit=query.enough, after=query.after)
     page, last = query.cut(found)
     return PilotPage(
         pilots=[PilotAnswer.model_validate(pilot) for pilot in page], next=last.stamp if last else None

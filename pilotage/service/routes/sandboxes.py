@@ -59,7 +59,7 @@ def _refuse_empty(staged: Staged) -> None:
 def _vo(caller: Caller, named: str | None) -> str:
     if caller.is_operator and named:
         return fold(named)
-    if named and fold(named) not in caller.vos:
+    if named and not caller.may_read(fold(named)):
         raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not the VO of the token")])
     if caller.vo is None:
         message = "has to be named: ?vo=<vo>, since the token has none"

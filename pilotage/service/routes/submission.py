@@ -4,14 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header
 
-from optimizers import submission
 from optimizers.submission import Source
-from pilotage.service import strict_json
+from pilotage.service import strict_json, submitters
 from pilotage.service.access import allow
 from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
 from pilotage.service.callers import Capability, Role
 from pilotage.service.models.submission import Submission, Submitted
-from pilotage.service.submitters import submitter_of
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 
@@ -31,17 +29,7 @@ def submit(
     """
     if idempotency_key is not None:
         strict_json.check_text("Idempotency-Key", idempotency_key)
-    sources = sources_of(body)
-    job_ids = submission.accept(
-        parts.engine,
-        parts.live.current,
-        submitter_of(caller),
-        sources,
-        now=parts.clock(),
-        key=idempotency_key,
-        sandbox=body.sandbox,
-    )
-    parts.ring(job_ids)
+    job_ids = submitters.submit(parts, caller, sources_of(body), key=idempotency_key, sandbox=body.sandbox)
     return Submitted(job_ids=job_ids)
 
 

@@ -30,7 +30,7 @@ ROUTES = [
     ("GET", "/jobs", None, {"user", "vo_admin"}),
     ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/accounting.csv", None, {"user", "vo_admin", "site_admin"}),
-    ("GET", "/jobs/summary", None, {"user", "vo_admin"}),
+    ("GET", "/jobs/summary", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/jobs/1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/log", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1/output", None, {"user", "vo_admin"}),

@@ -81,6 +81,9 @@ def test_each_is_told_what_concerns_it(service: Service):
         ("dune", "LCG.A.org", 1),
     ]
     assert _rows(site, "&site=LCG.B.org") == []
+    of_cms = service.as_role("site_admin", site="LCG.A.org", vo="cms")
+    assert {row["vo"] for row in _rows(of_cms, "&by=vo")} == {"cms", "dune"}
+    assert {row["vo"] for row in _rows(of_cms, "&by=vo,owner")} == {"cms"}
 
 
 @pytest.mark.parametrize("query", ["by=owner", "by=vo,owner_group", "owner=ada"])

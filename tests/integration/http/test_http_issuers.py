@@ -79,6 +79,21 @@ def test_groups_become_roles(service: Service, issuer: TokenIssuer):
     assert ask(service, issuer.token("x", US, scope="", **{"wlcg.groups": ["/dune"]})) == 401
 
 
+def test_who_has_several_roles_may_what_any_of_them_may(service: Service, issuer: TokenIssuer):
+    groups = {"wlcg.groups": ["/cms", "/cms/pilotage_admin", "/cms/T2_A"]}
+    sam = service.client(issuer.token("sam", US, scope="", **groups))
+    [job_id] = service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
+    assert sam.get(f"/api/v1/jobs/{job_id}").json()["owner"] == "ada"
+    assert sam.post("/api/v1/sites/LCG.A.org/ban", json={"reason": "x"}).status_code == 200
+    assert sam.post("/api/v1/sites/LCG.B.org/ban", json={"reason": "x"}).status_code == 403
+    sam.headers["If-Match"] = "1"
+    queue = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long"
+    both = {f"{queue}/MaxRAM": 8000, f"{queue}/VOs/cms/MaxRAM": 6000}
+    assert sam.patch("/api/v1/config", json={"set": both}).status_code == 200
+    of_dune = {f"{queue}/VOs/dune/MaxRAM": 6000}
+    assert sam.patch("/api/v1/config", json={"set": of_dune}).status_code == 403
+
+
 CAPABILITIES = {
     "compute.read": [("GET", "/jobs", None), ("POST", "/explain", {"jobs": [{"Executable": "x"}]})],
     "compute.create": [("POST", "/jobs", {"jobs": [{"Executable": "x"}]}), ("POST", "/sandboxes", None)],

@@ -301,6 +301,23 @@ def test_counts_by_two_columns_are_of_visible_jobs_only(service: Service):
     assert answer.status_code == 400
 
 
+def test_a_site_admin_counts_the_jobs_at_his_site_by_vo_but_not_by_whose_they_are(service: Service):
+    for vo in ("cms", "dune"):
+        submit(service.user(vo=vo))
+    pilot = service.pilot("LCG.A.org/ce1/long", "dune")
+    offer = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 10**5}
+    assert pilot.post("/api/v1/matcher/requestJob", json=offer).json()["matches"]
+    at_a = service.as_role("site_admin", site="LCG.A.org")
+    rows = at_a.get("/api/v1/jobs/summary?by=vo,status").json()["summary"]
+    assert rows == [{"vo": "dune", "status": "Matched", "count": 1}]
+    for query in ("by=owner", "by=status&job_name=x", "by=status&owner=ada", "by=status&ids=1"):
+        answer = at_a.get(f"/api/v1/jobs/summary?{query}")
+        assert (answer.status_code, "not by" in error(answer)["message"]) == (403, True)
+    at_b = service.as_role("site_admin", site="LCG.B.org")
+    assert at_b.get("/api/v1/jobs/summary?by=vo,status").json()["summary"] == []
+    assert at_a.get("/api/v1/jobs").status_code == 403
+
+
 def test_a_site_that_the_job_names_is_explained_like_a_requirement(service: Service):
     user = service.user()
     [job_id] = submit(user, {**JOB, "Site": "LCG.B.org", "CPUTime": 3600, "Requirements": {"Memory": 2000}})

@@ -109,6 +109,9 @@ def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> 
     answer = ask(gateway)
     assert (answer["matches"], answer["reason"]) == ([], "banned")
     assert answer["retry_after"] > 0
+    listed = next(line for line in run("list")[1].splitlines() if SITE in line)
+    assert "no" in listed.split()
+    assert "power cut" in listed
     assert "power cut" in run("limits", SITE)[1]
     assert run("allow", SITE) == (0, f"{SITE}: allowed\n", "")
     assert len(ask(gateway)["matches"]) == 1

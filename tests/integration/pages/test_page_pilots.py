@@ -158,6 +158,20 @@ def test_each_sees_the_grid_jobs_that_concern_it(
     assert page.get_by_role("article").count() == jobs
 
 
+@pytest.mark.parametrize("vo", [None, "cms"])
+def test_a_site_admin_is_told_how_far_grid_jobs_are_but_whose_they_are_only_in_his_vo(
+    field: Service, signed_in: SignedIn, vo: str | None
+):
+    page = signed_in(field, role="site_admin", site=SITE, user="eva", vo=vo)
+    page.goto("/managers")
+    job = page.get_by_role("article")
+    expect(job).to_contain_text("117 of 250 events")
+    heading = job.get_by_role("heading")
+    is_told = (HOSTILE in heading.inner_text(), "· ada ·" in job.inner_text())
+    assert is_told == ((True, True) if vo else (False, False))
+    assert not heading.get_by_role("link").count()
+
+
 def test_what_is_live_comes_anew_without_the_rest_of_the_page(field: Service, signed_in: SignedIn):
     page = signed_in(field, role="operator", user="root")
     for address in ("/managers", "/pilots", "/sites", f"/sites/{SITE}", f"/sites/{QUEUE}"):

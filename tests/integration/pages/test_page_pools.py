@@ -84,10 +84,18 @@ def test_a_pool_of_another_vo_is_as_if_there_were_none(grid: Service, signed_in:
         assert page.get_by_role("heading", level=1).text_content() == "Not found"
 
 
-def test_who_has_no_vo_is_told_why_there_are_no_pools(grid: Service, signed_in: SignedIn):
+def test_a_site_admin_sees_what_his_queues_are_asked_for_and_no_jobs(grid: Service, signed_in: SignedIn):
     page = signed_in(grid, role="site_admin", site="LCG.A.org", user="eva")
     page.goto("/pools")
-    expect(page.get_by_text("Your token stands for no VO")).to_be_visible()
+    asked = page.get_by_role("row").filter(has=page.get_by_role("rowheader"))
+    assert sorted(text.split("=")[1].split()[0] for text in asked.all_inner_texts()) == ["2000", "5000"]
+    row = asked.filter(has_text="Memory = 2000")
+    expect(row).to_contain_text("2 Waiting")
+    assert not row.get_by_role("link", name="2 Waiting").count()
+    row.get_by_role("rowheader").get_by_role("link").click()
+    expect(page.get_by_role("heading", name="3 eligible queues, 2 of them yours")).to_be_visible()
+    assert not page.get_by_text("LCG.B.org").count()
+    picture(page, "sites/pool_of_site_admin")
     assert not page.get_by_role("link", name="Task queues").count()
     answer = page.goto("/task-queues")
     assert answer is not None

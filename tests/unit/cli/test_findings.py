@@ -1,6 +1,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from pilotage.cli import database_findings, findings, settings
 from pilotage.cli.finding import Health
 from pilotage.cli.settings import Settings
@@ -28,6 +30,15 @@ def test_a_key_that_others_may_read_is_bad(tmp_path: Path) -> None:
     (finding,) = [each for each in findings.files(chosen) if each.subject == chosen.key.name]
     assert finding.health is Health.BAD
     assert "chmod 600" in finding.message
+
+
+def test_directories_that_others_may_enter_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    (home / "blobs").mkdir(parents=True)
+    monkeypatch.setattr(Path, "parents", property(lambda each: [home] if each.parent == home else []))
+    for mode, told in ((0o755, ["home", "blobs"]), (0o750, [])):
+        home.chmod(mode)
+        assert [each.subject for each in findings.files(installation(home))] == told
 
 
 def test_a_database_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:

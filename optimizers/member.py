@@ -1,0 +1,31 @@
+"""One job of a submission."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from optimizers import description as descriptions
+from optimizers import keywords
+from optimizers.description import JobDescription
+from taskqueue import placeholders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A job that may share its description with others, but for some values."""
+
+    description: JobDescription
+    own: Mapping[str, Any] = field(default_factory=dict)  #: values that it has instead, by attribute
+    parameters: placeholders.Parameters | None  #: for the placeholders of the shared body; None: it has none
+
+    @property
+    def whole(self) -> JobDescription:
+        """The description with its own values."""
+        return replace(self.description, **self.own) if self.own else self.description
+
+    @property
+    def own_body(self) -> dict[str, object]:
+        """Its own values as they stand in a stored description."""
+        return descriptions.body_of(
+            (keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()
+        )

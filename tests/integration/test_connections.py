@@ -1,0 +1,132 @@
+"""Clients that send no end of a request, or none at all: over real connections, by a clock of the test."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+
+from pilotage.cli import connections, serving
+
+_Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, uvicorn.Server], Awaitable[None]]
+_REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
+_POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+
+
+async def _app(_scope: Any, receive: Any, send: Any) -> None:
+    """Reads the body, and says how long it was."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message["body"]), message.get("more_body", False)
+    body = str(size).encode()
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def talk(said: _Talk) -> None:
+    """Let a client speak with a server."""
+
+    async def run() -> None:
+        bound = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(serving.configuration(_app, log_level="error"))  # type: ignore[arg-type]
+        task = asyncio.create_task(server.serve(sockets=[bound]))
+        reader, writer = await asyncio.open_connection(*bound.getsockname())
+        try:
+            async with asyncio.timeout(20):
+                await said(reader, writer, server)
+        finally:
+            writer.transport.abort()
+            server.should_exit = True
+            await task
+            bound.close()
+
+    asyncio.run(run())
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """The status line, and the body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length:")[2].split()[0])
+    return head.partition(b"\r\n")[0], await reader.readexactly(length)
+
+
+async def heard(server: uvicorn.Server) -> None:
+    """Wait until the head of a request has arrived."""
+    while not any(each._is_open for each in server.server_state.connections):  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+
+
+async def look(server: uvicorn.Server, seconds: float) -> None:
+    """Have the server look, as if so much time had passed."""
+    while not server.server_state.connections:
+        await asyncio.sleep(0)
+    now = asyncio.get_running_loop().time() + seconds
+    connections.end_silent(server.server_state.connections, now=now)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"GET /" + b"a" * 100_000, _REQUEST + b"X: " + b"a" * 100_000, _REQUEST + b"X: a\r\n" * 20_000],
+    ids=["address", "header", "headers"],
+)
+def test_a_head_without_an_end_is_refused(endless: bytes):
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        writer.write(endless)
+        status, body = await answer(reader)
+        assert (status, body) == (b"HTTP/1.1 400 Bad Request", b"A head has 65536 bytes at most.")
+        assert await reader.read() == b""
+
+    talk(said)
+
+
+def test_a_body_may_be_longer_than_a_head_and_requests_may_follow_each_other():
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        for _number in range(3):
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"a" * 300_000)
+            assert await answer(reader) == (b"HTTP/1.1 200 OK", b"300000")
+            writer.write(_REQUEST + b"X: " + b"a" * 40_000 + b"\r\n\r\n")
+            assert await answer(reader) == (b"HTTP/1.1 200 OK", b"0")
+
+    talk(said)
+
+
+@pytest.mark.parametrize("begun", [b"", _REQUEST, _REQUEST + b"\r\n" + _REQUEST])
+def test_who_does_not_come_to_the_end_of_a_head_is_left(begun: bytes):
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        writer.write(begun)
+        if b"\r\n\r\n" in begun:
+            await answer(reader)
+        await look(server, 29)
+        assert not reader.at_eof()
+        await look(server, 31)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await reader.readexactly(1)
+
+    talk(said)
+
+
+def test_who_falls_silent_within_a_body_is_left_and_who_goes_on_is_not():
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        writer.write(_POST + b"12345")
+        await heard(server)
+        await look(server, 119)
+        writer.write(b"67890")
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
+        await look(server, 1000)
+        writer.write(_POST + b"12345")
+        await heard(server)
+        await look(server, 121)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await reader.readexactly(1)
+
+    talk(said)

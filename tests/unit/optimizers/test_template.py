@@ -1,0 +1,74 @@
+"""The members of a parametric job are what each of them would be alone, however many are read at once."""
+
+import pytest
+
+from cs_config.operations import operations
+from optimizers import description, jdl, parametric, template
+from optimizers.member import Member
+from requirements.errors import InvalidJob
+from taskqueue import placeholders
+from tests.submitted import grid
+
+OPTIONS = operations(grid(), "lhcb")
+VALUES = 'Parameters = {"5", "", "7 8"};\nParameters.F = {"a", "b", "c"};\n'
+
+
+def read(text: str, parameters: str = VALUES) -> tuple[dict[str, object], list[Member]]:
+    raw = jdl.read_jdl(f'Executable = "run.sh";\n{text}\n{parameters}')
+    shared = parametric.without_parameters(raw)
+    expanded = parametric.expand(raw, most=100)
+    return shared, list(template.members(shared, expanded, OPTIONS))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read_once"),
+    [
+        ('Arguments = "plain";', True),
+        ('Arguments = "%s of %(F)s, 100%"; JobName = "%n"; StdOut = "%n.out"; LogLevel = "%s";', True),
+        ('OutputSandbox = {"std.out", "%(F)s.log"}; OutputData = "LFN:/lhcb/%n";', True),
+        ('ExecutionEnvironment = {"NUMBER=%n", "NAME=%s"}; JobGroup = "%(F)s";', True),
+        ('InputData = {"LFN:/lhcb/%(F)s", "/lhcb/all"};', True),
+        ('FirstEvent = "%n"; Seed = "1%n";', True),
+        ('Seed = "%n"; Requirements = other.Memory >= MY.Seed;', False),
+        ('CPUTime = "10%n"; Arguments = "%s";', False),
+        ('InputSandbox = "LFN:/lhcb/%n.tar"; Arguments = "%s";', False),
+    ],
+)
+def test_each_is_what_it_is_alone(text: str, is_read_once: bool) -> None:
+    shared, members = read(text)
+    for member in members:
+        alone = description.parse(placeholders.fill(shared, member.parameters), OPTIONS)
+        assert member.whole == alone
+        assert member.own_body == {name: description.body(alone)[name] for name in member.own_body}
+    assert len({id(member.description) for member in members}) == (1 if is_read_once else len(members))
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        ('Arguments = "--seed %s";', VALUES),
+        ('Arguments = "%s";', VALUES),  # an empty one is not stated
+        ('Arguments = "%s"; CPUTime = 600;', 'Parameters = {"1", "2"};'),
+        ('Arguments = "%s"; CPUTime = "60%n";', VALUES),
+        ('OutputSandbox = "%(F)s";', VALUES.replace('"b"', '" "')),  # a blank one is left out
+    ],
+)
+def test_a_body_that_is_shared_says_of_each_what_it_says_alone(text: str, parameters: str) -> None:
+    shared, members = read(text, parameters)
+    try:
+        body = description.body(description.parse(shared, OPTIONS))
+    except InvalidJob:
+        body = {}
+    bodies = [description.body(each.whole) for each in members]
+    filled = [placeholders.fill(body, each.parameters) for each in members]
+    assert template.says_the_same(body, members) == (filled == bodies)
+    assert not template.says_the_same({**body, "Executable": "other.sh"}, members)
+
+
+def test_the_first_that_is_wrong_is_named() -> None:
+    with pytest.raises(InvalidJob) as refused:
+        read('Arguments = "%s"; Seed = "%(F)s";', 'Parameters = 3;\nParameters.F = {"1", "-2", "-3"};')
+    [problem] = refused.value.problems
+    assert problem.path == "Seed"
+    assert "-2 is too small" in problem.message
+    assert "(in the job with F=-2, n=1, s=1)" in problem.message
