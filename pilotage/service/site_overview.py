@@ -1,7 +1,7 @@
 """All sites at a glance, as far as they concern somebody: what closes them, what is there and could come."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
@@ -18,6 +18,7 @@ from pilotage.service.models.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.parts import Parts
 from taskqueue import database, presence, waiting_classes
 from taskqueue.presence import AtQueue
+from taskqueue.states import JobStatus
 
 #: So long a count of what waits is shown again: it takes as long as there are jobs.
 _GOOD_FOR = timedelta(seconds=5)
@@ -103,6 +104,15 @@ def of(parts: Parts, caller: Caller, sites: Sequence[str]) -> list[Glance]:
         )
         for state in site_states.briefly(parts, caller, sites)
     ]
+
+
+def jobs_there(
+    conn: Connection, caller: Caller, sites: Collection[str]
+) -> Mapping[str, Mapping[JobStatus, int]]:
+    """The jobs in the hands of pilots at sites, by VO and status, of VOs that count for the caller there."""
+    known = [told.vos_at(caller, site) for site in sites]
+    found = presence.by_vo(conn, sites)
+    return {vo: jobs for vo, jobs in found.items() if all(own is None or vo in own for own in known)}
 
 
 def _present(
