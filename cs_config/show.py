@@ -15,6 +15,8 @@ from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold
 
 _SITES = ("Resources", "Sites")
+#: What stands before the name of a site, a CE, a queue.
+_KINDS = ("Sites", "CEs", "Queues")
 #: Length of the path of a site, a CE, a queue.
 _DEPTHS = (3, 5, 7)
 
@@ -53,9 +55,9 @@ def show(config: Configuration, path: str = "", vo: str | None = None) -> tuple[
 
     Args:
         config: Where to look.
-        path: From the top, as in `Resources/Sites/LCG.CERN.ch`, or the address of a queue, `Site/CE/Queue`.
-        vo: With it, what holds for this VO: the effective parameters of a site, CE or queue; the options
-            of the VO over those for everybody under `Operations`.
+        path: From the top, as in `Resources/Sites/LCG.CERN.ch`, or the address of a site, CE or queue.
+        vo: With it, what holds for this VO (empty: for nobody in particular): the effective parameters of a
+            site, CE or queue; the options of the VO over those for everybody under `Operations`.
 
     Raises:
         PathNotFound: There is nothing.
@@ -70,11 +72,17 @@ def show(config: Configuration, path: str = "", vo: str | None = None) -> tuple[
 
 
 def names_of(config: Configuration, path: str) -> tuple[str, ...]:
-    """The names of a path from the top; the address of a queue is one as well."""
+    """The names of a path from the top; the address of a site, CE or queue is one as well."""
     names = tuple(name for name in path.split("/") if name)
-    if len(names) == 3 and names[0] not in config.root.entries and names[0] in config.sites:
-        return (*_SITES, names[0], "CEs", names[1], "Queues", names[2])
+    if 0 < len(names) <= len(_KINDS) and names[0] not in config.root.entries and names[0] in config.sites:
+        return ("Resources", *(each for pair in zip(_KINDS, names, strict=False) for each in pair))
     return names
+
+
+def is_queue(config: Configuration, path: str) -> bool:
+    """Whether a path is a queue's."""
+    names = names_of(config, path)
+    return len(names) == _DEPTHS[-1] and "/".join(names) in config.nodes
 
 
 def _entry(root: Section, names: tuple[str, ...]) -> Leaf | Section:
@@ -108,7 +116,7 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
     for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
         places = tuple(part.path for part in parameter.parts or (parameter,))
         yield Line(path=name, value=parameter.value, origin=origin(parameter), places=places)
-    if not inheritance.usable(levels, fold(vo)):
+    if vo and not inheritance.usable(levels, fold(vo)):
         yield Line(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
 
 

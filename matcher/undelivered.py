@@ -19,10 +19,10 @@ def release(conn: Connection, request: MatchRequest, leases: Iterable[str], *, n
     Raises:
         LeaseNotFound: One of them was never claimed.
     """
-    for lease in leases:
-        handover.recall(conn, lease, reason=REASON, now=now)
+    recalled = [handover.recall(conn, lease, reason=REASON, now=now) for lease in leases]
     key = claiming.key_of(request)
-    if key is not None:
+    # What was begun stays the answer: the same request, said once more elsewhere, gets no second job.
+    if key is not None and all(recalled):
         match_requests.forget(conn, [key])
 
 

@@ -1,6 +1,7 @@
 """What of ours is at a site, CE or queue now, by the state that a gateway would count it in."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,13 @@ BY_VALUE = {
 }
 
 
+BY_VO = (
+    select(jobs.c.vo, jobs.c.status, func.count().label("jobs"))
+    .join(attempts, attempts.c.job_id == jobs.c.job_id)
+    .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(bindparam("sites", expanding=True)))
+    .group_by(jobs.c.vo, jobs.c.status)
+    .order_by(jobs.c.vo, jobs.c.status)
+)
 _PLACE = (attempts.c.vo, attempts.c.site, attempts.c.ce, attempts.c.queue)
 JOBS_BY_QUEUE = (
     select(*_PLACE, func.count().label("number")).where(attempts.c.closed_at.is_(None)).group_by(*_PLACE)
@@ -91,6 +99,14 @@ def by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str,
     site, ce = (*scope.split("/"), "")[:2]
     rows = conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
     return {(row.vo, row.value): row.jobs for row in rows}
+
+
+def by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mapping[JobStatus, int]]:
+    """How many jobs of each VO are at some sites now, by status."""
+    found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
+    for vo, status, number in conn.execute(BY_VO, {"sites": sorted(sites)}):
+        found[vo][JobStatus(status)] = number
+    return found
 
 
 def by_queue(conn: Connection) -> Mapping[tuple[str, QueueAddress], AtQueue]:

@@ -10,7 +10,7 @@ from pilotage.cli import options, output, running_configuration
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import WrongUsage
 
-_PATH_HELP = "Such as Resources/Sites/LCG.CERN.ch or Operations; of a queue also Site/CE/Queue."
+_PATH_HELP = "Such as Operations or Resources/Sites/LCG.CERN.ch; also Site, Site/CE, Site/CE/Queue."
 _VO_HELP = "What holds for this VO: effective parameters of a site, CE or queue; options of Operations."
 
 
@@ -18,7 +18,10 @@ def show(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help=_PATH_HELP, show_default=False)] = "",
     *,
     vo: Annotated[str | None, typer.Option(metavar="VO", help=_VO_HELP)] = None,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value is written.")] = False,
+    origin: Annotated[
+        bool,
+        typer.Option("--origin", help="Say where each value is written; of a queue also what it inherits."),
+    ] = False,
     blame: Annotated[
         bool,
         typer.Option(
@@ -37,7 +40,12 @@ def show(
         _blame(path, vo, as_json=as_json, home=home, url=url)
         return
     config = running_configuration.or_of(file, home=home, url=url)
+    if vo is None and origin and cs_show.is_queue(config, path):
+        vo = ""
     lines = cs_show.show(config, path, vo)
+    if not lines and not as_json:
+        _say_nothing(path)
+        return
     if as_json:
         values = {line.path: line.as_json()["value"] for line in lines}
         output.emit([line.as_json() for line in lines] if origin else values, as_json=True, render=str)
@@ -48,9 +56,16 @@ def show(
         output.console().print(output.escape("\n".join(map(str, lines))))
 
 
+def _say_nothing(path: str) -> None:
+    typer.echo(f"{path}: nothing is written there; --vo VO shows what a VO gets", err=True)
+
+
 def _blame(path: str, vo: str | None, *, as_json: bool, home: Path | None, url: str | None) -> None:
     with connect(home=home, url=url) as client:
         answer = client.config_blame(path, vo)
+    if not answer["values"] and not as_json:
+        _say_nothing(path)
+        return
     rows = (
         (
             each["path"],

@@ -44,7 +44,7 @@ def fetch(
             for job_id in wanted
         }
     shown = {str(job_id): [_shown(file) for file in files] for job_id, files in found.items()}
-    lines = [_shown(file) for files in found.values() for file in files]
+    lines = [_shown(file).replace("\n", r"\n") for files in found.values() for file in files]
     output.emit(
         {"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files"
     )
@@ -59,11 +59,16 @@ def _unpack(client: Client, job_id: int, target: Path, *, most: int) -> list[Pat
             with tarfile.open(fileobj=stream, mode="r:*") as archive:
                 target.mkdir(parents=True, exist_ok=True)
                 archive.extractall(target, filter=_bounded(most))  # noqa: S202 - the filter is stricter than `data`
-                return [target / member.name for member in archive.getmembers() if member.isfile()]
+                return [target / _inside(member.name) for member in archive.getmembers() if member.isfile()]
         except tarfile.TarError as error:
             raise Refused(f"job {job_id}: its output is no readable archive: {error}") from None
         except RecursionError:  # headers that are about headers, by the hundred
             raise Refused(f"job {job_id}: the headers of its output are nested too deeply") from None
+
+
+def _inside(name: str) -> str:
+    """Where it was unpacked: `data_filter` takes no path from the root."""
+    return name.lstrip("/")
 
 
 def _shown(file: Path) -> str:

@@ -51,7 +51,7 @@ def issue(parts: Parts, token: Token, wanted: Caller) -> tuple[str, datetime]:
 
 
 def follow(parts: Parts, secret: str) -> Login | None:
-    """What the link with this secret stands for, once; None: the secret is not good."""
+    """What the link with this secret stands for, once; None: it is not good, or its token was revoked."""
     # Who guesses only reads: on SQLite there is one writer at a time.
     with database.reading(parts.engine) as conn:
         if not login_links.is_known(conn, secret, now=parts.clock()):
@@ -61,6 +61,8 @@ def follow(parts: Parts, secret: str) -> Login | None:
     if session is None:
         return None
     said = json.loads(session)
+    if said["token_id"] in parts.revoked:
+        return None
     return Login(
         caller=caller_claims.read(said["caller"]),
         until=datetime.fromtimestamp(said["until"], UTC),

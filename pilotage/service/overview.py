@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from agents import silence
-from pilotage.service import job_scope, site_scope, site_states
+from pilotage.service import job_scope, site_overview, site_scope, site_states
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.job_filter import JobFilter
 from pilotage.service.models.sites import SiteAnswer
@@ -34,6 +34,7 @@ class Standing:
     per_second: float  #: matches, over the last minutes
     ended: Mapping[JobStatus, int]  #: in the last hour
     pools: int
+    there: Mapping[str, Mapping[JobStatus, int]]  #: by VO, at the sites that one looks after
 
     @property
     def living(self) -> Counter[JobStatus]:
@@ -65,6 +66,7 @@ def standing(parts: Parts, caller: Caller, *, now: datetime) -> Standing:
     with database.reading(parts.engine) as conn:
         own = _own(conn, caller)
         by_vo = series.stocks(conn, caller.visible_vos)
+        there = site_overview.jobs_there(conn, caller, caller.own_sites) if caller.own_sites else {}
         number_of_pools = pools.count(conn, vos=caller.visible_vos)
         lately = series.series(conn, vos=caller.visible_vos, since=since, until=now)
     matched = lately.came.get(JobStatus.MATCHED, [])[-_RECENT - 1 : -1]
@@ -74,6 +76,7 @@ def standing(parts: Parts, caller: Caller, *, now: datetime) -> Standing:
         per_second=sum(matched) / (60 * _RECENT),
         ended={status: sum(lately.came[status]) for status in sorted(FINAL & lately.came.keys())},
         pools=number_of_pools,
+        there=there,
     )
 
 

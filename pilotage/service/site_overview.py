@@ -1,7 +1,7 @@
 """All sites at a glance, as far as they concern somebody: what closes them, what is there and could come."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
@@ -12,12 +12,13 @@ from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import job_ads, reach
-from pilotage.service import site_states, told
+from pilotage.service import site_states, told, waiting_work
 from pilotage.service.callers import Caller
 from pilotage.service.models.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.parts import Parts
 from taskqueue import database, presence, waiting_classes
 from taskqueue.presence import AtQueue
+from taskqueue.states import JobStatus
 
 #: So long a count of what waits is shown again: it takes as long as there are jobs.
 _GOOD_FOR = timedelta(seconds=5)
@@ -105,6 +106,15 @@ def of(parts: Parts, caller: Caller, sites: Sequence[str]) -> list[Glance]:
     ]
 
 
+def jobs_there(
+    conn: Connection, caller: Caller, sites: Collection[str]
+) -> Mapping[str, Mapping[JobStatus, int]]:
+    """The jobs in the hands of pilots at sites, by VO and status, of VOs that count for the caller there."""
+    known = [told.vos_at(caller, site) for site in sites]
+    found = presence.by_vo(conn, sites)
+    return {vo: jobs for vo, jobs in found.items() if all(own is None or vo in own for own in known)}
+
+
 def _present(
     caller: Caller, there: Mapping[tuple[str, QueueAddress], AtQueue]
 ) -> tuple[Counter[str], Counter[str]]:
@@ -131,11 +141,12 @@ def _reached(parts: Parts, vos: frozenset[str] | None) -> Counter[str]:
     known = remembered.get(vos)
     if known is None or not timedelta() <= now - known.at < _GOOD_FOR:
         with database.reading(parts.engine) as conn:
-            known = remembered[vos] = _Reached(jobs=_count(conn, config, vos), at=now)
+            known = remembered[vos] = _Reached(jobs=_count(parts, conn, vos), at=now)
     return known.jobs
 
 
-def _count(conn: Connection, config: Configuration, vos: frozenset[str] | None) -> Counter[str]:
-    waiting = waiting_classes.read(conn, vos)
+def _count(parts: Parts, conn: Connection, vos: frozenset[str] | None) -> Counter[str]:
+    config = parts.live.current
+    waiting = waiting_work.classes(parts, conn, vos)
     jobs = waiting_classes.first_jobs(conn, waiting) if admissions.configured(config) else ()
     return reach.by_site(config, waiting, {job.job_id: job_ads.of(job) for job in jobs})

@@ -245,7 +245,7 @@ def test_what_was_begun_all_the_same_does_not_go_back(
     engine: Engine, now: datetime, claimer: Claimer
 ) -> None:
     [job_id] = _put(engine, now)
-    ticket = claimer.submit(request())
+    ticket = claimer.submit(request(request_id="r"))
     [match] = _answer(ticket).matches
     with database.writing(engine) as conn:
         handover.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
@@ -253,6 +253,8 @@ def test_what_was_begun_all_the_same_does_not_go_back(
     assert _answer(claimer.submit(request())).reason == "no_task_queue", "it has been looked at by now"
     with database.reading(engine) as conn:
         assert jobs.get(conn, job_id).status is JobStatus.RUNNING
+    _put(engine, now)
+    assert _answer(claimer.submit(request(request_id="r"))).matches == (match,), "it has its answer"
 
 
 def test_who_asks_again_is_not_given_what_is_about_to_go_back(

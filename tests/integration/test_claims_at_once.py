@@ -6,6 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,6 +32,7 @@ from taskqueue.tables import match_requests
 from tests import waiting
 from tests.waiting import request
 
+LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
 HERE = Place(site="A.B.ch", ce="ce1", queue="long")
 
 
@@ -49,6 +51,14 @@ def matcher(engine: Engine, now: datetime) -> Matcher:
 def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
     with database.writing(engine) as conn:
         return waiting.put(conn, now, count, **about)  # type: ignore[arg-type]
+
+
+def _standing_still(engine: Engine) -> int:
+    """How many sessions wait for a lock."""
+    here = "wait_event_type = 'Lock' AND datname = current_database()"
+    waits = text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")
+    with database.reading(engine) as conn:
+        return int(conn.execute(waits).scalar_one())
 
 
 def _ids(looks: list[Look | PilotageError]) -> list[list[int]]:
@@ -181,6 +191,33 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
     assert first.claimed is not None
     assert (repeated.claimed, repeated.repeated) == (None, True)
     assert other.claimed is not None, "another pilot's request of the same name"
+
+
+@pytest.mark.parametrize("how_many", [1, 2], ids=["one statement", "step by step"])
+@pytest.mark.parametrize("tree", [waiting.GRID, waiting.GRID + LIMITS], ids=["free", "counted"])
+def test_one_request_at_several_processes_at_once_gets_one_answer(
+    engine: Engine, now: datetime, how_many: int, tree: str
+) -> None:
+    _put(engine, now, 12)
+    matchers = [waiting.matcher(engine, now, waiting.grid(tree)) for _ in range(3)]
+    for each in matchers:
+        each.serve([])
+    asked = request(request_id="r", count=how_many, **waiting.at(waiting.LONG))
+    with ThreadPoolExecutor(3) as processes:
+        with engine.connect() as rival, rival.begin() as transaction:
+            # All of them come to the door before one goes in.
+            rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
+            answers = [processes.submit(each.serve, [asked]) for each in matchers]
+            waiting.until(lambda: _standing_still(engine) == len(matchers))
+            transaction.rollback()
+        given = [
+            [each.lease for each in look.claimed]
+            for answer in answers
+            for look in answer.result(20)
+            if isinstance(look, Look)
+        ]
+    assert given == [given[0]] * len(matchers)
+    assert _open_attempts(engine) == how_many
 
 
 def test_what_the_statement_cannot_take_fails_its_own_request_only(

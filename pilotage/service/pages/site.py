@@ -15,6 +15,7 @@ from pilotage.service.configuring import blames
 from pilotage.service.configuring.blames import Blamed
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements.values import fold
+from taskqueue import database
 
 router = APIRouter(route_class=PageRoute)
 
@@ -40,14 +41,17 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     site_scope.require_known(config, site)
     state = site_states.in_full(page.parts, caller, site)
     glance = site_overview.of(page.parts, caller, [site])[0]
+    with database.reading(page.parts.engine) as conn:
+        jobs = site_overview.jobs_there(conn, caller, [site])
     if page.is_fragment:
-        return page.render("sites/live.html", site=site, state=state, glance=glance)
+        return page.render("sites/live.html", site=site, state=state, glance=glance, jobs=jobs)
     chosen = fold(vo) or caller.vo or ""
     return page.render(
         "sites/show.html",
         site=site,
         state=state,
         glance=glance,
+        jobs=jobs,
         tree=_tree(page, config, site, chosen),
         vos=site_scope.vos(caller, config, site),
         vo=chosen,

@@ -19,10 +19,14 @@ def _link(client: httpx.Client, **wishes: str) -> str:
     return str(answer.json()["path"]).partition("#")[2]
 
 
+def _follow(service: Service, browser: httpx.Client, link: str) -> httpx.Response:
+    browser.headers["Origin"] = service.url
+    return browser.post("/login", data={"link": link})
+
+
 def _signed_in(service: Service, link: str) -> httpx.Client:
     browser = service.client()
-    browser.headers["Origin"] = service.url
-    answer = browser.post("/login", data={"link": link})
+    answer = _follow(service, browser, link)
     assert answer.status_code == 303, answer.text
     return browser
 
@@ -66,8 +70,10 @@ def test_a_session_ends_when_the_token_is_revoked_that_asked_for_its_link(servic
     token = service.token("user", vo="cms", user="ada")
     browser = _signed_in(service, _link(service.client(token)))
     assert browser.get("/").status_code == 200
+    unused = _link(service.client(token))
     service.operator().post("/api/v1/tokens/revoke", json={"token": token})
     assert browser.get("/").headers["location"] == "/login"
+    assert _follow(service, service.client(), unused).status_code == 401
 
 
 def test_a_session_lasts_no_longer_than_the_token(service: Service):

@@ -170,6 +170,11 @@ def test_a_site_admin_is_told_how_far_grid_jobs_are_but_whose_they_are_only_in_h
     is_told = (HOSTILE in heading.inner_text(), "· ada ·" in job.inner_text())
     assert is_told == ((True, True) if vo else (False, False))
     assert not heading.get_by_role("link").count()
+    for address in ("/", f"/sites/{SITE}"):
+        page.goto(address)
+        there = page.get_by_role("table", name="Jobs in the hands of pilots")
+        expect(there.get_by_role("row").filter(has_text="cms")).to_contain_text("1")
+        picture(page, f"sites/there-{vo}{'-overview' if address == '/' else ''}")
 
 
 def test_what_is_live_comes_anew_without_the_rest_of_the_page(field: Service, signed_in: SignedIn):

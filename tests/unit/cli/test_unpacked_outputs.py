@@ -41,6 +41,10 @@ def test_an_output_is_unpacked_and_again_over_itself(tmp_path: Path):
         assert unpack(outputs, tmp_path / "7") == [tmp_path / "7" / "a", tmp_path / "7" / "d" / "b"]
 
 
+def test_a_path_from_the_root_is_one_in_the_directory_and_so_it_is_told(tmp_path: Path):
+    assert unpack(Outputs(file("//etc/passwd")), tmp_path / "7") == [tmp_path / "7" / "etc" / "passwd"]
+
+
 def test_an_output_that_would_fill_the_disk_is_refused(tmp_path: Path):
     with pytest.raises(Refused, match=r"job 7: .*unpacks to more than 1000 bytes"):
         unpack(Outputs(file("a", 600), file("b", 600)), tmp_path / "7", most=1000)

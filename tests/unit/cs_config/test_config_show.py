@@ -2,7 +2,7 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import PathNotFound
-from cs_config.show import show
+from cs_config.show import is_queue, show
 
 CONFIG = validate.parse(
     """\
@@ -41,6 +41,17 @@ def test_a_queue_for_a_vo_with_origins(path: str) -> None:
     ]
 
 
+def test_a_queue_for_nobody_in_particular_has_what_it_inherits() -> None:
+    assert shown("LCG.CERN.ch/ce01/long", "") == [
+        "Enabled = true  # Queue, r.yaml:10",
+        "MaxRAM = 4000  # CE, r.yaml:7",
+        "Tag = [a, b]  # Site, r.yaml:4; Queue, r.yaml:10",
+        "VO = [cms]  # Queue, r.yaml:10",
+    ]
+    assert is_queue(CONFIG, "LCG.CERN.ch/ce01/long")
+    assert not is_queue(CONFIG, "LCG.CERN.ch/ce01")
+
+
 def test_a_queue_that_the_vo_may_not_use_says_so() -> None:
     assert shown("LCG.CERN.ch/ce01/long", "atlas")[-1] == "(usable) = false  # not enabled, or not for atlas"
 
@@ -51,6 +62,8 @@ def test_a_ce_and_a_site_for_a_vo() -> None:
         "Tag = [a]  # Site, r.yaml:4",
     ]
     assert shown("Resources/Sites/LCG.CERN.ch", "cms") == ["Tag = [a]  # Site, r.yaml:4"]
+    assert shown("LCG.CERN.ch/ce01", "cms") == shown("Resources/Sites/LCG.CERN.ch/CEs/ce01", "cms")
+    assert shown("LCG.CERN.ch", "cms") == ["Tag = [a]  # Site, r.yaml:4"]
 
 
 def test_the_tree_as_it_stands_in_the_file() -> None:

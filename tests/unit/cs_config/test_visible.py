@@ -30,7 +30,7 @@ def test_a_vo_sees_what_is_everybodys_and_its_own():
     site = tree["Resources"]["Sites"]["LCG.A.org"]
     assert site["VOs"] == {"dune": {"A": 2}}
     assert site["CEs"]["ce1"]["VOs"] == {"DUNE": {"B": 1}}
-    assert site["CEs"]["ce1"]["Queues"]["long"] == {"VOs": {}, "MaxRAM": 5}
+    assert site["CEs"]["ce1"]["Queues"]["long"] == {"MaxRAM": 5}  # not even that somebody has values there
     assert set(tree["Operations"]) == {"Defaults", "dune"}
     assert tree["Registry"] == {"VO": {"dune": {}}, "Groups": {"dune_user": {"VO": "dune", "Users": ["zoe"]}}}
 

@@ -53,6 +53,11 @@ class View:
     is_editable: bool  #: as a text
 
     @property
+    def site(self) -> str:
+        """The site that it is of, if it is a node."""
+        return self.names[2]
+
+    @property
     def node(self) -> str | None:
         """Whether it is a site, a CE or a queue."""
         is_node = self.names[:2] == _SITES and self.names[3::2] == _BETWEEN[: len(self.names[3::2])]
