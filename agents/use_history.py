@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from cs_config.options import Measure
 from taskqueue import use
+from taskqueue.accounting.keys import hour_of
 from taskqueue.shares import Entity
 from taskqueue.use import Use, Uses
 
@@ -75,7 +76,7 @@ class UseHistory:
 
 def _hours(since: datetime, until: datetime) -> Iterator[datetime]:
     """The beginnings of the hours that touch this time."""
-    hour = since.replace(minute=0, second=0, microsecond=0)
+    hour = hour_of(since)
     while hour <= until:
         yield hour
         hour += _HOUR

@@ -45,16 +45,17 @@ def run(*, quick: bool) -> Iterator[Result]:
     """In process by classes and by waiting jobs, against the bare claim, over HTTP, against DIRAC."""
     seconds = 1.0 if quick else 3.0
     with servers.postgres() as server:
-        yield from _grown(server, _WIDTHS, seconds, "match-classes", "growth classes")
+        widths = (_WIDTHS[0], *_WIDTHS[2:]) if quick else _WIDTHS
+        yield from _grown(server, widths, seconds, "match-classes", "growth classes")
         depths = (_DEPTHS[0], _DEPTHS[2]) if quick else _DEPTHS
         yield from _grown(server, depths, seconds, "match-waiting", "growth jobs")
         with servers.fresh_database(server, "match_main") as url:
             engine = _filled(url, _MAIN)
             yield from _beside_bare(server, url, seconds)
-            yield from match_http.run(url, seconds=5 * seconds)
+            yield from match_http.run(url, quick=quick)
             yield from _flaws(engine, _MAIN)
             engine.dispose()
-    yield from match_dirac.run(seconds=2 * seconds)
+    yield from match_dirac.run(seconds=seconds)
 
 
 @dataclass(slots=True)

@@ -92,6 +92,7 @@ def moments(levels: Iterable[Level], which: Dynamic) -> tuple[float, ...]:
     found = {
         moment
         for level in levels
+        if _says_when(level)
         for settings in (level.plain, *level.by_vo.values())
         if (moment := _moment(level, settings)) is not None and any(_expiring(settings, which))
     }
@@ -117,6 +118,13 @@ def _gone(level: Level, moment: float, which: Dynamic) -> Iterator[tuple[str, tu
         end = _moment(level, settings)
         if end is not None and end <= moment and (names := tuple(_expiring(settings, which))):
             yield vo, names
+
+
+def _says_when(level: Level) -> bool:
+    """Whether something may expire; of a hundred thousand levels hardly any says so."""
+    if UPDATE_TIME in level.plain:
+        return True
+    return bool(level.by_vo) and any(UPDATE_TIME in settings for settings in level.by_vo.values())
 
 
 def _moment(level: Level, settings: Settings) -> float | None:

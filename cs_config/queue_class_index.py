@@ -117,10 +117,14 @@ class QueueClassIndex:
 
     def ask(self, question: Question) -> EligibleSets:
         """The classes that fulfil the requirements."""
-        of_nodes = reduce(or_, (self._of_nodes.get(name, 0) for name in question.names), 0)
+        of_nodes = 0
+        if self._of_nodes:
+            of_nodes = reduce(or_, (self._of_nodes.get(name, 0) for name in question.names), 0)
         # What cannot be read is fulfilled by none.
         eligible = self.everything & ~of_nodes if question.parts else 0
         for part in question.parts:
+            if not eligible:
+                break
             eligible &= self._fulfilling(part)
         return self._with_nodes(question, eligible, of_nodes) if of_nodes else EligibleSets(eligible=eligible)
 

@@ -21,6 +21,7 @@ from matcher.idle import Vain
 from matcher.listing import Listing, listings
 from matcher.notes import Notes
 from matcher.pilot_groups import PilotGroup
+from matcher.pools_of_queues import PoolsOfQueues
 from matcher.preparation import prepare
 from matcher.requests import RETRY_AFTER, Caller, MatchAnswer, MatchRequest
 from matcher.resource import Presented
@@ -56,6 +57,7 @@ class Matcher:
         self._freshness = Freshness()
         self._notes = Notes()
         self._claims = Claims(engine)
+        self._pools = PoolsOfQueues()
 
     @property
     def doubts(self) -> Doubts:
@@ -160,7 +162,7 @@ class Matcher:
         """
         known, unknown = places.known_queues(queues, self._config())
         with database.reading(self._engine) as conn:
-            found = served_pools.ids_for_queues(conn, sorted(vos), sorted(set(known.values())))
+            found = self._pools.of(conn, vos, sorted(set(known.values())))
         return {text: list(found.get(address, ())) for text, address in known.items()}, unknown
 
     def get_pilot_groups(

@@ -9,7 +9,7 @@ Each class has a slot, its bit in the mappings of the VO's pools. A slot is give
 mapping has it any more (`prune`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -177,7 +177,7 @@ def sync(
         return False
     class_ids = _add(conn, vo, classes)
     if before is not None and stored == (before.config_version, before.expiries):
-        old, new = _differing(before.classes, classes), _differing(classes, before.classes)
+        old, new = _differing(before.classes, classes)
         is_other = _write_members(conn, vo, stored=_in(old, class_ids), wanted=_in(new, class_ids))
     else:
         is_other = _write_members(conn, vo, stored=_stored(conn, vo), wanted=_in(classes, class_ids))
@@ -216,10 +216,14 @@ def _named(vo: str, queue: QueueAddress) -> dict[str, object]:
     return {"the_vo": vo, "the_site": queue.site, "the_ce": queue.ce, "the_queue": queue.queue}
 
 
-def _differing(these: Sequence[QueueClass], those: Sequence[QueueClass]) -> Iterator[QueueClass]:
-    """Those of these classes that are not among those, or with other queues."""
-    queues = {each.digest: each.queues for each in those}
-    return (each for each in these if queues.get(each.digest) != each.queues)
+def _differing(
+    before: Sequence[QueueClass], now: Sequence[QueueClass]
+) -> tuple[list[QueueClass], list[QueueClass]]:
+    """Those of the classes before that are not among those now, or with other queues; and the reverse."""
+    queues = {each.digest: each.queues for each in before}
+    new = [each for each in now if queues.get(each.digest) != each.queues]
+    same = {each.digest for each in now}.difference(each.digest for each in new)
+    return [each for each in before if each.digest not in same], new
 
 
 def _in(classes: Iterable[QueueClass], class_ids: Mapping[str, int]) -> dict[QueueAddress, int]:

@@ -20,6 +20,7 @@ from requirements.suggestion import did_you_mean
 from requirements.values import fold
 from taskqueue import whose
 from taskqueue.accounting import report
+from taskqueue.accounting.keys import hour_of
 from taskqueue.accounting.report import DIMENSIONS, Question, Which
 
 #: Lines of one answer.
@@ -54,7 +55,7 @@ def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> Ques
     return Question(
         by=list(dict.fromkeys(query.by)),
         bucket=query.bucket,
-        since=since.replace(minute=0, second=0, microsecond=0),
+        since=hour_of(since),
         until=until,
         which=_visible(caller, query),
     )

@@ -1,5 +1,6 @@
 """What holds at sites, as far as somebody may know: bans, throttles, limits, what they advertised."""
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
@@ -56,27 +57,22 @@ def of(
         jobs_of: Reservations of jobs of these VOs are shown; None: of all.
         vos: Limits of these VOs are shown beside those of all; None: of every VO.
     """
-    config = parts.live.current
-    limited = [name for name in sorted(limits.rules(config)) if scopes.site_of(name) in set(sites)]
-    names = [name for name in config.throttles if scopes.site_of(name) in set(sites)]
+    config, now, here = parts.live.current, parts.clock(), frozenset(sites)
+    limited = sorted(name for name in limits.rules(config) if scopes.site_of(name) in here)
+    names = sorted(name for name in config.throttles if scopes.site_of(name) in here)
     with database.reading(parts.engine) as conn:
-        banned = bans.of(conn, sites, now=parts.clock())
-        found = standings.of(conn, config, scopes.read(conn, names).values(), parts.clock())
+        banned = bans.of(conn, sites, now=now)
+        found = standings.of(conn, config, scopes.read(conn, names).values(), now)
         shown = {name: _reservations(conn, name, jobs_of) for name in names}
-        conditions = limits.conditions(conn, config, limited, parts.clock())
-    answers = [_answer(found[name], shown[name]) for name in sorted(names)]
+        conditions = limits.conditions(conn, config, limited, now)
+    throttled, told = defaultdict[str, list[ThrottleAnswer]](list), defaultdict[str, list[LimitAnswer]](list)
+    for name in names:
+        throttled[scopes.site_of(name)].append(_throttle(found[name], shown[name]))
+    for name, those in conditions.items():
+        told[scopes.site_of(name)] += [_limit(name, each) for each in those if each.rule.may_be_told(vos)]
+    bans_told = {site: BanAnswer.model_validate(each) for site, each in banned.items()}
     return [
-        SiteAnswer(
-            site=site,
-            ban=BanAnswer.model_validate(banned[site]) if site in banned else None,
-            throttles=[each for each in answers if scopes.site_of(each.scope) == site],
-            limits=[
-                _limit(name, each)
-                for name, those in conditions.items()
-                for each in those
-                if scopes.site_of(name) == site and each.rule.may_be_told(vos)
-            ],
-        )
+        SiteAnswer(site=site, ban=bans_told.get(site), throttles=throttled[site], limits=told[site])
         for site in sites
     ]
 
@@ -86,7 +82,7 @@ def _reservations(conn: Connection, scope: str, vos: frozenset[str] | None) -> S
     return reservations.show(conn, scope, _SHOWN, vos=vos) if vos is None or vos else ()
 
 
-def _answer(standing: Standing, reserved: Sequence[Reservation]) -> ThrottleAnswer:
+def _throttle(standing: Standing, reserved: Sequence[Reservation]) -> ThrottleAnswer:
     room, throttled, scope = standing.room(), standing.throttled, standing.scope
     return ThrottleAnswer(
         scope=scope.scope,

@@ -24,6 +24,13 @@ _LONGEST = 8192
 _REMEMBERED = 8192
 #: Clocks of other hosts that verify our tokens may be behind by this much.
 _LEEWAY = timedelta(seconds=30)
+#: Times are checked by `verify`, against the clock that it is given.
+_UNCHECKED: Options = {
+    "verify_exp": False,
+    "verify_iat": False,
+    "verify_nbf": False,
+    "require": ["iss", "sub", "jti", "iat", "exp"],
+}
 _NOT_OURS = "the token is not one of ours, or it was changed"
 
 
@@ -132,18 +139,11 @@ class Tokens:
 
 
 def _read(ring: KeyRing, text: str) -> Token:
-    # Times are checked by `verify`, against the clock that it is given.
-    unchecked: Options = {
-        "verify_exp": False,
-        "verify_iat": False,
-        "verify_nbf": False,
-        "require": ["iss", "sub", "jti", "iat", "exp"],
-    }
     try:
         key = ring.verifying.get(str(jwt.get_unverified_header(text).get("kid")))
         if key is None:
             raise UnknownKey(_NOT_OURS)
-        payload = jwt.decode(text, key.public, algorithms=[keys.ALGORITHM], issuer=ISSUER, options=unchecked)
+        payload = jwt.decode(text, key.public, algorithms=[keys.ALGORITHM], issuer=ISSUER, options=_UNCHECKED)
         return _token(payload, until=key.until)
     except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError):
         raise NotAuthenticated(_NOT_OURS) from None

@@ -111,7 +111,7 @@ def test_clocks_that_differ_more_than_is_borne_are_told(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"authorities": None}, "does not answer"),
+        ({"authorities": None}, "CERTIFICATE_VERIFY_FAILED"),
         ({"authorities": "/gone.pem"}, "cannot be read"),
         ({"url": "https://localhost:1"}, "does not answer"),
         ({"sign_in": {"client_id": "us"}}, "does not say its authorization_endpoint"),

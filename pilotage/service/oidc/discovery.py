@@ -82,7 +82,7 @@ def clock(issuer: Issuer) -> datetime:
             answer = http.head(issuer.url.rstrip("/") + _WELL_KNOWN)
             return parsedate_to_datetime(answer.headers["Date"]).replace(tzinfo=UTC)
         except httpx.HTTPError as error:
-            raise IssuerAway(f"{issuer.url} does not answer: {type(error).__name__}") from None
+            raise IssuerAway(f"{issuer.url} does not answer: {_reason(error)}") from None
         except (KeyError, ValueError):
             raise IssuerAway(f"{issuer.url} does not say what time it is") from None
 
@@ -144,7 +144,7 @@ def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str
         finally:
             answer.close()
     except httpx.HTTPError as error:
-        raise IssuerAway(f"{where} does not answer: {type(error).__name__}") from None
+        raise IssuerAway(f"{where} does not answer: {_reason(error)}") from None
     if answer.status_code != httpx.codes.OK:
         raise IssuerAway(f"{where} answers {answer.status_code}")
     try:
@@ -154,6 +154,11 @@ def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str
     if not isinstance(content, dict):
         raise IssuerAway(f"{where} answers something that is no JSON object")
     return content
+
+
+def _reason(error: httpx.HTTPError) -> str:
+    """What the network or TLS has to say."""
+    return f"{str(error) or type(error).__name__:.200}"
 
 
 def _body(answer: httpx.Response) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pilotage.service.models.accounting import AccountingAnswer, AccountingRow
 from pilotage.service.pages import plot
 from pilotage.service.pages.plot import Plot, Series
+from taskqueue.accounting.keys import hour_of
 from taskqueue.accounting.report import Bucket
 
 _HOUR: Final = 3600.0
@@ -139,14 +140,13 @@ def _step(row: AccountingRow, place: Mapping[datetime, int]) -> int:
 
 
 def _floor(at: datetime, bucket: Bucket) -> datetime:
-    hour = at.replace(minute=0, second=0, microsecond=0)
     changes: dict[Bucket, dict[str, Any]] = {
         Bucket.HOUR: {},
         Bucket.DAY: {"hour": 0},
         Bucket.MONTH: {"hour": 0, "day": 1},
         Bucket.YEAR: {"hour": 0, "day": 1, "month": 1},
     }
-    return hour.replace(**changes[bucket])
+    return hour_of(at).replace(**changes[bucket])
 
 
 def _next(at: datetime, bucket: Bucket) -> datetime:

@@ -14,7 +14,9 @@ from pilotage.service.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.api_route import QueueOf
 from pilotage.service.callers import Caller, Role
 from pilotage.service.configuring import blames
+from pilotage.service.models.explain import QueueExplanation
 from pilotage.service.pages import pilots as pilot_pages
+from pilotage.service.pages.page import Page
 from pilotage.service.pages.page_route import PageOf, PageRoute
 from requirements import readable
 from requirements.values import fold
@@ -44,6 +46,17 @@ def show_queue(
     pilots = _pilots(page, address) if caller.role in allowed_roles(pilot_pages.list_pilots) else None
     if page.is_fragment:
         return page.render("sites/queue_live.html", address=address, explained=explained, pilots=pilots)
+    return _whole(page, address, vo, explained, pilots)
+
+
+def _whole(
+    page: Page,
+    address: QueueAddress,
+    vo: str,
+    explained: QueueExplanation,
+    pilots: Mapping[str, Fared] | None,
+) -> HTMLResponse:
+    config, caller = page.parts.live.current, page.caller
     vos = site_scope.vos(caller, config, address.site)
     chosen = fold(vo) or _usual(config, caller, address, vos)
     told = blames.read(page.parts, caller, config, path=str(address), vo=chosen) if chosen else ()
@@ -59,11 +72,11 @@ def show_queue(
         enabled=config.enabled(address, chosen),
         drained=queue_switch.is_drained(config, address),
         may_switch=queue_switch.may_switch(caller, address),
-        explained=explained,
         served=served,
         asks=asks,
         jobs=jobs,
         shown=_POOLS,
+        explained=explained,
         pilots=pilots,
         version=config.version,
     )

@@ -1,0 +1,199 @@
+"""A refresh of a VO's pools: by what is different or by everything, beside others who write meanwhile."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from agents import pool_mappings
+from agents import pools as pool_agent
+from agents.turn import Turn
+from cs_config.configuration import Configuration
+from cs_config.eligible_classes import eligible_classes
+from cs_config.queue_classes import queue_classes as configured_classes
+from optimizers import batch, eligibility
+from requirements import canonical
+from requirements.canonical import Requirements, pool_id
+from requirements.expression import Expression
+from requirements.record import Record
+from taskqueue import database, mapping, pool_refresh, pools, queue_classes
+from taskqueue.pool_refresh import Standing
+from tests import stored
+from tests.submitted import grid, submit
+
+_NUMBERS = range(12)
+_SAID = ("", "", "", ", Disk: 20", ", Tag: [gpu]", ", NodeAttributes: {Disk: [5, 20]}")
+_ASKED: tuple[Requirements, ...] = (
+    *(Record(values=(("Memory", memory),)) for memory in (1000, 3000, 5000, 9000)),
+    Expression(text="other.Memory >= 2000 && other.Memory < 6000"),
+    Expression(text="other.Disk > 10 || other.Memory == 4000"),
+    Expression(text='member("gpu", other.Tag)'),
+)
+
+
+def tree(memories: dict[int, int], version: int, *, more: str = "") -> Configuration:
+    lines = [f"            q{number}: {{Memory: {memory}{more}}}" for number, memory in memories.items()]
+    head = ["Resources:", "  Sites:", "    A.B.ch:", "      CEs:", "        ce:", "          Queues:"]
+    return grid("\n".join([*head, *lines, "Registry: {VO: {lhcb: {}}}", ""]), version)
+
+
+def touch(conn: Connection, asked: Requirements, now: datetime) -> None:
+    pools.touch(
+        conn,
+        pool_id=pool_id(asked, "lhcb"),
+        vo="lhcb",
+        requirements_json=canonical.canonical(asked, "lhcb").decode(),
+        original_json=canonical.to_json(asked),
+        now=now,
+    )
+
+
+def bring(engine: Engine, asked: Requirements, now: datetime) -> None:
+    """A pool that is not mapped yet."""
+    with database.writing(engine) as conn:
+        touch(conn, asked, now)
+
+
+def cycle(engine: Engine, config: Configuration, now: datetime) -> pool_agent.PoolResult:
+    result = pool_agent.cycle(engine, config, now=now, holder="me")
+    assert result is not None
+    return result
+
+
+def wrong(engine: Engine, config: Configuration, asked: tuple[Requirements, ...]) -> list[Requirements]:
+    """The pools whose stored queues are not those that the rules give."""
+    with database.reading(engine) as conn:
+        return [
+            each
+            for each in asked
+            if set(mapping.eligible_queues_of(conn, pool_id(each, "lhcb")))
+            != {queue for found in eligible_classes(config, "lhcb", each) for queue in found.queues}
+        ]
+
+
+def standing(engine: Engine) -> Standing:
+    with database.reading(engine) as conn:
+        return pool_refresh.standings(conn)["lhcb"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
+    engine: Engine, now: datetime, seed: int
+) -> None:
+    draw = random.Random(seed)
+    memories = {number: 1000 * draw.randint(1, 10) for number in _NUMBERS}
+    for version in range(1, 25):
+        now += timedelta(seconds=1)
+        if version <= len(_ASKED):
+            bring(engine, _ASKED[version - 1], now)
+        if draw.random() < 0.2:
+            eligibility._latest.clear()  # another process
+        more = draw.choice(_SAID)
+        config = tree(memories, version, more=more)
+        cycle(engine, config, now)
+        assert wrong(engine, config, _ASKED[:version]) == []
+        assert standing(engine).is_of((version, 0), refreshed_after=now)
+        with database.reading(engine) as conn:  # what nobody has is gone, so that its slot may be given
+            assert len(queue_classes.slots(conn, "lhcb")) == len(
+                eligibility.of_configuration(config).index("lhcb", {}).classes
+            )
+        for number in draw.sample(_NUMBERS, draw.choice((0, 1, 1, 3))):
+            memories.pop(number, None)
+            if draw.random() < 0.8:
+                memories[number] = 1000 * draw.randint(1, 10)
+
+
+def test_only_pools_that_a_changed_queue_may_concern_are_looked_at(engine: Engine, now: datetime) -> None:
+    for asked in _ASKED:
+        bring(engine, asked, now)
+    cycle(engine, tree({0: 4000, 1: 9000}, 1), now)
+    result = cycle(engine, tree({0: 5000, 1: 9000}, 2), now)
+    assert (result.resolved, result.changed) == (5, 5)
+    assert wrong(engine, tree({0: 5000, 1: 9000}, 2), _ASKED) == []
+
+
+class Interrupted(Turn):
+    """A turn in which something happens between the computation and the storing."""
+
+    do: ClassVar[Callable[[], object]]
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        type(self).do()
+        with database.writing(self.engine) as conn:
+            yield conn
+
+
+def refresh_while(
+    engine: Engine, config: Configuration, now: datetime, do: Callable[[], object]
+) -> dict[str, mapping.Change]:
+    """A refresh of all pools that is interrupted."""
+    Interrupted.do = staticmethod(do)
+    mine = Interrupted(engine=engine, name="pools", fence=0, now=now, last=None)
+    return dict(pool_mappings.refresh(mine, eligibility.of_configuration(config), "lhcb", whole=True))
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_corrected_with_the_others(
+    engine: Engine, now: datetime, *, knows: bool
+) -> None:
+    older, newer = tree({0: 4000, 1: 9000}, 1), tree({0: 2000, 1: 9000}, 2)
+    bring(engine, _ASKED[0], now)
+    cycle(engine, older, now)
+    if not knows:
+        eligibility._latest.clear()
+
+    def arrive() -> None:
+        asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
+        batch.optimize(engine, older, submit(engine, older, now, asked), now=now)
+
+    refresh_while(engine, newer, now, arrive)
+    with database.reading(engine) as conn:
+        assert pools.get(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
+    assert wrong(engine, newer, _ASKED[:2]) == []
+
+
+def test_who_was_overtaken_while_computing_writes_nothing_and_the_next_cycle_does(
+    engine: Engine, now: datetime
+) -> None:
+    first, second, third = (tree({0: memory}, number) for number, memory in enumerate((4000, 500, 6000), 1))
+    bring(engine, _ASKED[1], now)
+    cycle(engine, first, now)
+    assert refresh_while(engine, third, now, lambda: cycle(engine, second, now)) == {}
+    assert standing(engine).version == (2, 0)
+    assert wrong(engine, second, _ASKED[1:2]) == []
+    cycle(engine, third, now)
+    assert wrong(engine, third, _ASKED[1:2]) == []
+
+
+def test_what_a_process_of_the_release_before_has_mapped_is_computed_anew(
+    engine: Engine, now: datetime
+) -> None:
+    """It notes nothing for the VO, and one that came meanwhile stays at the version before."""
+    older, newer = tree({0: 4000}, 1), tree({0: 500}, 2)
+    bring(engine, _ASKED[1], now)
+    cycle(engine, older, now)
+    with database.writing(engine) as conn:
+        classes = configured_classes(newer, "lhcb")
+        queue_classes.sync(conn, vo="lhcb", config_version=2, classes=classes, now=now)
+    assert not standing(engine).is_of((2, 0), refreshed_after=now)
+    assert cycle(engine, newer, now).resolved == 1
+    assert wrong(engine, newer, _ASKED[1:2]) == []
+
+
+def test_a_refresh_does_not_wait_for_jobs_of_pools_that_are_mapped(engine: Engine, now: datetime) -> None:
+    older, newer = tree({0: 4000}, 1), tree({0: 500}, 2)
+    bring(engine, _ASKED[1], now)
+    cycle(engine, older, now)
+
+    def arrive(conn: Connection) -> None:
+        touch(conn, _ASKED[1], now)
+
+    # PostgreSQL locks the pool's row only, SQLite has one writer.
+    waits = engine.dialect.name == "sqlite"
+    assert stored.meanwhile(engine, arrive, lambda: cycle(engine, newer, now), waits=waits).changed == 1
+    assert wrong(engine, newer, _ASKED[1:2]) == []
