@@ -8,7 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from benchmarks import cost, explain, match, mixed, nothing, page, plots, pools, results, submit, targets
+from benchmarks import (
+    cost,
+    explain,
+    look,
+    match,
+    mixed,
+    nothing,
+    page,
+    plots,
+    pools,
+    results,
+    submit,
+    targets,
+)
 from benchmarks.results import Result
 
 BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
@@ -19,6 +32,7 @@ BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "mixed": mixed.run,
     "cost": cost.run,
     "explain": explain.run,
+    "look": look.run,
 }
 
 

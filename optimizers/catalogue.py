@@ -5,8 +5,10 @@ Others are found by entry point `pilotage.replica_catalogues`: a callable that t
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from optimizers.catalogue_file import CatalogueUnavailableError, FileCatalogue
@@ -33,9 +35,11 @@ class ReplicaCatalogue(Protocol):
 CatalogueOpener = Callable[[str], ReplicaCatalogue]
 
 
+@cache
 def installed() -> Mapping[str, CatalogueOpener]:
     """The plug-ins of this installation by name."""
-    return {point.name: point.load() for point in entry_points(group="pilotage.replica_catalogues")}
+    points = entry_points(group="pilotage.replica_catalogues")
+    return MappingProxyType({point.name: point.load() for point in points})
 
 
 def open_catalogue(setting: str, plugins: Mapping[str, CatalogueOpener]) -> ReplicaCatalogue:

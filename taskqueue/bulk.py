@@ -87,18 +87,33 @@ class _Array(TypeDecorator[Sequence[Any]]):
     cache_ok = True
 
     def process_bind_param(self, value: Sequence[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002  (SQLAlchemy names it)
-        return "{" + ",".join(map(_item, value or ())) + "}"
+        return "{" + _items(value or ()) + "}"
+
+
+def _items(values: Sequence[Any]) -> str:
+    """All in one go if they are texts, as most are; of others each value once, however often it comes."""
+    try:
+        texts = "\0".join(values)
+    except TypeError:
+        shown = {each: _item(each) for each in set(values)}
+        return ",".join(map(shown.__getitem__, values))
+    if texts.count("\0") != len(values) - 1:  # there is none, or one that the server will not take
+        return ",".join(map(_item, values))
+    return '"' + _escaped(texts).replace("\0", '","') + '"'
 
 
 def _item(value: object) -> str:
     if isinstance(value, str):
-        escaped = value.replace("\\", r"\\").replace('"', r"\"")
-        return f'"{escaped}"'
+        return f'"{_escaped(value)}"'
     if value is None:
         return "NULL"
     if not isinstance(value, int | float | datetime):
         raise TypeError(f"{value!r} is no value of a column")
     return str(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"")
 
 
 def _unnested(columns: Sequence[Column[Any]]) -> TableValuedAlias:

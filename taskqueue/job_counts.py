@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Select, and_, case, func, literal, select, union_all
 
-from taskqueue import job_walks, jobs
+from taskqueue import job_walks, jobs, known_vos
 from taskqueue.job_filter import Filter
 from taskqueue.job_walks import Way
 from taskqueue.states import JobStatus
@@ -29,6 +29,8 @@ class Count:
 def by_status(conn: Connection, which: Filter, *, most: int = MOST) -> Mapping[JobStatus, Count]:
     """The jobs of each status that has any, going along `most` rows for each."""
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
+    if which.owner is not None and which.vos is None:
+        which = replace(which, vos=frozenset(known_vos.stored(conn)))  # looked up once, not for each status
     parts = [part for status in statuses for part in _counted(conn, which, status, most)]
     found: dict[JobStatus, Count] = {}
     for row in conn.execute(union_all(*parts)) if parts else ():

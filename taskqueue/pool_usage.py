@@ -1,7 +1,7 @@
 """What pools are used for: the queues and the jobs of many pools at once."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import BindParameter, Connection, bindparam, func, literal, select, true, union_all
 
@@ -13,22 +13,16 @@ from taskqueue.tables import jobs, submit_pools
 from taskqueue.tables import pool_mappings as mapped
 from taskqueue.tables import queue_class_members as members
 from taskqueue.tables import queue_classes as classes
-from taskqueue.views import pool_queues
 
 _POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
 
-QUEUES = (
-    select(pool_queues.c.pool_id, pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
-    .where(pool_queues.c.pool_id.in_(_POOLS))
-    .order_by(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
-)
 MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(_POOLS))
-#: How many queues each queue class has.
-SIZES = (
-    select(classes.c.vo, classes.c.slot, func.count())
+#: The queues that VOs may use, each with the place of its class in the mappings.
+MEMBERS = (
+    select(classes.c.vo, classes.c.slot, members.c.site, members.c.ce, members.c.queue)
     .join(members, members.c.queue_class_id == classes.c.queue_class_id)
     .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
-    .group_by(classes.c.vo, classes.c.slot)
+    .order_by(members.c.site, members.c.ce, members.c.queue)
 )
 _statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()
 _some = (
@@ -49,20 +43,22 @@ MOST_JOBS = 100_000
 
 def queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[QueueAddress]]:
     """The eligible queues of each pool, sorted; a pool without any has no entry."""
-    found: defaultdict[str, list[QueueAddress]] = defaultdict(list)
-    for row in conn.execute(QUEUES, {"pool_ids": sorted(pool_ids)}):
-        found[row.pool_id].append(QueueAddress(site=row.site, ce=row.ce, queue=row.queue))
+    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    usable = _usable(conn, {row.vo for row in mappings})
+    found: dict[str, list[QueueAddress]] = {}
+    for row in mappings:
+        eligible = frozenset(bits(row.eligible))
+        found[row.pool_id] = [address for slot, address in usable[row.vo] if slot in eligible]
+    return {pool_id: addresses for pool_id, addresses in found.items() if addresses}
+
+
+def _usable(conn: Connection, vos: Collection[str]) -> Mapping[str, Sequence[tuple[int, QueueAddress]]]:
+    """The queues of each VO in order: read once, as pools have most of them in common."""
+    found: defaultdict[str, list[tuple[int, QueueAddress]]] = defaultdict(list)
+    for row in conn.execute(MEMBERS, {"vos": sorted(vos)}):
+        address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+        found[row.vo].append((row.slot, address))
     return found
-
-
-def numbers_of_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, int]:
-    """How many queues are eligible for each pool, which takes less than to list them; none: no entry."""
-    rows = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
-    sizes = {
-        (vo, slot): size for vo, slot, size in conn.execute(SIZES, {"vos": sorted({r.vo for r in rows})})
-    }
-    found = {row.pool_id: sum(sizes.get((row.vo, slot), 0) for slot in bits(row.eligible)) for row in rows}
-    return {pool_id: number for pool_id, number in found.items() if number}
 
 
 def jobs_by_status(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, Mapping[JobStatus, Count]]:

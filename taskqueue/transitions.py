@@ -4,7 +4,7 @@ Locks are taken in one order everywhere, so that no two transactions wait for ea
 attempts, jobs; within each by job id.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -119,7 +119,13 @@ def move(
         before = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
         changed = set(conn.execute(MOVE, {**values, "job_ids": ids}).scalars())
         rows = [row for row in before if row.job_id in changed]
-        log.append(conn, (_log_entry(row, values, source) for row in rows))
+        log.append(
+            conn,
+            (
+                _entry(row, wanted, minor=minor, application=application, source=source, now=now)
+                for row in rows
+            ),
+        )
         moved += (_moved(row) for row in rows)
     return moved
 
@@ -129,20 +135,7 @@ def note(conn: Connection, job_ids: Collection[int], *, minor: str, source: str,
     for ids in batches.of(job_ids):
         rows = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
         log.append(
-            conn,
-            (
-                log.LogEntry(
-                    job_id=row.job_id,
-                    at=now,
-                    from_status=JobStatus(row.status),
-                    to_status=JobStatus(row.status),
-                    minor_status=minor,
-                    application_status=row.application_status,
-                    source=source,
-                    epoch=row.epoch,
-                )
-                for row in rows
-            ),
+            conn, (_entry(row, JobStatus(row.status), minor=minor, source=source, now=now) for row in rows)
         )
 
 
@@ -150,14 +143,21 @@ def _moved(row: Row[Any, Any, Any, Any]) -> Moved:
     return Moved(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch)
 
 
-def _log_entry(row: Row[Any, Any, Any, Any], values: Mapping[str, Any], source: str) -> log.LogEntry:
-    application = values["application"]
+def _entry(
+    row: Row[Any, Any, Any, Any],
+    wanted: JobStatus,
+    *,
+    minor: str,
+    source: str,
+    now: datetime,
+    application: str | None = None,
+) -> log.LogEntry:
     return log.LogEntry(
         job_id=row.job_id,
-        at=values["now"],
+        at=now,
         from_status=JobStatus(row.status),
-        to_status=JobStatus(values["wanted"]),
-        minor_status=values["minor"],
+        to_status=wanted,
+        minor_status=minor,
         application_status=row.application_status if application is None else application,
         source=source,
         epoch=row.epoch,

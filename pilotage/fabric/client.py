@@ -1,82 +1,20 @@
 """The HTTP interface as Python: one method a request, answers as parsed JSON."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
 from urllib.parse import quote
 
-import httpx
-
+from pilotage.fabric.api_connection import CHUNK, ApiConnection, Json
 from pilotage.fabric.api_errors import ApiError, ServiceAway
-from pilotage.fabric.pilot import authorities as trust
 
 __all__ = ["ApiError", "Client", "ServiceAway"]
 
-Json = dict[str, Any]
-#: Bytes of an archive that are in memory at a time.
-_CHUNK = 1 << 20
-#: By these a service refuses whoever asks.
-_ABOUT_THE_TOKEN = frozenset({401, 403})
 
-
-class Client:
+class Client(ApiConnection):
     """Speaks for the bearer of one token with one service.
 
     Every method raises `ApiError` when the service refuses and `ServiceAway` when nothing answers.
     """
-
-    def __init__(
-        self,
-        url: str,
-        token: str | Callable[[], str],
-        *,
-        whose: str = "",
-        timeout: float = 30.0,
-        authorities: Path | None = None,
-    ) -> None:
-        """Make it.
-
-        Args:
-            url: Of the service.
-            token: What is shown, or tells what is shown this time.
-            whose: Where the token comes from; told if it is refused.
-            timeout: Seconds until a service that does not answer is away.
-            authorities: CA certificates that it is believed by, as pilots have them; None: the system's.
-
-        Raises:
-            ValueError: There are no such certificates.
-        """
-        self.url = url.rstrip("/")
-        self._token = token
-        self._whose = whose
-        self._http = httpx.Client(
-            base_url=self.url,
-            auth=self._show,
-            timeout=timeout,
-            verify=trust.context(authorities) if url.startswith("https:") else True,
-            trust_env=False,  # a proxy of the environment must not see the token
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def ready(self) -> bool:
-        """Whether the service answers and can do its work."""
-        try:
-            return self._http.get("/readyz").is_success
-        except httpx.TransportError:
-            return False
 
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
         """Store a tar archive; its name, to be given when jobs are submitted.
@@ -131,11 +69,7 @@ class Client:
 
     def accounting_csv(self, asked: Mapping[str, str]) -> str:
         """The same as CSV."""
-        with self._away_if_silent():
-            response = self._http.get("/api/v1/accounting.csv", params=dict(asked))
-        if not response.is_success:
-            raise _refusal(response, self._whose)
-        return response.text
+        return self._request("GET", "/accounting.csv", params=dict(asked)).text
 
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
@@ -179,12 +113,8 @@ class Client:
 
     def output(self, job_id: int, to: BinaryIO) -> None:
         """Write the output archive of a job to a file."""
-        with self._away_if_silent(), self._http.stream("GET", f"/api/v1/jobs/{job_id}/output") as response:
-            if not response.is_success:
-                response.read()
-                raise _refusal(response, self._whose)
-            for chunk in response.iter_bytes(_CHUNK):
-                to.write(chunk)
+        for chunk in self._stream(f"/jobs/{job_id}/output"):
+            to.write(chunk)
 
     def login_link(self, wishes: Mapping[str, str]) -> Json:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
@@ -354,32 +284,6 @@ class Client:
         params = {"from": str(before)} | ({} if after is None else {"to": str(after)})
         return self._call("GET", "/config/diff", params=params)
 
-    def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
-        cursor = {} if after is None else {"after": str(after)}
-        return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
-
-    def _show(self, request: httpx.Request) -> httpx.Request:
-        token = self._token if isinstance(self._token, str) else self._token()
-        request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
-    def _call(self, method: str, path: str, **request: Any) -> Json:
-        with self._away_if_silent():
-            response = self._http.request(method, f"/api/v1{path}", **request)
-        if not response.is_success:
-            raise _refusal(response, self._whose)
-        answer: Json = response.json()
-        return answer
-
-    @contextmanager
-    def _away_if_silent(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TimeoutException:
-            raise ServiceAway(f"{self.url} does not answer in time") from None
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
-
 
 def scope_path(scope: str) -> str:
     """The path of a site, `Site/CE` or `Site/CE/Queue` that advertises."""
@@ -388,18 +292,5 @@ def scope_path(scope: str) -> str:
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
+    while chunk := file.read(CHUNK):
         yield chunk
-
-
-def _refusal(response: httpx.Response, whose: str) -> ApiError:
-    try:
-        error = response.json()["error"]
-        message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
-    except (ValueError, KeyError, TypeError):
-        message, code, details = f"the service answers {response.status_code}", "error", {}
-    if whose and response.status_code in _ABOUT_THE_TOKEN:
-        message = f"{whose}: {message}"
-    wait = response.headers.get("Retry-After", "")
-    retry_after = float(wait) if wait.isdecimal() else None
-    return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)

@@ -11,13 +11,16 @@ from matcher.claimer import Claimer
 from matcher.matcher import Matcher
 from pilotage.service.limits import RateLimiter
 from pilotage.service.metrics import Metrics
+from pilotage.service.models.jobs import JobSummary
 from pilotage.service.oidc.issuers import Issuers
 from pilotage.service.pilot_places import PilotPlaces
+from pilotage.service.remembered import Remembered
 from pilotage.service.reports import Reports
 from pilotage.service.revoked import RevokedTokens
 from pilotage.service.sign_in_ways import SignInWay
 from pilotage.service.tokens import Tokens
 from taskqueue.blob_store import BlobStore
+from taskqueue.waiting_classes import WaitingClass
 
 
 def utc_now() -> datetime:
@@ -53,6 +56,8 @@ class Parts:
     issuers: Issuers = field(default_factory=Issuers)  #: whose tokens are taken beside our own
     rates: RateLimiter = field(default_factory=RateLimiter)
     sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
+    waiting: Remembered[Sequence[WaitingClass]] = field(default_factory=lambda: Remembered(_waiting))
+    summaries: Remembered[JobSummary] = field(default_factory=lambda: Remembered(_counted))
     places: PilotPlaces = field(init=False)
     reports: Reports = field(init=False)
     revoked: RevokedTokens = field(init=False)
@@ -61,3 +66,11 @@ class Parts:
         object.__setattr__(self, "places", PilotPlaces(self.engine))
         object.__setattr__(self, "reports", Reports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
+
+
+def _waiting(classes: Sequence[WaitingClass]) -> int:
+    return sum(each.jobs for each in classes)
+
+
+def _counted(summary: JobSummary) -> int:
+    return sum(each.count for each in summary.summary)

@@ -8,7 +8,7 @@ from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import closures, holding, job_ads, shop_window
-from pilotage.service import told
+from pilotage.service import told, waiting_work
 from pilotage.service.callers import Caller
 from pilotage.service.models.explain import ExcludedAnswer, OfferAnswer, QueueExplanation, WorkAnswer
 from pilotage.service.parts import Parts
@@ -22,7 +22,7 @@ def of_queue(parts: Parts, caller: Caller, address: QueueAddress) -> QueueExplan
     config = parts.live.current
     vos = told.vos_at(caller, address.site)
     with database.reading(parts.engine) as conn:
-        waiting = waiting_classes.read(conn, vos)
+        waiting = waiting_work.classes(parts, conn, vos)
         now = list(closures.at_queue(conn, config, address, parts.clock(), vos=vos))
         now += holding.pilots_at(conn, address, {each.asked.vo for each in waiting}, parts.clock())
         jobs = _jobs(conn, config, [address], waiting)
@@ -43,7 +43,7 @@ def offers(
     """What each of some queues of a site could offer to get more work."""
     config = parts.live.current
     with database.reading(parts.engine) as conn:
-        waiting = waiting_classes.read(conn, told.vos_at(caller, site))
+        waiting = waiting_work.classes(parts, conn, told.vos_at(caller, site))
         jobs = _jobs(conn, config, queues, waiting)
     found = shop_window.offers(config, queues, waiting, jobs)
     return [(queue, OfferAnswer.of(each)) for queue in queues for each in found.get(queue, ())]

@@ -12,7 +12,7 @@ from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import job_ads, reach
-from pilotage.service import site_states, told
+from pilotage.service import site_states, told, waiting_work
 from pilotage.service.callers import Caller
 from pilotage.service.models.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.parts import Parts
@@ -141,11 +141,12 @@ def _reached(parts: Parts, vos: frozenset[str] | None) -> Counter[str]:
     known = remembered.get(vos)
     if known is None or not timedelta() <= now - known.at < _GOOD_FOR:
         with database.reading(parts.engine) as conn:
-            known = remembered[vos] = _Reached(jobs=_count(conn, config, vos), at=now)
+            known = remembered[vos] = _Reached(jobs=_count(parts, conn, vos), at=now)
     return known.jobs
 
 
-def _count(conn: Connection, config: Configuration, vos: frozenset[str] | None) -> Counter[str]:
-    waiting = waiting_classes.read(conn, vos)
+def _count(parts: Parts, conn: Connection, vos: frozenset[str] | None) -> Counter[str]:
+    config = parts.live.current
+    waiting = waiting_work.classes(parts, conn, vos)
     jobs = waiting_classes.first_jobs(conn, waiting) if admissions.configured(config) else ()
     return reach.by_site(config, waiting, {job.job_id: job_ads.of(job) for job in jobs})

@@ -41,6 +41,17 @@ def test_ids_come_in_the_order_of_the_jobs(engine: Engine, now: datetime) -> Non
     assert bodies == ["0", "2"]
 
 
+def test_any_text_comes_back_as_it_was(engine: Engine, now: datetime) -> None:
+    names = ['"', "\\", '\\"', "a,b", "{}", "NULL", "", " ", "new\nline", "ü€😀", '","', "'", "%s"]
+    described = [NewDescription(source=name, body={}, sandbox=name or None) for name in names]
+    placed = [(place, _new(job_name=name)) for place, name in enumerate(names)]
+    with database.writing(engine) as conn:
+        ids = new_jobs.store(conn, described, placed, now=now)
+        found = [descriptions.of_job(conn, job_id) for job_id in ids]
+        assert [jobs.get(conn, job_id).job_name for job_id in ids] == names
+    assert [(each.source, each.sandbox or "") for each in found] == [(name, name) for name in names]
+
+
 def test_ids_are_never_given_out_twice(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         first = stored.job_ids(conn, now, 3)

@@ -13,6 +13,7 @@ from optimizers.submission import Submitter
 from taskqueue import (
     database,
     grid_jobs,
+    mapping,
     pilot_search,
     pilots,
     pool_search,
@@ -79,13 +80,13 @@ def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: 
     assert list(after) == [second, third]
 
 
-def test_numbers_of_queues_are_those_of_the_lists(engine: Engine, waiting: list[int]) -> None:
+def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[int]) -> None:
     with database.reading(engine) as conn:
         ids = [pool.pool_id for pool in pool_search.find(conn, pool_search.Filter(), limit=10)]
-        listed = {pool_id: len(queues) for pool_id, queues in pool_usage.queues(conn, ids).items()}
-        assert pool_usage.numbers_of_queues(conn, ids) == listed
-        assert sorted(listed.values()) == [1, 3]
-        assert pool_usage.numbers_of_queues(conn, []) == {}
+        listed = pool_usage.queues(conn, ids)
+        assert listed == {pool_id: mapping.eligible_queues_of(conn, pool_id) for pool_id in ids}
+        assert sorted(map(len, listed.values())) == [1, 3]
+        assert pool_usage.queues(conn, []) == {}
 
 
 def test_jobs_of_pools_are_counted_no_further_than_is_fair_to_all_of_them(

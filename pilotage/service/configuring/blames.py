@@ -13,7 +13,7 @@ from cs_config.show import Line
 from cs_config.versions import Version
 from matcher import culprits, job_ads
 from matcher.culprits import Kept
-from pilotage.service import told
+from pilotage.service import told, waiting_work
 from pilotage.service.callers import Caller
 from pilotage.service.configuring import rights
 from pilotage.service.models.config import BlamedValue, KeptAway, Since
@@ -60,7 +60,7 @@ def read(parts: Parts, caller: Caller, config: Configuration, *, path: str, vo: 
     places = {place for line in lines for place in line.places}
     with database.reading(parts.engine) as conn:
         since = blame.of(conn, places, newest=config.version)
-        kept = _kept(conn, config, path, vo)
+        kept = _kept(parts, conn, path, vo)
     return [_blamed(line, since, kept) for line in lines]
 
 
@@ -115,13 +115,14 @@ def _visible(caller: Caller, config: Configuration, path: str, vo: str | None) -
     return lines
 
 
-def _kept(conn: Connection, config: Configuration, path: str, vo: str | None) -> Mapping[str, Kept] | None:
+def _kept(parts: Parts, conn: Connection, path: str, vo: str | None) -> Mapping[str, Kept] | None:
     """What each parameter keeps away; None: the path is no queue, or the VO is not said."""
+    config = parts.live.current
     names = show.names_of(config, path)
     if len(names) != _TO_QUEUE or vo is None:
         return None
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
-    waiting = waiting_classes.read(conn, [fold(vo)])
+    waiting = waiting_work.classes(parts, conn, [fold(vo)])
     asked = admissions.of(config, address, fold(vo)) is not None
     jobs = waiting_classes.first_jobs(conn, waiting) if asked else ()
     return culprits.of(config, address, waiting, {job.job_id: job_ads.of(job) for job in jobs})

@@ -95,10 +95,10 @@ class JobDetails(JobAnswer):
 
 
 class JobPage(BaseModel):
-    """Jobs, the newest first."""
+    """Jobs, the newest first; a page is short, or empty, where 100,000 jobs were looked through for it."""
 
     jobs: list[JobAnswer]
-    next: int | None = Field(description="The `after` of the next page; null: this was the last.")
+    next: int | None = Field(description="The `after` of the next page; null: there is no more.")
 
 
 class LogLine(BaseModel):

@@ -1,5 +1,6 @@
 """Looking at jobs."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -19,7 +20,9 @@ from pilotage.service.models.jobs import (
     JobSummaryRow,
     LogLine,
 )
-from taskqueue import database, job_search, jobs, log
+from pilotage.service.parts import Parts
+from taskqueue import database, job_search, job_walks, jobs, log
+from taskqueue.job_filter import Filter
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -30,28 +33,20 @@ def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query
     """List jobs, the newest first: users their own, VO admins those of the VO."""
     wanted = job_scope.visible(caller, query.filter)
     with database.reading(parts.engine) as conn:
-        found = job_search.find(conn, wanted, limit=query.enough, after=query.after)
-    page, last = query.cut(found)
-    return JobPage(jobs=[JobAnswer.of(job) for job in page], next=last.job_id if last else None)
+        seen = job_walks.look(conn, wanted, limit=query.limit, after=query.after)
+    return JobPage(jobs=[JobAnswer.of(job) for job in seen.jobs], next=seen.next)
 
 
 @router.get("/summary")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Query()]) -> JobSummary:
-    """Count jobs by some of their columns; site admins those at their sites, not by who they are of."""
-    by = [name.strip() for name in query.by.split(",") if name.strip()]
+    """Count jobs by some of their columns; of more than 100,000 as they were up to a minute ago.
+
+    Site admins count those at their sites, not by who they are of.
+    """
+    by = tuple(name.strip() for name in query.by.split(",") if name.strip())
     wanted = job_scope.countable(caller, query, by)
-    with database.reading(parts.engine) as conn:
-        counts = job_search.summary(conn, by, wanted)
-        waits = job_search.waits(conn, by, wanted)
-    rows = [
-        JobSummaryRow.model_validate(
-            {**dict(zip(by, values, strict=True)), "count": count}
-            | ({"waited": waits[values]} if values in waits else {})
-        )
-        for values, count in counts.items()
-    ]
-    return JobSummary(summary=rows)
+    return parts.summaries.get((by, wanted), lambda: _count(parts, by, wanted), now=parts.clock())
 
 
 @router.get("/{job_id}")
@@ -76,3 +71,17 @@ def show_log(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobLog:
         job_scope.require(caller, jobs.get(conn, job_id))
         entries = log.of_job(conn, job_id)
     return JobLog(job_id=job_id, log=[LogLine.model_validate(entry) for entry in entries])
+
+
+def _count(parts: Parts, by: Sequence[str], wanted: Filter) -> JobSummary:
+    with database.reading(parts.engine) as conn:
+        counts = job_search.summary(conn, by, wanted)
+        waits = job_search.waits(conn, by, wanted)
+    rows = [
+        JobSummaryRow.model_validate(
+            {**dict(zip(by, values, strict=True)), "count": count}
+            | ({"waited": waits[values]} if values in waits else {})
+        )
+        for values, count in counts.items()
+    ]
+    return JobSummary(summary=rows)

@@ -1,0 +1,47 @@
+"""Answers that are given again."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+
+from pilotage.service.remembered import LONGEST, ROWS_A_SECOND, WORTH, Remembered
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def asked():
+    """Asks a question, answered with how often it was really counted."""
+    counted = {rows: count(1) for rows in (WORTH - 1, WORTH, 100 * LONGEST.seconds * ROWS_A_SECOND)}
+    remembered = Remembered[tuple[int, int]](lambda answer: answer[0])
+
+    def ask(rows: int, *, after: timedelta) -> int:
+        return remembered.get(rows, lambda: (rows, next(counted[rows])), now=NOW + after)[1]
+
+    return ask
+
+
+def test_what_is_quick_to_count_is_counted_each_time(asked):
+    assert [asked(WORTH - 1, after=timedelta()) for _ in range(2)] == [1, 2]
+
+
+def test_a_long_count_is_told_again_for_a_time_that_grows_with_it(asked):
+    life = WORTH // ROWS_A_SECOND * SECOND
+    told = [asked(WORTH, after=after) for after in (timedelta(), life - SECOND, life, life)]
+    assert told == [1, 1, 2, 2]
+
+
+def test_nothing_is_older_than_a_minute(asked):
+    most = 100 * LONGEST.seconds * ROWS_A_SECOND
+    assert [asked(most, after=after) for after in (timedelta(), LONGEST - SECOND, LONGEST)] == [1, 1, 2]
+
+
+def test_a_clock_that_goes_back_counts_anew(asked):
+    assert [asked(WORTH, after=after) for after in (timedelta(), -SECOND)] == [1, 2]
+
+
+def test_questions_are_told_apart(asked):
+    assert [asked(WORTH, after=timedelta()), asked(100 * LONGEST.seconds * ROWS_A_SECOND, after=timedelta())]
+    assert asked(WORTH, after=SECOND) == 1
