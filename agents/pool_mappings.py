@@ -33,6 +33,7 @@ class _Look:
     all_wanted: bool  #: whether nothing is known of the others
 
 
+@collector.paused()
 def refresh(mine: Turn, known: Eligibility, vo: str, *, whole: bool) -> Mapping[str, Change]:
     """Map the pools of a VO that are not mapped yet, and correct the others.
 
@@ -46,8 +47,7 @@ def refresh(mine: Turn, known: Eligibility, vo: str, *, whole: bool) -> Mapping[
         What changed for each pool that was looked at; empty if somebody else was faster: the next cycle will.
     """
     classes = configured_classes(known.config, vo)
-    with collector.paused():
-        look = _look(mine, known, vo, whole=whole)
+    look = _look(mine, known, vo, whole=whole)
     of = {"config_version": known.config.version, "expiries": known.config.expiries}
     with mine.writing() as conn:
         # Pools that are new before the VO's row, as arriving jobs lock them. No mapping comes after that.
