@@ -26,6 +26,10 @@ _ALLOWED = {
 }
 
 
+#: What pydantic puts behind the place of a value that may be of several types, and how it calls their faults.
+_TYPES = {"int": "int", "float": "float", "str": "string", "bool": "bool"}
+
+
 def problems(
     error: ValidationError,
     model: type[BaseModel],
@@ -45,8 +49,7 @@ def problems(
         file: File of the section.
         place: Turns a location in the model into one in the section, where they differ.
     """
-    for fault in error.errors(include_url=False, include_context=False):
-        inside = tuple(str(part) for part in fault["loc"])
+    for inside, fault in _each(error):
         location = place(inside)
         yield Problem(
             path="/".join((path, *location)),
@@ -55,6 +58,16 @@ def problems(
             file=file,
             line=line_of(section, location),
         )
+
+
+def _each(error: ValidationError) -> Iterator[tuple[Location, Any]]:
+    """The faults with where they are; of a value that may be of several types only the last type's."""
+    found: dict[tuple[Location, str], Any] = {}
+    for fault in error.errors(include_url=False, include_context=False):
+        inside = tuple(str(part) for part in fault["loc"])
+        is_of_type = inside and _TYPES.get(inside[-1]) == fault["type"].partition("_")[0]
+        found[(inside[:-1], "") if is_of_type else (inside, fault["type"])] = fault
+    return ((inside, fault) for (inside, _), fault in found.items())
 
 
 def _message(fault: Any) -> str:

@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
-from matcher import parts, survey
+from matcher import better_offers, parts, survey
+from matcher.better_offers import BetterOffer
 from matcher.failures import Failure
 from matcher.parts import Application, Demand, Part
 from matcher.survey import Survey
@@ -21,8 +22,6 @@ from taskqueue.waiting_classes import WaitingClass
 
 #: What a job says of itself is not for everybody who may look at a queue.
 _NOT_TOLD = "not true of these jobs"
-#: Offers that are told.
-_MOST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +47,6 @@ class Excluded:
     only_this: int  #: jobs that fail this and nothing else
     vo: str  #: of the example
     example_job: int  #: one of them, the oldest of the largest class
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BetterOffer:
-    """What the queue could offer, and the jobs that it could run then besides."""
-
-    text: str
-    gains: int
-    vos: tuple[str, ...]  #: whose jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +98,7 @@ def window(
         served=_sums(each for each, misses in seen if not misses),
         waiting=_sums(each for each, _ in seen),
         excluded=tuple(_excluded(seen, surveys)),
-        offers=tuple(_offers((wished, each) for _, wished, each in wishes)),
+        offers=tuple(better_offers.of((wished, each) for _, wished, each in wishes)),
     )
 
 
@@ -123,7 +113,7 @@ def offers(
     for vo, here, judged in _judged(config, list(addresses), waiting, jobs):
         for queue, wished, each in _wishes(here, vo, judged):
             wishes[here.queues[queue].address].append((wished, each))
-    return {address: _offers(those) for address, those in wishes.items()}
+    return {address: better_offers.of(those) for address, those in wishes.items()}
 
 
 def _judged(
@@ -233,26 +223,3 @@ def _wish(here: Survey, vo: str, miss: _Miss, queue: int) -> Wish | None:
     return Wish(
         text=f"admit the VO {vo}" if miss.requirement == "VO" else "switch the queue on (Enabled: true)"
     )
-
-
-def _offers(wishes: Iterable[tuple[Wish, WaitingClass]]) -> list[BetterOffer]:
-    by_text: defaultdict[str, list[tuple[Wish, WaitingClass]]] = defaultdict(list)
-    for each in wishes:
-        by_text[each[0].text].append(each)
-    found = [offer for members in by_text.values() for offer in _alike(members)]
-    return sorted(found, key=lambda each: (-each.gains, each.text))[:_MOST]
-
-
-def _alike(members: Sequence[tuple[Wish, WaitingClass]]) -> Iterator[BetterOffer]:
-    """One offer; where it is a number, the nearest step and the one that serves all."""
-    numbers = sorted({wished.number for wished, _ in members if wished.number is not None})
-    if not numbers:
-        yield _offer(members[0][0].text.format(), [each for _, each in members])
-    for number in dict.fromkeys(numbers[:1] + numbers[-1:]):
-        served = [each for wished, each in members if wished.number is not None and wished.number <= number]
-        yield _offer(members[0][0].text.format(number=f"{number:.15g}"), served)
-
-
-def _offer(text: str, served: Sequence[WaitingClass]) -> BetterOffer:
-    vos = tuple(sorted({each.asked.vo for each in served}))
-    return BetterOffer(text=text, gains=sum(each.jobs for each in served), vos=vos)

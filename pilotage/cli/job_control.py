@@ -84,6 +84,7 @@ def _report(done: str, result: Mapping[str, list[Any]], *, as_json: bool) -> Non
         result, as_json=as_json, render=lambda: f"{done} {len(changed)}: {job_ids.shown(changed) or 'none'}"
     )
     for each in refused:
-        typer.echo(f"pilotage: job {each['job_id']}: {each['reason']}", err=True)
+        job, reason = f"job {each['job_id']}", each["reason"]
+        typer.echo(f"pilotage: {reason if reason.startswith(f'{job} ') else f'{job}: {reason}'}", err=True)
     if refused:
         raise typer.Exit(REFUSED)

@@ -103,5 +103,12 @@ def _details(pool: Pool) -> RenderableType:
     facts["jobs"] = _counts(pool)
     return Group(
         output.facts(facts, title="Pool"),
-        output.table((f"{len(pool['queues'])} eligible queues",), ([queue] for queue in pool["queues"])),
+        output.table((_eligible(pool),), ([queue] for queue in pool["queues"])),
     )
+
+
+def _eligible(pool: Pool) -> str:
+    """What is listed: of other VOs' pools only what is at one's own sites."""
+    told, every = len(pool["queues"]), pool["eligible_queues"]
+    number = f"{told} of {every}" if told < every else str(every)
+    return f"{number} eligible queue{'' if every == 1 else 's'}"

@@ -2,10 +2,11 @@
 
 from pydantic import BaseModel, Field
 
+from matcher.better_offers import BetterOffer
 from matcher.changes import Change
 from matcher.explain import Exclusion
 from matcher.forwarded import Forwarded
-from matcher.shop_window import BetterOffer, Excluded, Work
+from matcher.shop_window import Excluded, Work
 
 
 class Example(BaseModel):

@@ -197,3 +197,9 @@ def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_directory_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         validate.load_file(tmp_path)
+
+
+def test_a_value_that_may_be_of_several_types_is_one_error_at_its_own_path() -> None:
+    (found,) = errors("Operations:\n  Defaults:\n    JobDescription:\n      Priority: {max: x}\n")
+    path = "Operations/Defaults/JobDescription/Priority/max"
+    assert found == f"{path}: 'x' is not allowed here, allowed is a number (resources.yaml:4)"
