@@ -71,7 +71,7 @@ def test_the_password_of_the_database_is_the_one_that_the_program_uses() -> None
 
 
 def _metrics() -> Iterator[str]:
-    text = Metrics().render(jobs=[], unmatchable={}, pilots={}, cycles={}).decode()
+    text = Metrics().render(living={}, ended={}, unmatchable={}, pilots={}, cycles={}).decode()
     for family in text_string_to_metric_families(text):
         yield from (family.name, f"{family.name}_total", f"{family.name}_bucket")
 
