@@ -63,7 +63,7 @@ def run(*, quick: bool) -> Iterator[Result]:
             for result, jobs in _traffic(stage, seconds):
                 submitted += jobs
                 yield result
-            yield from _beside_matches(stage, seconds / 4)
+            yield from _beside_matches(stage, min(60.0, seconds / 4))
         found = checks.flaws(engine, jobs=_WAITING + _PILOTS * _EACH + submitted)
         engine.dispose()
     yield Result(values={"what": "jobs doubled or lost", "answers": len(found)}, flaws=found)
