@@ -93,18 +93,19 @@ def leaves(difference: Difference) -> Iterator[tuple[str, ...]]:
 
 def paths(found: Iterable[Difference]) -> tuple[str, ...]:
     """Where the differences are, so that each path belongs to one VO at most."""
-    return tuple("/".join(names) for difference in found for names in _by_vo(difference))
+    return tuple(each.path for difference in found for each in by_vo(difference))
 
 
-def _by_vo(difference: Difference) -> Iterator[tuple[str, ...]]:
+def by_vo(difference: Difference) -> Iterator[Difference]:
+    """It, or the differences that it consists of, so that each concerns one VO at most."""
     sides = (difference.before, difference.after)
     sections = [side for side in sides if isinstance(side, dict)]
     if difference.names[-1] not in _OF_VOS or not any(sections):
-        yield difference.names
+        yield difference
         return
     for name in dict.fromkeys(name for section in sections for name in section):
         entries = [side.get(name, ABSENT) if isinstance(side, dict) else ABSENT for side in sides]
-        yield from _by_vo(Difference(names=(*difference.names, name), before=entries[0], after=entries[1]))
+        yield from by_vo(Difference(names=(*difference.names, name), before=entries[0], after=entries[1]))
 
 
 def _leaves(entry: Entry, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

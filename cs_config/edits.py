@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cs_config import differences
 from cs_config.differences import ABSENT, Difference, Entry, equal
 from cs_config.errors import EditConflict, PathNotFound, one_problem
 from cs_config.sections import Tree
@@ -49,8 +50,11 @@ def read(values: Mapping[str, object], removed: Sequence[str] = ()) -> tuple[Edi
 
 
 def of_differences(found: Iterable[Difference]) -> tuple[dict[str, Entry], list[str]]:
-    """What `read` takes, so that the one tree becomes the other: values by path, and paths removed."""
-    found = list(found)
+    """What `read` takes, so that the one tree becomes the other: values by path, and paths removed.
+
+    No path concerns several VOs: who may change one of them is not refused for the others.
+    """
+    found = [each for difference in found for each in differences.by_vo(difference)]
     values = {each.path: each.after for each in found if each.after is not ABSENT}
     return values, [each.path for each in found if each.after is ABSENT]
 

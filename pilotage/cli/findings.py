@@ -13,6 +13,7 @@ from pilotage.cli import certificate_findings, client_env, database_findings, is
 from pilotage.cli.failures import one_line
 from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import FILE, Settings
+from pilotage.service.parts import utc_now
 
 #: Ours at the top level of the environment; others may use the same names.
 PACKAGES = ("requirements", "cs_config", "taskqueue", "matcher", "optimizers", "agents", "pilotage")
@@ -27,7 +28,7 @@ def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
     yield from database_findings.all_of(settings, now)
     yield from redis(settings)
     yield from certificate_findings.all_of(settings, now)
-    yield from issuer_findings.all_of(settings, now)
+    yield from issuer_findings.all_of(settings, utc_now)
 
 
 def packages() -> Iterator[Finding]:
@@ -63,8 +64,7 @@ def files(settings: Settings) -> Iterator[Finding]:
         if path.exists():
             yield _secret(path, nobody=0o077)
     for path in _given_secrets(settings):
-        if path.exists():
-            yield _secret(path, nobody=0o007)  # a group may be there for it
+        yield from _given(path)
     if not settings.blobs.is_dir():
         message = f"{settings.blobs} does not exist yet; the service makes it"
         yield Finding(subject="blobs", health=Health.WARNING, message=message)
@@ -84,6 +84,16 @@ def _given_secrets(settings: Settings) -> Iterator[Path]:
     ways = [each.sign_in for each in settings.issuers if each.sign_in is not None]
     said = (settings.tls_key or settings.tls_certificate, *(each.client_secret_file for each in ways))
     yield from (path for path in said if path is not None)
+
+
+def _given(path: Path) -> Iterator[Finding]:
+    try:
+        if path.exists():
+            yield _secret(path, nobody=0o007)  # a group may be there for it
+    except OSError as error:
+        yield Finding(
+            subject=path.name, health=Health.BAD, message=f"cannot be read: {error.strerror}: {path}"
+        )
 
 
 def _secret(path: Path, *, nobody: int) -> Finding:

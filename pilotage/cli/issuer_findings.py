@@ -1,6 +1,6 @@
 """What may be wrong with the issuers whose tokens are taken: people learn no more of it than a 401."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from pilotage.cli import issuers
@@ -17,7 +17,7 @@ from pilotage.service.oidc.signed_claims import LEEWAY
 _SIGN_IN = ("authorization_endpoint", "token_endpoint")
 
 
-def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
+def all_of(settings: Settings, clock: Callable[[], datetime]) -> Iterator[Finding]:
     """Whether each answers, has keys that we can use, lets people sign in, and has our time."""
     try:
         trusted = [each.issuer for each in issuers.trusted(settings.issuers)]
@@ -25,17 +25,17 @@ def all_of(settings: Settings, now: datetime) -> Iterator[Finding]:
         yield Finding(subject="issuers", health=Health.BAD, message=one_line(str(error)))
         return
     for issuer in trusted:
-        health, message = _looked_at(issuer, now)
+        health, message = _looked_at(issuer, clock)
         yield Finding(subject=f"issuer {issuer.name}", health=health, message=message)
 
 
-def _looked_at(issuer: Issuer, now: datetime) -> tuple[Health, str]:
+def _looked_at(issuer: Issuer, clock: Callable[[], datetime]) -> tuple[Health, str]:
     try:
         published = discovery.fetch(issuer)
         if issuer.sign_in is not None:
             for name in _SIGN_IN:
                 discovery.endpoint(issuer, published.endpoints, name)
-        ahead = discovery.clock(issuer) - now
+        ahead = discovery.clock(issuer) - clock()
     except IssuerAway as error:
         return Health.BAD, one_line(str(error))
     if not (keys := _good_keys(published)):

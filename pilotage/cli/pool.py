@@ -82,7 +82,7 @@ def _value(value: object) -> str:
 
 
 def _counts(pool: Pool) -> str:
-    more = pool["more_jobs"]
+    more = pool.get("more_jobs", ())  # a service of the release before does not say it
     return ", ".join(
         f"{'more than ' if status in more else ''}{count} {status}" for status, count in pool["jobs"].items()
     )

@@ -42,14 +42,15 @@ def vo_of(caller: Caller, named: str | None) -> str:
     return vo
 
 
-def require_site(caller: Caller, queue: QueueAddress) -> None:
-    """Refuse to send pilots to a site that is not the caller's.
+def require_site(caller: Caller, vo: str, queue: QueueAddress) -> None:
+    """Refuse to send pilots of a VO to a site where none of the caller's roles may.
 
     Raises:
-        NotAllowed: It is not.
+        NotAllowed: It may not.
     """
-    if caller.sites and queue.site not in caller.sites:
-        raise NotAllowed(f"the token is not for pilots at {queue.site}")
+    may = (one for one in caller.each if one.may_read(vo))
+    if not any(not one.sites or queue.site in one.sites for one in may):
+        raise NotAllowed(f"the token is not for pilots of {vo} at {queue.site}")
 
 
 def require(caller: Caller, pilot: Pilot) -> None:

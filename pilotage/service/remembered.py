@@ -12,6 +12,8 @@ WORTH: Final = 100_000
 #: So many rows let it live for one second, but no longer than this.
 ROWS_A_SECOND: Final = 50_000
 LONGEST: Final = timedelta(minutes=1)
+#: Questions whose answers are kept.
+MOST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,6 @@ class Remembered(Generic[Answer]):
         answer = make()
         if (rows := self._rows(answer)) >= WORTH:
             life = min(timedelta(seconds=rows / ROWS_A_SECOND), LONGEST)
-            alive = {each: kept for each, kept in list(self._known.items()) if now < kept.until}
-            self._known = {**alive, question: _Known(answer, now, now + life)}
+            alive = [(each, kept) for each, kept in list(self._known.items()) if now < kept.until]
+            self._known = {**dict(alive[1 - MOST :]), question: _Known(answer, now, now + life)}
         return answer

@@ -10,6 +10,7 @@ import pytest
 from pilotage.cli import certificate_findings, findings, issuer_findings, settings
 from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import Settings
+from pilotage.service.parts import utc_now
 from tests.certificates import Authority
 from tests.token_issuer import TokenIssuer
 
@@ -78,7 +79,7 @@ def test_a_certificate_without_its_key_is_bad_and_a_key_for_all_is_too(authority
 
 def test_without_certificate_and_issuers_nothing_is_said(tmp_path: Path):
     chosen, now = settings.load({"home": tmp_path}, {}), datetime.now(UTC)
-    assert [*certificate_findings.all_of(chosen, now), *issuer_findings.all_of(chosen, now)] == []
+    assert [*certificate_findings.all_of(chosen, now), *issuer_findings.all_of(chosen, utc_now)] == []
 
 
 def trusting(issuer: TokenIssuer, authority: Authority, home: Path, **changed: object) -> Settings:
@@ -88,7 +89,7 @@ def trusting(issuer: TokenIssuer, authority: Authority, home: Path, **changed: o
 
 
 def of_issuer(chosen: Settings, *, later: timedelta = timedelta()) -> Finding:
-    (finding,) = issuer_findings.all_of(chosen, datetime.now(UTC) + later)
+    (finding,) = issuer_findings.all_of(chosen, lambda: utc_now() + later)
     return finding
 
 

@@ -4,7 +4,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
@@ -80,7 +80,9 @@ def clock(issuer: Issuer) -> datetime:
     with client(issuer) as http:
         try:
             answer = http.head(issuer.url.rstrip("/") + _WELL_KNOWN)
-            return parsedate_to_datetime(answer.headers["Date"]).replace(tzinfo=UTC)
+            made = parsedate_to_datetime(answer.headers["Date"]).replace(tzinfo=UTC)
+            # A cache on the way gives on what it was told so many seconds ago.
+            return made + timedelta(seconds=int(answer.headers.get("Age", 0)))
         except httpx.HTTPError as error:
             raise IssuerAway(f"{issuer.url} does not answer: {_reason(error)}") from None
         except (KeyError, ValueError):

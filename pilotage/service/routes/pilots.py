@@ -8,11 +8,10 @@ from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
 from pilotage.service import pilot_scope
 from pilotage.service.access import allow
 from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
-from pilotage.service.callers import Caller, Role
+from pilotage.service.callers import Role
 from pilotage.service.models.pilots import (
     NewPilot,
     PilotAnswer,
@@ -45,7 +44,8 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
     queue, landings = _places(body)
     vo = pilot_scope.vo_of(caller, body.vo)
     for each in landings if queue is None else (queue,):
-        _require_known(parts.live.current, caller, each)
+        pilot_scope.require_site(caller, vo, each)
+        parts.live.current.require(each)
     now = parts.clock()
     with database.writing(parts.engine) as conn:
         is_new = pilots.register(
@@ -139,11 +139,6 @@ def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ..
         raise InvalidRequest([Problem(path="body", message="needs queue, or landings, and not both")])
     queue = None if body.queue is None else QueueAddress.parse(body.queue)
     return queue, tuple(map(QueueAddress.parse, body.landings))
-
-
-def _require_known(config: Configuration, caller: Caller, queue: QueueAddress) -> None:
-    pilot_scope.require_site(caller, queue)
-    config.require(queue)
 
 
 def _secret(conn: Connection, body: NewPilot, now: datetime) -> dict[str, object]:

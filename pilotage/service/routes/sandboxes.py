@@ -61,6 +61,8 @@ def _vo(caller: Caller, named: str | None) -> str:
         return fold(named)
     if named and not caller.may_read(fold(named)):
         raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not the VO of the token")])
+    if named:
+        return fold(named)
     if caller.vo is None:
         message = "has to be named: ?vo=<vo>, since the token has none"
         raise InvalidRequest([Problem(path="vo", message=message)])
