@@ -15,7 +15,7 @@ from optimizers.batch import BatchResult
 from optimizers.chain import Passage
 from optimizers.context import Context
 from optimizers.verdict import verdict_of
-from taskqueue import task_queues
+from taskqueue import pools, task_queues
 from taskqueue.descriptions import NewDescription
 from taskqueue.new_jobs import Arrival, Arrivals, Placed
 from taskqueue.queue_places import Place
@@ -39,6 +39,13 @@ def known(described: Sequence[NewDescription], placed: Sequence[Placed], context
         if passage is not None:
             found[place] = passage
     return found
+
+
+def unless_held(conn: Connection, known: Known) -> Known:
+    """The same, if nobody else holds one of their pools at this moment: no submission waits for another."""
+    candidates = [each.candidate for each in known.values()]
+    pool_ids = {each.pool.pool_id for each in candidates if each and each.pool}
+    return known if pools.are_free(conn, pool_ids) else {}
 
 
 def arrivals(conn: Connection, known: Known, placed: Sequence[Placed], context: Context) -> Arrivals:

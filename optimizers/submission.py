@@ -129,7 +129,7 @@ def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], 
     backlog.check_room(conn, _new_jobs(checked), lambda vo: operations(config, vo).limits, now=now)
     descriptions, new = _stored_as(checked)
     context = context_of(config, now)
-    known = at_once.known(descriptions, new, context)
+    known = at_once.unless_held(conn, at_once.known(descriptions, new, context))
     arrivals = at_once.arrivals(conn, known, new, context)
     job_ids = new_jobs.store(conn, descriptions, new, arrivals=arrivals, now=now)
     return Accepted(job_ids=job_ids, passed=at_once.result(known, new, job_ids))

@@ -84,6 +84,16 @@ DELETE_UNUSED = (
 )
 
 
+_THESE = submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+THERE = select(func.count()).select_from(submit_pools).where(_THESE)
+FREE = (
+    select(submit_pools.c.pool_id)
+    .where(_THESE)
+    .order_by(submit_pools.c.pool_id)
+    .with_for_update(skip_locked=True, key_share=True)
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPool:
     """A pool that a job asks for; it may be there already."""
@@ -115,6 +125,14 @@ def touch(
     """Store a pool or say that it is used; whether it still has to be resolved. See `touch_all`."""
     pool = NewPool(pool_id=pool_id, vo=vo, requirements=requirements_json, original=original_json)
     return pool_id in touch_all(conn, [pool], now=now)
+
+
+def are_free(conn: Connection, pool_ids: Collection[str]) -> bool:
+    """Whether no other transaction holds any of these pools, which then are ours; it waits for none."""
+    if not pool_ids or conn.dialect.name == "sqlite":
+        return True
+    ids = {"pool_ids": sorted(pool_ids)}
+    return len(conn.execute(FREE, ids).all()) == conn.scalar(THERE, ids)
 
 
 def touch_all(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:

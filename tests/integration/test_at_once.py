@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy import text as sql
 
 from cs_config.configuration import Configuration
 from optimizers import batch, submission
@@ -100,6 +101,23 @@ def test_more_than_a_batch_are_left_to_the_optimizers(
 ) -> None:
     many = accept(engine, config, now, f"{text('many')}\nParameters = {batch.MOST_AT_ONCE + 1};")
     assert len(many.due) == batch.MOST_AT_ONCE + 1
+
+
+def test_no_submission_waits_for_another_that_brings_jobs_to_its_pool(
+    postgres_url: str, now: datetime
+) -> None:
+    engine, config = database.connect(postgres_url), grid()
+    first = accept(engine, config, now, text("first"))
+    batch.optimize(engine, config, first.due, now=now)
+    with database.writing(engine) as rival:
+        assert submission.submit(rival, config, ANN, [text("slow")], now=now).due == []
+        with database.writing(engine) as conn:
+            conn.execute(sql("SET LOCAL lock_timeout = '1s'"))
+            meanwhile = submission.submit(conn, config, ANN, [text("meanwhile")], now=now)
+        assert meanwhile.due == meanwhile.job_ids
+    assert accept(engine, config, now, text("after")).due == []
+    assert batch.optimize(engine, config, meanwhile.due, now=now).waiting == tuple(meanwhile.job_ids)
+    engine.dispose()
 
 
 def test_nothing_waits_of_a_submission_that_is_rolled_back(
