@@ -66,7 +66,7 @@ class Look:
 
 def run(*, quick: bool) -> Iterator[Result]:
     """A line for each address."""
-    waiting = 100_000 if quick else 1_000_000
+    waiting = 20_000 if quick else 1_000_000
     with servers.postgres() as server, servers.fresh_database(server, "look") as url:
         engine = database.connect(url)
         large.fill(engine, waiting=waiting)

@@ -47,7 +47,7 @@ def run(*, quick: bool) -> Iterator[Result]:
     with servers.postgres() as server:
         widths = (_WIDTHS[0], *_WIDTHS[2:]) if quick else _WIDTHS
         yield from _grown(server, widths, seconds, "match-classes", "growth classes")
-        depths = (_DEPTHS[0], _DEPTHS[2]) if quick else _DEPTHS
+        depths = _DEPTHS[:2] if quick else _DEPTHS
         yield from _grown(server, depths, seconds, "match-waiting", "growth jobs")
         with servers.fresh_database(server, "match_main") as url:
             engine = _filled(url, _MAIN)
