@@ -70,12 +70,14 @@ class PoolsOfQueues:
 
     def _remember(self, vos: frozenset[str], found: Mapping[QueueAddress, Sequence[str]], age: int) -> None:
         """Unless something was forgotten since: then it may have been read before that."""
+        # Queues of one class have the very same list, which may be long.
+        named = {id(ids): tuple(map(sys.intern, ids)) for ids in found.values()}
         with self._lock:
             if age != self._age or len(found) > _REMEMBERED:
                 return
             if len(self._known) + len(found) > _REMEMBERED:
                 self._known.clear()
                 self._lists.clear()
+            kept = {key: self._lists.setdefault(ids, ids) for key, ids in named.items()}
             for address, ids in found.items():
-                named = tuple(map(sys.intern, ids))
-                self._known[vos, address] = self._lists.setdefault(named, named)
+                self._known[vos, address] = kept[id(ids)]

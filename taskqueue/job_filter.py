@@ -30,6 +30,11 @@ class Filter:
     submitted_before: datetime | None = None
     any_of: tuple[Whose, ...] = ()  #: one of these besides, if there are any
 
+    @property
+    def is_met_by_none(self) -> bool:
+        """Whether one sees without looking that no job can meet it."""
+        return frozenset() in (self.job_ids, self.vos, self.statuses, self.sites)
+
     def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
         """It as conditions on the table of jobs, or on what was selected from it."""
         sets = {

@@ -70,6 +70,8 @@ def look(
 
 def ways(conn: Connection, which: Filter) -> Ways:
     """The indexes that carry most of a question; without ways no job can meet it."""
+    if which.is_met_by_none:
+        return Ways(ways=[], rest=which)
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
     if which.job_ids is not None:
         return Ways(ways=[table.c.job_id.in_(sorted(which.job_ids))], rest=replace(which, job_ids=None))

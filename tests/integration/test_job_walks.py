@@ -127,6 +127,14 @@ def test_a_look_that_ends_early_says_so(conn: Connection, monkeypatch: pytest.Mo
     assert not _ids(pages)
 
 
+def test_where_no_job_can_be_meant_a_look_ends_at_once(
+    conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_walks, "MOST_ROWS", 5)
+    for which in (Filter(vos=frozenset()), Filter(vos=frozenset(), owner="ada"), Filter(sites=frozenset())):
+        assert job_walks.look(conn, which, limit=2) == Seen(jobs=(), next=None, is_cut=False)
+
+
 def test_jobs_of_one_or_another_are_found_together(conn: Connection) -> None:
     of_ada = Filter(vos=frozenset({"cms"}), owner="ada")
     of_site = Filter(sites=frozenset({"LCG.A.org"}))
