@@ -11,6 +11,7 @@ from pilotage.cli import databases, logs, options, processes, serving, settings,
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
 
+
 #: Seconds that one thread keeps the interpreter while others want it. Under load the event loop always has
 #: something to do: with the usual 5 ms the claimer waited so long after each word from the database.
 _TURN: Final = 0.0005
