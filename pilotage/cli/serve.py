@@ -1,20 +1,14 @@
 """`pilotage serve`: the HTTP service of an installation with PostgreSQL and Redis."""
 
 import socket
-import sys
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from pilotage.cli import databases, logs, options, processes, serving, settings, tls, wiring
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
-
-
-#: Seconds that one thread keeps the interpreter while others want it. Under load the event loop always has
-#: something to do: with the usual 5 ms the claimer waited so long after each word from the database.
-_TURN: Final = 0.0005
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +69,6 @@ def serve(
 def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
     """One process of the service."""
     logs.configure(chosen.log_level, as_json=as_json)
-    sys.setswitchinterval(_TURN)
     with (
         wiring.opened(chosen) as engine,
         wiring.running(chosen, engine) as parts,
