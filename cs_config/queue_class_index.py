@@ -169,7 +169,7 @@ class QueueClassIndex:
     @staticmethod
     def _operands(operands: Operands) -> Part:
         return Part(
-            key=("expression", tuple(operands.programs)),
+            key=("expression", operands.is_whole, *operands.programs),
             names=tuple(map(fold, operands.names)),
             holds=lambda values: next(operands.failing(values), None) is None,
         )

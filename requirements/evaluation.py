@@ -43,6 +43,7 @@ class Operands:
 
     names: tuple[str, ...]  #: the attributes of a resource that matter
     programs: Mapping[str, Program]  #: by their texts as written
+    is_whole: bool  #: there is no `&&`: a number is not true then, which it may be as an operand
 
     def failing(self, resource: Mapping[str, Value]) -> Iterator[tuple[str, object]]:
         """Those that are not true of the resource, as they were written, with what each is instead."""
@@ -92,7 +93,10 @@ def together(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
         groups[frozenset(attribute_key(name) for name in each.names if fold(name) in present)][each.text] = (
             each
         )
-    return tuple(Operands(names=tuple(names), programs=programs) for names, programs in groups.items())
+    return tuple(
+        Operands(names=tuple(names), programs=programs, is_whole=not known.parts)
+        for names, programs in groups.items()
+    )
 
 
 def number(text: str, resource: Mapping[str, Value]) -> float | None:

@@ -108,7 +108,7 @@ class Place:
         """Seconds until the next one starts."""
         said = f"a process ended {lived:.0f} s after its start, with status {status}"
         failed = lived < _PROVEN
-        if failed and self._is_first and status > 0:
+        if failed and self._is_first and status >= 0:
             raise Refused(f"{said}; see above")
         self._failed = self._failed + 1 if failed else 0
         rest = min(_FIRST_REST * 2 ** min(self._failed - 2, 10), _LONGEST_REST) if self._failed > 1 else 0.0

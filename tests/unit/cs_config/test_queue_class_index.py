@@ -103,6 +103,13 @@ def test_an_index_says_of_each_class_what_the_evaluator_says(
         assert _said(index, each) == _expected(index, each)
 
 
+def test_a_number_that_counts_as_true_beside_others_is_not_true_by_itself() -> None:
+    index = QueueClassIndex([QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())], DECLARATIONS)
+    for text in ("other.Absent =?= undefined && other.MaxRAM", "other.MaxRAM"):
+        asked = Expression(text=text)
+        assert index.ask(index.question_of(text, asked)) == _expected(index, asked)
+
+
 @given(_classes(), _classes(), st.lists(_asked, min_size=1, max_size=4))
 def test_what_is_taken_over_from_another_version_is_what_a_new_index_says(
     older: list[QueueClass], newer: list[QueueClass], asked: Sequence[Requirements]
