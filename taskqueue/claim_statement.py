@@ -1,7 +1,6 @@
 """The statement that claims a job for an ask, or one for each of many; for PostgreSQL, compiled once.
 
-A data-changing WITH: each part sees what the parts before it return, and all of them the same moment. The
-form for one ask is the same without what tells asks apart, which costs more than all the rest.
+The form for one ask is the same without what tells asks apart, which costs more than all the rest.
 """
 
 from collections.abc import Mapping

@@ -84,11 +84,9 @@ DELETE_UNUSED = (
 )
 
 
-_THESE = submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
-THERE = select(func.count()).select_from(submit_pools).where(_THESE)
 FREE = (
     select(submit_pools.c.pool_id)
-    .where(_THESE)
+    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)))
     .order_by(submit_pools.c.pool_id)
     .with_for_update(skip_locked=True, key_share=True)
 )
@@ -128,11 +126,13 @@ def touch(
 
 
 def are_free(conn: Connection, pool_ids: Collection[str]) -> bool:
-    """Whether no other transaction holds any of these pools, which then are ours; it waits for none."""
+    """Whether all of these pools are there and no other transaction holds one; then they are ours.
+
+    It waits for none. On SQLite whoever writes is alone anyway.
+    """
     if not pool_ids or conn.dialect.name == "sqlite":
         return True
-    ids = {"pool_ids": sorted(pool_ids)}
-    return len(conn.execute(FREE, ids).all()) == conn.scalar(THERE, ids)
+    return len(conn.execute(FREE, {"pool_ids": sorted(pool_ids)}).all()) == len(pool_ids)
 
 
 def touch_all(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:

@@ -1,7 +1,8 @@
 """What pilots report while one transaction is under way shares the next one, as far as it is plain."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Engine
 
@@ -63,7 +64,7 @@ class Reports:
             self._starting,
             said,
             vos=config.vos,
-            lease_time=lambda vo: lease_times.length(config, vo),
+            lease_time=partial(lease_times.length, config),
             now=self._clock(),
         )
 
@@ -77,9 +78,7 @@ class Reports:
         return [noted.get(each.lease) if last[each.lease] is each else None for each in beats]
 
     def _noted(self, beats: Sequence[Beat], config: Configuration, now: datetime) -> Mapping[str, str]:
-        def lease_time(vo: str) -> timedelta:
-            return lease_times.length(config, vo)
-
+        lease_time = partial(lease_times.length, config)
         if self._together:
             return heartbeats.beat(self._beating, beats, vos=config.vos, lease_time=lease_time, now=now)
         with database.writing(self._engine) as conn:
