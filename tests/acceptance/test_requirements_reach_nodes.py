@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
+from pilotage.fabric.director.pilots import ACTIVE
 from taskqueue import database
 from tests.director_field import Field
 from tests.running_service import running
@@ -73,9 +74,10 @@ def send_to(field: Field, *queues: str, **resources: int) -> int:
 
 
 def wait_until_done(field: Field) -> None:
+    """Until the jobs are, and the pilots, too: one that still asks would take what is submitted next."""
     deadline = time.monotonic() + 60
-    while jobs := field.open_jobs():
-        assert time.monotonic() < deadline, (jobs, field.pilots())
+    while field.open_jobs() or any(pilot["status"] in ACTIVE for pilot in field.pilots()):
+        assert time.monotonic() < deadline, (field.open_jobs(), field.pilots())
         time.sleep(0.1)
 
 
