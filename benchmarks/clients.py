@@ -34,11 +34,23 @@ class Run:
 class Clients:
     """As many as there are connections; `all_of` makes them."""
 
-    def __init__(self, connections: Sequence[Connection]) -> None:
+    def __init__(self, connections: Sequence[Connection], coming: set[Connection]) -> None:
         self._connections = connections
+        self._coming = coming  #: those that are not known to be ready
+
+    def wait(self) -> None:
+        """Until all are ready; who measures others waits for it, since they share the machine."""
+        for connection in self._coming.intersection(self._connections):
+            _received(connection)
+            self._coming.remove(connection)
+
+    def first(self, count: int) -> "Clients":
+        """So many of them, which work while the others rest."""
+        return Clients(self._connections[:count], self._coming)
 
     def run(self, seconds: float, most: int = _NO_LIMIT) -> Run:
         """Let all work for a while, or until they have done `most` jobs together."""
+        self.wait()
         for connection in self._connections:
             connection.send((seconds, max(1, most // len(self._connections))))
         done: list[tuple[float, Sequence[float]]] = [_received(each) for each in self._connections]
@@ -54,7 +66,7 @@ class ClientFailed(RuntimeError):
 
 @contextmanager
 def all_of(maker: Maker, count: int) -> Iterator[Clients]:
-    """So many clients, ready to work; they are ended afterwards."""
+    """So many clients, which get ready by themselves; they are ended afterwards."""
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(count)]
     processes = [
@@ -66,9 +78,7 @@ def all_of(maker: Maker, count: int) -> Iterator[Clients]:
         theirs.close()
     ours = [each for each, _ in pairs]
     try:
-        for connection in ours:
-            _received(connection)
-        yield Clients(ours)
+        yield Clients(ours, set(ours))
     finally:
         for connection in ours:
             connection.close()

@@ -1,4 +1,4 @@
-"""Clients over HTTP, in a process of their own: keep-alive connections that each hold a conversation.
+"""Clients over HTTP, in processes of their own: keep-alive connections that each hold a conversation.
 
 A conversation is a generator: it yields the bytes of a request and is sent the answer; what it returns comes
 back to the benchmark. When the time is over, `Over` is thrown into it. All connections live in one thread
@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -22,6 +23,9 @@ import uvloop
 
 from benchmarks.quantiles import quantile
 from requirements.errors import PilotageError
+
+#: Loads at the same time; one more waits until one of them is over.
+_AT_A_TIME = 8
 
 
 class RequestsFailed(PilotageError):
@@ -126,10 +130,13 @@ def begin(
     url: str, script: Script, *, connections: int, seconds: float, per_second: float = 0
 ) -> "Future[Load]":
     """The same beside other things that the caller does."""
-    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-    future = pool.submit(_run, url, script, connections, seconds, per_second)
-    pool.shutdown(wait=False)
-    return future
+    return _processes().submit(_run, url, script, connections, seconds, per_second)
+
+
+@cache
+def _processes() -> ProcessPoolExecutor:
+    """Those that have come to their end begin again: to start one takes longer than many a measurement."""
+    return ProcessPoolExecutor(_AT_A_TIME, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _run(url: str, script: Script, connections: int, seconds: float, per_second: float) -> Load:

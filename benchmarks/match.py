@@ -82,6 +82,8 @@ class Side:
 
 def taking_turns(sides: Sequence[Side], seconds: float, most: Sequence[int] = ()) -> None:
     """Let each work for a while, one after the other, several times over."""
+    for side in sides:
+        side.clients.wait()
     for _ in range(_ROUNDS):
         for number, side in enumerate(sides):
             side.runs.append(side.clients.run(seconds, *most[number : number + 1]))
@@ -140,22 +142,20 @@ def _beside_bare(server: Postgres, url: str, seconds: float) -> Iterator[Result]
     """Single claims of one and four processes, and 64 together of one, against bare claims."""
     with servers.fresh_database(server, "bare") as bare_url, ExitStack() as stack:
         bare.fill(bare_url)
-        ways = _ways(url)
-
-        def side(what: str, maker: clients.Maker, count: int) -> Side:
-            return Side(what, stack.enter_context(clients.all_of(maker, count)))
-
-        limits = {
-            count: side("bare claim, psycopg", partial(bare.claims, bare_url), count) for count in (1, 4)
-        }
-        ours = {count: side(_WAYS[0], ways[_WAYS[0]], count) for count in (1, 4)}
-        crowd = side(_WAYS[1], ways[_WAYS[1]], 1)
-        taking_turns([*limits.values(), *ours.values(), crowd], seconds)
+        single, together = _ways(url).values()
+        bares, singles, crowd = (
+            stack.enter_context(clients.all_of(maker, count))
+            for maker, count in ((partial(bare.claims, bare_url), 4), (single, 4), (together, 1))
+        )
+        limits = {count: Side("bare claim, psycopg", bares.first(count)) for count in (1, 4)}
+        ours = {count: Side(_WAYS[0], singles.first(count)) for count in (1, 4)}
+        batched = Side(_WAYS[1], crowd)
+        taking_turns([*limits.values(), *ours.values(), batched], seconds)
         for count, limit in limits.items():
             yield Result(values={"what": limit.what, "clients": count, **limit.values()})
         for count, mine in ours.items():
             yield _against(mine, limits[count], count, "single")
-        yield _against(crowd, limits[1], _TOGETHER, "batched")
+        yield _against(batched, limits[1], _TOGETHER, "batched")
 
 
 def _against(side: Side, limit: Side, count: int, target: str) -> Result:

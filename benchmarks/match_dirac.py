@@ -36,17 +36,19 @@ def _measured(server: Postgres, queues: int, seconds: float) -> Iterator[Result]
     ):
         engine = database.connect(url)
         population.fill(engine, classes=queues, waiting=_WAITING, tagged=0)
-        for count in _CLIENTS:
-            ours: list[Run] = []
-            theirs: list[Run] = []
-            flaws: list[str] = []
-            with clients.all_of(partial(matching.singly, url, dirac.offers()), count) as mine:
+        with clients.all_of(partial(matching.singly, url, dirac.offers()), max(_CLIENTS)) as most:
+            most.wait()
+            for count in _CLIENTS:
+                mine = most.first(count)
+                ours: list[Run] = []
+                theirs: list[Run] = []
+                flaws: list[str] = []
                 for _ in range(_ROUNDS):
                     ours.append(mine.run(seconds, _MOST))
                     run, found = peer.run(count, seconds)
                     theirs.append(run)
                     flaws += found
-            yield from _compared(queues, count, ours, theirs, flaws)
+                yield from _compared(queues, count, ours, theirs, flaws)
         if found := checks.flaws(engine, jobs=_WAITING):
             yield Result(values={"what": f"flaws: {queues} task queues", "count": len(found)}, flaws=found)
         engine.dispose()
