@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from benchmarks import lhcb, population
 from benchmarks.clients import Work, repeated
-from cs_config import validate
+from cs_config import collector, validate
 from matcher import matcher as matching
 from matcher import presented
 from matcher.claimer import Claimer
@@ -104,6 +104,7 @@ class _Crowd:
 
 @contextmanager
 def _matcher(url: str) -> Iterator[tuple[Engine, Matcher]]:
+    collector.spare_the_old()  # as each process of the service
     config = validate.parse(lhcb.tree())
     engine = database.connect(url)
     try:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cs_config import collector
 from pilotage.cli import agents_by_name, databases, logs, options, output, settings, stopping, wiring
 from pilotage.cli.agents_by_name import AGENTS, Surroundings
 from pilotage.cli.failures import WrongUsage
@@ -39,6 +40,7 @@ def agent(
     chosen = settings.load(flags)
     wanted = _known(names)
     logs.configure(chosen.log_level, as_json=as_json and not once)
+    collector.spare_the_old()
     with (
         wiring.opened(chosen) as engine,
         wiring.last_seen(chosen, engine),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cs_config import collector
 from pilotage.cli import databases, logs, options, processes, serving, settings, tls, wiring
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
@@ -69,6 +70,7 @@ def serve(
 def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
     """One process of the service."""
     logs.configure(chosen.log_level, as_json=as_json)
+    collector.spare_the_old()
     with (
         wiring.opened(chosen) as engine,
         wiring.running(chosen, engine) as parts,

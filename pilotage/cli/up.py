@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cs_config import collector
 from pilotage.cli import (
     agents_by_name,
     banner,
@@ -87,6 +88,7 @@ def up(
 
 
 def _run(chosen: Settings, *, as_json: bool) -> None:
+    collector.spare_the_old()
     client_env.remove(chosen.home)
     databases.upgrade(chosen.direct_url)
     with ExitStack() as stack:

@@ -1,0 +1,49 @@
+"""What the garbage collector leaves out, and when it looks at it all the same."""
+
+import subprocess
+import sys
+
+#: Its objects are few but for those that it makes: how many there are in a test process nobody knows.
+_PROGRAM = """
+import gc, weakref
+from cs_config import collector
+
+class Node:
+    pass
+
+def circle():
+    one, other = Node(), Node()
+    one.other, other.other = other, one
+    return one
+
+gc.disable()  # no collection but those that are asked for
+collector.spare_the_old()
+collector.spare_the_old()  # once more changes nothing
+small = [[] for _ in range(10)]
+gc.collect()
+said = [gc.get_freeze_count() == 0]
+stays = [[] for _ in range(200_000)]
+old = circle()
+gone = weakref.ref(old)
+gc.collect()
+said.append(gc.get_freeze_count() > 200_000)
+del old
+gc.collect()
+said.append(gone() is not None)  # a circle among what is spared
+more = [[] for _ in range(150_000)]
+gc.collect()
+said.append(gc.get_freeze_count() > 350_000)
+gc.collect()
+said.append(gone() is None)
+said.append(gc.get_freeze_count() > 350_000)
+counted = gc.get_freeze_count()
+del more
+said.append(gc.get_freeze_count() < counted - 140_000)  # without a circle it goes at once
+print(said)
+"""
+
+
+def test_what_outlived_a_full_collection_is_spared_until_half_as_much_has_come() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == str([True] * 7)
