@@ -104,7 +104,7 @@ class _Crowd:
 
 @contextmanager
 def _matcher(url: str) -> Iterator[tuple[Engine, Matcher]]:
-    collector.spare_the_old()  # as each process of the service
+    collector.collect_seldom()  # as each process of the service
     config = validate.parse(lhcb.tree())
     engine = database.connect(url)
     try:

@@ -7,6 +7,9 @@ from typing import Final
 
 #: Objects that outlived a full collection; so many are not looked through again each time.
 _MANY: Final = 50_000
+#: New objects after which the young ones are looked through. Python's own 700 are those of a few requests,
+#: which are under way still.
+_YOUNG: Final = 20_000
 
 
 @contextmanager
@@ -21,8 +24,8 @@ def paused() -> Iterator[None]:
             gc.enable()
 
 
-def spare_the_old() -> None:
-    """From now on this process leaves out of a full collection what has outlived one, while it can.
+def collect_seldom() -> None:
+    """From now on this process collects less often, and spares what has outlived a full collection.
 
     No thread gets on while all is looked through: half a second in a matcher of ten thousand classes, which
     Python would do again every few seconds of busy traffic. What is spared still goes when nothing refers to
@@ -31,6 +34,7 @@ def spare_the_old() -> None:
     """
     if not any(isinstance(each, _Spared) for each in gc.callbacks):
         gc.callbacks.append(_Spared())
+        gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
 
 
 class _Spared:

@@ -40,7 +40,7 @@ def agent(
     chosen = settings.load(flags)
     wanted = _known(names)
     logs.configure(chosen.log_level, as_json=as_json and not once)
-    collector.spare_the_old()
+    collector.collect_seldom()
     with (
         wiring.opened(chosen) as engine,
         wiring.last_seen(chosen, engine),

@@ -70,7 +70,7 @@ def serve(
 def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
     """One process of the service."""
     logs.configure(chosen.log_level, as_json=as_json)
-    collector.spare_the_old()
+    collector.collect_seldom()
     with (
         wiring.opened(chosen) as engine,
         wiring.running(chosen, engine) as parts,

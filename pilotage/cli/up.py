@@ -88,7 +88,7 @@ def up(
 
 
 def _run(chosen: Settings, *, as_json: bool) -> None:
-    collector.spare_the_old()
+    collector.collect_seldom()
     client_env.remove(chosen.home)
     databases.upgrade(chosen.direct_url)
     with ExitStack() as stack:

@@ -52,6 +52,6 @@ def worker(
 def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None:
     """One worker, until SIGTERM; a batch that it has begun comes to its end."""
     logs.configure(chosen.log_level, as_json=as_json)
-    collector.spare_the_old()
+    collector.collect_seldom()
     with databases.away_in_one_line(chosen.database_url):
         optimizer_worker.run(chosen.database_url, redis_url, burst=burst)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Any
+from contextlib import suppress
 
 from fastapi import Request
 
@@ -22,34 +22,48 @@ async def answer_of(request: Request, claimer: Claimer, wanted: MatchRequest) ->
         NotInTime: The deadline is over.
         ClientGone: The client closed the connection.
     """
+    loop = asyncio.get_running_loop()
+    over = _Over(loop)
     ticket = claimer.submit(wanted)
-    answer = asyncio.wrap_future(ticket.future)
-    answer.add_done_callback(_retrieve)
+    ticket.future.add_done_callback(over.tell_from_elsewhere)
+    deadline = loop.call_later(wanted.deadline - time.monotonic(), over.tell)
     gone = asyncio.create_task(_disconnected(request))
+    gone.add_done_callback(over.tell)
     delivered = False
     try:
-        either: set[asyncio.Future[Any]] = {answer, gone}
-        left = wanted.deadline - time.monotonic()
-        await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        await over.told
         if gone.done():
             raise ClientGone("the client did not wait for the answer")
-        if not answer.done():
+        if not ticket.future.done():
             raise NotInTime("there was no answer in time; ask again")
         delivered = True
-        return answer.result()
+        return ticket.future.result()
     finally:
+        deadline.cancel()
         gone.cancel()
         if not delivered:
             claimer.abandon(ticket)
+
+
+class _Over:
+    """There is nothing more to wait for, whatever the reason: cheaper than to wait for several futures."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.told: asyncio.Future[None] = loop.create_future()
+
+    def tell(self, *_: object) -> None:
+        """In the loop's thread."""
+        if not self.told.done():
+            self.told.set_result(None)
+
+    def tell_from_elsewhere(self, *_: object) -> None:
+        """In any thread; a loop that has ended needs no word."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.tell)
 
 
 async def _disconnected(request: Request) -> None:
     """Return when the client has closed the connection; the body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _retrieve(answer: "asyncio.Future[MatchAnswer]") -> None:
-    """Look at the error of an answer that nobody waits for, so that it is not reported as overlooked."""
-    if not answer.cancelled():
-        answer.exception()

@@ -17,8 +17,8 @@ def circle():
     return one
 
 gc.disable()  # no collection but those that are asked for
-collector.spare_the_old()
-collector.spare_the_old()  # once more changes nothing
+collector.collect_seldom()
+collector.collect_seldom()  # once more changes nothing
 small = [[] for _ in range(10)]
 gc.collect()
 said = [gc.get_freeze_count() == 0]
