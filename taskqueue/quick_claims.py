@@ -57,7 +57,7 @@ def claim(server: Server, asks: Sequence[Ask], *, now: datetime) -> list[Outcome
 
 
 def _one(server: Server, ask: Ask, now: datetime) -> Iterable[Sequence[Any]]:
-    statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None]
+    statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None, ask.want.has_pool]
     # As texts: the driver would give numbers of different size different types, and prepare anew for each.
     said = {name: None if value is None else str(value) for name, value in _said(0, ask, now).items()}
     return server.rows(statement.text, statement.values({**said, "now": now.isoformat()}))
