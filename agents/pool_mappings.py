@@ -21,6 +21,10 @@ from taskqueue.mapping import Change
 from taskqueue.pool_refresh import Standing
 
 
+class _Overtaken(Exception):
+    """Somebody else was faster; nothing of our transaction stays."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """What was found out before the transaction; the slots of new classes are foreseen."""
@@ -46,19 +50,27 @@ def refresh(mine: Turn, known: Eligibility, vo: str, *, whole: bool) -> Mapping[
     Returns:
         What changed for each pool that was looked at; empty if somebody else was faster: the next cycle will.
     """
-    classes = configured_classes(known.config, vo)
     look = _look(mine, known, vo, whole=whole)
+    try:
+        return _follow(mine, known, vo, look, whole=whole)
+    except _Overtaken:
+        return {}
+
+
+def _follow(mine: Turn, known: Eligibility, vo: str, look: _Look, *, whole: bool) -> Mapping[str, Change]:
+    """Store what the look found, if all is still as it was then."""
+    classes = configured_classes(known.config, vo)
     of = {"config_version": known.config.version, "expiries": known.config.expiries}
     with mine.writing() as conn:
         # Pools that are new before the VO's row, as arriving jobs lock them. No mapping comes after that.
         there = mapping.lock(conn, vo, look.new)
         if pool_refresh.hold(conn, vo) != look.standing:
-            return {}
+            raise _Overtaken
         before = known.known_before(vo)
         if not queue_classes.sync(conn, vo=vo, classes=classes, before=before, now=mine.now, **of):
-            return {}
+            raise _Overtaken
         if not look.index.slots.items() <= queue_classes.slots(conn, vo).items():
-            return {}
+            raise _Overtaken
         new = {pool_id: look.new[pool_id] for pool_id in there}
         stored = _stored(conn, vo, look) if whole else {}
         wanted = _wanted(conn, look, stored)

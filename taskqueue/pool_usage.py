@@ -24,6 +24,13 @@ MEMBERS = (
     .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
     .order_by(members.c.site, members.c.ce, members.c.queue)
 )
+#: How many queues have their class at a place.
+SIZES = (
+    select(classes.c.vo, classes.c.slot, func.count().label("queues"))
+    .join(members, members.c.queue_class_id == classes.c.queue_class_id)
+    .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
+    .group_by(classes.c.vo, classes.c.slot)
+)
 _statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()
 _some = (
     select(jobs.c.job_id)
@@ -50,6 +57,15 @@ def queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[Que
         eligible = frozenset(bits(row.eligible))
         found[row.pool_id] = [address for slot, address in usable[row.vo] if slot in eligible]
     return {pool_id: addresses for pool_id, addresses in found.items() if addresses}
+
+
+def queue_counts(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, int]:
+    """How many queues are eligible for each pool; a pool without a mapping has no entry."""
+    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for row in conn.execute(SIZES, {"vos": sorted({row.vo for row in mappings})}):
+        sizes[row.vo][row.slot] = row.queues
+    return {row.pool_id: sum(sizes[row.vo].get(slot, 0) for slot in bits(row.eligible)) for row in mappings}
 
 
 def _usable(conn: Connection, vos: Collection[str]) -> Mapping[str, Sequence[tuple[int, QueueAddress]]]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import config_lines, config_wanted, options, output
+from pilotage.cli import config_edit, config_lines, config_wanted, options, output
 from pilotage.cli.config_lines import Answer
 from pilotage.cli.connection import connect
 from pilotage.cli.failures import WrongUsage
@@ -77,12 +77,13 @@ def diff(
 def rollback(
     version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="See `config history`.")],
     *,
+    message: config_edit.Message = None,
     as_json: options.AsJson = False,
     home: options.Home = None,
     url: options.Url = None,
 ) -> None:
     """Make what we may change as it was in an older version: for operators that is everything."""
     with connect(home=home, url=url) as client:
-        answer = client.rollback_config(version)
+        answer = client.rollback_config(version, message=message or "")
     lines = [*config_lines.lines(answer["changes"]), f"version {answer['version']} is in force"]
     output.emit(answer, as_json=as_json, render=lambda: output.escape("\n".join(lines)))

@@ -70,6 +70,11 @@ def away_in_one_line(url: str) -> Iterator[None]:
         raise Refused(f"the database {shown(url)} cannot be used: {cause}") from None
 
 
+def has_password(*urls: str | None) -> bool:
+    """Whether one of these URLs says one."""
+    return any(make_url(url).password for url in urls if url is not None)
+
+
 def shown(url: str) -> str:
     """The URL without its password."""
     return make_url(url).render_as_string(hide_password=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from pilotage.cli import certificate_findings, client_env, database_findings, issuer_findings
+from pilotage.cli import certificate_findings, client_env, database_findings, databases, issuer_findings
 from pilotage.cli.failures import one_line
 from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import FILE, Settings
@@ -60,7 +60,10 @@ def files(settings: Settings) -> Iterator[Finding]:
         message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage db upgrade` make it"
         yield Finding(subject="home", health=Health.WARNING, message=message)
         return
-    for path in (settings.key, settings.home / client_env.FILE, settings.home / FILE):
+    mine = [settings.key, settings.home / client_env.FILE]
+    if databases.has_password(settings.database_url, settings.direct_url, settings.redis_url):
+        mine.append(settings.home / FILE)  # where it may stand
+    for path in mine:
         if path.exists():
             yield _secret(path, nobody=0o077)
     for path in _given_secrets(settings):

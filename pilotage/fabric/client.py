@@ -265,9 +265,10 @@ class Client(ApiConnection):
         """What a change would do: edits, or a whole `text`."""
         return self._call("POST", "/config/preview", json=dict(change))
 
-    def rollback_config(self, version: int) -> Json:
+    def rollback_config(self, version: int, *, message: str = "") -> Json:
         """Make all that we may change as it was in a version."""
-        return self._call("POST", "/config/rollback", json={"version": version})
+        body = {"version": version, **({"message": message} if message else {})}
+        return self._call("POST", "/config/rollback", json=body)
 
     def config_versions(self, *, limit: int = 100, path: str = "") -> list[Json]:
         """The latest versions of the configuration that changed something at a path, the newest first."""

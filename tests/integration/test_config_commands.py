@@ -107,8 +107,9 @@ def test_versions_are_listed_compared_and_taken_back(service: Service, run: Run,
     file.write_text(text(service).replace("8000", "9000"))
     assert run("config", "diff", file)[1] == f"~ {CE}/MaxRAM = 9000 (was 8000)\n"
     assert run("config", "diff")[0] == 2
-    status, out, _ = run("config", "rollback", 1)
+    status, out, _ = run("config", "rollback", 1, "-m", "too much")
     assert (status, text(service)) == (0, TREE)
+    assert "back to version 1: too much" in run("config", "history")[1]
     assert "version 4 is in force" in out
     assert run("config", "rollback", 77)[0] == 1
 

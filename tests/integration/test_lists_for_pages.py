@@ -86,7 +86,8 @@ def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[in
         listed = pool_usage.queues(conn, ids)
         assert listed == {pool_id: mapping.eligible_queues_of(conn, pool_id) for pool_id in ids}
         assert sorted(map(len, listed.values())) == [1, 3]
-        assert pool_usage.queues(conn, []) == {}
+        assert pool_usage.queue_counts(conn, ids) == {each: len(listed[each]) for each in ids}
+        assert pool_usage.queues(conn, []) == pool_usage.queue_counts(conn, []) == {}
 
 
 def test_jobs_of_pools_are_counted_no_further_than_is_fair_to_all_of_them(

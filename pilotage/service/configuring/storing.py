@@ -54,9 +54,17 @@ def edit(
 
 
 def rollback(
-    parts: Parts, caller: Caller, number: int, *, expected: int | None, guards: Sequence[Guard] = ()
+    parts: Parts,
+    caller: Caller,
+    number: int,
+    *,
+    expected: int | None,
+    message: str = "",
+    guards: Sequence[Guard] = (),
 ) -> tuple[int, Proposal]:
     """Make what the caller may change as it was in an earlier version; for an operator that is all.
+
+    The history says so, and the message after it.
 
     Raises:
         VersionNotFound: There is no such version.
@@ -67,7 +75,7 @@ def rollback(
         parts,
         caller,
         lambda: proposing.back_to(parts, caller, number, expected=expected),
-        message=f"back to version {number}",
+        message=": ".join(filter(None, (f"back to version {number}", message))),
         guards=guards,
     )
 

@@ -83,6 +83,7 @@ class Rollback(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     version: int = Field(ge=1, le=2**31 - 1)
+    message: str = Field(default="", max_length=2000, description="Why.")
 
 
 class VersionAnswer(BaseModel):

@@ -88,13 +88,13 @@ def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResp
 
 def _rows(conn: Connection, found: Collection[Pool]) -> list[Row]:
     ids = [pool.pool_id for pool in found]
-    queues = pool_usage.queues(conn, ids)
+    queues = pool_usage.queue_counts(conn, ids)
     jobs = pool_usage.jobs_by_status(conn, ids)
     return [
         Row(
             pool=pool,
             asks=readable.lines(pool.original),
-            queues=len(queues.get(pool.pool_id, ())),
+            queues=queues.get(pool.pool_id, 0),
             jobs=jobs.get(pool.pool_id, {}),
         )
         for pool in found

@@ -149,7 +149,7 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
 def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> Changed:
     """Make what the caller may change as it was in an older version: for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
-    version, proposal = storing.rollback(parts, caller, body.version, expected=expected)
+    version, proposal = storing.rollback(parts, caller, body.version, expected=expected, message=body.message)
     return Changed(version=version, changes=[previews.difference(each) for each in proposal.differences])
 
 

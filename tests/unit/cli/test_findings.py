@@ -32,6 +32,20 @@ def test_a_key_that_others_may_read_is_bad(tmp_path: Path) -> None:
     assert "chmod 600" in finding.message
 
 
+def test_a_file_of_settings_is_a_secret_where_a_password_may_stand_in_it(tmp_path: Path) -> None:
+    file = tmp_path / settings.FILE
+    file.touch()
+    file.chmod(0o644)
+
+    def told(**flags: object) -> list[Health]:
+        found = findings.files(installation(tmp_path, **flags))
+        return [each.health for each in found if each.subject == file.name]
+
+    assert told(database_url="postgresql://pilotage@db.example.org/pilotage") == []
+    assert told(database_url="postgresql://pilotage:secret@db.example.org/pilotage") == [Health.BAD]
+    assert told(redis_url="redis://:secret@db.example.org/0") == [Health.BAD]
+
+
 def test_directories_that_others_may_enter_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     (home / "blobs").mkdir(parents=True)
