@@ -9,12 +9,16 @@ much it was.
 import asyncio
 import json
 import multiprocessing
+import os
+import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -133,10 +137,38 @@ def begin(
     return _processes().submit(_run, url, script, connections, seconds, per_second)
 
 
+def get_ready(loads: int) -> None:
+    """Have processes for so many loads that are to begin at the same time: one takes seconds to start."""
+    with tempfile.TemporaryDirectory(prefix="pilotage-bench-") as place:
+        for each in [_processes().submit(_meet, place, loads) for _ in range(loads)]:
+            each.result()
+
+
+def _meet(name: str, count: int) -> None:
+    """Wait until so many processes have come to a directory."""
+    place = Path(name)
+    (place / str(os.getpid())).touch()
+    while len(list(place.iterdir())) < count:
+        time.sleep(0.02)
+
+
 @cache
 def _processes() -> ProcessPoolExecutor:
-    """Those that have come to their end begin again: to start one takes longer than many a measurement."""
-    return ProcessPoolExecutor(_AT_A_TIME, mp_context=multiprocessing.get_context("spawn"))
+    """Those whose load is over take the next one: to start one takes longer than many a measurement."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(_AT_A_TIME, mp_context=context, initializer=_end_with_the_parent)
+
+
+def _end_with_the_parent() -> None:
+    """Also if it is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run(url: str, script: Script, connections: int, seconds: float, per_second: float) -> Load:

@@ -104,16 +104,18 @@ def pilots(service: Service) -> Iterator[Pilot]:
 def _traffic(stage: Stage, seconds: float) -> Iterator[tuple[Result, int]]:
     """All at the same time; a line for each kind of request, and how many jobs it submitted."""
     url = stage.service.url
+    kinds = (
+        (partial(_submit, stage.user), 4, _JOBS / _A_CALL),
+        (partial(_work, stage.pilots), 50, 3 * _JOBS),
+        (partial(_beat, stage.held), 50, _BEATS),
+        (partial(_poll, stage.pilots), 20, _POLLS),
+        (partial(_look, stage.user), 4, _PAGES),
+    )
+    http_load.get_ready(len(kinds))
     before = stage.service.cpu_seconds()
     running = [
         http_load.begin(url, script, connections=connections, seconds=seconds, per_second=rate)
-        for script, connections, rate in (
-            (partial(_submit, stage.user), 4, _JOBS / _A_CALL),
-            (partial(_work, stage.pilots), 50, 3 * _JOBS),
-            (partial(_beat, stage.held), 50, _BEATS),
-            (partial(_poll, stage.pilots), 20, _POLLS),
-            (partial(_look, stage.user), 4, _PAGES),
-        )
+        for script, connections, rate in kinds
     ]
     loads = [each.result() for each in running]
     cpu = stage.service.cpu_seconds() - before

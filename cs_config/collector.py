@@ -7,8 +7,8 @@ from typing import Final
 
 #: Objects that outlived a full collection; so many are not looked through again each time.
 _MANY: Final = 50_000
-#: New objects after which the young ones are looked through. Python's own 700 are those of a few requests,
-#: which are under way still.
+#: New objects after which the young ones are looked through. Python's own 700 or 2,000 are those of a few
+#: requests, which are under way still.
 _YOUNG: Final = 20_000
 
 
@@ -29,8 +29,9 @@ def collect_seldom() -> None:
 
     No thread gets on while all is looked through: half a second in a matcher of ten thousand classes, which
     Python would do again every few seconds of busy traffic. What is spared still goes when nothing refers to
-    it any more; only circles among it stay, until half as much has been spared anew. Then all is looked
-    through once more, so such circles never take more than a third of the memory.
+    it any more; circles among it go when half as much has been spared anew as outlived the last look at all,
+    which is when the next one comes. A Python that collects in small steps (3.14) has no looks at all, so
+    nothing to spare.
     """
     if not any(isinstance(each, _Spared) for each in gc.callbacks):
         gc.callbacks.append(_Spared())

@@ -39,10 +39,10 @@ async def answer_of(request: Request, claimer: Claimer, wanted: MatchRequest) ->
         delivered = True
         return ticket.future.result()
     finally:
-        deadline.cancel()
-        gone.cancel()
         if not delivered:
             claimer.abandon(ticket)
+        deadline.cancel()
+        gone.cancel()
 
 
 class _Over:
