@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
     Dialect,
@@ -22,28 +21,28 @@ from sqlalchemy.types import TypeDecorator
 S = TypeVar("S", bound=Executable)
 
 
-class _JsonList(TypeDecorator[Collection[int]]):
+class _JsonList(TypeDecorator[Collection[Any]]):
     """Ids as SQLite takes them: the text of a JSON list."""
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Collection[int] | None, dialect: Dialect) -> str:  # noqa: ARG002  (SQLAlchemy names it)
+    def process_bind_param(self, value: Collection[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002  (SQLAlchemy names it)
         return json.dumps(list(value or ()))
 
 
-def _on_postgresql(column: ColumnElement[int]) -> ColumnElement[bool]:
-    return column == any_(bindparam("ids", type_=ARRAY(BigInteger)))
+def _on_postgresql(column: ColumnElement[Any]) -> ColumnElement[bool]:
+    return column == any_(bindparam("ids", type_=ARRAY(column.type)))
 
 
-def _on_sqlite(column: ColumnElement[int]) -> ColumnElement[bool]:
+def _on_sqlite(column: ColumnElement[Any]) -> ColumnElement[bool]:
     return column.in_(select(func.json_each(bindparam("ids", type_=_JsonList)).table_valued("value").c.value))
 
 
 class OfIds(Generic[S]):
     """A statement about rows whose id is in the list `ids`, in the forms of both databases."""
 
-    def __init__(self, column: ColumnElement[int], build: Callable[[ColumnElement[bool]], S]) -> None:
+    def __init__(self, column: ColumnElement[Any], build: Callable[[ColumnElement[bool]], S]) -> None:
         self._forms: Mapping[str, S] = {
             "postgresql": build(_on_postgresql(column)),
             "sqlite": build(_on_sqlite(column)),

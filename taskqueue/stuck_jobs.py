@@ -7,6 +7,7 @@ from sqlalchemy import Connection, bindparam, exists, func, select
 
 from taskqueue import batches, transitions
 from taskqueue.class_sets import has
+from taskqueue.id_lists import OfIds
 from taskqueue.states import JobStatus
 from taskqueue.tables import jobs, pool_mappings, submit_pools
 from taskqueue.tables import queue_class_members as members
@@ -26,8 +27,9 @@ _HAS_QUEUE = (
 )
 
 #: Pools that are not resolved yet are in neither state.
-RESOLVED = select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where(
-    pool_mappings.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+RESOLVED = OfIds(
+    pool_mappings.c.pool_id,
+    select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where,
 )
 
 _vo_named = pool_mappings.c.vo.in_(bindparam("vos", expanding=True))
@@ -57,11 +59,13 @@ _IN_POOL = (
 _OF_POOL = exists().where(
     jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
 )
-_AMONG = select(submit_pools.c.pool_id).where(
-    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+_POOLS = select(submit_pools.c.pool_id)
+POOLS_THAT_SAY = OfIds(
+    submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(_minor == bindparam("minor"))).where
 )
-POOLS_THAT_SAY = _AMONG.where(_OF_POOL.where(_minor == bindparam("minor")))
-POOLS_THAT_DO_NOT_SAY = _AMONG.where(_OF_POOL.where(_minor != bindparam("minor")))
+POOLS_THAT_DO_NOT_SAY = OfIds(
+    submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(_minor != bindparam("minor"))).where
+)
 THAT_SAY = _IN_POOL.where(_minor == bindparam("minor"))
 THAT_DO_NOT_SAY = _IN_POOL.where(_minor != bindparam("minor"))
 
@@ -71,7 +75,7 @@ def have_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool
     return {
         row.pool_id: bool(row.has_queue)
         for ids in batches.of(pool_ids)
-        for row in conn.execute(RESOLVED, {"pool_ids": ids})
+        for row in conn.execute(RESOLVED.of(conn), {"ids": ids})
     }
 
 
@@ -94,11 +98,11 @@ def count_waiting(conn: Connection, pool_ids: Collection[str], *, most: int) -> 
 
 def pools_with(conn: Connection, pool_ids: Collection[str], minor: str, *, saying: bool) -> frozenset[str]:
     """Those of the pools with a waiting job that has this minor status, or that has another."""
-    statement = POOLS_THAT_SAY if saying else POOLS_THAT_DO_NOT_SAY
+    statement = (POOLS_THAT_SAY if saying else POOLS_THAT_DO_NOT_SAY).of(conn)
     return frozenset(
         pool_id
         for ids in batches.of(pool_ids)
-        for pool_id in conn.execute(statement, {"pool_ids": ids, "minor": minor}).scalars()
+        for pool_id in conn.execute(statement, {"ids": ids, "minor": minor}).scalars()
     )
 
 
