@@ -39,7 +39,7 @@ from taskqueue.tables import (
     site_bans,
     waiting_jobs,
 )
-from taskqueue.taking import GIVEN, HERE, eligible_here, in_order
+from taskqueue.taking import GIVEN, HERE, claimable, eligible_here, in_order
 
 #: What is said of each job that is asked for.
 _ELIGIBLE = {name: f"eligible_{name}" for name in HERE}
@@ -66,11 +66,13 @@ def _of_one(*, keyed: bool, stamped: bool, pooled: bool) -> Select[Any] | Compou
     ask: Said = {name: bindparam(name, type_=type_) for name, type_ in ASKED.items()}
     here = {name: ask[eligible] for name, eligible in _ELIGIBLE.items()}
     # A pool is looked for only where there is one: what is never carried out costs a tenth of the statement.
-    eligible = eligible_here(**here) if pooled else jobs.c.submit_pool.is_(None)
+    waiting = (
+        claimable(ask["task_queue_id"], **here)
+        if pooled
+        else in_order(ask["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
+    )
     first = (
-        in_order(ask["task_queue_id"])
-        .where(eligible)
-        .where(~_banned(ask["site"]), *([~_answered(ask)] if keyed else []))
+        waiting.where(~_banned(ask["site"]), *([~_answered(ask)] if keyed else []))
         .limit(1)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
         .cte("first")

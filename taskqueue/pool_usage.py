@@ -26,9 +26,8 @@ MEMBERS = (
 )
 #: How many queues have their class at a place.
 SIZES = (
-    select(classes.c.vo, classes.c.slot, func.count().label("queues"))
-    .join(members, members.c.queue_class_id == classes.c.queue_class_id)
-    .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
+    MEMBERS.with_only_columns(classes.c.vo, classes.c.slot, func.count().label("queues"))
+    .order_by(None)
     .group_by(classes.c.vo, classes.c.slot)
 )
 _statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()

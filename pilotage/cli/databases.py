@@ -70,9 +70,13 @@ def away_in_one_line(url: str) -> Iterator[None]:
         raise Refused(f"the database {shown(url)} cannot be used: {cause}") from None
 
 
-def has_password(*urls: str | None) -> bool:
-    """Whether one of these URLs says one."""
-    return any(make_url(url).password for url in urls if url is not None)
+def may_have_password(url: str) -> bool:
+    """Whether a URL says one, before its host or after it; so may one that cannot be read."""
+    try:
+        said = make_url(url)
+    except (ArgumentError, ValueError):
+        return True
+    return said.password is not None or any("password" in name for name in said.query)
 
 
 def shown(url: str) -> str:

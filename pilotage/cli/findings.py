@@ -61,7 +61,8 @@ def files(settings: Settings) -> Iterator[Finding]:
         yield Finding(subject="home", health=Health.WARNING, message=message)
         return
     mine = [settings.key, settings.home / client_env.FILE]
-    if databases.has_password(settings.database_url, settings.direct_url, settings.redis_url):
+    urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
+    if any(map(databases.may_have_password, urls)):
         mine.append(settings.home / FILE)  # where it may stand
     for path in mine:
         if path.exists():
