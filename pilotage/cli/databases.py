@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Engine, make_url
+from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from pilotage.cli.failures import Refused
@@ -76,9 +76,15 @@ def may_have_password(url: str) -> bool:
         said = make_url(url)
     except (ArgumentError, ValueError):
         return True
-    return said.password is not None or any("password" in name for name in said.query)
+    return said.password is not None or bool(_passwords(said))
 
 
 def shown(url: str) -> str:
     """The URL without its password."""
-    return make_url(url).render_as_string(hide_password=True)
+    said = make_url(url)
+    return said.difference_update_query(_passwords(said)).render_as_string(hide_password=True)
+
+
+def _passwords(said: URL) -> list[str]:
+    """The names of what a URL says after its host, of those that are secrets."""
+    return [name for name in said.query if "password" in name]
