@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cs_config import cfg_import, validate
+from cs_config import cfg_import, factory_import, validate
 from cs_config.configuration import Configuration
 from cs_config.errors import ConfigError
 from cs_config.live import NOTHING
@@ -182,3 +182,65 @@ def test_lists_of_one_are_lists_in_operations_and_registry():
     assert config.vo_operations["lhcb"].job_scheduling.reschedule_delays == (60,)
     group = config.registry.groups["lhcb_user"]
     assert (group.users, group.properties) == (frozenset({"ada"}), frozenset({"NormalUser"}))
+
+
+def factory_xml(attributes: str = "", enabled: str = "True", more: str = "", vos: str = "CMS,LHCb") -> str:
+    supported = f'<attr name="GLIDEIN_Supported_VOs" value="{vos}"/>' if vos else ""
+    return f"""<glidein><entries><entry name="q" gatekeeper="ce1" gridtype="arc" enabled="{enabled}">{more}
+        <attrs><attr name="GLIDEIN_Site" value="A"/>{supported}{attributes}</attrs>
+        </entry></entries></glidein>"""
+
+
+def factory_yaml(entry: str) -> str:
+    return f"A: {{ce1: {{q: {{gridtype: arc, {entry}}}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        (factory_xml(), {"cms", "lhcb"}),
+        (factory_xml(vos="CMS LHCb"), {"cms", "lhcb"}),
+        (factory_xml(vos=""), set()),
+        (factory_xml(vos="(CMS)"), set()),
+        (factory_xml(enabled="yes"), set()),
+        (factory_xml(vos="", attributes='<attr name="glidein_supported_vos" value="CMS"/>'), {"cms"}),
+        (factory_xml(attributes='<attr name="GLIDEIN_SUPPORTED_VOS" value="CMS"/>'), set()),
+        (factory_xml(vos="", attributes='<attr name="GLIDEIN_Supported_VOs" type="expr" value="x"/>'), set()),
+        (factory_xml(attributes='<attr name="GLIDEIN_In_Downtime" value="True"/>'), set()),
+        (factory_xml(attributes='<attr name="GLIDEIN_In_Downtime" value="False"/>'), {"cms", "lhcb"}),
+        (factory_xml(attributes='<attr name="GLIDEIN_Entry_Start" value="x > 1"/>'), set()),
+        (factory_xml(more='<allow_frontends><allow_frontend name="CMS"/></allow_frontends>'), set()),
+        (factory_xml(more='<config><max_jobs><per_entry glideins="few"/></max_jobs></config>'), set()),
+        (factory_yaml("attrs: {GLIDEIN_Supported_VOs: {value: CMS}}"), {"cms"}),
+        (factory_yaml("attrs: {GLIDEIN_Supported_VOs: CMS}"), {"cms"}),
+        (factory_yaml("attrs: {GLIDEIN_Supported_VOs: {value: [CMS, LHCb]}}"), {"cms", "lhcb"}),
+        (factory_yaml("attrs: {GLIDEIN_Supported_VOs: {value: {a: CMS}}}"), set()),
+        (factory_yaml("attrs: [GLIDEIN_Supported_VOs]"), set()),
+        (factory_yaml("enabled: off, attrs: {GLIDEIN_Supported_VOs: CMS}"), set()),
+        (factory_yaml("allow_frontends: [CMS], attrs: {GLIDEIN_Supported_VOs: CMS}"), set()),
+    ],
+)
+def test_entries_of_a_factory_lose_no_restriction(text: str, allowed: set[str]):
+    found = factory_import.propose(NOTHING, text, "factory")
+    assert list(admitted(found.proposal.after).values()) == [allowed]
+    assert found.notes or allowed
+    again = factory_import.propose(found.proposal.after, text, "factory")
+    assert again.proposal.differences == ()
+
+
+def test_an_entry_without_vos_leaves_the_list_that_somebody_wrote():
+    tree = "Resources: {Sites: {OSG.A: {CEs: {ce1: {Queues: {q: {VO: [cms]}}}}}}}\n"
+    found = factory_import.propose(validate.parse(tree, "x"), factory_xml(vos=""), "factory")
+    assert admitted(found.proposal.after) == {"OSG.A/ce1/q": {"cms"}}
+
+
+def test_a_tree_in_our_form_loses_no_restriction():
+    text = "Resources:\n  Sites:\n    A: {VO: 'a b', CEs: {ce1: {Queues: {q: }}}}\n"
+    found = factory_import.propose(NOTHING, text, "ours.yaml")
+    assert admitted(found.proposal.after) == {"A/ce1/q": set()}
+
+
+def test_an_entry_that_stands_twice_is_closed():
+    text = factory_xml().replace("</entries>", factory_xml(vos="ALICE").partition("<entries>")[2], 1)
+    found = factory_import.propose(NOTHING, text.replace("</glidein></glidein>", "</glidein>"), "factory")
+    assert list(admitted(found.proposal.after).values()) == [set()]
