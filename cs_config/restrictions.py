@@ -7,16 +7,18 @@ cannot be carried over is switched off, `Enabled: false`, until somebody mends t
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from cs_config import admission
+from cs_config import admission, glue
 from requirements.values import fold
 
 ENABLED: Final = "Enabled"
-#: Folded names of parameters and sections that keep somebody out or hold somebody back.
-_OURS: Final = (
-    frozenset({"vo", "vos", "enabled", "requiredtag", "throttle", "maxtotaljobs", "maxwaitingjobs"})
+#: Folded names of parameters and sections that keep somebody out.
+_ACCESS: Final = (
+    frozenset({"vo", "vos", "enabled", "requiredtag"})
     | {admission.REQUIREMENTS, admission.CHECKS}
     | admission.DEFAULT_CHECKS
 )
+#: Folded names of those that hold somebody back.
+_AMOUNTS: Final = frozenset({"throttle", "maxtotaljobs", "maxwaitingjobs"})
 #: Options by which other systems keep somebody out, folded, and which the tree does not have.
 _FOREIGN: Final = frozenset(
     {
@@ -40,7 +42,17 @@ def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
         name: In any case of letters.
         checks: Folded names of further parameters that are expressions about jobs.
     """
-    return fold(name) in _OURS or fold(name) in checks
+    return keeps_out(name) or fold(name) in _AMOUNTS or fold(name) in checks
+
+
+def keeps_out(name: str) -> bool:
+    """Whether a parameter of this name decides who may come, and with which jobs."""
+    return fold(name) in _ACCESS
+
+
+def is_restriction_of_ad(name: str, checks: frozenset[str] = frozenset()) -> bool:
+    """Whether an attribute of this name restricts the queue of a CE ad."""
+    return is_restriction(name, checks) or names_vos(name) or fold(name) == fold(glue.RULES)
 
 
 def is_foreign(name: str, value: object) -> bool:
@@ -49,6 +61,12 @@ def is_foreign(name: str, value: object) -> bool:
     if folded not in _FOREIGN or isinstance(value, dict):
         return False
     return folded not in _STATES or fold(str(value)) not in _OPEN
+
+
+def names_vos(name: str) -> bool:
+    """Whether another system's option of this name lists who may come, or who may not."""
+    folded = fold(name)
+    return folded in _FOREIGN and folded.startswith(("allowed", "banned", "supported"))
 
 
 def restricts_directly(section: object) -> bool:

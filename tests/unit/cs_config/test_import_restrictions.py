@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cs_config import cfg_import, factory_import, validate
+from cs_config import ad_export, ad_import, ce_ads, cfg_export, cfg_import, factory_import, validate
 from cs_config.configuration import Configuration
 from cs_config.errors import ConfigError
 from cs_config.live import NOTHING
@@ -244,3 +244,86 @@ def test_an_entry_that_stands_twice_is_closed():
     text = factory_xml().replace("</entries>", factory_xml(vos="ALICE").partition("<entries>")[2], 1)
     found = factory_import.propose(NOTHING, text.replace("</glidein></glidein>", "</glidein>"), "factory")
     assert list(admitted(found.proposal.after).values()) == [set()]
+
+
+def imported_ads(text: str, config: Configuration = NOTHING, at: str | None = "A") -> ad_import.Proposal:
+    return ad_import.propose(config, {"ces.ad": ce_ads.read(text, "ces.ad")}, site=at)
+
+
+def ad(inside: str) -> str:
+    return f'[ id = "ce1/q"; info = [ {inside} ] ]'
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        (ad('GlueCEAccessControlBaseRule = { "VO:cms", "vo:lhcb" }'), {"cms", "lhcb"}),
+        (ad('GlueCEAccessControlBaseRule = { "VO:cms", "VOMS:/lhcb/Role=production", "/CN=Ada" }'), {"cms"}),
+        (ad('GlueCEAccessControlBaseRule = "VO:cms"'), {"cms"}),
+        (ad('GlueCEAccessControlBaseRule = { "VO:cms lhcb" }'), set()),
+        (ad('GlueCEAccessControlBaseRule = { "DENY:VO:cms", "VO:lhcb" }'), set()),
+        (ad("GlueCEAccessControlBaseRule = { }"), set()),
+        (ad("GlueCEAccessControlBaseRule = undefined"), set()),
+        (ad("GlueCEAccessControlBaseRule = other.A"), set()),
+        (ad('VO = "cms, lhcb"'), set()),
+        (ad("VO = 5"), set()),
+        (ad("VO = undefined"), set()),
+        (ad("VO = other.A"), set()),
+        (ad('VOs = "cms"; CEs = 5; '), set()),
+        (ad('Enabled = "false"'), set()),
+        (ad("RequiredTag = 5"), set()),
+        (ad("Requirements = undefined"), set()),
+        (ad('Checks = { "Mine" }; Mine = undefined'), set()),
+        (ad('AllowedVOs = { "cms" }'), set()),
+        (ad('RequiredTags = { "a" }'), set()),
+        ('[ id = "ce1/q"; Derived = { "VO" }; info = [ VO = "cms" ] ]', {"cms"}),
+        (
+            '[id="ce1/q"; Derived={"GlueCEAccessControlBaseRule"}; GlueCEAccessControlBaseRule="VO:cms"]',
+            {"cms"},
+        ),
+        (ad("Good = 1"), set(VOS)),
+    ],
+)
+def test_ads_lose_no_restriction(text: str, allowed: set[str]):
+    found = imported_ads(text)
+    after = validate.parse(found.text, "x")
+    assert admitted(after) == {"A/ce1/q": allowed}
+    again = imported_ads(text, after)
+    assert again.changes == ()
+
+
+def test_who_may_enter_follows_from_the_rules_also_where_they_are_dynamic():
+    tree = "Resources: {Computing: {DynamicAttributes: ['GlueCE*']}}\n"
+    found = imported_ads(ad('GlueCEAccessControlBaseRule = "VO:cms"'), validate.parse(tree, "x"))
+    assert admitted(validate.parse(found.text, "x")) == {"A/ce1/q": {"cms"}}
+
+
+TREES = [
+    "{VO: [], CEs: {ce1: {Queues: {q: {}}}}}",
+    "{VO: [cms], CEs: {ce1: {VO: [], Queues: {q: {}}}}}",
+    "{VO: ['1'], CEs: {ce1: {Queues: {q: {}}}}}",
+    '{Requirements: "other.A == 1 ||\\n other.B == 2", CEs: {ce1: {Queues: {q: {}}}}}',
+    "{Enabled: false, CEs: {ce1: {Enabled: true, Queues: {q: {}}}}}",
+    "{VOs: {cms: {Enabled: false}}, CEs: {ce1: {Queues: {q: {}}}}}",
+    "{VO: [cms, lhcb], VOs: {cms: {RequiredTag: x}}, CEs: {ce1: {Queues: {q: {}}}}}",
+    "{VO: [lhcb], VOs: {cms: {VO: [cms], Enabled: true}}, CEs: {ce1: {Queues: {q: {VO: []}}}}}",
+]
+
+
+@pytest.mark.parametrize("inside", TREES)
+def test_an_export_and_its_import_lose_no_restriction(inside: str):
+    config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n", "x")
+    before = admitted(config)
+    back = cfg(cfg_export.export(config.tree).text).proposal.after
+    ads = validate.parse(imported_ads(ad_export.export(config).text, at=None).text, "x")
+    for after in (back, ads):
+        if "Requirements" in inside:
+            assert after.values(after.addresses[0], "").get("Requirements") or not admitted(after)[Q1]
+        assert all(admitted(after)[queue] <= before[queue] for queue in before)
+
+
+def test_values_of_single_vos_that_restrict_are_not_opened_by_an_export_of_ads():
+    config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {TREES[6]}}}}}\n", "x")
+    exported = ad_export.export(config)
+    assert admitted(validate.parse(imported_ads(exported.text, at=None).text, "x")) == {Q1: {"lhcb"}}
+    assert exported.narrowed == (f"{Q1}: cms",)
