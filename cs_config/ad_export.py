@@ -30,7 +30,7 @@ class Exported:
     left_out: tuple[str, ...]  #: paths of parameters that no ad can hold
     narrowed: tuple[
         str, ...
-    ]  #: queues with the VOs that are kept out, since an ad has no values of single VOs
+    ]  #: queues, each with the VOs that are kept out: an ad has no values of single VOs
 
 
 def export(config: Configuration, path: str = "", vo: str = "") -> Exported:
@@ -75,7 +75,8 @@ def _restrictions(
     if not inheritance.enabled(levels, vo):  # of the levels any one switches off, the nearest is no matter
         yield restrictions.ENABLED, False
     if kept_out:
-        listed = config.values(queue, "").get("VO")
+        plain = config.values(queue, "").items()
+        listed = next((value for name, value in plain if fold(name) == "vo"), None)
         vos = tuple(sorted(config.vos)) if listed is None else tuple(map(str, inheritance.as_tuple(listed)))
         yield "VO", tuple(each for each in vos if fold(each) not in kept_out)
 

@@ -305,6 +305,7 @@ TREES = [
     '{Requirements: "other.A == 1 ||\\n other.B == 2", CEs: {ce1: {Queues: {q: {}}}}}',
     "{Enabled: false, CEs: {ce1: {Enabled: true, Queues: {q: {}}}}}",
     "{VOs: {cms: {Enabled: false}}, CEs: {ce1: {Queues: {q: {}}}}}",
+    "{vo: [cms], VOs: {cms: {Enabled: false}, lhcb: {MaxRAM: 1}}, CEs: {ce1: {Queues: {q: {}}}}}",
     "{VO: [cms, lhcb], VOs: {cms: {RequiredTag: x}}, CEs: {ce1: {Queues: {q: {}}}}}",
     "{VO: [lhcb], VOs: {cms: {VO: [cms], Enabled: true}}, CEs: {ce1: {Queues: {q: {VO: []}}}}}",
 ]
@@ -323,7 +324,7 @@ def test_an_export_and_its_import_lose_no_restriction(inside: str):
 
 
 def test_values_of_single_vos_that_restrict_are_not_opened_by_an_export_of_ads():
-    config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {TREES[6]}}}}}\n", "x")
+    config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {TREES[7]}}}}}\n", "x")
     exported = ad_export.export(config)
     assert admitted(validate.parse(imported_ads(exported.text, at=None).text, "x")) == {Q1: {"lhcb"}}
     assert exported.narrowed == (f"{Q1}: cms",)
