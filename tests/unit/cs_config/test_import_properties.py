@@ -239,3 +239,18 @@ def test_an_import_of_a_factory_lets_in_no_vo_that_the_source_keeps_out(entry: d
     except ConfigError:
         return
     assert admitted(after).get("OSG.A/ce1/q", set()) <= of_entry(entry)
+
+
+@given(site=OPTIONS, defaults=OPTIONS, ces=CES)
+def test_an_import_over_a_tree_lets_in_only_whom_the_tree_or_the_source_lets_in(
+    site: Options, defaults: Options, ces: dict[str, tuple[Options, Options]]
+):
+    inside = "{VO: [lhcb], CEs: {ce1: {Enabled: false, Queues: {q: }}, ce2: {vo: [cms], Queues: {q: }}}}"
+    under = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n")
+    try:
+        after = cfg_import.propose(under, in_cfg(site, [], defaults, ces), "x.cfg").proposal.after
+    except ConfigError:
+        return
+    for name, (ce, queue) in ces.items():
+        at = f"LCG.A.ch/{name}/q"
+        assert admitted(after)[at] <= admitted(under)[at] | below_site(site, [], defaults, ce, queue)
