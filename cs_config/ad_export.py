@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cs_config import ce_ads, freshness, glue
+from cs_config import ce_ads, freshness, glue, inheritance, restrictions
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from cs_config.errors import PathNotFound
@@ -28,6 +28,9 @@ class Exported:
     text: str
     queues: tuple[QueueAddress, ...]
     left_out: tuple[str, ...]  #: paths of parameters that no ad can hold
+    narrowed: tuple[
+        str, ...
+    ]  #: queues, each with the VOs that are kept out: an ad has no values of single VOs
 
 
 def export(config: Configuration, path: str = "", vo: str = "") -> Exported:
@@ -50,8 +53,32 @@ def export(config: Configuration, path: str = "", vo: str = "") -> Exported:
         for name, each in config.parameters(queue, vo).items()
         if each.node_attribute is not None
     )
-    text = "".join(_ad(config, queue, vo) for queue in queues)
-    return Exported(text=text, queues=queues, left_out=left_out)
+    kept_out = {queue: () if vo else tuple(_kept_out(config, queue)) for queue in queues}
+    text = "".join(_ad(config, queue, vo, kept_out[queue]) for queue in queues)
+    narrowed = tuple(f"{queue}: {', '.join(vos)}" for queue, vos in kept_out.items() if vos)
+    return Exported(text=text, queues=queues, left_out=left_out, narrowed=narrowed)
+
+
+def _kept_out(config: Configuration, queue: QueueAddress) -> Iterator[str]:
+    """The VOs that the queue restricts by values of their own, which an ad for everybody does not have."""
+    for vo in sorted(config.vos):
+        own = (name for level in config.levels[queue] for name in level.by_vo.get(vo, {}))
+        if any(map(restrictions.keeps_out, own)):
+            yield vo
+
+
+def _restrictions(
+    config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]
+) -> Iterator[tuple[str, Value]]:
+    """What the ad has to say so that it lets in nobody whom the tree keeps out."""
+    levels = config.levels[queue]
+    if not inheritance.enabled(levels, vo):  # of the levels any one switches off, the nearest is no matter
+        yield restrictions.ENABLED, False
+    if kept_out:
+        plain = config.values(queue, "").items()
+        listed = next((value for name, value in plain if fold(name) == "vo"), None)
+        vos = tuple(sorted(config.vos)) if listed is None else tuple(map(str, inheritance.as_tuple(listed)))
+        yield "VO", tuple(each for each in vos if fold(each) not in kept_out)
 
 
 def _below(config: Configuration, path: str) -> Iterator[QueueAddress]:
@@ -63,8 +90,11 @@ def _below(config: Configuration, path: str) -> Iterator[QueueAddress]:
             yield queue
 
 
-def _ad(config: Configuration, queue: QueueAddress, vo: str) -> str:
-    stated = config.values(queue, vo)
+def _ad(config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]) -> str:
+    narrower = dict(_restrictions(config, queue, vo, kept_out))
+    folded = set(map(fold, narrower))
+    values = config.values(queue, vo)
+    stated = {name: value for name, value in values.items() if fold(name) not in folded} | narrower
     parameters = {fold(name): each for name, each in config.parameters(queue, vo).items()}
     derived = {name: value for name, value in glue.ad(stated, queue).items() if name not in stated}
     headers: dict[str, Value] = {ce_ads.ID: f"{queue.ce}/{queue.queue}", ce_ads.SITE: queue.site}

@@ -1,14 +1,24 @@
 """What CE ads would change in the tree.
 
 Attributes become parameters of the queue under their own names; our parameters that follow from them by the
-table of GLUE names stand beside. A change is written only where the queue does not have it already.
+table of GLUE names stand beside. A change is written only where the queue does not have it already. A queue
+whose ad restricts it in a way that the tree cannot hold is closed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from cs_config import ce_ads, freshness, glue, inheritance, known_parameters, text_edit, validate
+from cs_config import (
+    ce_ads,
+    freshness,
+    glue,
+    inheritance,
+    known_parameters,
+    restrictions,
+    text_edit,
+    validate,
+)
 from cs_config.address import QueueAddress
 from cs_config.ce_ads import EXPRESSIONS, CeAd
 from cs_config.configuration import Configuration
@@ -61,6 +71,21 @@ class _Plan:
     is_new: bool
     before: Mapping[str, Parameter | None]  #: what the queue itself says
     settings: dict[str, Value | None] = field(default_factory=dict)
+    lost: str = ""  #: a restriction that the tree cannot hold
+
+    def close_for(self, name: str) -> Problem | None:
+        """Close the queue if an attribute that is left out restricts it."""
+        checks = frozenset(fold(str(each)) for entry in self.ad.attributes for each in _listed_checks(entry))
+        if self.lost or not restrictions.is_restriction_of_ad(name, checks):
+            return None
+        self.lost = name
+        for enabled in [each for each in self.settings if fold(each) == fold(restrictions.ENABLED)]:
+            del self.settings[enabled]
+        before = self.before.get(fold(restrictions.ENABLED))
+        if before is None or before.value is not False:
+            self.settings[restrictions.ENABLED] = False
+        message = f"closed, {restrictions.ENABLED}: false, because {name} restricts it and has no place"
+        return self.note(message)
 
     @property
     def changes(self) -> Iterator[Change]:
@@ -74,6 +99,12 @@ class _Plan:
         line = self.ad.line if entry is None else entry.line
         path = str(self.queue) if entry is None else f"{self.queue}/{entry.name}"
         return Problem(path=path, message=message, file=self.file, line=line)
+
+
+def _listed_checks(entry: Entry) -> list[object]:
+    if fold(entry.name) != "checks":
+        return []
+    return entry.value if isinstance(entry.value, list) else [entry.value]
 
 
 def propose(config: Configuration, ads: Mapping[str, Sequence[CeAd]], *, site: str | None = None) -> Proposal:
@@ -152,13 +183,15 @@ def _plan(
         )
         return None
     effective = {fold(n): p for n, p in config.parameters(queue, "").items()} if known else {}
-    carried = dict(_carried(plan, effective, notes))
+    left_out: list[str] = []
+    carried = dict(_carried(plan, effective, notes, left_out))
     for name, value in carried.items():
         compared = own if config.dynamic.has(fold(name)) or name in freshness.TIMES else effective
         if not _has(compared.get(fold(name)), value):
             plan.settings[name] = value
     _take_away_what_is_old(config, plan, carried)
     _add_ours(config, plan, carried, effective, notes)
+    notes += (closed for name in left_out if (closed := plan.close_for(name)) is not None)
     return plan
 
 
@@ -171,7 +204,7 @@ def _later(ad: CeAd, own: Mapping[str, Parameter | None]) -> Value | None:
 
 
 def _carried(
-    plan: _Plan, effective: Mapping[str, Parameter], notes: list[Problem]
+    plan: _Plan, effective: Mapping[str, Parameter], notes: list[Problem], left_out: list[str]
 ) -> Iterator[tuple[str, Value]]:
     """The attributes that a parameter can hold; expressions, lists of lists and ads as their text."""
     yield from plan.ad.times.items()
@@ -180,6 +213,12 @@ def _carried(
     for entry in plan.ad.attributes:
         if entry.value is None:
             notes.append(plan.note("left out: undefined is the same as absent", entry))
+            left_out.append(entry.name)
+            continue
+        if restrictions.names_vos(entry.name):
+            message = "not carried over: who may come is a list VO here, or access rules"
+            notes.append(plan.note(message, entry))
+            left_out.append(entry.name)
             continue
         try:
             held[entry.name] = as_value(entry.value, entry.name)
@@ -187,6 +226,7 @@ def _carried(
             if _is_read_as_value(entry.name):
                 message = "not carried over: an expression, where the system reads a value"
                 notes.append(plan.note(message, entry))
+                left_out.append(entry.name)
                 continue
             held[entry.name] = entry.text
             expressions.append(entry.name)
@@ -232,6 +272,9 @@ def _add_ours(
     said = set(map(fold, carried))
     before = {p.name: p.value for p in plan.before.values() if p is not None}
     followed = glue.parameters(_static(config, before))
+    rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
+    if rules is not None and "vo" not in said and (others := glue.other_rules(carried[rules])):
+        notes.append(plan.note(f"{rules}: rules of no whole VO let nobody in: {', '.join(others):.200}"))
     for name, value in glue.parameters(_static(config, carried)).items():
         has = effective.get(fold(name))
         if fold(name) in said or _has(has, value):
@@ -244,7 +287,12 @@ def _add_ours(
 
 
 def _static(config: Configuration, values: Mapping[str, Value]) -> Mapping[str, Value]:
-    return {name: value for name, value in values.items() if not config.dynamic.has(fold(name))}
+    """What does not change from ad to ad; who may enter is always of that kind."""
+    return {
+        name: value
+        for name, value in values.items()
+        if fold(name) == fold(glue.RULES) or not config.dynamic.has(fold(name))
+    }
 
 
 def _has(parameter: Parameter | None, value: Value | None) -> bool:
@@ -286,6 +334,10 @@ def _leave_out(plan: _Plan, name: str, problem: Problem, notes: list[Problem]) -
     entry = next((each for each in plan.ad.attributes if each.name == name), None)
     meant = f", did you mean {problem.suggestion}?" if problem.suggestion else ""
     notes.append(plan.note(f"not carried over: {problem.message}{meant}", entry))
+    is_meant = problem.suggestion is not None and restrictions.is_restriction(problem.suggestion)
+    lost = problem.suggestion if is_meant and problem.suggestion else name
+    if (closed := plan.close_for(lost)) is not None:
+        notes.append(closed)
 
 
 def _tree(config: Configuration, plans: Iterable[_Plan], notes: list[Problem]) -> dict[str, object]:
@@ -302,6 +354,8 @@ def _tree(config: Configuration, plans: Iterable[_Plan], notes: list[Problem]) -
                 section.pop(here, None)
             else:
                 section[here] = list(value) if isinstance(value, tuple) else value
+        if plan.lost:
+            restrictions.close(section)
     return tree
 
 

@@ -7,7 +7,7 @@ stand beside these four. The id is the one of the CE and, behind the slash, of t
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cs_config import admission, freshness, inheritance
+from cs_config import admission, freshness, glue, inheritance, restrictions
 from cs_config.names import NAME, NAME_ALLOWED
 from requirements import ad_files
 from requirements.ad_files import Entry, WrittenAd
@@ -159,10 +159,14 @@ class _Reader:
                 yield key[len(_OF_SITE) :]
 
     def derived(self) -> frozenset[str]:
-        """Folded names that the exporter added, since they follow from the others."""
+        """Folded names that the exporter added, since they follow; of restrictions only such as do."""
         entry = self._headers.get(DERIVED)
         names = entry.value if entry is not None else None
-        return frozenset(fold(str(name)) for name in names) if isinstance(names, list) else frozenset()
+        listed = {fold(str(name)) for name in names} if isinstance(names, list) else set()
+        following = glue.following(self._attributes.keys())
+        return frozenset(
+            name for name in listed if name in following or not restrictions.is_restriction_of_ad(name)
+        )
 
 
 def _again(ads: list[CeAd], file: str) -> Iterator[Problem]:

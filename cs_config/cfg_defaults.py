@@ -1,9 +1,12 @@
 """What DIRAC says of all CEs, or of those of a type, in one place: here each CE has it itself.
 
+A default never opens a CE that it restricts: of the VOs that it lists those stay that the site lists too.
+
 Source: DIRAC's `Resources/Computing/CEDefaults` and `Resources/Computing/<CEType>`.
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Final
 
 from requirements.values import fold
@@ -11,13 +14,15 @@ from requirements.values import fold
 #: The section for CEs of all types.
 FOR_ALL: Final = "CEDefaults"
 _TYPE: Final = "cetype"
+_VO: Final = "vo"
+_ENABLED: Final = "enabled"
 #: Sets that unite over the levels.
 _UNITED: Final = frozenset({"tag", "requiredtag"})
 
 _Options = Mapping[str, object]
 
 
-def write(sites: dict[str, object], defaults: Mapping[str, _Options]) -> frozenset[str]:
+def write(sites: Mapping[str, object], defaults: Mapping[str, _Options]) -> frozenset[str]:
     """Let every CE say the defaults that neither itself nor its site says otherwise.
 
     Args:
@@ -28,12 +33,14 @@ def write(sites: dict[str, object], defaults: Mapping[str, _Options]) -> frozens
         The types that some CE has.
     """
     used: set[str] = set()
+    of_all = _value(defaults.get(FOR_ALL, {}), _TYPE)
     for site, ce in _ces(sites):
-        own = next((str(ce[name]) for name in ce if fold(name) == _TYPE), _value(site, _TYPE))
-        kinds = [kind for kind in (own, FOR_ALL) if kind in defaults]  # what is said of a type goes first
+        own = fold(_value(ce, _TYPE) or _value(site, _TYPE) or of_all)
+        kinds = [kind for kind in defaults if kind != FOR_ALL and fold(kind) == own]
+        kinds += [FOR_ALL] if FOR_ALL in defaults else []  # what is said of a type goes first
         used.update(kinds)
         for kind in kinds:
-            _fill(ce, site, defaults[kind])
+            fill(ce, site, defaults[kind])
     return frozenset(used)
 
 
@@ -49,17 +56,29 @@ def _value(options: _Options, folded: str) -> str:
     return next((str(value) for name, value in options.items() if fold(name) == folded), "")
 
 
-def _fill(ce: dict[str, object], site: _Options, defaults: _Options) -> None:
-    spelled = {fold(name): name for name in ce}
-    of_site = {fold(name) for name in site}
+def fill(node: dict[str, object], above: _Options, defaults: _Options) -> None:
+    """Add to a node the defaults that neither itself nor the node above it says otherwise."""
+    spelled = {fold(name): name for name in node}
+    of_above = {fold(name): value for name, value in above.items()}
     for name, value in defaults.items():
-        here = spelled.get(fold(name))
-        if fold(name) in _UNITED:
-            ce[here or name] = _items(ce.get(here or name)) + [
-                each for each in _items(value) if each not in _items(ce.get(here or name))
+        folded = fold(name)
+        here = spelled.get(folded)
+        if folded in _UNITED:
+            node[here or name] = _items(node.get(here or name)) + [
+                each for each in _items(value) if each not in _items(node.get(here or name))
             ]
-        elif here is None and fold(name) not in of_site:
-            ce[name] = value
+        elif here is not None:
+            continue
+        elif folded == _VO:
+            node[name] = shared(value, of_above[_VO]) if _VO in of_above else deepcopy(value)
+        elif folded not in of_above or (folded == _ENABLED and value is not True):
+            node[name] = deepcopy(value)
+
+
+def shared(value: object, other: object) -> list[object]:
+    """The VOs that both of two lists have."""
+    allowed = {fold(str(each)) for each in _items(other)}
+    return [each for each in _items(value) if fold(str(each)) in allowed]
 
 
 def _items(value: object) -> list[object]:

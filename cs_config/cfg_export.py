@@ -1,19 +1,20 @@
 """The tree as DIRAC's configuration, in its current layout: sites stand below the first word of their name.
 
 Values of VOs, throttles and node attributes are sections that DIRAC does not look at; an import reads them
-again.
+again. A node with a restriction that cannot be written is written as switched off.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cs_config import cfg_text, cfg_values
+from cs_config import cfg_text, cfg_values, restrictions
 from cs_config.sections import LeafValue, Tree
 from requirements.values import fold
 
 #: Of sites whose name has no dot.
 NO_GRID = "DIRAC"
 _SITES = ("Resources", "Sites")
+_OFF = f"{restrictions.ENABLED} = False"
 #: In these each name has a section.
 _OF_SECTIONS = frozenset({"Sites", "CEs", "Queues", "VOs", "VO", "Groups", "Operations"})
 
@@ -28,14 +29,16 @@ class Exported:
 
 def export(tree: Tree) -> Exported:
     """A whole tree."""
-    writer = _Writer()
+    writer = _Writer(checks=restrictions.checks(tree))
     written = writer.section(tree, ())
     return Exported(text="\n".join([*cfg_text.write(written), ""]), left_out=tuple(writer.left_out))
 
 
 @dataclass(slots=True)
 class _Writer:
+    checks: frozenset[str]  #: folded names of attributes that are expressions about jobs
     left_out: list[str] = field(default_factory=list)
+    restricted: set[tuple[str, ...]] = field(default_factory=set)  #: nodes that lost a restriction
 
     def section(self, tree: Mapping[str, object], names: tuple[str, ...]) -> dict[str, object]:
         """The tree with texts for values."""
@@ -44,6 +47,7 @@ class _Writer:
             path = (*names, name)
             if not cfg_values.is_name(name):
                 self._leave_out(path, "a name with a sign that has a meaning there")
+                self._restrict(path, entry)
             elif path == _SITES and isinstance(entry, Mapping):
                 written[name] = self._sites(entry)
             elif isinstance(entry, Mapping):
@@ -52,6 +56,8 @@ class _Writer:
                 written[name] = {}  # a name without anything is an empty section
             else:
                 self._option(written, path, entry)  # type: ignore[arg-type]  # what is no section is a value
+        if names in self.restricted:
+            restrictions.close(written)
         return written
 
     def _sites(self, sites: Mapping[str, object]) -> dict[str, object]:
@@ -64,12 +70,23 @@ class _Writer:
 
     def _option(self, written: dict[str, object], path: tuple[str, ...], value: LeafValue) -> None:
         text = cfg_values.written(path[-1], value)
-        if text is None:
+        if fold(path[-1]) == "vo" and value == []:
+            self._leave_out(path, f"an empty list lets everybody in there: written as {_OFF}")
+            self._restrict(path, value)
+        elif text is None:
             self._leave_out(path, _why(value))
+            self._restrict(path, value)
         else:
             written[path[-1]] = text
-            if fold(path[-1]) == "vo" and value == []:
-                self._leave_out(path, "an empty list lets everybody in there")
+
+    def _restrict(self, path: tuple[str, ...], entry: object) -> None:
+        """Note the node that loses a restriction, unless it is one that opens."""
+        node = restrictions.node_of(path)
+        if node is not None and entry is not None and restrictions.is_restriction(path[-1], self.checks):
+            self.restricted.add(node)
+            self.left_out.append(
+                f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, for {path[-1]} is left out"
+            )
 
     def _leave_out(self, path: tuple[str, ...], why: str) -> None:
         self.left_out.append(f"{'/'.join(path)}: {why}")

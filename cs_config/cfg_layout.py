@@ -2,12 +2,15 @@
 
 Today's: `Resources/Sites/<Grid>/<Grid.Name.cc>`. RFC #5: `Resources/Sites/<Name>` with `Domains`, `Country`
 and `Computing/<CE>/Queues`, sections named after VOs for their values, and `Communities` for who may come.
+A node with a restriction that has no place here is closed.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
-from cs_config import cfg_defaults, cfg_values, freshness
+from cs_config import cfg_defaults, cfg_values, freshness, restrictions
+from cs_config.errors import ConfigError
 from cs_config.sections import Leaf, Section
 from requirements.problem import Problem
 from requirements.values import fold
@@ -18,6 +21,10 @@ _BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
 _COMPUTING = ("OSCompatibility", freshness.SETTING)
 _OF_QUEUES = ("CEs", "Queues", "VOs", "Throttle", "NodeAttributes", "Forwarding")
 _COMMUNITIES = "communities"
+#: Kinds of resources of RFC #5 that have no queues.
+_OTHER_RESOURCES = ("Storage", "Catalog", "Transfer", "CommunityManagement", "DBServer")
+#: Restrictions that hold at a CE beside those of its site.
+_BESIDE_THE_SITE = frozenset({"vo", "enabled", "requiredtag"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,15 +52,32 @@ class Layout:
         tree: dict[str, object] = {}
         for name, entry in self._only(section, "Resources", (*_BELOW["Resources"], "Domains")).sections():
             if name == "Sites":
-                tree[name] = dict(self._sites(entry))
+                tree[name] = self._all_sites(entry)
             elif name == "Computing":
                 ours = {each: below for each, below in entry.entries.items() if each in _COMPUTING}
                 tree[name] = self._values(Section(entry.line, dict(ours)), "")
             else:
-                message = "not carried over: attributes of a domain, which sites name"
-                self._note("Resources/Domains", entry.line, message)
+                self._domains(entry)
         self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
+        self._close_for_foreign(tree.get("Sites"))
         return tree
+
+    def _domains(self, section: Section) -> None:
+        for name, domain in section.sections():
+            if _restricts(domain):
+                message = "a restriction of a domain has no place here: say it at the sites"
+                self._refuse(f"Resources/Domains/{name}", domain.line, message)
+        message = "not carried over: attributes of a domain, which sites name"
+        self._note("Resources/Domains", section.line, message)
+
+    def _close_for_foreign(self, sites: object) -> None:
+        """Close the nodes that restrict who may come in a way that has no place here."""
+        for names, node in list(restrictions.nodes(sites)):
+            for name in [name for name in node if restrictions.is_foreign(name, node[name])]:
+                path, value = "/".join((*names, name)), node.pop(name)
+                restrictions.close(node)
+                message = f"{value!r:.60} may keep somebody out and has no place here: {names[-1]} is closed"
+                self._note(path, None, f"{message}, {restrictions.ENABLED}: false")
 
     def _defaults_of_ces(self, computing: Section, sites: object) -> None:
         """Write what is said of all CEs, or of those of a type, at the CEs of this text."""
@@ -63,10 +87,17 @@ class Layout:
             for name, entry in left.items()
             if isinstance(entry, Section)
         }
+        for kind, entry in left.items():
+            for name, below in entry.sections() if isinstance(entry, Section) else ():
+                path = f"Resources/Computing/{kind}/{name}"
+                if restrictions.is_restriction(name) or _restricts(below):
+                    self._refuse(
+                        path, below.line, "a restriction in a section of CE defaults: say it at the CEs"
+                    )
+                self._note(path, below.line, "not carried over: a section among the defaults of CEs")
         used = cfg_defaults.write(sites, options) if isinstance(sites, dict) else frozenset()
         for name in sorted(left.keys() - used):
-            message = "not carried over: it is said of no CE of this text"
-            self._note(f"Resources/Computing/{name}", left[name].line, message)
+            self._leave_out(f"Resources/Computing/{name}", left[name], "it is said of no CE of this text")
 
     def _only(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
         """The section without what has no place here."""
@@ -74,34 +105,51 @@ class Layout:
             return section
         for name, entry in section.entries.items():
             if name not in allowed:
-                self._note(f"{path}/{name}", entry.line, "not carried over: it is no matter of this system")
+                self._leave_out(f"{path}/{name}", entry, "it is no matter of this system")
         kept = {name: entry for name, entry in section.entries.items() if name in allowed}
         return Section(section.line, kept)
+
+    def _all_sites(self, section: Section) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, site in self._sites(section):
+            if name in found:
+                path = f"Resources/Sites/{name}"
+                self._refuse(path, section.line, "the site stands twice, and each may restrict who comes")
+            found[name] = site
+        return found
 
     def _sites(self, section: Section) -> Iterator[tuple[str, dict[str, object]]]:
         for name, entry in section.entries.items():
             path = f"Resources/Sites/{name}"
             if isinstance(entry, Leaf):
-                self._note(path, entry.line, "not carried over: a value where sites stand")
+                self._leave_out(path, entry, "a value where sites stand")
             elif _is_of_rfc5(entry):
                 yield self._site_of_rfc5(name, entry)
             elif _is_grid(entry):
-                yield from ((site, self._site(below)) for site, below in entry.sections())
+                yield from ((site, self._site(site, below)) for site, below in entry.sections())
             else:
-                yield name, self._site(entry)
+                yield name, self._site(name, entry)
 
-    def _site(self, section: Section) -> dict[str, object]:
+    def _site(self, site: str, section: Section) -> dict[str, object]:
         """A site of today's layout: options beside the CEs are defaults for each of them."""
         ces = section.section("CEs")
-        defaults = {name: leaf for name, leaf in ces.leaves() if name not in section.entries}
+        said = set(map(fold, section.entries))
+        defaults = {name: leaf for name, leaf in ces.leaves() if fold(name) not in said}
         entries = {**section.entries, **defaults}
         if "CEs" in entries:
             entries["CEs"] = Section(ces.line, dict(ces.sections()))
-        for name, leaf in ces.leaves():
-            if name not in defaults:
-                message = "not carried over: the site says it as well, and its CEs get it from there"
-                self._note(f"CEs/{name}", leaf.line, message)
-        return self._values(Section(section.line, dict(entries)), "")
+        tree = self._values(Section(section.line, dict(entries)), "")
+        said_twice = {name: leaf for name, leaf in ces.leaves() if name not in defaults}
+        restricting = {n: each for n, each in said_twice.items() if fold(n) in _BESIDE_THE_SITE}
+        of_ces = self._values(Section(ces.line, dict(restricting)), "")
+        cfg_defaults.write({site: tree}, {cfg_defaults.FOR_ALL: of_ces})
+        for name in said_twice.keys() - restricting.keys():
+            message = "not carried over: the site says it as well, and its CEs get it from there"
+            if restrictions.is_restriction(name):
+                restrictions.close(tree)
+                message = f"not carried over: the site says it as well; {site} is closed, Enabled: false"
+            self._note(f"Resources/Sites/{site}/CEs/{name}", said_twice[name].line, message)
+        return tree
 
     def _site_of_rfc5(self, short: str, section: Section) -> tuple[str, dict[str, object]]:
         domains = _items(section, "Domains")
@@ -116,25 +164,59 @@ class Layout:
     def _node(self, section: Section, path: str, below: dict[str, tuple[str, str]]) -> dict[str, object]:
         """A site, CE or queue of RFC #5, with what stands below it."""
         tree: dict[str, object] = {}
-        for name, entry in section.entries.items():
+        self._options_of_rfc5(tree, section)
+        is_closed = False
+        for name, entry in section.sections():
             here = f"{path}/{name}"
-            if isinstance(entry, Leaf):
-                self._option(tree, "VO" if fold(name) == _COMMUNITIES else name, entry)
-            elif name in below:
+            if name in below:
                 ours, inner = below[name]
                 children = {inner: (inner, "")} if inner else {}
-                tree[ours] = {
+                nodes = {
                     child: self._node(node, f"{here}/{child}", children) for child, node in entry.sections()
                 }
-            elif name in _OF_QUEUES:
+                defaults: dict[str, object] = {}
+                self._options_of_rfc5(defaults, entry)
+                for node in nodes.values():
+                    cfg_defaults.fill(node, tree, defaults)
+                tree[ours] = nodes
+            elif name in _OF_QUEUES and name != "VOs":
                 tree[name] = self._values(entry, here)
-            elif fold(name) in self.vos:
-                of_vos = tree.setdefault("VOs", {})
-                assert isinstance(of_vos, dict)  # noqa: S101  (made here)
-                of_vos[name] = self._values(entry, here)
+            elif name == "VOs" or fold(name) in self.vos:
+                self._vos_of_rfc5(
+                    tree, self._values(entry if name == "VOs" else Section(0, {name: entry}), "")
+                )
             else:
-                self._note(here, entry.line, "not carried over: no computing, and no VO that is known")
+                message = "not carried over: no computing, and no VO that is known"
+                if name not in _OTHER_RESOURCES and _restricts(entry):
+                    is_closed = True
+                    message = f"{message}; it restricts something, so {path} is closed, Enabled: false"
+                self._note(here, entry.line, message)
+        if is_closed:
+            restrictions.close(tree)
         return tree
+
+    def _options_of_rfc5(self, tree: dict[str, object], section: Section) -> None:
+        for name, leaf in section.leaves():
+            if fold(name) not in (_COMMUNITIES, "vo"):
+                self._option(tree, name, leaf)
+                continue
+            said: dict[str, object] = {}
+            self._option(said, "VO", leaf)
+            if "VO" in said and "VO" in tree:
+                tree["VO"] = cfg_defaults.shared(said["VO"], tree["VO"])
+            else:
+                tree |= said
+
+    def _vos_of_rfc5(self, tree: dict[str, object], vos: dict[str, object]) -> None:
+        """Values of VOs, which may stand in a section of them all and in one of each."""
+        known = tree.setdefault("VOs", {})
+        assert isinstance(known, dict)  # noqa: S101  (made here)
+        for vo, settings in vos.items():
+            before = known.setdefault(vo, settings)
+            if before is not settings and isinstance(before, dict):
+                restrictions.close(before)
+                message = "stands twice, and each may restrict something: closed for this VO, Enabled: false"
+                self._note(f"VOs/{vo}", None, message)
 
     def _values(self, section: Section, path: str) -> dict[str, object]:
         tree: dict[str, object] = {}
@@ -150,8 +232,33 @@ class Layout:
         if value is not None:  # an empty option says nothing
             tree[name] = value
 
-    def _note(self, path: str, line: int, message: str) -> None:
+    def _leave_out(self, path: str, entry: Leaf | Section, why: str) -> None:
+        """Note what has no place here; a restriction of all sites is refused.
+
+        Raises:
+            ConfigError: It is one.
+        """
+        name = path.rpartition("/")[2]
+        if (
+            isinstance(entry, Leaf)
+            and path.startswith("Resources/")
+            and _restricts(Section(0, {name: entry}))
+        ):
+            self._refuse(path, entry.line, "a restriction that has no place here: say it at the sites")
+        self._note(path, entry.line, f"not carried over: {why}")
+
+    def _refuse(self, path: str, line: int, message: str) -> NoReturn:
+        raise ConfigError([Problem(path=path, message=message, file=self.file, line=line)])
+
+    def _note(self, path: str, line: int | None, message: str) -> None:
         self.notes.append(Problem(path=path, message=message, file=self.file, line=line))
+
+
+def _restricts(section: Section) -> bool:
+    """Whether a section has a restriction of its own, not only in sections below."""
+    return restrictions.restricts_directly(
+        {name: leaf.value for name, leaf in section.leaves() if leaf.value}
+    )
 
 
 def _is_grid(section: Section) -> bool:

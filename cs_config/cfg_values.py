@@ -10,6 +10,11 @@ from cs_config import known_parameters, scalars
 from cs_config.sections import LeafValue
 from requirements.values import Scalar, fold
 
+#: DIRAC's words for true and false.
+_FLAGS = {
+    "y": True, "yes": True, "true": True, "1": True,
+    "n": False, "no": False, "false": False, "0": False,
+}  # fmt: skip
 _NOT_IN_NAMES = frozenset("={}#/")
 
 
@@ -27,9 +32,13 @@ def read(name: str, text: str) -> Scalar | list[Scalar] | None:
 def _candidates(text: str) -> Iterator[Scalar | list[Scalar]]:
     """The likeliest first."""
     if "," in text:
-        yield [_scalar(item.strip()) for item in text.split(",") if item.strip()]
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        yield [_scalar(item) for item in items]
+        yield list(items)
     else:
         yield _scalar(text)
+    if (flag := _FLAGS.get(text.lower())) is not None:
+        yield flag
     yield text
 
 

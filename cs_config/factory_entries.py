@@ -5,7 +5,7 @@ Source: glideinWMS (`<entry>` elements), the OSG's YAML (site, gatekeeper, entry
 
 import html
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from xml.etree import ElementTree as Xml
@@ -13,9 +13,12 @@ from xml.etree import ElementTree as Xml
 from cs_config import source
 from cs_config.errors import ConfigError, one_problem
 from cs_config.sections import plain
+from requirements.values import fold
 
 _HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
+#: The attribute with the VOs that may come.
+SUPPORTED_VOS: Final = "GLIDEIN_Supported_VOs"
 _LIMITS: Final = ("glideins", "idle")
 
 
@@ -31,6 +34,11 @@ class Entry:
     queue: str = ""  #: of the batch system
     attributes: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)  #: `glideins` there, and those `idle`
+    unread: tuple[str, ...] = ()  #: what may keep somebody out and cannot be read, each with its value
+
+    def attribute(self, name: str) -> str:
+        """The value of an attribute, whose name is compared without case; empty: there is none."""
+        return next((value for each, value in self.attributes.items() if fold(each) == fold(name)), "")
 
 
 def read(text: str, file: str) -> list[Entry]:
@@ -54,16 +62,31 @@ def _of_xml(text: str, file: str) -> Iterator[Entry]:
         host = _HOST.match(element.get("gatekeeper", ""))
         queue = _RSL_QUEUE.search(element.get("rsl", ""))
         most = element.find("config/max_jobs/per_entry")
+        attributes = [
+            (each.get("name", ""), each.get("value", "").strip()) for each in element.findall("attrs/attr")
+        ]
+        limits = {} if most is None else most.attrib
+        enabled = element.get("enabled", "True")
+        frontends = [each.get("name", "") for each in element.iter("allow_frontend")]
         yield Entry(
             name=element.get("name", ""),
             host=host.group(1) if host else "",
             grid_type=element.get("gridtype", ""),
-            is_enabled=_is_true(element.get("enabled", "True")),
+            is_enabled=_is_true(enabled),
             queue=queue.group(1) if queue else "",
-            attributes={
-                each.get("name", ""): each.get("value", "").strip() for each in element.findall("attrs/attr")
-            },
-            limits=_limits({} if most is None else most.attrib),
+            attributes=dict(attributes),
+            limits=_limits(limits),
+            unread=(
+                *_unread_flag(enabled),
+                *_unread_limits(limits),
+                *(f"allow_frontend {name}" for name in frontends),
+                *_said_twice(attributes),
+                *(
+                    f"{each.get('name')} is an expression"
+                    for each in element.findall("attrs/attr")
+                    if each.get("type") == "expr" and fold(each.get("name", "")) == fold(SUPPORTED_VOS)
+                ),
+            ),
         )
 
 
@@ -79,20 +102,53 @@ def _of_yaml(text: str, file: str) -> Iterator[Entry]:
 
 
 def _entry(site: str, host: str, name: str, said: Mapping[str, object]) -> Entry:
-    attributes = dict(_sections(said.get("attrs")))
+    attributes = said.get("attrs") or {}
     submit = said.get("submit_attrs")
     queue = submit.get("+queue", "") if isinstance(submit, dict) else ""
     limits = dict(_sections(said.get("limits"))).get("entry", {})
+    numbers = {each: _text(number) for each, number in limits.items()}
+    enabled = str(said.get("enabled", True))
+    known = attributes.items() if isinstance(attributes, dict) else ()
+    frontends = said.get("allow_frontends")
     return Entry(
         name=name,
         site=site,
         host=host,
         grid_type=str(said.get("gridtype") or ""),
-        is_enabled=_is_true(str(said.get("enabled", True))),
+        is_enabled=_is_true(enabled),
         queue=html.unescape(str(queue or "")).strip('"'),
-        attributes={each: _text(about.get("value")) for each, about in attributes.items()},
-        limits=_limits({each: _text(number) for each, number in limits.items()}),
+        attributes={each: _text(_value(about)) for each, about in known if about is not None},
+        limits=_limits(numbers),
+        unread=(
+            *_unread_flag(enabled),
+            *_unread_limits(numbers),
+            *((f"allow_frontends {frontends!r:.60}",) if frontends else ()),
+            *(() if isinstance(attributes, dict) else (f"attrs {attributes!r:.60}",)),
+        ),
     )
+
+
+def _value(about: object) -> object:
+    """The value of an attribute, which stands in a section of it, or by itself; a list with commas."""
+    value = about.get("value") if isinstance(about, dict) else about
+    return ",".join(map(_text, value)) if isinstance(value, list) else value
+
+
+def _unread_flag(enabled: str) -> Iterator[str]:
+    if enabled.strip().lower() not in ("true", "false"):
+        yield f"enabled {enabled!r:.60}"
+
+
+def _unread_limits(said: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"{name} {said[name]!r:.60}" for name in _LIMITS if not said.get(name, "0").isdecimal())
+
+
+def _said_twice(attributes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Attributes that have two values."""
+    first: dict[str, str] = {}
+    for name, value in attributes:
+        if first.setdefault(fold(name), value) != value:
+            yield f"{name} has two values"
 
 
 def _sections(entry: object) -> Iterator[tuple[str, dict[str, object]]]:

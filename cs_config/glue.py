@@ -6,7 +6,7 @@ Source: GLUE Schema 1.3; gLite's CE ads.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +14,8 @@ from cs_config.address import QueueAddress
 from requirements.values import Scalar, Value, fold
 
 _RULE = "VO:"
+_DENIAL = "DENY"
+RULES = "GlueCEAccessControlBaseRule"
 _OPEN, _CLOSED = "Production", "Closed"
 
 
@@ -93,7 +95,7 @@ def ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapp
 def parameters(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
     """Our parameters that follow from an ad in GLUE names, the reverse of `ad`.
 
-    Access rules of which some name no VO say nothing about VOs, since more than those may enter.
+    Of access rules only those of whole VOs are VOs here: who may enter by another rule has no place.
     """
     known = {fold(name): value for name, value in of_glue.items()}
     found: dict[str, Value] = {}
@@ -106,6 +108,12 @@ def parameters(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
         if (read := _from_glue(entry.form, value)) is not None:
             found.setdefault(entry.parameter, read)
     return found
+
+
+def following(folded: Collection[str]) -> frozenset[str]:
+    """Folded GLUE names that may follow from parameters of these folded names, or from any address."""
+    named = (entry.name for entry in TABLE if fold(entry.parameter) in folded)
+    return frozenset(map(fold, (*named, *OF_ADDRESS)))
 
 
 def _derived(known: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
@@ -145,15 +153,21 @@ def _from_glue(form: Form, value: Value) -> Value | None:
         case Form.MINUTES:
             return None if (minutes := _number(value)) is None else minutes * 60
         case Form.RULES:
-            rules = [str(rule) for rule in _items(value)]
-            stated = all(fold(rule).startswith(fold(_RULE)) for rule in rules)
-            return tuple(rule[len(_RULE) :] for rule in rules) if stated else None
+            others = other_rules(value)
+            if any(fold(rule).startswith(fold(_DENIAL)) for rule in others):
+                return ()
+            return tuple(rule[len(_RULE) :] for rule in map(str, _items(value)) if rule not in others)
         case Form.STATUS:
             return None if fold(str(value)) == fold(_OPEN) else False
         case Form.LIST:
             return _items(value)
         case Form.ONE | Form.SAME:
             return value
+
+
+def other_rules(value: Value) -> tuple[str, ...]:
+    """Access rules that are of no whole VO: of persons, groups or roles; of a denial nobody is left."""
+    return tuple(rule for rule in map(str, _items(value)) if not fold(rule).startswith(fold(_RULE)))
 
 
 def _number(value: Value) -> int | float | None:

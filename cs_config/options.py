@@ -20,7 +20,15 @@ from requirements.values import fold
 Seconds = Annotated[float, Field(ge=0)]
 Days = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
-Texts = tuple[str, ...]
+
+
+def _as_tuple(value: object) -> object:
+    """A single value as a list of one: DIRAC's texts have no other way to write such a list."""
+    return (value,) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+
+
+_OneOrMore = BeforeValidator(_as_tuple)
+Texts = Annotated[tuple[str, ...], _OneOrMore]
 
 #: Seconds of CPU time that task queues are cut into (DIRAC).
 CPU_SEGMENTS = (
@@ -187,7 +195,9 @@ class ShareCorrection(Options):
 class JobScheduling(Options):
     """How jobs get ready to wait, in what order they are served, and how they come back when lost."""
 
-    cpu_segments: Annotated[tuple[int, ...], Field(alias="taskQueueCPUTimeIntervals")] = CPU_SEGMENTS
+    cpu_segments: Annotated[tuple[int, ...], _OneOrMore, Field(alias="taskQueueCPUTimeIntervals")] = (
+        CPU_SEGMENTS
+    )
     """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
     narrow_sites: bool = False
     """Put the sites that own an eligible queue into the job's `Site` list."""
@@ -197,7 +207,7 @@ class JobScheduling(Options):
     """Accept sites that the configuration does not know."""
     max_rescheduling: Count = 3
     """Times that a job is taken back before it fails."""
-    reschedule_delays: tuple[Seconds, ...] = (60, 180, 300, 600)
+    reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore] = (60, 180, 300, 600)
     """Seconds before the n-th try; the last holds for all further ones."""
     hold_time: Seconds = 300
     """Seconds before a held job is looked at again."""

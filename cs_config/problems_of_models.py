@@ -11,6 +11,9 @@ from requirements.suggestion import did_you_mean
 
 Location = tuple[str, ...]
 
+#: About an option that is not there.
+MISSING = "this option is needed"
+
 
 #: In our words, by pydantic's type of fault; the others have good words of their own.
 _ALLOWED = {
@@ -74,7 +77,7 @@ def _message(fault: Any) -> str:
     if fault["type"] == "extra_forbidden":
         return "unknown option"
     if fault["type"] == "missing":
-        return "this option is needed"
+        return MISSING
     said = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return said

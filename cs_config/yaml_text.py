@@ -8,7 +8,11 @@ from cs_config.scalars import looks_special
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Quotes every text that our own reading would take for something else."""
+    """Quotes every text that our own reading would take for something else; writes no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  (PyYAML names it)
+        """Write what stands at several places at each of them: the reader refuses anchors."""
+        return True
 
 
 # PyYAML quotes texts that a resolver claims. These are the words that only we (YAML 1.2) claim.

@@ -28,6 +28,7 @@ def dirac(
     """Show what a configuration of DIRAC would change, and do to waiting jobs; with --apply, change it.
 
     It is laid over what is in force: its options win, what it does not name stays; what has no place is told.
+    A node whose restriction cannot be carried over is closed (Enabled: false), else the import is refused.
     """
     wishes = Wishes(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json

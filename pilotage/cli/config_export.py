@@ -29,9 +29,13 @@ def classad(
             "ads": found.text,
             "queues": [str(queue) for queue in found.queues],
             "left_out": list(found.left_out),
+            "narrowed": list(found.narrowed),
         }
         output.emit(data, as_json=True, render=str)
         return
     for each in found.left_out:
         typer.echo(f"pilotage: {each}: left out, an ad has one value for all nodes of a queue", err=True)
+    for each in found.narrowed:
+        message = "kept out, an ad has no values of single VOs; --vo exports the queue as one of them gets it"
+        typer.echo(f"pilotage: {each}: {message}", err=True)
     typer.echo(found.text, nl=False)

@@ -30,7 +30,8 @@ def osg(
 
     With --apply, change it.
 
-    An entry becomes a queue of its name; what has no place here is told.
+    An entry becomes a queue of its name; what has no place here is told. An entry whose
+    restriction cannot be carried over is closed (Enabled: false).
     """
     wishes = Wishes(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json

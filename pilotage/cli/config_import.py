@@ -36,7 +36,8 @@ def classad(
 ) -> None:
     """Show what CE ads (GLUE 1) would change in the resource tree; with --apply, change it.
 
-    Attributes become parameters of the queue. Nothing is stored if nothing would change.
+    Attributes become parameters of the queue. Nothing is stored if nothing would change. A queue
+    whose restriction cannot be carried over is closed (Enabled: false).
     """
     wishes = Wishes(
         apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json

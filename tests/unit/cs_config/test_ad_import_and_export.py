@@ -37,6 +37,7 @@ Resources:
               FreeCPUs: 3
               Mark: mine
               VOs: {cms: {MaxRAM: 2000}}
+              NodeAttributes: {SSD: [true, false]}
               update_time: 1000
               expiry_time: 300
             r: {Requirements: 'other.Memory < 5', Checks: [Mine], Mine: 'TARGET.x', Text: 'TARGET.x'}
@@ -162,6 +163,7 @@ def test_a_dynamic_attribute_that_the_ad_no_longer_has_goes() -> None:
     assert after.tree["Resources"]["Sites"]["A"]["CEs"]["ce"]["Queues"]["q"] == {  # type: ignore[index]
         "Mark": "mine",
         "VOs": {"cms": {"MaxRAM": 2000}},
+        "NodeAttributes": {"SSD": [True, False]},
         "update_time": 1300,
         "expiry_time": 300,
         "WaitingJobs": 1,
@@ -223,7 +225,7 @@ def test_an_ad_that_has_no_place_is_refused(text: str, site: str | None, said: s
         ('MaxRAM = "much"', "not carried over: 'much' is not allowed here, allowed is a number of MB"),
         ("MaxRAM = 1000 * 2", "not carried over: an expression, where the system reads a value"),
         ("Queues = 5", "not carried over: unknown level"),
-        ("VOs = 5", "not carried over: the tree has a section of this name"),
+        ("NodeAttributes = 5", "not carried over: the tree has a section of this name"),
         ("'a/b' = 5", "not carried over: 'a/b' is no name of a parameter"),
         ("x = undefined", "left out: undefined is the same as absent"),
     ],

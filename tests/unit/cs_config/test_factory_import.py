@@ -59,6 +59,7 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
     assert {note.path: note.message.partition(":")[0] for note in found.notes} == {
         "entry CMSHTPC_T3_TW_TIDC": "not carried over",
         "entry 'LIGO_TW'": "not carried over",
+        "entry Second": "it names no VO in GLIDEIN_Supported_VOs",
     }
     again = factory_import.propose(config, FACTORY, "factory.xml")
     assert again.proposal.differences == ()
@@ -114,7 +115,7 @@ def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
         "Enabled": True,
     }
     assert values["OSG.CedarCluster/ce28.example.edu/Plain"]["Enabled"] is False
-    assert [note.path for note in found.notes] == ["entry 'Other'"]
+    assert [note.path for note in found.notes] == ["entry Plain", "entry 'Other'"]
 
 
 def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():

@@ -95,8 +95,18 @@ def test_the_way_back_gives_the_parameters(values: dict[str, Value]) -> None:
     assert glue.parameters(only_glue) == values
 
 
-def test_rules_that_name_a_person_are_no_list_of_vos() -> None:
-    assert glue.parameters({"GlueCEAccessControlBaseRule": ("VO:EGEE", "/DC=it/CN=A")}) == {}
+@pytest.mark.parametrize(
+    ("rules", "vos"),
+    [
+        (("VO:EGEE", "/DC=it/CN=A"), ("EGEE",)),
+        (("VOMS:/cms/Role=production",), ()),
+        (("vo:EGEE", "DENY:VOMS:/EGEE/guests"), ()),
+        ((), ()),
+        (5, ()),
+    ],
+)
+def test_rules_of_no_whole_vo_let_nobody_in(rules: Value, vos: Value) -> None:
+    assert glue.parameters({"GlueCEAccessControlBaseRule": rules}) == {"VO": vos}
 
 
 def test_a_ce_that_is_not_in_production_is_switched_off() -> None:

@@ -129,7 +129,7 @@ def test_a_correction_of_which_nothing_is_said_is_one_between_groups_over_a_week
             "Operations/cms/JobScheduling/NarrowSites: 'yes' is not allowed here, allowed is true or false",
         ),
         ("{cms: {JobScheduling: {MaxRescheduling: '3'}}}", "allowed is a whole number"),
-        ("{cms: {JobScheduling: {RescheduleDelays: 60}}}", "allowed is a list"),
+        ("{cms: {JobScheduling: {RescheduleDelays: true}}}", "allowed is a list"),
         ("{cms: {JobScheduling: {taskQueueCPUTimeIntervals: [2, 1]}}}", "strictly increasing"),
         (
             "{cms: {JobScheduling: {ShareCorrections: {all: {TimeSlices: {day: {TimeSpam: 86400}}}}}}}",
