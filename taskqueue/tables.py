@@ -587,7 +587,7 @@ service_uptime = Table(
     Column("since", UtcTime, nullable=False),
     Column("until", UtcTime, nullable=False),  # extended every few seconds
     PrimaryKeyConstraint("process", "since"),
-    Index("ix_service_uptime_until", "until"),
+    postgresql_with=_BUSY,
 )
 
 #: One row: what concerns the installation as a whole. A process that sees another incarnation than before

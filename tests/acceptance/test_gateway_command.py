@@ -5,13 +5,17 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 
+from agents import lost_jobs
 from examples.servers.starting import wait_until
+from optimizers import batch
 from pilotage.fabric.client import Client
+from pilotage.service.parts import utc_now
 from taskqueue import database
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.running_service import Service, running
@@ -37,6 +41,8 @@ JOB = {
     "InputSandbox": ["driver.sh"],
     "OutputSandbox": ["events.txt"],
 }
+
+SHORT = "Leases: {StalledTime: 2, StalledGrace: 1}"
 
 
 @pytest.fixture
@@ -74,17 +80,8 @@ def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
     service: Service, file: Path, tmp_path: Path
 ) -> None:
     client = Client(service.url, service.token("user", vo="dzero", user="ada"))
-    go = tmp_path / "go"
-    with io.BytesIO() as packed:
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            member = tarfile.TarInfo("driver.sh")
-            member.size, member.mode = len(DRIVER), 0o755
-            archive.addfile(member, io.BytesIO(DRIVER.encode()))
-        packed.seek(0)
-        sandbox = client.upload_sandbox(packed)
-    job = {**JOB, "ExecutionEnvironment": {"GO": str(go)}}
-    [job_id] = client.submit(jobs=[job], sandbox=sandbox, idempotency_key="once")
-    log = tmp_path / "gateway.log"
+    go, log = tmp_path / "go", tmp_path / "gateway.log"
+    job_id = _submit(client, go)
     gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
     gateway.start()
     try:
@@ -96,14 +93,66 @@ def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
     finally:
         go.touch()
         gateway.stop()
+    _require_every_event_once(client, job_id, log)
+    rounds = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"at": "')]
+    assert any(each.get("grid_jobs") == {"polling": 1} for each in rounds)
+    client.close()
+
+
+def test_started_again_after_its_job_was_given_up_it_goes_on_with_what_is_done(
+    service: Service, file: Path, tmp_path: Path
+) -> None:
+    service.configure(RESOURCES.read_text().replace("  dzero:\n    Job", f"  dzero:\n    {SHORT}\n    Job"))
+    client = Client(service.url, service.token("user", vo="dzero", user="ada"))
+    go, log = tmp_path / "go", tmp_path / "gateway.log"
+    job_id = _submit(client, go)
+    gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
+    gateway.start()
+    try:
+        wait_until(lambda: _generated(client, job_id) == [(3, 60, "events")])
+        gateway.kill()
+        go.touch()
+        wait_until(lambda: _is_given_up(service, client, job_id))
+        gateway.start()
+        wait_until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
+    finally:
+        go.touch()
+        gateway.stop()
+    _require_every_event_once(client, job_id, log)
+    assert client.job(job_id)["reschedules"] == 0
+    client.close()
+
+
+def _submit(client: Client, go: Path) -> int:
+    """A job whose local jobs make an event each, and the others when `go` is there."""
+    with io.BytesIO() as packed:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            member = tarfile.TarInfo("driver.sh")
+            member.size, member.mode = len(DRIVER), 0o755
+            archive.addfile(member, io.BytesIO(DRIVER.encode()))
+        packed.seek(0)
+        sandbox = client.upload_sandbox(packed)
+    job = {**JOB, "ExecutionEnvironment": {"GO": str(go)}}
+    [job_id] = client.submit(jobs=[job], sandbox=sandbox, idempotency_key="once")
+    return job_id
+
+
+def _is_given_up(service: Service, client: Client, job_id: int) -> bool:
+    """One cycle of the agent; whether the job waits for another pilot."""
+    engine, config = service.engine, service.parts.live.current
+    lost_jobs.cycle(engine, config, now=utc_now(), holder="test")
+    if client.job(job_id)["status"] == "Rescheduled":
+        for hours in (0, 1):  # a job that was rescheduled is held for a while
+            batch.optimize(engine, config, [job_id], now=utc_now() + timedelta(hours=hours))
+    return bool(client.job(job_id)["status"] == "Waiting")
+
+
+def _require_every_event_once(client: Client, job_id: int, log: Path) -> None:
     ended = client.job(job_id)
     assert (ended["status"], ended["epoch"]) == ("Done", 1), log.read_text()
     assert _generated(client, job_id) == [(60, 60, "events")]
     assert ended["attempt"]["local_jobs"] == {"done": 3}
     assert sorted(_events(client, job_id)) == list(range(1, 61))
-    rounds = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"at": "')]
-    assert any(each.get("grid_jobs") == {"polling": 1} for each in rounds)
-    client.close()
 
 
 def _generated(client: Client, job_id: int) -> list[tuple[int, int, str]]:

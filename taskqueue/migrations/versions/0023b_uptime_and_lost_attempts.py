@@ -16,6 +16,10 @@ def upgrade() -> None:
         sa.Column("since", sa.DateTime(timezone=True), nullable=False),
         sa.Column("until", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("process", "since", name=op.f("pk_service_uptime")),
+        postgresql_with={
+            "fillfactor": 50,
+            "autovacuum_vacuum_scale_factor": 0.0,
+            "autovacuum_vacuum_threshold": 500,
+        },
     )
-    op.create_index("ix_service_uptime_until", "service_uptime", ["until"])
     op.add_column("attempts", sa.Column("lost_at", sa.DateTime(timezone=True), nullable=True))
