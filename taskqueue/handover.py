@@ -225,7 +225,7 @@ def _lock(conn: Connection, lease: str, now: datetime) -> Attempt:
 
 
 def _lock_open(conn: Connection, lease: str, now: datetime) -> Attempt:
-    """The same.
+    """The attempt that `_lock` gives, if it is open.
 
     Raises:
         LeaseNotFound: There never was such an attempt.

@@ -20,7 +20,8 @@ from taskqueue.tables import jobs as jobs_table
 from taskqueue.transitions import Moved
 
 SOURCE = "LostJobAgent"
-RESUMED_BY = "Pilot"
+#: Who brings a job back, for the log.
+HOLDER = "Pilot"
 NOT_STARTED = "Pilot did not start the job in time"
 STALLED = "Watchdog identified this job as stalled"
 KILLED_AND_SILENT = "The pilot of the killed job is silent"
@@ -230,7 +231,7 @@ def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:
         from_status=before.status,
         to_status=JobStatus.RUNNING,
         minor_status=RESUMED,
-        source=RESUMED_BY,
+        source=HOLDER,
         epoch=attempt.epoch,
     )
     log.append(conn, [entry])

@@ -109,7 +109,7 @@ async def repeatedly(look: Callable[[], Awaitable[object]], *, every: float) -> 
         try:
             await look()
         except Exception:  # noqa: BLE001  (it is told, and the next look may find it mended)
-            _log.exception("a look at what others changed broke, the next is in %g s", every)
+            _log.exception("what is done again and again broke, the next time is in %g s", every)
         await asyncio.sleep(every)
 
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -42,8 +43,6 @@ JOB = {
     "OutputSandbox": ["events.txt"],
 }
 
-SHORT = "Leases: {StalledTime: 2, StalledGrace: 1}"
-
 
 @pytest.fixture
 def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
@@ -76,11 +75,29 @@ def file(service: Service, tmp_path: Path) -> Path:
     return path
 
 
-def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
-    service: Service, file: Path, tmp_path: Path
-) -> None:
-    client = Client(service.url, service.token("user", vo="dzero", user="ada"))
+@dataclass(frozen=True)
+class Begun:
+    """A gateway that was killed while local jobs of a grid job ran; those have ended since."""
+
+    client: Client
+    job_id: int
+    gateway: Supervised
+
+    def go_on(self) -> None:
+        """Start it again; what it brings has each event once, of the attempt that had begun."""
+        self.gateway.start()
+        wait_until(lambda: self.client.job(self.job_id)["status"] in ("Done", "Failed"))
+        ended = self.client.job(self.job_id)
+        assert (ended["status"], ended["epoch"]) == ("Done", 1), self.gateway.log.read_text()
+        assert _generated(self.client, self.job_id) == [(60, 60, "events")]
+        assert ended["attempt"]["local_jobs"] == {"done": 3}
+        assert sorted(_events(self.client, self.job_id)) == list(range(1, 61))
+
+
+@pytest.fixture
+def begun(service: Service, file: Path, tmp_path: Path) -> Iterator[Begun]:
     go, log = tmp_path / "go", tmp_path / "gateway.log"
+    client = Client(service.url, service.token("user", vo="dzero", user="ada"))
     job_id = _submit(client, go)
     gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
     gateway.start()
@@ -88,39 +105,28 @@ def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
         wait_until(lambda: _generated(client, job_id) == [(3, 60, "events")])
         gateway.kill()
         go.touch()
-        gateway.start()
-        wait_until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
+        yield Begun(client, job_id, gateway)
     finally:
         go.touch()
         gateway.stop()
-    _require_every_event_once(client, job_id, log)
-    rounds = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"at": "')]
+        client.close()
+
+
+def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(begun: Begun) -> None:
+    begun.go_on()
+    lines = begun.gateway.log.read_text().splitlines()
+    rounds = [json.loads(line) for line in lines if line.startswith('{"at": "')]
     assert any(each.get("grid_jobs") == {"polling": 1} for each in rounds)
-    client.close()
 
 
 def test_started_again_after_its_job_was_given_up_it_goes_on_with_what_is_done(
-    service: Service, file: Path, tmp_path: Path
+    service: Service, begun: Begun
 ) -> None:
-    service.configure(RESOURCES.read_text().replace("  dzero:\n    Job", f"  dzero:\n    {SHORT}\n    Job"))
-    client = Client(service.url, service.token("user", vo="dzero", user="ada"))
-    go, log = tmp_path / "go", tmp_path / "gateway.log"
-    job_id = _submit(client, go)
-    gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
-    gateway.start()
-    try:
-        wait_until(lambda: _generated(client, job_id) == [(3, 60, "events")])
-        gateway.kill()
-        go.touch()
-        wait_until(lambda: _is_given_up(service, client, job_id))
-        gateway.start()
-        wait_until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
-    finally:
-        go.touch()
-        gateway.stop()
-    _require_every_event_once(client, job_id, log)
-    assert client.job(job_id)["reschedules"] == 0
-    client.close()
+    short = "Leases: {StalledTime: 2, StalledGrace: 1}"
+    service.configure(RESOURCES.read_text().replace("  dzero:\n    Job", f"  dzero:\n    {short}\n    Job"))
+    wait_until(lambda: _is_given_up(service, begun.client, begun.job_id))
+    begun.go_on()
+    assert begun.client.job(begun.job_id)["reschedules"] == 0
 
 
 def _submit(client: Client, go: Path) -> int:
@@ -145,14 +151,6 @@ def _is_given_up(service: Service, client: Client, job_id: int) -> bool:
         for hours in (0, 1):  # a job that was rescheduled is held for a while
             batch.optimize(engine, config, [job_id], now=utc_now() + timedelta(hours=hours))
     return bool(client.job(job_id)["status"] == "Waiting")
-
-
-def _require_every_event_once(client: Client, job_id: int, log: Path) -> None:
-    ended = client.job(job_id)
-    assert (ended["status"], ended["epoch"]) == ("Done", 1), log.read_text()
-    assert _generated(client, job_id) == [(60, 60, "events")]
-    assert ended["attempt"]["local_jobs"] == {"done": 3}
-    assert sorted(_events(client, job_id)) == list(range(1, 61))
 
 
 def _generated(client: Client, job_id: int) -> list[tuple[int, int, str]]:
