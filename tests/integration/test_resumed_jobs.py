@@ -388,3 +388,21 @@ def test_of_holders_that_come_back_claims_and_kills_one_wins_each_job(
     assert back | set(claimed) | killed == set(gone.leases) - left
     for job_id in sorted(back):
         assert job(engine, job_id).epoch == 1
+
+
+def test_optimizers_that_have_the_job_in_hand_do_not_keep_it(engine: Engine, now: datetime) -> None:
+    gone = lose(engine, now, 60)
+
+    def optimize(_: int) -> None:
+        for minute in (0, 60, 120):
+            batch.optimize(engine, grid(), list(gone.leases), now=gone.now + minute * MINUTE)
+
+    def come_back(_: int) -> None:
+        for lease in gone.leases.values():
+            gone.report("heartbeat", lease)
+
+    players = [optimize, come_back, optimize]
+    stored.at_once(len(players), lambda number: players[number](number))
+    assert waiting(engine) == []
+    assert {job(engine, each).status for each in gone.leases} == {S.RUNNING}
+    assert {job(engine, each).reschedules for each in gone.leases} == {0}
