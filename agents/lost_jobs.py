@@ -1,12 +1,13 @@
 """The lost-job agent: jobs whose pilots are silent come back, or end with the reason.
 
 Not begun in time → Waiting again. Silent → Stalled, which a heartbeat ends. Silent beyond the grace time
-→ Rescheduled, and Failed after as many times as the VO allows.
+→ Rescheduled, and Failed after as many times as the VO allows. All these times count only while at least one
+process of the service was up: a pilot that nobody could hear is not silent.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection, Engine
@@ -15,7 +16,8 @@ from agents import turn
 from agents.turn import Turn
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
-from taskqueue import database, known_vos, lost
+from taskqueue import database, known_vos, lost, uptime
+from taskqueue.uptime import Uptime
 
 NAME: Final = "lost-jobs"
 #: Jobs in one transaction, and such transactions for one rule in one cycle.
@@ -60,12 +62,13 @@ def cycle(
         return None
     with database.reading(engine) as conn:
         vos = sorted(known_vos.stored(conn))
+        up = uptime.read(conn)
     # Given up before stalled: a job is never both in one cycle.
-    ended = [_give_up(mine, config, vo) for vo in vos]
+    ended = [_give_up(mine, config, up, vo) for vo in vos]
     result = LostResult(
-        waiting=_repeat(mine, lambda conn: lost.expire_leases(conn, now=now, most=_MOST)),
-        closed=_repeat(mine, lambda conn: lost.close_killed(conn, now=now, most=_MOST)),
-        stalled=sum(_stall(mine, config, vo) for vo in vos),
+        waiting=sum(_end_leases(lost.expire_leases, mine, config, up, vo) for vo in vos),
+        closed=sum(_end_leases(lost.close_killed, mine, config, up, vo) for vo in vos),
+        stalled=sum(_stall(mine, config, up, vo) for vo in vos),
         rescheduled=sum(len(again) for again, _ in ended),
         failed=sum(failed for _, failed in ended),
     )
@@ -75,15 +78,20 @@ def cycle(
     return result
 
 
-def _stall(mine: Turn, config: Configuration, vo: str) -> int:
-    silent_since = _silent_since(mine, config, vo)
+def _end_leases(end: Callable[..., list[int]], mine: Turn, config: Configuration, up: Uptime, vo: str) -> int:
+    silent_since = up.go_back(mine.now, seconds=operations(config, vo).leases.time)
+    return _repeat(mine, lambda conn: end(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST))
+
+
+def _stall(mine: Turn, config: Configuration, up: Uptime, vo: str) -> int:
+    silent_since = up.go_back(mine.now, seconds=operations(config, vo).leases.stalled_time)
     return _repeat(
         mine,
         lambda conn: lost.stall(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST),
     )
 
 
-def _give_up(mine: Turn, config: Configuration, vo: str) -> tuple[list[int], int]:
+def _give_up(mine: Turn, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
     """Ids that were rescheduled, and how many failed."""
     options = operations(config, vo)
     again: list[int] = []
@@ -93,8 +101,8 @@ def _give_up(mine: Turn, config: Configuration, vo: str) -> tuple[list[int], int
         back, ended = lost.give_up(
             conn,
             vo=vo,
-            silent_since=_silent_since(mine, config, vo),
-            stalled_since=mine.now - timedelta(seconds=options.leases.stalled_grace),
+            silent_since=up.go_back(mine.now, seconds=options.leases.stalled_time),
+            stalled_since=up.go_back(mine.now, seconds=options.leases.stalled_grace),
             max_rescheduling=options.job_scheduling.max_rescheduling,
             now=mine.now,
             most=_MOST,
@@ -105,10 +113,6 @@ def _give_up(mine: Turn, config: Configuration, vo: str) -> tuple[list[int], int
 
     mine.repeat(step, most=_MOST, rounds=_ROUNDS)
     return again, len(failed)
-
-
-def _silent_since(mine: Turn, config: Configuration, vo: str) -> datetime:
-    return mine.now - timedelta(seconds=operations(config, vo).leases.stalled_time)
 
 
 def _repeat(mine: Turn, step: Callable[[Connection], Sequence[int]]) -> int:

@@ -4,7 +4,7 @@ Removal is in small transactions, each of which may run twice or be cut off: the
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -25,6 +25,7 @@ from taskqueue import (
     stray_blobs,
     task_queues,
     unused_task_queues,
+    uptime,
 )
 from taskqueue.blob_store import BlobStore
 
@@ -47,6 +48,8 @@ _TASK_QUEUES: Final = timedelta(days=1)
 _IDEMPOTENCY_KEYS: Final = timedelta(days=7)
 #: Longer than nearly all jobs wait; what ended jobs waited for is written down by then.
 _HINDRANCES: Final = timedelta(days=30)
+#: When the service was up: at least so long.
+_UPTIME: Final = timedelta(days=1)
 #: Bytes that were received but never made known, or are not known any more, belong to nobody after this.
 _STRAY: Final = timedelta(days=1)
 
@@ -94,6 +97,7 @@ def cycle(
         most=_CHANGES_LIMIT,
         rounds=_ROUNDS,
     )
+    removed["uptime"] += _remove_uptime(mine, config, vos)
     for vo in vos:
         removed["blobs"] += _remove_blobs(mine, config, vo, store)
     if mine.last is None or mine.last.date() != now.date():
@@ -128,6 +132,15 @@ def _of_all(remove: Callable[..., int], before: datetime) -> _Step:
 
 def _repeat(mine: Turn, step: _Step) -> int:
     return mine.repeat(step, most=_LIMIT, rounds=_ROUNDS)
+
+
+def _remove_uptime(mine: Turn, config: Configuration, vos: Sequence[str]) -> int:
+    """When the service was up, as far as no silence is measured by it any more."""
+    leases = [operations(config, vo).leases for vo in vos]
+    longest = max((max(each.time, each.stalled_time, each.stalled_grace) for each in leases), default=0.0)
+    with mine.writing() as conn:
+        before = min(uptime.read(conn).go_back(mine.now, seconds=longest), mine.now - _UPTIME)
+        return uptime.remove(conn, before=before)
 
 
 def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore | None) -> int:

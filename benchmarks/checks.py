@@ -28,7 +28,9 @@ _FLAWS = {
     "were matched more often than they came back": """
         SELECT count(*) FROM (
           SELECT job_id FROM attempts GROUP BY job_id
-          HAVING count(*) - count(*) FILTER (WHERE closed_as IN ('expired', 'released', 'rescheduled')) > 1
+          HAVING count(*) FILTER (
+            WHERE coalesce(closed_as, '') NOT IN ('expired', 'lost', 'released', 'rescheduled')
+          ) > 1
         ) AS doubled
     """,
     "were finished twice": """

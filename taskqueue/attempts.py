@@ -1,19 +1,24 @@
 """Attempts: each hand-over of a job to a pilot, as long as it lasts.
 
 The fence is `closed_at IS NULL`, tested on the locked row: a pilot whose attempt was closed, because its
-lease ran out, the job was rescheduled or it finished, changes nothing any more, however late it speaks.
-Epochs are never compared. Locks are taken attempt first, then job (see `transitions`).
+lease ran out, the job was rescheduled or it finished, changes nothing any more, however late it reports.
+Only an attempt that was closed as LOST may be opened again, by its own holder (`lost.resume`).
+Locks are taken attempt first, then job (see `transitions`).
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import BindParameter, Connection, bindparam, select, update
 
 from taskqueue import batches
 from taskqueue.errors import LeaseNotFound, StaleLease
-from taskqueue.tables import attempts
+from taskqueue.tables import attempts, jobs
+
+#: How an attempt is closed whose pilot was silent for too long after it had begun.
+LOST: Final = "lost"
 
 _IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 _OPEN = attempts.c.closed_at.is_(None)
@@ -42,6 +47,20 @@ CLOSE = (
         answer=bindparam("the_answer"),
         exit_code=bindparam("the_exit_code"),
     )
+)
+REOPEN = (
+    update(attempts)
+    .where(attempts.c.lease == bindparam("the_lease"), attempts.c.closed_as == LOST)
+    .values(lost_at=attempts.c.closed_at, closed_at=None, closed_as=None, heartbeat_at=bindparam("now"))
+)
+END_LOST = (
+    update(attempts)
+    .where(
+        attempts.c.job_id.in_(_IDS),
+        attempts.c.closed_as == LOST,
+        attempts.c.epoch == select(jobs.c.epoch).where(jobs.c.job_id == attempts.c.job_id).scalar_subquery(),
+    )
+    .values(closed_as=bindparam("as_what"))
 )
 STORE_OUTPUT = (
     update(attempts)
@@ -72,7 +91,7 @@ class Attempt:
     heartbeat_at: datetime | None
     ending: bool  #: the job was killed; the pilot is being told
     closed_at: datetime | None
-    closed_as: str | None  #: finished, released, expired, rescheduled, …
+    closed_as: str | None  #: finished, released, expired, lost, rescheduled, …
     request: str | None  #: JSON of what closed it, if its pilot did
     answer: str | None  #: JSON of what was answered
     exit_code: int | None
@@ -82,6 +101,7 @@ class Attempt:
     phases: str | None  #: JSON list of `progress.Phase`; None: nothing was said
     local_jobs: str | None  #: JSON object: numbers of local jobs by their state
     quarantined: bool  #: open when commits had been lost; what its pilot said last may be among them
+    lost_at: datetime | None  #: when it was closed as lost before it was opened again
 
 
 def get(conn: Connection, lease: str) -> Attempt:
@@ -108,18 +128,6 @@ def lock(conn: Connection, lease: str) -> Attempt:
     return Attempt(**row._asdict())
 
 
-def lock_open(conn: Connection, lease: str) -> Attempt:
-    """The attempt with this lease, locked; nobody else closes it now.
-
-    Raises:
-        LeaseNotFound: There never was one.
-        StaleLease: It is closed.
-    """
-    attempt = lock(conn, lease)
-    refuse_closed(attempt)
-    return attempt
-
-
 def refuse_closed(attempt: Attempt) -> None:
     """Raise StaleLease if the attempt is closed."""
     if attempt.closed_at is not None:
@@ -141,14 +149,19 @@ def newest(conn: Connection, job_id: int, *, most: int = 100) -> list[Attempt]:
 
 
 def store_output(conn: Connection, lease: str, digest: str) -> None:
-    """Remember the output archive; also of a job that was killed while it ran.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed.
-    """
-    lock_open(conn, lease)
+    """Set the output archive of an attempt that is locked and open."""
     conn.execute(STORE_OUTPUT, {"the_lease": lease, "digest": digest})
+
+
+def reopen(conn: Connection, lease: str, *, now: datetime) -> None:
+    """Open a locked attempt again that was closed as LOST; a report of its holder has just come."""
+    conn.execute(REOPEN, {"the_lease": lease, "now": now})
+
+
+def end_lost(conn: Connection, job_ids: Collection[int], *, closed_as: str) -> None:
+    """Let the latest attempts of the jobs, as far as they were closed as LOST, never be opened again."""
+    for ids in batches.of(job_ids):
+        conn.execute(END_LOST, {"job_ids": ids, "as_what": closed_as})
 
 
 def close(conn: Connection, job_ids: Collection[int], *, closed_as: str, now: datetime) -> None:

@@ -2,7 +2,8 @@
 
 Each is one transaction on the locked attempt. The same `start`, `finish` or `release` again is answered
 as the first time, since the first answer may have been lost; after the attempt is closed everything else
-is refused with StaleLease and changes nothing.
+is refused with StaleLease and changes nothing. An attempt that was closed as lost, since nothing was heard of
+it, is first opened again, as long as nobody else has its job.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, case, func, update
 
 from cs_config.tables import UtcTime
-from taskqueue import attempts, job_control, jobs, log, progress, task_queues, transitions
+from taskqueue import attempts, job_control, jobs, log, lost, progress, task_queues, transitions
 from taskqueue.attempts import Attempt
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.progress import Progress
@@ -81,7 +82,7 @@ def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime)
         LeaseNotFound: There never was such an attempt.
         StaleLease: It is closed.
     """
-    attempt = attempts.lock_open(conn, lease)
+    attempt = _lock_open(conn, lease, now)
     _touch(conn, attempt, now, lease_time, started=now)
     if attempt.started_at is None and not attempt.ending:
         _move(conn, attempt, JobStatus.RUNNING, minor=STARTED, now=now)
@@ -102,7 +103,7 @@ def heartbeat(
         LeaseNotFound: There never was such an attempt.
         StaleLease: It is closed.
     """
-    attempt = attempts.lock_open(conn, lease)
+    attempt = _lock_open(conn, lease, now)
     _begin_anew(conn, attempt, now, lease_time)
     _touch(conn, attempt, now, lease_time, said=said)
     _revive(conn, attempt, now)
@@ -117,7 +118,7 @@ def finish(conn: Connection, lease: str, report: Finish, *, now: datetime) -> di
         StaleLease: It is closed, and not by this very report.
         IllegalTransition: It was never started.
     """
-    attempt = attempts.lock(conn, lease)
+    attempt = _lock(conn, lease, now)
     request = report.as_json()
     if (given := _given_before(attempt, request)) is not None:
         return given
@@ -134,6 +135,27 @@ def finish(conn: Connection, lease: str, report: Finish, *, now: datetime) -> di
         "status": JobStatus.KILLED if attempt.ending else wanted,
     }
     return _close(conn, attempt, FINISHED, request, answer, now, report.exit_code)
+
+
+def prepare_output(conn: Connection, lease: str, *, now: datetime) -> None:
+    """Lock the attempt that an output archive is for; nobody else closes it in this transaction.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed.
+    """
+    _lock_open(conn, lease, now)
+
+
+def store_output(conn: Connection, lease: str, digest: str, *, now: datetime) -> None:
+    """Remember the output archive; also of a job that was killed while it ran.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed.
+    """
+    attempt = _lock_open(conn, lease, now)
+    attempts.store_output(conn, attempt.lease, digest)
 
 
 def release(
@@ -188,6 +210,30 @@ def record_stale(conn: Connection, lease: str, what: str, *, now: datetime) -> N
         epoch=attempt.epoch,
     )
     log.append(conn, [entry])
+
+
+def _lock(conn: Connection, lease: str, now: datetime) -> Attempt:
+    """The attempt, locked; one that was lost is opened again if its job is still free."""
+    # Read before it is locked: to open it again, what belongs to its job is locked first.
+    seen = attempts.get(conn, lease)
+    if seen.closed_as == attempts.LOST:
+        lost.resume(conn, seen, now=now)
+    attempt = attempts.lock(conn, lease)
+    if attempt.closed_as == attempts.LOST and seen.closed_at is None and lost.resume(conn, attempt, now=now):
+        return attempts.lock(conn, lease)
+    return attempt
+
+
+def _lock_open(conn: Connection, lease: str, now: datetime) -> Attempt:
+    """The attempt that `_lock` gives, if it is open.
+
+    Raises:
+        LeaseNotFound: There never was such an attempt.
+        StaleLease: It is closed.
+    """
+    attempt = _lock(conn, lease, now)
+    attempts.refuse_closed(attempt)
+    return attempt
 
 
 def _give_back(conn: Connection, attempt: Attempt, reason: str, max_rescheduling: int, now: datetime) -> None:

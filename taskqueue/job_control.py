@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from taskqueue import attempts, jobs, task_queues, transitions
 from taskqueue.errors import IllegalTransition, RescheduleLimit
-from taskqueue.states import HELD, JobStatus, may_come_from
+from taskqueue.states import FINAL, HELD, JobStatus, may_come_from
 from taskqueue.transitions import Moved
 
 KILL_REQUESTED = "Marked for termination"
@@ -117,11 +117,17 @@ def delete_all(conn: Connection, job_ids: Collection[int], *, source: str, now: 
 
 
 def _take_back(conn: Connection, moved: Sequence[Moved], wanted: JobStatus, *, now: datetime) -> list[int]:
-    """Take moved jobs out of their task queues, and out of the hands of their pilots; the ids of all."""
+    """Take moved jobs out of their task queues, and out of the hands of their pilots; the ids of all.
+
+    One that is to begin anew does not go back to a pilot that it was lost with.
+    """
     task_queues.dequeue(conn, [job.job_id for job in moved if job.from_status is JobStatus.WAITING])
     held = [job.job_id for job in moved if job.from_status in HELD]
     if wanted is JobStatus.KILLED:
         attempts.end_for_kill(conn, held)
     else:
         attempts.close(conn, held, closed_as=wanted.lower(), now=now)
+    if wanted not in FINAL:
+        others = [job.job_id for job in moved if job.from_status not in HELD]
+        attempts.end_lost(conn, others, closed_as=wanted.lower())
     return [job.job_id for job in moved]

@@ -1,28 +1,34 @@
-"""Jobs whose pilots are silent: not begun in time, stalled, given up.
+"""Jobs whose pilots are silent: not begun in time, stalled, given up, and resumed all the same.
 
-A lookup that finds nothing proves nothing; only time does. A silent job is first Stalled, which its
-pilot's next heartbeat ends, and rescheduled only after a grace time. Attempts are locked with SKIP
-LOCKED: one whose pilot is just reporting is not silent.
+A lookup that finds nothing proves nothing; only time does, and of that only what the service was up (see
+`uptime`). A silent job is first Stalled, which its pilot's next heartbeat ends, and rescheduled only after a
+grace time. As long as no other pilot has it then, it still goes back to the one that was silent. Attempts are
+locked with SKIP LOCKED: one whose pilot is just reporting is not silent.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, select, update
 
-from taskqueue import attempts, job_control, task_queues, transitions
-from taskqueue.states import JobStatus
+from taskqueue import attempts, job_control, jobs, log, task_queues, transitions
+from taskqueue.attempts import Attempt
+from taskqueue.log import LogEntry
+from taskqueue.states import RESUMABLE, JobStatus
 from taskqueue.tables import attempts as table
-from taskqueue.tables import jobs
+from taskqueue.tables import jobs as jobs_table
 from taskqueue.transitions import Moved
 
 SOURCE = "LostJobAgent"
+#: Who brings a job back, for the log.
+HOLDER = "Pilot"
 NOT_STARTED = "Pilot did not start the job in time"
 STALLED = "Watchdog identified this job as stalled"
 KILLED_AND_SILENT = "The pilot of the killed job is silent"
 GIVEN_UP = "Maximum of reschedulings reached"
+RESUMED = "Resumed by the pilot that had been lost"
 
-_OPEN = table.c.closed_at.is_(None)
+_OPEN = and_(table.c.vo == bindparam("vo"), table.c.closed_at.is_(None))
 
 
 def _some(statement: Select[int]) -> Select[int]:
@@ -39,33 +45,71 @@ NOT_STARTED_IN_TIME = _some(
         table.c.started_at.is_(None),
         table.c.ending.is_(False),
         table.c.lease_expires_at < bindparam("now"),
+        table.c.opened_at < bindparam("silent_since"),
     )
 )
 ENDED_IN_SILENCE = _some(
-    select(table.c.job_id).where(_OPEN, table.c.ending.is_(True), table.c.lease_expires_at < bindparam("now"))
+    select(table.c.job_id).where(
+        _OPEN,
+        table.c.ending.is_(True),
+        table.c.lease_expires_at < bindparam("now"),
+        func.coalesce(table.c.heartbeat_at, table.c.opened_at) < bindparam("silent_since"),
+    )
 )
 
 
 def _silent(*statuses: JobStatus) -> Select[int]:
     return _some(
         select(table.c.job_id)
-        .join(jobs, jobs.c.job_id == table.c.job_id)
+        .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
         .where(
             _OPEN,
-            table.c.vo == bindparam("vo"),
             table.c.heartbeat_at < bindparam("silent_since"),
-            jobs.c.status.in_([status.value for status in statuses]),
+            jobs_table.c.status.in_([status.value for status in statuses]),
         )
     )
 
 
 SILENT = _silent(JobStatus.RUNNING, JobStatus.COMPLETING)
-SILENT_LONG = _silent(JobStatus.STALLED).where(jobs.c.updated_at < bindparam("stalled_since"))
+SILENT_LONG = _silent(JobStatus.STALLED).where(jobs_table.c.updated_at < bindparam("stalled_since"))
+
+#: The old state in the WHERE: who claimed the job, killed it or began it anew was faster.
+RESUME = (
+    update(jobs_table)
+    .where(
+        jobs_table.c.job_id == bindparam("the_job"),
+        jobs_table.c.epoch == bindparam("the_epoch"),
+        jobs_table.c.status.in_(sorted(RESUMABLE)),
+    )
+    .values(
+        status=JobStatus.RUNNING.value,
+        minor_status=RESUMED,
+        application_status="",
+        site=bindparam("the_site"),
+        started_at=bindparam("begun_at"),
+        updated_at=bindparam("now"),
+        due_at=None,
+        step=None,
+        # What the silence counted is given back.
+        reschedules=case((jobs_table.c.reschedules > 0, jobs_table.c.reschedules - 1), else_=0),
+    )
+)
 
 
-def expire_leases(conn: Connection, *, now: datetime, most: int = 1000) -> list[int]:
-    """Put jobs back that no pilot began within the lease, without penalty; their ids."""
-    found = conn.execute(NOT_STARTED_IN_TIME, {"now": now, "most": most}).scalars().all()
+def expire_leases(
+    conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
+) -> list[int]:
+    """Put jobs back that no pilot began within the lease, without penalty; their ids.
+
+    Args:
+        conn: In a writing transaction.
+        vo: Whose jobs.
+        silent_since: Those that were matched later have time left, as the service was not up all the time.
+        now: The time.
+        most: Jobs.
+    """
+    values = {"vo": vo, "silent_since": silent_since, "now": now, "most": most}
+    found = conn.execute(NOT_STARTED_IN_TIME, values).scalars().all()
     moved = transitions.move(
         conn,
         found,
@@ -81,9 +125,20 @@ def expire_leases(conn: Connection, *, now: datetime, most: int = 1000) -> list[
     return ids
 
 
-def close_killed(conn: Connection, *, now: datetime, most: int = 1000) -> list[int]:
-    """Close the attempts of killed jobs whose pilots do not answer any more; the ids of the jobs."""
-    found = conn.execute(ENDED_IN_SILENCE, {"now": now, "most": most}).scalars().all()
+def close_killed(
+    conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
+) -> list[int]:
+    """Close the attempts of killed jobs whose pilots do not answer any more; the ids of the jobs.
+
+    Args:
+        conn: In a writing transaction.
+        vo: Whose jobs.
+        silent_since: Those whose pilots were heard of later have time left.
+        now: The time.
+        most: Jobs.
+    """
+    values = {"vo": vo, "silent_since": silent_since, "now": now, "most": most}
+    found = conn.execute(ENDED_IN_SILENCE, values).scalars().all()
     attempts.close(conn, found, closed_as="killed", now=now)
     transitions.note(conn, found, minor=KILLED_AND_SILENT, source=SOURCE, now=now)
     return list(found)
@@ -137,9 +192,50 @@ def give_up(
             from_states=frozenset({JobStatus.STALLED}),
         )
     )
-    attempts.close(conn, again, closed_as="rescheduled", now=now)
+    attempts.close(conn, again, closed_as=attempts.LOST, now=now)
     attempts.close(conn, failed, closed_as="failed", now=now)
     return again, failed
+
+
+def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:
+    """Give a job back to the holder of an attempt that was closed as lost, as if it had never been silent.
+
+    It counts in limits and reservations again, whoever took its room meanwhile: it runs there.
+
+    Args:
+        conn: In a writing transaction.
+        attempt: Closed as lost; its holder has just reported.
+        now: The time.
+
+    Returns:
+        False: another pilot has or had the job since, somebody rescheduled it, or it is final.
+    """
+    transitions.lock(conn, [attempt.job_id])
+    if attempts.lock(conn, attempt.lease).closed_as != attempts.LOST:
+        return False
+    before = jobs.get(conn, attempt.job_id)
+    values = {
+        "the_job": attempt.job_id,
+        "the_epoch": attempt.epoch,
+        "the_site": attempt.site or "ANY",
+        "begun_at": attempt.started_at,
+        "now": now,
+    }
+    if not conn.execute(RESUME, values).rowcount:
+        return False
+    task_queues.dequeue(conn, [attempt.job_id])
+    attempts.reopen(conn, attempt.lease, now=now)
+    entry = LogEntry(
+        job_id=attempt.job_id,
+        at=now,
+        from_status=before.status,
+        to_status=JobStatus.RUNNING,
+        minor_status=RESUMED,
+        source=HOLDER,
+        epoch=attempt.epoch,
+    )
+    log.append(conn, [entry])
+    return True
 
 
 def _ids(moved: Sequence[Moved]) -> list[int]:

@@ -55,6 +55,8 @@ JOB_STEPS: Mapping[JobStatus, frozenset[JobStatus]] = {
 FINAL = frozenset({S.DONE, S.COMPLETED, S.FAILED, S.KILLED, S.DELETED})
 #: On their way to a task queue: the optimizers still have to look at them.
 PREPARING = frozenset({S.SUBMITTING, S.RECEIVED, S.CHECKING, S.SCOUTING, S.STAGING, S.RESCHEDULED})
+#: Taken from a pilot that was lost, and not given to another one: where it may go back from.
+RESUMABLE = (PREPARING - {S.SUBMITTING}) | {S.WAITING}
 #: Handed to a pilot.
 HELD = frozenset({S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING})
 

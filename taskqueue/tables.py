@@ -368,7 +368,7 @@ attempts = Table(
     Column("heartbeat_at", UtcTime),
     Column("ending", Boolean, nullable=False, server_default=false()),  # killed; its pilot is being told
     Column("closed_at", UtcTime),
-    Column("closed_as", Text),  # finished, released, expired, rescheduled, killed
+    Column("closed_as", Text),  # finished, released, expired, lost, rescheduled, killed
     Column(
         "request", Text
     ),  # JSON of the finish or release that closed it: the same again gets the same answer
@@ -386,6 +386,8 @@ attempts = Table(
     Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
     # It was open when commits had been lost: what its pilot said last may be among them.
     Column("quarantined", Boolean, nullable=False, server_default=false()),
+    # When it was closed as lost before its holder came back and it was opened again; null: it never was.
+    Column("lost_at", UtcTime),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # A job is in one pair of hands at a time, whatever the code above does.
@@ -574,6 +576,17 @@ agent_leases = Table(
     Column("fence", BigInteger, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
     Column("last_cycle_at", UtcTime),
+    postgresql_with=_BUSY,
+)
+
+#: When each process of the service was up; a pilot is silent only while it could be heard.
+service_uptime = Table(
+    "service_uptime",
+    metadata,
+    Column("process", Text, nullable=False),
+    Column("since", UtcTime, nullable=False),
+    Column("until", UtcTime, nullable=False),  # extended every few seconds
+    PrimaryKeyConstraint("process", "since"),
     postgresql_with=_BUSY,
 )
 

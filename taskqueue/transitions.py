@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, or_, select, update
 
 from taskqueue import batches, log
+from taskqueue.attempts import LOST
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
 from taskqueue.tables import attempts, jobs, waiting_jobs
 
@@ -25,9 +26,10 @@ LOCK_WAITING = (
     .order_by(waiting_jobs.c.job_id)
     .with_for_update()
 )
+#: Those that are open, or may be opened again.
 LOCK_ATTEMPTS = (
     select(attempts.c.job_id)
-    .where(attempts.c.job_id.in_(_IDS), attempts.c.closed_at.is_(None))
+    .where(attempts.c.job_id.in_(_IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
     .order_by(attempts.c.job_id)
     .with_for_update()
 )

@@ -12,7 +12,7 @@ from taskqueue import database, new_jobs
 from taskqueue.descriptions import NewDescription
 from taskqueue.new_jobs import NewJob
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts, pilots
+from taskqueue.tables import attempts, pilots, service_uptime
 from taskqueue.tables import jobs as jobs_table
 
 T = TypeVar("T")
@@ -61,6 +61,12 @@ def open_attempt(conn: Connection, job_id: int, now: datetime, epoch: int = 1) -
     )
     force(conn, job_id, epoch=epoch)
     return lease
+
+
+def service_up(engine: Engine, since: datetime, until: datetime, process: str = "serve") -> None:
+    """A process of the service was up in that time, as it would have recorded it."""
+    with database.writing(engine) as conn:
+        conn.execute(insert(service_uptime).values(process=process, since=since, until=until))
 
 
 def at_once(count: int, do: Callable[[int], T]) -> list[T]:

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import secrets
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -20,6 +23,7 @@ from pilotage.service.parts import Parts
 from pilotage.service.routes import ROUTERS, health, metrics, published_keys
 from pilotage.service.security_headers import SecurityHeaders
 from pilotage.service.shortcuts import Shortcuts
+from taskqueue import database, uptime
 
 _log = logging.getLogger(__name__)
 
@@ -76,9 +80,14 @@ def create_app(parts: Parts) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     parts: Parts = app.state.parts
+    process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     watching = [
         asyncio.create_task(repeatedly(lambda: _look_at_tokens(parts), every=_TOLD_WITHIN)),
         asyncio.create_task(repeatedly(lambda: _look_at_issuers(parts), every=_ASKED_AGAIN_AFTER)),
+        # By the loop that answers requests: while that hangs, no pilot is heard.
+        asyncio.create_task(
+            repeatedly(lambda: asyncio.to_thread(_record_uptime, parts, process), every=uptime.EVERY)
+        ),
     ]
     try:
         yield
@@ -100,8 +109,16 @@ async def repeatedly(look: Callable[[], Awaitable[object]], *, every: float) -> 
         try:
             await look()
         except Exception:  # noqa: BLE001  (it is told, and the next look may find it mended)
-            _log.exception("a look at what others changed broke, the next is in %g s", every)
+            _log.exception("what is done again and again broke, the next time is in %g s", every)
         await asyncio.sleep(every)
+
+
+def _record_uptime(parts: Parts, process: str) -> None:
+    try:
+        with database.writing(parts.engine) as conn:
+            uptime.record(conn, process, now=parts.clock())
+    except database.UNAVAILABLE as error:
+        _log.warning("the database is away; silence of pilots does not count meanwhile: %s", error)
 
 
 async def _look_at_issuers(parts: Parts) -> None:

@@ -2,7 +2,8 @@
 
 Wall time lies in the hours in which it was spent, so that it divided by the length of an hour is how many
 cores were busy; jobs and attempts lie in the hour of their end. A job that failed and was started again
-ends again, and counts again.
+ends again, and counts again. So does an attempt that was lost and came back: its time until it was lost
+counts with the loss, the rest with its end.
 """
 
 import json
@@ -37,7 +38,8 @@ _leaves_pilot = and_(_FROM.in_(_HELD), _TO.not_in(_HELD))
 _is_over_late = and_(_FROM == _TO, _TO.in_([JobStatus.KILLED.value, JobStatus.DELETED.value]))
 
 HAPPENED = keys.told(
-    *(_FROM, attempts.c.started_at, attempts.c.closed_at, attempts.c.processors, attempts.c.request)
+    *(_FROM, attempts.c.started_at, attempts.c.lost_at, attempts.c.closed_at),
+    *(attempts.c.processors, attempts.c.request),
 ).where(or_(is_end, _leaves_pilot, _is_over_late))
 
 
@@ -101,11 +103,13 @@ def _used(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[Key, Use]]:
     its_end = Key.of(row, hour_of(row.at))
     if row.to_status in FINAL and row.from_status not in FINAL:
         yield its_end, Use(jobs=1)
-    if row.started_at is None or row.closed_at is None or not _is_over(row):
+    if row.started_at is None or not _is_over(row):
         return
     yield its_end, Use(attempts=1)
-    used = _of_attempt(row)
-    for hour, share in spread(row.started_at, row.closed_at):
+    was_lost = row.lost_at is not None and row.lost_at < row.at
+    since = row.lost_at if was_lost else row.started_at
+    used = _of_attempt(row, since)
+    for hour, share in spread(since, row.at):
         yield Key.of(row, hour), used * share
 
 
@@ -116,20 +120,25 @@ def _is_over(row: Row[*tuple[Any, ...]]) -> bool:
     return row.from_status in HELD and row.to_status != JobStatus.KILLED
 
 
-def _of_attempt(row: Row[*tuple[Any, ...]]) -> Use:
-    wall = max(0.0, (row.closed_at - row.started_at).total_seconds())
-    if wall > _LONGEST.total_seconds():
-        wall = 0.0
-    core = wall * (row.processors or 1)
-    told = _told(row.request)
+def _of_attempt(row: Row[*tuple[Any, ...]], since: datetime) -> Use:
+    wall = _wall_seconds(since, row.at)
+    processors = row.processors or 1
+    # What the pilot of an attempt that came back said at its end is not of the loss before.
+    told = {} if row.to_status == JobStatus.RESCHEDULED else _told(row.request)
     cpu, power = told.get("cpu_seconds"), told.get("cpu_power")
     return Use(
         wall_seconds=wall,
-        core_seconds=core,
+        core_seconds=wall * processors,
         cpu_seconds=cpu or 0.0,
-        told_core_seconds=0.0 if cpu is None else core,
+        # CPU time is of the whole attempt.
+        told_core_seconds=0.0 if cpu is None else _wall_seconds(row.started_at, row.at) * processors,
         normalised_seconds=(cpu or 0.0) * (power or 0.0),
     )
+
+
+def _wall_seconds(since: datetime, until: datetime) -> float:
+    seconds = (until - since).total_seconds()
+    return seconds if 0 < seconds <= _LONGEST.total_seconds() else 0.0
 
 
 def _told(request: str | None) -> Mapping[str, float | None]:

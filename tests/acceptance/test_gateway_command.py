@@ -5,13 +5,18 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 
+from agents import lost_jobs
 from examples.servers.starting import wait_until
+from optimizers import batch
 from pilotage.fabric.client import Client
+from pilotage.service.parts import utc_now
 from taskqueue import database
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.running_service import Service, running
@@ -70,11 +75,62 @@ def file(service: Service, tmp_path: Path) -> Path:
     return path
 
 
-def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
-    service: Service, file: Path, tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class Begun:
+    """A gateway that was killed while local jobs of a grid job ran; those have ended since."""
+
+    client: Client
+    job_id: int
+    gateway: Supervised
+
+    def go_on(self) -> None:
+        """Start it again; what it brings has each event once, of the attempt that had begun."""
+        self.gateway.start()
+        wait_until(lambda: self.client.job(self.job_id)["status"] in ("Done", "Failed"))
+        ended = self.client.job(self.job_id)
+        assert (ended["status"], ended["epoch"]) == ("Done", 1), self.gateway.log.read_text()
+        assert _generated(self.client, self.job_id) == [(60, 60, "events")]
+        assert ended["attempt"]["local_jobs"] == {"done": 3}
+        assert sorted(_events(self.client, self.job_id)) == list(range(1, 61))
+
+
+@pytest.fixture
+def begun(service: Service, file: Path, tmp_path: Path) -> Iterator[Begun]:
+    go, log = tmp_path / "go", tmp_path / "gateway.log"
     client = Client(service.url, service.token("user", vo="dzero", user="ada"))
-    go = tmp_path / "go"
+    job_id = _submit(client, go)
+    gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
+    gateway.start()
+    try:
+        wait_until(lambda: _generated(client, job_id) == [(3, 60, "events")])
+        gateway.kill()
+        go.touch()
+        yield Begun(client, job_id, gateway)
+    finally:
+        go.touch()
+        gateway.stop()
+        client.close()
+
+
+def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(begun: Begun) -> None:
+    begun.go_on()
+    lines = begun.gateway.log.read_text().splitlines()
+    rounds = [json.loads(line) for line in lines if line.startswith('{"at": "')]
+    assert any(each.get("grid_jobs") == {"polling": 1} for each in rounds)
+
+
+def test_started_again_after_its_job_was_given_up_it_goes_on_with_what_is_done(
+    service: Service, begun: Begun
+) -> None:
+    short = "Leases: {StalledTime: 2, StalledGrace: 1}"
+    service.configure(RESOURCES.read_text().replace("  dzero:\n    Job", f"  dzero:\n    {short}\n    Job"))
+    wait_until(lambda: _is_given_up(service, begun.client, begun.job_id))
+    begun.go_on()
+    assert begun.client.job(begun.job_id)["reschedules"] == 0
+
+
+def _submit(client: Client, go: Path) -> int:
+    """A job whose local jobs make an event each, and the others when `go` is there."""
     with io.BytesIO() as packed:
         with tarfile.open(fileobj=packed, mode="w") as archive:
             member = tarfile.TarInfo("driver.sh")
@@ -84,26 +140,17 @@ def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(
         sandbox = client.upload_sandbox(packed)
     job = {**JOB, "ExecutionEnvironment": {"GO": str(go)}}
     [job_id] = client.submit(jobs=[job], sandbox=sandbox, idempotency_key="once")
-    log = tmp_path / "gateway.log"
-    gateway = Supervised("gateway", ["gateway", "--config", str(file), "--json"], env={}, log=log)
-    gateway.start()
-    try:
-        wait_until(lambda: _generated(client, job_id) == [(3, 60, "events")])
-        gateway.kill()
-        go.touch()
-        gateway.start()
-        wait_until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
-    finally:
-        go.touch()
-        gateway.stop()
-    ended = client.job(job_id)
-    assert (ended["status"], ended["epoch"]) == ("Done", 1), log.read_text()
-    assert _generated(client, job_id) == [(60, 60, "events")]
-    assert ended["attempt"]["local_jobs"] == {"done": 3}
-    assert sorted(_events(client, job_id)) == list(range(1, 61))
-    rounds = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"at": "')]
-    assert any(each.get("grid_jobs") == {"polling": 1} for each in rounds)
-    client.close()
+    return job_id
+
+
+def _is_given_up(service: Service, client: Client, job_id: int) -> bool:
+    """One cycle of the agent; whether the job waits for another pilot."""
+    engine, config = service.engine, service.parts.live.current
+    lost_jobs.cycle(engine, config, now=utc_now(), holder="test")
+    if client.job(job_id)["status"] == "Rescheduled":
+        for hours in (0, 1):  # a job that was rescheduled is held for a while
+            batch.optimize(engine, config, [job_id], now=utc_now() + timedelta(hours=hours))
+    return bool(client.job(job_id)["status"] == "Waiting")
 
 
 def _generated(client: Client, job_id: int) -> list[tuple[int, int, str]]:

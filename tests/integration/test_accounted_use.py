@@ -82,7 +82,9 @@ def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
         assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
         assert _sum(conn, accounted_use, "wall_seconds", "status") == {}
         accounted.finish(conn, leases[:1], now + 2 * HOUR)
-        assert lost.close_killed(conn, now=now + 3 * HOUR) == job_ids[1:]
+        assert (
+            lost.close_killed(conn, vo="lhcb", silent_since=now + 3 * HOUR, now=now + 3 * HOUR) == job_ids[1:]
+        )
     _cycle(engine, now + 4 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}

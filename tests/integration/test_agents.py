@@ -38,6 +38,13 @@ DAY = timedelta(days=1)
 PLACE = Place(site="A.B.ch", ce="ce", queue="big")
 
 
+@pytest.fixture(autouse=True)
+def _service(request: pytest.FixtureRequest, now: datetime) -> None:
+    """Whoever has a database has a service, which is up all the time."""
+    if "engine" in request.fixturenames:
+        stored.service_up(request.getfixturevalue("engine"), now - DAY, now + 100 * DAY)
+
+
 def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:
     ids = submit(engine, grid(), now, *([JOB] * count))
     batch.optimize(engine, grid(), ids, now=now)

@@ -73,7 +73,7 @@ class Hand:
 
     def expire(self, now: datetime) -> list[int]:
         with database.writing(self.engine) as conn:
-            return lost.expire_leases(conn, now=now)
+            return lost.expire_leases(conn, vo="lhcb", silent_since=now, now=now)
 
     def stall(self, silent_since: datetime, now: datetime) -> list[int]:
         with database.writing(self.engine) as conn:
@@ -110,6 +110,10 @@ class Hand:
     def everything(self) -> tuple[object, ...]:
         """All that a refused report must not change."""
         return self.job, self.attempt, self.waits, self.way
+
+
+def _close_killed(conn: Connection, now: datetime) -> list[int]:
+    return lost.close_killed(conn, vo="lhcb", silent_since=now, now=now)
 
 
 @pytest.fixture
@@ -262,10 +266,10 @@ def _reschedule(hand: Hand) -> str:
 
 
 @_closes
-def _giving_up(hand: Hand) -> str:
+def _giving_up_for_good(hand: Hand) -> str:
     lease = hand.running()
     hand.stall(hand.now + MINUTE, hand.now + MINUTE)
-    hand.give_up(hand.now + 2 * MINUTE)
+    hand.give_up(hand.now + 2 * MINUTE, most=0)
     return lease
 
 
@@ -274,7 +278,7 @@ def _the_end_of_a_kill(hand: Hand) -> str:
     lease = hand.running()
     hand.kill()
     with database.writing(hand.engine) as conn:
-        lost.close_killed(conn, now=hand.now + LEASE + MINUTE)
+        _close_killed(conn, hand.now + LEASE + MINUTE)
     return lease
 
 
@@ -309,7 +313,7 @@ def test_a_report_on_a_closed_attempt_is_refused_and_changes_nothing(
 def test_no_output_is_stored_on_a_closed_attempt(hand: Hand, closed_by: str) -> None:
     lease = _CLOSED_BY[closed_by](hand)
     with pytest.raises(StaleLease), database.writing(hand.engine) as conn:
-        attempts.store_output(conn, lease, "d" * 64)
+        handover.store_output(conn, lease, "d" * 64, now=hand.now)
     assert hand.attempt.output is None
 
 
@@ -461,7 +465,7 @@ def test_after_the_grace_time_it_is_rescheduled(hand: Hand) -> None:
     assert hand.give_up(hand.now + MINUTE) == ([], []), "its grace time has only begun"
     assert hand.give_up(hand.now + 2 * MINUTE) == ([hand.job_id], [])
     assert (hand.job.status, hand.job.reschedules) == (S.RESCHEDULED, 1)
-    assert hand.attempt.closed_as == "rescheduled"
+    assert hand.attempt.closed_as == attempts.LOST
 
 
 def test_after_the_last_reschedule_it_fails_with_the_reason(hand: Hand) -> None:
@@ -498,7 +502,7 @@ def test_output_and_finish_of_a_killed_job_are_stored_and_it_stays_killed(hand: 
     lease = hand.running()
     hand.kill()
     with database.writing(hand.engine) as conn:
-        attempts.store_output(conn, lease, "d" * 64)
+        handover.store_output(conn, lease, "d" * 64, now=hand.now)
     first = hand.finish(lease, FAILED)
     assert first["status"] == S.KILLED
     assert hand.finish(lease, FAILED) == first
@@ -518,8 +522,8 @@ def test_a_killed_attempt_counts_until_the_end_of_its_lease(hand: Hand) -> None:
     hand.running()
     hand.kill()
     with database.writing(hand.engine) as conn:
-        assert lost.close_killed(conn, now=hand.now + MINUTE) == []
-        assert lost.close_killed(conn, now=hand.now + LEASE + MINUTE) == [hand.job_id]
+        assert _close_killed(conn, hand.now + MINUTE) == []
+        assert _close_killed(conn, hand.now + LEASE + MINUTE) == [hand.job_id]
     assert (hand.attempt.closed_as, hand.job.status) == ("killed", S.KILLED)
 
 
@@ -571,7 +575,8 @@ def test_many_leases_expire_at_once(engine: Engine, now: datetime) -> None:
         assert len(claimed) == len(ids)
 
     def expire(conn: Connection) -> int:
-        return len(lost.expire_leases(conn, now=now + 2 * LEASE, most=1000))
+        later = now + 2 * LEASE
+        return len(lost.expire_leases(conn, vo="lhcb", silent_since=later, now=later, most=1000))
 
     with database.writing(engine) as conn:
         assert [expire(conn), expire(conn), expire(conn)] == [1000, 200, 0]

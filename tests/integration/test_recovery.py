@@ -45,7 +45,7 @@ def _status(engine: Engine, job_id: int) -> JobStatus:
 
 def _expire(engine: Engine, at: datetime) -> list[int]:
     with database.writing(engine) as conn:
-        return lost.expire_leases(conn, now=at)
+        return lost.expire_leases(conn, vo="lhcb", silent_since=at, now=at)
 
 
 def test_an_attempt_that_was_not_begun_has_time_to_report(

@@ -14,7 +14,7 @@ from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes
 from pilotage.service.callers import Caller, Role
 from pilotage.service.models.leases import Finish, Heartbeat, LeaseAnswer, Release, Start
 from pilotage.service.parts import Parts
-from taskqueue import database, handover
+from taskqueue import database, handover, retries
 from taskqueue.attempts import Attempt
 from taskqueue.errors import StaleLease
 from taskqueue.heartbeats import Beat
@@ -126,6 +126,7 @@ def _heartbeat_alone(parts: Parts, caller: Caller, lease: str, said: Progress) -
     return _reported(parts, caller, lease, "heartbeat", report)
 
 
+@retries.repeatable
 def _reported(parts: Parts, caller: Caller, lease: str, what: str, report: _Report) -> LeaseAnswer:
     """Store a report in one transaction; one on a closed attempt is noted in the job's log and refused."""
     try:

@@ -15,7 +15,7 @@ from pilotage.service.models.leases import OutputStored
 from pilotage.service.parts import Parts
 from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.sandboxes import TAR
-from taskqueue import attempts, blobs, database, descriptions, handover
+from taskqueue import attempts, blobs, database, descriptions, handover, retries
 from taskqueue.blob_store import Staged
 from taskqueue.errors import StaleLease
 
@@ -56,12 +56,19 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
     return job_output.send(parts, caller, job_id)
 
 
+@retries.repeatable
 def _require_open(parts: Parts, caller: Caller, lease: str) -> None:
-    """Refuse before anything is received; whether it is open is asked again when it is stored."""
+    """Refuse before anything is received; whether it is open is looked at again when it is stored.
+
+    An attempt that was lost is opened again here: nobody else gets the job while the archive is received.
+    """
     with database.reading(parts.engine) as conn:
         attempt = lease_scope.require(conn, caller, lease)
+    if attempt.closed_at is None:
+        return
     try:
-        attempts.refuse_closed(attempt)
+        with database.writing(parts.engine) as conn:
+            handover.prepare_output(conn, lease, now=parts.clock())
     except StaleLease:
         with database.writing(parts.engine) as conn:
             handover.record_stale(conn, lease, "output", now=parts.clock())
@@ -73,7 +80,7 @@ def _keep(parts: Parts, caller: Caller, lease: str, staged: Staged) -> None:
     try:
         with database.writing(parts.engine) as conn:
             attempt = lease_scope.require(conn, caller, lease)
-            attempts.store_output(conn, lease, staged.digest)
+            handover.store_output(conn, lease, staged.digest, now=parts.clock())
             blobs.keep(conn, parts.blobs, staged, vo=attempt.vo, quota=None, now=parts.clock())
     finally:
         parts.blobs.discard(staged)

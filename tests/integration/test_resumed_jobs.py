@@ -1,0 +1,408 @@
+"""A job that was taken from a silent pilot goes back to it, as long as nobody else has it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from optimizers import batch
+from taskqueue import (
+    attempts,
+    claims,
+    database,
+    handover,
+    job_control,
+    lost,
+    quick_claims,
+    reservations,
+    scopes,
+)
+from taskqueue.accounting.use import NAMES
+from taskqueue.attempts import Attempt
+from taskqueue.claims import Claimed, Holder, Place
+from taskqueue.errors import LeaseNotFound, StaleLease
+from taskqueue.handover import Finish
+from taskqueue.quick_claims import Ask
+from taskqueue.single_statements import SingleStatements
+from taskqueue.states import JobStatus
+from taskqueue.tables import accounted_use, task_queues, waiting_jobs
+from taskqueue.tables import attempts as attempts_table
+from taskqueue.taking import Want
+from tests import accounted, stored
+from tests.submitted import grid, job, log_of, submit, waiting, way
+
+S = JobStatus
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+LEASE = timedelta(minutes=30)
+PLACE = Place(site="A.B.ch", ce="ce", queue="big")
+DONE = Finish(status="Done", exit_code=0)
+DIGEST = "d" * 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Jobs that were given up for lost, with the leases that they were held by."""
+
+    engine: Engine
+    now: datetime
+    leases: dict[int, str]
+
+    @property
+    def job_id(self) -> int:
+        return next(iter(self.leases))
+
+    @property
+    def lease(self) -> str:
+        return self.leases[self.job_id]
+
+    @property
+    def attempt(self) -> Attempt:
+        with database.reading(self.engine) as conn:
+            return attempts.get(conn, self.lease)
+
+    def optimize(self) -> None:
+        """Have them wait again; at first they are held for a moment."""
+        for minute in (0, 60):
+            batch.optimize(self.engine, grid(), list(self.leases), now=self.now + minute * MINUTE)
+        assert set(waiting(self.engine)) == set(self.leases)
+
+    def claim(self, count: int = 1, now: datetime | None = None) -> list[Claimed]:
+        return claim(self.engine, now or self.now, count)
+
+    def report(self, which: str, lease: str | None = None) -> object:
+        with database.writing(self.engine) as conn:
+            return _REPORTS[which](conn, lease or self.lease, self.now)
+
+
+_REPORTS: dict[str, Callable[[Any, str, datetime], object]] = {
+    "start": lambda conn, lease, now: handover.start(conn, lease, lease_time=LEASE, now=now),
+    "heartbeat": lambda conn, lease, now: handover.heartbeat(conn, lease, lease_time=LEASE, now=now),
+    "output": lambda conn, lease, now: handover.store_output(conn, lease, DIGEST, now=now),
+    "finish": lambda conn, lease, now: handover.finish(conn, lease, DONE, now=now),
+}
+
+
+def claim(engine: Engine, now: datetime, count: int) -> list[Claimed]:
+    with database.writing(engine) as conn:
+        ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
+        holder = Holder(subject="other", stamp=None, lease_time=LEASE)
+        taken = claims.take(conn, ids, count, place=PLACE, now=now)
+        given = [claims.Given(row=row, place=PLACE, holder=holder) for row in taken]
+        return claims.hand_over(conn, given, now=now)
+
+
+def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
+    """Jobs that ran and were rescheduled since nothing was heard of them."""
+    job_ids = submit(engine, grid(), now, *([{"Executable": "a.sh"}] * count))
+    batch.optimize(engine, grid(), job_ids, now=now)
+    leases = {each.job_id: each.lease for each in claim(engine, now, count)}
+    assert list(leases) == job_ids
+    with database.writing(engine) as conn:
+        for lease in leases.values():
+            handover.start(conn, lease, lease_time=LEASE, now=now)
+    give_up(engine, now + HOUR, most)
+    return Lost(engine=engine, now=now + HOUR, leases=leases)
+
+
+def give_up(engine: Engine, now: datetime, most: int = 3) -> None:
+    since = {"vo": "lhcb", "silent_since": now}
+    with database.writing(engine) as conn:
+        lost.stall(conn, **since, now=now - MINUTE)
+        lost.give_up(conn, **since, stalled_since=now, max_rescheduling=most, now=now)
+
+
+@pytest.fixture
+def gone(engine: Engine, now: datetime) -> Lost:
+    return lose(engine, now, 1)
+
+
+@pytest.mark.parametrize("report", _REPORTS)
+@pytest.mark.parametrize("state", [S.RESCHEDULED, S.CHECKING, S.WAITING])
+def test_who_comes_back_has_the_job_again(gone: Lost, report: str, state: JobStatus) -> None:
+    if state is S.WAITING:
+        gone.optimize()
+    elif state is S.CHECKING:
+        batch.optimize(gone.engine, grid(), [gone.job_id], now=gone.now)
+    assert job(gone.engine, gone.job_id).status is state
+    gone.report(report)
+    found = job(gone.engine, gone.job_id)
+    assert found.status is (S.DONE if report == "finish" else S.RUNNING)
+    assert (found.epoch, found.reschedules, found.site) == (1, 0, "A.B.ch")
+    assert (waiting(gone.engine), gone.claim(now=gone.now + HOUR)) == ([], [])
+    assert gone.attempt.closed_as == ("finished" if report == "finish" else None)
+    assert gone.attempt.output == (DIGEST if report == "output" else None)
+    batch.optimize(gone.engine, grid(), [gone.job_id], now=gone.now + HOUR)
+    assert job(gone.engine, gone.job_id) == found, "the optimizers leave it alone"
+
+
+def test_a_job_that_came_back_is_as_others_are(gone: Lost) -> None:
+    gone.optimize()
+    gone.report("heartbeat")
+    gone.report("output")
+    assert gone.report("finish") == gone.report("finish")
+    assert way(gone.engine, gone.job_id)[-6:] == [
+        *("Stalled", "Rescheduled", "Checking", "Waiting", "Running", "Done")
+    ]
+    resumed = log_of(gone.engine, gone.job_id)[-2]
+    assert (resumed.minor_status, resumed.source, resumed.epoch) == (lost.RESUMED, "Pilot", 1)
+
+
+def test_it_may_be_lost_and_come_back_more_than_once(gone: Lost) -> None:
+    for _ in range(5):
+        gone.report("heartbeat")
+        give_up(gone.engine, gone.now + HOUR)
+    assert job(gone.engine, gone.job_id).reschedules == 1
+
+
+def test_a_kill_reaches_the_one_who_came_back(gone: Lost) -> None:
+    gone.optimize()
+    gone.report("heartbeat")
+    with database.writing(gone.engine) as conn:
+        job_control.kill(conn, gone.job_id, source="alice", now=gone.now)
+    assert gone.report("heartbeat") == {"commands": ["kill"]}
+
+
+def _another_attempt(gone: Lost) -> None:
+    gone.optimize()
+    assert gone.claim()
+
+
+def _another_attempt_that_ended(gone: Lost) -> None:
+    _another_attempt(gone)
+    with database.writing(gone.engine) as conn:
+        found = attempts.latest(conn, gone.job_id)
+        assert found is not None
+        handover.release(conn, found.lease, reason="", max_rescheduling=3, now=gone.now)
+    assert waiting(gone.engine) == [gone.job_id]
+
+
+def _control(what: Callable[..., object]) -> Callable[[Lost], None]:
+    def do(gone: Lost) -> None:
+        gone.optimize()
+        with database.writing(gone.engine) as conn:
+            what(conn, gone.job_id, source="alice", now=gone.now)
+
+    return do
+
+
+def _reschedule(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
+    job_control.reschedule(conn, job_id, source=source, now=now, maximum=9)
+
+
+def _delete(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
+    job_control.delete_all(conn, [job_id], source=source, now=now)
+
+
+def _reschedule_and_optimize(gone: Lost) -> None:
+    _control(_reschedule)(gone)
+    gone.optimize()
+
+
+def _force(gone: Lost) -> None:
+    with database.writing(gone.engine) as conn:
+        job_control.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
+
+
+_TAKES_AWAY = {
+    "another attempt": _another_attempt,
+    "another attempt that is over": _another_attempt_that_ended,
+    "a kill": _control(job_control.kill),
+    "a person's reschedule": _control(_reschedule),
+    "a person's reschedule, and the optimizers": _reschedule_and_optimize,
+    "deletion": _control(_delete),
+    "an operator": _force,
+}
+
+
+@pytest.mark.parametrize("report", _REPORTS)
+@pytest.mark.parametrize("reason", _TAKES_AWAY)
+def test_what_was_given_away_or_ended_does_not_come_back(gone: Lost, reason: str, report: str) -> None:
+    _TAKES_AWAY[reason](gone)
+    before = job(gone.engine, gone.job_id), gone.attempt, waiting(gone.engine), way(gone.engine, gone.job_id)
+    with pytest.raises(StaleLease):
+        gone.report(report)
+    after = job(gone.engine, gone.job_id), gone.attempt, waiting(gone.engine), way(gone.engine, gone.job_id)
+    assert before == after
+
+
+@pytest.mark.parametrize("report", _REPORTS)
+def test_a_job_that_failed_since_it_was_lost_too_often_has_failed(
+    engine: Engine, now: datetime, report: str
+) -> None:
+    gone = lose(engine, now, 1, most=0)
+    with pytest.raises(StaleLease):
+        gone.report(report)
+    assert job(engine, gone.job_id).status is S.FAILED
+
+
+def test_a_lease_that_nobody_was_given_brings_nothing_back(gone: Lost) -> None:
+    with pytest.raises(LeaseNotFound):
+        gone.report("heartbeat", "0" * 48)
+
+
+def test_its_reservation_counts_all_the_time(engine: Engine, now: datetime) -> None:
+    gone = lose(engine, now, 1)
+    with database.writing(engine) as conn:
+        scopes.lock(conn, ["A.B.ch"])
+        reservations.make(conn, [("A.B.ch", (gone.job_id, 1))])
+        assert reservations.count(conn, ["A.B.ch"]) == {"A.B.ch": 1}, "it may run there"
+    gone.report("heartbeat")
+    with database.reading(engine) as conn:
+        assert reservations.count(conn, ["A.B.ch"]) == {"A.B.ch": 1}
+    gone.report("finish")
+    with database.reading(engine) as conn:
+        assert reservations.count(conn, ["A.B.ch"]) == {}
+
+
+@pytest.mark.parametrize("counted_late", [False, True])
+def test_its_time_is_accounted_once(engine: Engine, now: datetime, counted_late: bool) -> None:
+    gone = lose(engine, now, 1)
+    if not counted_late:
+        accounted.count(engine, gone.now + MINUTE)
+    with database.writing(engine) as conn:
+        handover.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
+        report = Finish(status="Done", cpu_seconds=3600)
+        handover.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
+    accounted.count(engine, gone.now + 3 * HOUR)
+    sums = select(accounted_use.c.status, *(func.sum(accounted_use.c[name]).label(name) for name in NAMES))
+    with database.reading(engine) as conn:
+        rows = conn.execute(sums.group_by(accounted_use.c.status).order_by(accounted_use.c.status)).all()
+    assert [(row.status, row.attempts, row.wall_seconds) for row in rows] == [
+        *(("Done", 1, 7200), ("Rescheduled", 1, 3600))
+    ]
+    assert (rows[0].cpu_seconds, rows[0].told_core_seconds, rows[1].cpu_seconds) == (3600, 10_800, 0)
+
+
+# Races.
+
+
+def test_a_claim_that_is_under_way_wins(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    gone = lose(engine, now, 1)
+    gone.optimize()
+    with database.reading(engine) as conn:
+        task_queue_ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
+
+    def take(conn: Any) -> None:
+        [row] = claims.take(conn, task_queue_ids, 1, place=PLACE, now=gone.now)
+        given = claims.Given(row=row, place=PLACE, holder=Holder(subject="o", stamp=None, lease_time=LEASE))
+        claims.hand_over(conn, [given], now=gone.now)
+
+    def resume() -> object:
+        with pytest.raises(StaleLease):
+            gone.report("finish")
+        return None
+
+    stored.meanwhile(engine, take, resume)
+    assert (job(engine, gone.job_id).status, job(engine, gone.job_id).epoch) == (S.MATCHED, 2)
+    engine.dispose()
+
+
+def test_a_job_that_is_coming_back_is_passed_over_by_claims(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    gone = lose(engine, now, 1)
+    gone.optimize()
+    resumed = _REPORTS["heartbeat"]
+    got = stored.meanwhile(
+        engine, lambda conn: resumed(conn, gone.lease, gone.now), lambda: gone.claim(), waits=False
+    )
+    assert (got, job(engine, gone.job_id).status) == ([], S.RUNNING)
+    engine.dispose()
+
+
+def _claim_quickly(
+    gone: Lost, task_queue_ids: Sequence[int], number: int, server: SingleStatements
+) -> list[int]:
+    asks = [
+        Ask(
+            want=Want(task_queue_id=task_queue_id, count=1, place=PLACE),
+            holder=Holder(subject=f"other {number}", stamp=None, lease_time=LEASE),
+            lease=f"lease {number} {task_queue_id}",
+            allotment=claims.Allotment(),
+        )
+        for task_queue_id in task_queue_ids
+    ]
+    outcomes = quick_claims.claim(server, asks, now=gone.now)
+    return [each.claimed.job_id for each in outcomes if each.claimed is not None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_holders_that_come_back_claims_and_kills_one_wins_each_job(
+    engine: Engine, now: datetime, seed: int
+) -> None:
+    count = 60
+    gone = lose(engine, now, count)
+    gone.optimize()
+    with database.reading(engine) as conn:
+        task_queue_ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
+    back: set[int] = set()
+    claimed: list[int] = []
+    killed: set[int] = set()
+    stop = threading.Event()
+    chance = Random(seed)
+    leases = list(gone.leases.items())
+    chance.shuffle(leases)
+    doomed = chance.sample(sorted(gone.leases), 10)
+
+    def come_back(_: int) -> None:
+        for job_id, lease in leases:
+            try:
+                gone.report(chance.choice(["heartbeat", "finish", "output", "start"]), lease)
+                back.add(job_id)
+            except StaleLease:
+                pass
+        stop.set()
+
+    def claim_all(number: int) -> None:
+        server = SingleStatements(engine) if number == 2 and engine.dialect.name == "postgresql" else None
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            if server is None:
+                claimed.extend(each.job_id for each in gone.claim())
+            else:
+                claimed.extend(_claim_quickly(gone, task_queue_ids, turn, server))
+
+    def kill(_: int) -> None:
+        for job_id in doomed:
+            with database.writing(engine) as conn:
+                killed.update(job_control.kill_all(conn, [job_id], source="alice", now=gone.now))
+
+    players = [come_back, claim_all, claim_all, kill]
+    stored.at_once(len(players), lambda number: players[number](number))
+    with database.reading(engine) as conn:
+        held = select(attempts_table.c.job_id).where(attempts_table.c.closed_at.is_(None))
+        open_jobs = conn.execute(held).scalars().all()
+        left = set(conn.execute(select(waiting_jobs.c.job_id)).scalars())
+    assert len(claimed) == len(set(claimed))
+    assert back.isdisjoint(claimed), "one job, one holder"
+    assert len(open_jobs) == len(set(open_jobs))
+    assert left.isdisjoint(open_jobs)
+    assert left <= set(gone.leases) - back - set(claimed) - killed
+    assert back | set(claimed) | killed == set(gone.leases) - left
+    for job_id in sorted(back):
+        assert job(engine, job_id).epoch == 1
+
+
+def test_optimizers_that_have_the_job_in_hand_do_not_keep_it(engine: Engine, now: datetime) -> None:
+    gone = lose(engine, now, 60)
+
+    def optimize(_: int) -> None:
+        for minute in (0, 60, 120):
+            batch.optimize(engine, grid(), list(gone.leases), now=gone.now + minute * MINUTE)
+
+    def come_back(_: int) -> None:
+        for lease in gone.leases.values():
+            gone.report("heartbeat", lease)
+
+    players = [optimize, come_back, optimize]
+    stored.at_once(len(players), lambda number: players[number](number))
+    assert waiting(engine) == []
+    assert {job(engine, each).status for each in gone.leases} == {S.RUNNING}
+    assert {job(engine, each).reschedules for each in gone.leases} == {0}

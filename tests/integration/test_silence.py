@@ -1,0 +1,138 @@
+"""Silence of pilots counts only while the service was up, by what its processes record."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from agents import lost_jobs, retention
+from agents.lost_jobs import LostResult
+from taskqueue import attempts, database, handover, job_control, jobs, matching_delays, uptime
+from taskqueue.jobs import Job
+from taskqueue.states import JobStatus
+from taskqueue.tables import service_uptime
+from tests import stored, waiting
+
+MINUTE = timedelta(minutes=1)
+LEASE = timedelta(minutes=30)
+FAR = timedelta(days=1)
+
+
+@pytest.fixture
+def running(engine: Engine, now: datetime) -> list[int]:
+    """Jobs that run at pilots whose last word is of now."""
+    with database.writing(engine) as conn:
+        job_ids = waiting.put(conn, now, 5)
+        for each in waiting.claim(conn, [waiting.task_queue_of(conn, job_ids[0])], now, count=5):
+            handover.start(conn, each.lease, lease_time=LEASE, now=now)
+    return job_ids
+
+
+def look(engine: Engine, now: datetime) -> LostResult:
+    result = lost_jobs.cycle(engine, waiting.grid(), now=now, holder="me")
+    assert result is not None
+    return result
+
+
+def job(engine: Engine, job_id: int) -> Job:
+    with database.reading(engine) as conn:
+        return jobs.get(conn, job_id)
+
+
+def closed(engine: Engine, job_id: int) -> str | None:
+    with database.reading(engine) as conn:
+        found = attempts.latest(conn, job_id)
+    assert found is not None
+    return found.closed_as
+
+
+def test_while_the_service_is_away_for_an_hour_no_job_is_taken_from_its_pilot(
+    engine: Engine, now: datetime, running: list[int]
+) -> None:
+    stored.service_up(engine, now - FAR, now + MINUTE)
+    back = now + 61 * MINUTE
+    for minute in range(61):
+        assert not look(engine, now + minute * MINUTE)
+    stored.service_up(engine, back, back + FAR, "started again")
+    assert not look(engine, back + 28 * MINUTE), "its pilots have time to report"
+    assert look(engine, back + 30 * MINUTE) == LostResult(stalled=5)
+    assert {job(engine, each).reschedules for each in running} == {0}
+
+
+def test_the_grace_time_of_stalled_jobs_counts_in_the_same_way(
+    engine: Engine, now: datetime, running: list[int]
+) -> None:
+    stored.service_up(engine, now - FAR, now + 32 * MINUTE)
+    assert look(engine, now + 31 * MINUTE) == LostResult(stalled=5)
+    back = now + 120 * MINUTE
+    assert not look(engine, back)
+    stored.service_up(engine, back, back + FAR, "started again")
+    assert not look(engine, back + 28 * MINUTE)
+    assert look(engine, back + 30 * MINUTE) == LostResult(rescheduled=5)
+    assert {job(engine, each).status for each in running} == {JobStatus.RESCHEDULED}
+
+
+def test_a_service_that_was_never_up_has_heard_of_no_silence(
+    engine: Engine, now: datetime, running: list[int]
+) -> None:
+    assert not look(engine, now + FAR)
+    assert {job(engine, each).status for each in running} == {JobStatus.RUNNING}
+
+
+def test_a_match_whose_pilot_could_not_report_its_start_stays(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now)
+        waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now)
+    stored.service_up(engine, now - FAR, now + MINUTE)
+    back = now + 61 * MINUTE
+    assert not look(engine, back)
+    stored.service_up(engine, back, back + FAR, "started again")
+    assert not look(engine, back + 3 * MINUTE)
+    assert look(engine, back + 5 * MINUTE) == LostResult(waiting=1)
+
+
+def test_a_killed_job_can_still_deliver_after_the_service_was_away(
+    engine: Engine, now: datetime, running: list[int]
+) -> None:
+    with database.writing(engine) as conn:
+        job_control.kill(conn, running[0], source="alice", now=now)
+    stored.service_up(engine, now - FAR, now + MINUTE)
+    back = now + 61 * MINUTE
+    assert not look(engine, back)
+    assert closed(engine, running[0]) is None
+    stored.service_up(engine, back, back + 10 * MINUTE, "started again")
+    assert look(engine, back + 10 * MINUTE) == LostResult(closed=1)
+
+
+def spans(engine: Engine, process: str) -> list[tuple[datetime, datetime]]:
+    query = select(service_uptime.c.since, service_uptime.c.until).order_by(service_uptime.c.since)
+    with database.reading(engine) as conn:
+        return [
+            (row.since, row.until) for row in conn.execute(query.where(service_uptime.c.process == process))
+        ]
+
+
+def test_a_process_extends_its_interval_and_begins_another_after_a_pause(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching_delays, "time", lambda _, now: now)
+    second = timedelta(seconds=1)
+    for seconds, process in ((0, "one"), (3, "other"), (5, "one"), (10, "one"), (100, "one"), (105, "one")):
+        with database.writing(engine) as conn:
+            uptime.record(conn, process, now=now + seconds * second)
+    assert spans(engine, "one") == [(now, now + 10 * second), (now + 100 * second, now + 105 * second)]
+    assert spans(engine, "other") == [(now + 3 * second, now + 3 * second)]
+
+
+def test_retention_keeps_the_uptime_that_silence_is_measured_by(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, now)
+    long_ago = now - 100 * FAR
+    stored.service_up(engine, long_ago - FAR, long_ago, "oldest")
+    stored.service_up(engine, long_ago + FAR, long_ago + FAR + 20 * MINUTE, "old")
+    stored.service_up(engine, now - 20 * MINUTE, now, "new")
+    result = retention.cycle(engine, waiting.grid(), now=now, holder="me")
+    assert result is not None
+    assert result.removed["uptime"] == 1, "of the half hour of StalledTime the old one has ten minutes"
+    with database.reading(engine) as conn:
+        assert conn.execute(select(func.count()).select_from(service_uptime)).scalar_one() == 2
