@@ -85,6 +85,11 @@ class Field:
         rows = self.service.operator().get("/api/v1/jobs/summary", params={"by": "status"}).json()["summary"]
         return Counter({row["status"]: row["count"] for row in rows if row["status"] != "Done"})
 
+    def statuses(self, job_id: int) -> list[str]:
+        """The statuses that a job has had, in order."""
+        rows = self.service.operator().get(f"/api/v1/jobs/{job_id}/log").json()["log"]
+        return [row["to"] for row in rows]
+
     def pilots(self) -> list[dict[str, Any]]:
         answer = self.service.operator().get("/api/v1/pilots", params={"limit": 1000}).json()
         found: list[dict[str, Any]] = answer["pilots"]

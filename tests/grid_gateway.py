@@ -13,7 +13,7 @@ from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.grid_job import GridJob, Phase
 from pilotage.fabric.manager.records import Key
 from pilotage.fabric.pilot.report import Report
-from pilotage.fabric.pilot.transport import Answer, Away, Refused, Transport
+from pilotage.fabric.pilot.transport import Answer, Away, Transport
 from tests.running_service import Service
 
 SITE = "LCG.A.org"
@@ -25,7 +25,7 @@ class Line(Transport):
 
     cut = False
     loses: str | None = None
-    astray: str | None = None  #: requests to paths with this ending get to somebody else
+    refuses: tuple[str, Exception] | None = None  #: an ending of paths, and what requests to them meet
     calls: list[str]
 
     def call(self, method: str, path: str, *rest: Any, **more: Any) -> Answer:
@@ -43,8 +43,8 @@ class Line(Transport):
         self.calls.append(path)
         if self.cut:
             raise Away("cut off, on purpose")
-        if self.astray is not None and path.endswith(self.astray):
-            raise Refused(404, "error", "the service answers 404 Not Found")
+        if self.refuses is not None and path.endswith(self.refuses[0]):
+            raise self.refuses[1]
 
     def _come(self, path: str) -> None:
         if self.loses is not None and path.endswith(self.loses):

@@ -70,7 +70,7 @@ class LeaseServer:
         self.token_life = timedelta(days=1)
         self.pilot_status: dict[str, Any] = {}
         self._lose: dict[str, int] = {}
-        self._refuse: dict[str, Refusal] = {}
+        self._refuse: dict[str, tuple[Refusal, int | None]] = {}
         self._changed = threading.Condition()
         self._http: ThreadingHTTPServer | None = None
         self._address = ("127.0.0.1", 0)
@@ -131,12 +131,12 @@ class LeaseServer:
         """Do what the next requests to paths with this ending ask, but do not answer."""
         self._lose[ending] = count
 
-    def refuse(self, ending: str, refusal: Refusal | None) -> None:
-        """Refuse requests to paths with this ending; None: no more."""
-        if refusal is None:
+    def refuse(self, ending: str, refusal: Refusal | None, *, count: int | None = None) -> None:
+        """Refuse so many requests to paths with this ending, without a number all; None: no more."""
+        with self._changed:
             self._refuse.pop(ending, None)
-        else:
-            self._refuse[ending] = refusal
+            if refusal is not None:
+                self._refuse[ending] = (refusal, count)
 
     def wait_for(self, condition: Any, timeout: float = 20) -> None:
         """Wait until a condition holds; it is looked at after every request."""
@@ -169,8 +169,9 @@ class LeaseServer:
         shown = headers.get("Authorization", "").removeprefix("Bearer ")
         if shown != (SECRET if path.endswith("/token") else TOKEN):
             raise Refusal(401, "not_authenticated")
-        for ending, refusal in self._refuse.items():
-            if path.endswith(ending):
+        for ending, (refusal, left) in self._refuse.items():
+            if path.endswith(ending) and left != 0:
+                self._refuse[ending] = (refusal, None if left is None else left - 1)
                 raise refusal
         parts = [unquote(part) for part in path.removeprefix("/api/v1/").split("/")]
         if parts[0] in ("pilots", "tokens"):

@@ -10,7 +10,7 @@ from cs_config.operations import operations
 from pilotage.service.callers import Caller, Capability, Role
 from pilotage.service.limits import Rate
 from pilotage.service.parts import Parts
-from pilotage.service.refusals import NotAuthenticated
+from pilotage.service.refusals import NotAuthenticated, TokenRevoked
 from pilotage.service.tokens import Token, UnknownKey
 from requirements.errors import NotAllowed
 
@@ -73,7 +73,7 @@ def admit_token(text: str, parts: Parts) -> Token:
 
 def _counted(token: Token, parts: Parts) -> Token:
     if token.token_id in parts.revoked:
-        raise NotAuthenticated("the token was revoked")
+        raise TokenRevoked("the token was revoked")
     caller = token.caller
     if not caller.is_operator:
         parts.rates.take(caller.subject, _rate(parts, vo=caller.vo), now=time.monotonic())

@@ -43,6 +43,7 @@ STATUS: dict[type[Exception], int] = {
     matcher_errors.Busy: 503,
     matcher_errors.NotInTime: 503,
     refusals.NotAuthenticated: 401,
+    refusals.ClockBehind: 503,
     refusals.ForgedRequest: 403,
     refusals.NotHere: 404,
     discovery.IssuerAway: 503,

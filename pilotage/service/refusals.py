@@ -11,6 +11,18 @@ class NotAuthenticated(PilotageError):
     code = "not_authenticated"
 
 
+class TokenRevoked(NotAuthenticated):
+    """An operator revoked the token: no later request with it will be accepted."""
+
+    code = "revoked"
+
+
+class ClockBehind(PilotageError):
+    """The token is of this installation and not yet valid: the clock here is behind that of another host."""
+
+    code = "clock_behind"
+
+
 class ForgedRequest(PilotageError):
     """Another site may have had the browser send it."""
 

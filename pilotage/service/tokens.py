@@ -14,7 +14,7 @@ from pilotage.service import caller_claims, keys
 from pilotage.service.callers import Caller
 from pilotage.service.grants import Grant
 from pilotage.service.keys import KeyRing
-from pilotage.service.refusals import NotAuthenticated
+from pilotage.service.refusals import ClockBehind, NotAuthenticated
 from requirements.errors import InvalidRequest
 
 ISSUER = "pilotage"
@@ -116,6 +116,7 @@ class Tokens:
 
         Raises:
             UnknownKey: It is not ours; another issuer may have signed it.
+            ClockBehind: It is ours and was made later than it is here.
             NotAuthenticated: It is not good; the message does not say more than its bearer may know.
         """
         if len(text) > _LONGEST:
@@ -124,7 +125,8 @@ class Tokens:
         if token.expires_at <= now:
             raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
         if token.issued_at > now + _LEEWAY:
-            raise NotAuthenticated("the token is from the future: compare the clocks")
+            ahead = (token.issued_at - now).total_seconds()
+            raise ClockBehind(f"the token will be valid in {ahead:.0f} s: compare the clocks of the hosts")
         return token
 
     def _known(self, text: str) -> Token:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from examples.servers.slurm import Slurm
+from examples.servers.starting import wait_until
 from taskqueue import database
 from tests.director_field import Field
 from tests.running_service import running
@@ -40,6 +41,9 @@ Registry:
   Groups:
     cms_user: {VO: cms}
     dune_user: {VO: dune}
+Operations:
+  Defaults:
+    JobScheduling: {RescheduleDelays: [0]}
 """
 HERE = platform.machine()  # pilots measure it
 VOS = ("cms", "dune")
@@ -124,3 +128,29 @@ def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -
         director.stop()
 
     assert living() == {others}
+
+
+@pytest.mark.timeout(120)
+def test_a_job_on_several_cores_whose_pilot_is_cancelled_in_slurm_is_given_back_and_runs_again(
+    field: Field, tmp_path: Path
+) -> None:
+    """`scancel` signals every process of the slot: payloads are gone before their pilot can end them."""
+    field.tell({"LCG.A.org/slurm/long": "long"}, "--processors=4", cores=4)
+    begun = tmp_path / "begun"
+    script = f"[ -e {begun} ] && exit; for n in 1 2 3 4; do sleep 600 & done; touch {begun}; wait"
+    [job_id] = field.submit("cms", 1, Executable="/bin/sh", Arguments=["-c", script], NumberOfProcessors=4)
+    assert field.once()["submitted"] == 1
+    wait_until(begun.exists)
+
+    [(number, _, _)] = field.batch_jobs()
+    field.slurm.ask("scancel", number)
+
+    wait_until(lambda: field.statuses(job_id)[-1] != "Running")
+    director = field.director()
+    director.start()
+    try:
+        field.wait_until_done(director)
+    finally:
+        director.stop()
+    way = ["Waiting", "Matched", "Running"]
+    assert field.statuses(job_id) == ["Received", *way, "Rescheduled", *way, "Done"]

@@ -27,6 +27,11 @@ echo "$FIRST_EVENT $EVENTS" >events.txt
 pilotage-progress generated $EVENTS $EVENTS
 sleep ${1:-0}
 """
+_WAIT_ONCE = """\
+#!/bin/sh
+[ -e {begun} ] || {{ touch {begun}; sleep 300 & wait; }}
+echo "$FIRST_EVENT $EVENTS" >events.txt
+"""
 _COUNT = """\
 #!/bin/sh
 echo $LOCAL_JOB >>{executed}
@@ -68,6 +73,29 @@ def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
     areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
     site = _site(tmp_path, SlurmAdapter(areas=areas), shell, tmp_path / "shared", memory=200)
     _runs_one_and_kills_another(site)
+
+
+@pytest.mark.debian("slurm")
+@pytest.mark.timeout(120)
+def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(slurm: Slurm, tmp_path: Path) -> None:
+    shell = LocalShell(environment=slurm.environment)
+    areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
+    site = _site(tmp_path, SlurmAdapter(areas=areas), shell, tmp_path / "shared", memory=200)
+    begun = tmp_path / "begun"
+    site.sandboxes.content = sandbox(run__sh=_WAIT_ONCE.format(begun=begun))
+    manager = site.manager()
+    try:
+        manager.take(montecarlo(250, 250))
+        until(manager, lambda _: begun.exists())
+        [number] = slurm.ask("squeue", "--noheader", "--me", "--states=RUNNING", "--format=%i").split()
+        slurm.ask("scancel", number)
+        job = until(manager, ended)
+    finally:
+        site.close()
+
+    assert job.outcome is not None
+    assert (job.outcome.status, job.local) == ("Done", {LocalState.DONE: 1})
+    assert _events(job) == ["1 250\n"]
 
 
 @pytest.mark.debian("gridengine")

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.grid_job import Phase
 from pilotage.fabric.pilot.report import Report
-from pilotage.fabric.pilot.transport import Away
+from pilotage.fabric.pilot.transport import Away, TokenNotAccepted
 from pilotage.service.parts import utc_now
 from taskqueue import database
 from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
@@ -260,9 +260,53 @@ def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -
         talk(gateway)
         assert ground.line is not None
         ground.line.speak_with("no.such.token")
-        summary = gateway.talk(utc_now())
-        assert summary.problems
+        assert "not one of ours" in str(gateway.talk(utc_now()).away)
         assert phases(gateway) == {job_id: Phase.SUBMITTING}
+
+
+def test_a_token_that_was_revoked_ends_what_is_here(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        token = (ground.directory / "given").read_text()
+        assert ground.operator.post("/api/v1/tokens/revoke", json={"token": token}).is_success
+        assert gateway.talk(utc_now()).lost == 1
+        assert [each.cancelled for each in gateway.manager.book.entries()] == [True]
+        end(gateway, job_id, DONE)
+        gateway.deliver()
+        assert not gateway.manager.grid_jobs()
+
+
+@pytest.mark.parametrize("path", ["/start", "/output", "/finish"])
+def test_a_result_waits_for_a_service_that_does_not_accept_the_token_for_a_while(
+    ground: Ground, tmp_path: Path, path: str
+) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        end(gateway, job_id, DONE, archive(tmp_path))
+    with ground.gateway() as gateway:
+        assert ground.line is not None
+        ground.line.refuses = (path, TokenNotAccepted("not_authenticated", "the token is not one of ours"))
+        with pytest.raises(Away, match="not one of ours"):
+            gateway.deliver()
+        ground.line.refuses = None
+        assert gateway.deliver() == 1
+    assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Done", 1)
+    assert ground.service.user().get(f"/api/v1/jobs/{job_id}/output").is_success
+
+
+def test_a_report_that_is_refused_is_repeated_without_its_details(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    report = Report("Failed", "Application Finished With Errors", "3 of 4 local jobs are done", 2**40)
+    with ground.gateway() as gateway:
+        talk(gateway)
+        end(gateway, job_id, report)
+        assert gateway.deliver() == 1
+    job = ground.job(job_id)
+    assert (job["status"], job["minor_status"]) == ("Failed", report.minor_status)
+    assert job["application_status"].startswith("the full report was refused: ")
+    assert "exit_code" in job["application_status"]
 
 
 def test_a_token_for_one_vo_more_goes_on_with_what_is_here(ground: Ground) -> None:
@@ -283,8 +327,8 @@ def test_a_page_that_is_not_found_is_no_lost_lease(ground: Ground) -> None:
     with ground.gateway() as gateway:
         talk(gateway)
         assert ground.line is not None
-        ground.line.astray = "/heartbeat"
-        assert gateway.talk(utc_now()).problems
+        ground.line._prefix = "/elsewhere"
+        assert gateway.talk(utc_now()).away
         assert phases(gateway) == {job_id: Phase.SUBMITTING}
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from examples.servers.starting import wait_until
+from pilotage.service import keys
+from pilotage.service.keys import KeyRing
 from taskqueue import attempts, database
 from tests.pilot_process import PilotProcess, files_of, run, sandbox, wait_until_gone, wait_until_there
-from tests.running_service import Service, running
+from tests.running_service import KEY, Service, running
 
 QUEUE = "LCG.Test.org/ce01/long"
 CONFIG = """
@@ -81,6 +84,41 @@ def test_a_job_with_requirements_sandbox_and_output_is_run(
     steps = [entry["to"] for entry in user.get(f"/jobs/{job_id}/log").json()["log"]]
     assert steps[-3:] == ["Matched", "Running", "Done"]
     assert ended["returncode"] == 0
+
+
+def test_a_result_waits_for_a_host_that_has_not_got_the_key_of_its_token_yet(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go on"
+    job_id = submit(
+        user, Executable="/bin/sh", Arguments=["-c", f"until [ -e '{go_on}' ]; do sleep 0.1; done"]
+    )
+    with PilotProcess(service.url, tmp_path / "work", token=service.token("pilot", vo="cms")) as pilot:
+        wait_until(lambda: user.get(f"/jobs/{job_id}").json()["status"] == "Running")
+        service.parts.tokens._use(KeyRing(signing=keys.generate()))
+        go_on.touch()
+        pilot.wait_until_it_says("trying again: the token is not one of ours")
+        service.parts.tokens._use(KeyRing(signing=KEY))
+        ended = pilot.end()
+
+    job = user.get(f"/jobs/{job_id}").json()
+    assert (job["status"], job["epoch"]) == ("Done", 1)
+    assert [each["ended"] for each in ended["jobs"]] == ["Done"]
+
+
+def test_a_pilot_whose_token_is_revoked_ends_its_payload(
+    service: Service, user: httpx.Client, tmp_path: Path
+) -> None:
+    submit(user, Executable="/bin/sh", Arguments=["-c", "while :; do sleep 0.1; done # of a revoked one"])
+    token = service.token("pilot", vo="cms")
+    with PilotProcess(service.url, tmp_path / "work", "--processors", "1", token=token) as pilot:
+        wait_until_there("of a revoked one")
+        assert service.operator().post("/api/v1/tokens/revoke", json={"token": token}).is_success
+        ended = pilot.end()
+
+    wait_until_gone("of a revoked one")
+    assert [each["ended"] for each in ended["jobs"]] == ["Lost"]
+    assert (ended["returncode"], "(401 revoked)" in ended["reason"]) == (1, True)
 
 
 def test_the_cpu_time_of_all_processes_of_a_payload_is_told(

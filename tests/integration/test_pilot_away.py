@@ -36,10 +36,13 @@ def test_a_payload_runs_on_while_the_service_is_away_and_is_reported_then(
     assert ended["returncode"] == 0
 
 
+@pytest.mark.parametrize("status", [401, 408, 425, 429, 503])
 @pytest.mark.parametrize("request_name", ["/sandbox", "/start", "/heartbeat", "/output", "/finish"])
-def test_a_service_in_trouble_is_asked_again(server: LeaseServer, tmp_path: Path, request_name: str) -> None:
+def test_a_service_in_trouble_is_asked_again(
+    server: LeaseServer, tmp_path: Path, request_name: str, status: int
+) -> None:
     job = server.add({"Executable": "sleep", "Arguments": "0.5"})
-    server.refuse(request_name, Refusal(503, "unavailable", "the database does not answer", retry_after=1))
+    server.refuse(request_name, Refusal(status, "not_now", "compare the clocks", retry_after=1))
     with PilotProcess(server.url, tmp_path) as pilot:
         server.wait_for(lambda: any(path.endswith(request_name) for _, path, _ in server.requests))
         server.refuse(request_name, None)
@@ -82,18 +85,71 @@ def test_a_job_that_was_given_to_another_is_dropped_and_the_pilot_goes_on(
     assert [each["ended"] for each in ended["jobs"]] == ["Lost", "Done"]
 
 
+_OVER = [
+    Refusal(409, "stale_lease", "attempt 1 is closed: expired"),
+    Refusal(404, "lease_not_found", "lease-1-1"),
+    Refusal(401, "revoked", "the token was revoked"),
+]
+
+
+@pytest.mark.parametrize("refusal", _OVER, ids=lambda refusal: refusal.code)
 @pytest.mark.parametrize("request_name", ["/start", "/output", "/finish"])
 def test_a_lease_that_is_over_before_a_report_drops_the_job(
-    server: LeaseServer, tmp_path: Path, request_name: str
+    server: LeaseServer, tmp_path: Path, request_name: str, refusal: Refusal
 ) -> None:
     job, after = server.add({"Executable": "true"}), server.add({"Executable": "true"})
-    server.refuse(f"lease-1-1{request_name}", Refusal(409, "stale_lease", "attempt 1 is closed: expired"))
+    server.refuse(f"lease-1-1{request_name}", refusal)
 
     ended = run(server.url, tmp_path)
 
     assert job.status in ("Matched", "Running")
     assert after.status == "Done"
     assert [each["ended"] for each in ended["jobs"]] == ["Lost", "Done"]
+
+
+def test_a_payload_whose_token_was_revoked_is_ended_and_the_pilot_too(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add(gate())
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
+        for path in ("/requestJob", "/heartbeat"):
+            server.refuse(path, Refusal(401, "revoked", "the token was revoked"))
+        ended = pilot.end()
+
+    wait_until_gone("[ ! -e go ]")
+    assert [each["ended"] for each in ended["jobs"]] == ["Lost"]
+    assert (ended["returncode"], "the token was revoked" in ended["reason"]) == (1, True)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_report_that_is_refused_is_repeated_once_without_its_details(
+    server: LeaseServer, tmp_path: Path, status: int
+) -> None:
+    job = server.add({"Executable": "/bin/sh", "Arguments": ["-c", "exit 3"]})
+    server.refuse("/finish", Refusal(status, "invalid_request", "cpu_seconds: too many"), count=1)
+
+    ended = run(server.url, tmp_path)
+
+    assert len(server.bodies("/finish")) == 2
+    assert (job.status, job.minor_status) == ("Failed", "Application Finished With Errors")
+    assert job.application_status == (
+        f"the full report was refused: cpu_seconds: too many ({status} invalid_request)"
+    )
+    assert server.bodies("/finish")[1].keys() == {
+        *("status", "exit_code", "minor_status", "application_status")
+    }
+    assert ended["jobs"][0]["ended"] == "Failed"
+
+
+def test_a_report_that_is_refused_in_any_form_is_given_up(server: LeaseServer, tmp_path: Path) -> None:
+    server.add({"Executable": "true"})
+    server.refuse("/finish", Refusal(422, "invalid_request", "no"))
+
+    ended = run(server.url, tmp_path)
+
+    assert len(server.bodies("/finish")) == 2
+    assert ended["jobs"][0]["ended"] == "Lost"
 
 
 def test_a_job_that_was_killed_before_it_began_is_not_run(server: LeaseServer, tmp_path: Path) -> None:
@@ -129,6 +185,30 @@ def test_a_pilot_without_a_job_gives_up_when_the_service_stays_away(
 
     assert ended["returncode"] == 3
     assert ended["reason"].startswith("the service stays away")
+
+
+def test_a_pilot_whose_token_is_not_accepted_for_a_while_asks_again(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    job = server.add({"Executable": "true"})
+    server.refuse("/requestJob", Refusal(401, "not_authenticated", "the token is not one of ours"))
+    with PilotProcess(server.url, tmp_path) as pilot:
+        pilot.wait_until_it_says("trying again: the token is not one of ours")
+        server.refuse("/requestJob", None)
+        pilot.end()
+
+    assert job.status == "Done"
+
+
+def test_a_pilot_without_a_job_gives_up_when_its_token_is_not_accepted_any_more(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    server.refuse("/requestJob", Refusal(401, "not_authenticated", "the token is not one of ours"))
+
+    ended = run(server.url, tmp_path, "--patience", "1")
+
+    assert ended["returncode"] == 3
+    assert "the token is not one of ours (401 not_authenticated)" in ended["reason"]
 
 
 def test_a_pilot_that_starts_before_the_service_waits_for_it(server: LeaseServer, tmp_path: Path) -> None:

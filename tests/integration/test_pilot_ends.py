@@ -1,5 +1,6 @@
 """How payloads are ended, by whomever, and that nothing of them is left."""
 
+import contextlib
 import os
 import signal
 import uuid
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.fabric.pilot import processes
 from tests.lease_server import LeaseServer
-from tests.pilot_process import PilotProcess, files_of, run, wait_until_gone, wait_until_there
+from tests.pilot_process import PilotProcess, files_of, run, shell, wait_until_gone, wait_until_there
 
 
 @pytest.fixture
@@ -23,6 +25,13 @@ def family(marker: str, *, obstinate: bool = False) -> dict[str, object]:
     child = f"{ignore}while :; do sleep 0.1; done # {marker}"
     script = f"echo begun; (setsid setsid sh -c '{child}' &) ; sh -c '{child}' & {child}"
     return {"Executable": "/bin/sh", "Arguments": ["-c", script]}
+
+
+def signal_all(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process and everything below it, the youngest first."""
+    for each in (*reversed(processes.descendants(pid)), pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, number)
 
 
 def test_a_killed_job_is_ended_with_all_its_processes_and_its_output_kept(
@@ -153,6 +162,24 @@ def test_a_signal_to_the_whole_group_ends_it_as_well(
 
     wait_until_gone(marker)
     assert job.attempt.closed_as == "released"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_every_process_of_the_slot_gives_its_jobs_back(
+    server: LeaseServer, tmp_path: Path, marker: str, number: signal.Signals
+) -> None:
+    """What Slurm does for `scancel`, at the time limit and for preemption: payloads are gone at once."""
+    loop = f"while :; do sleep 0.1; done # {marker}"
+    jobs = [server.add(shell(f"{trap}{loop}")) for trap in ("", "trap 'exit 3' TERM INT; ")]
+    with PilotProcess(server.url, tmp_path, "--processors", "2") as pilot:
+        server.wait_for(lambda: all(job.attempts and job.attempt.heartbeats for job in jobs))
+        signal_all(pilot.process.pid, number)
+        ended = pilot.end()
+
+    wait_until_gone(marker)
+    assert [job.status for job in jobs] == ["Rescheduled"] * 2
+    assert [each["ended"] for each in ended["jobs"]] == ["Released"] * 2
+    assert (ended["returncode"], ended["reason"]) == (0, "told to end by a signal")
 
 
 def test_an_idle_pilot_ends_at_once_when_told(server: LeaseServer, tmp_path: Path) -> None:

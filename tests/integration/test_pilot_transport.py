@@ -75,6 +75,11 @@ def test_an_answer_is_read() -> None:
         http(b"", "500 Internal Server Error"),
         http(b"<html>Bad gateway</html>", "502 Bad Gateway"),
         http(b"{}", "503 Service Unavailable", "Retry-After: soon"),
+        http(b"<html>Default backend</html>", "404 Not Found"),
+        http(b'{"error": {"code": "not_found", "message": "x", "details": {}}}', "404 Not Found"),
+        http(b"", "409 Conflict"),
+        http(b"", "401 Unauthorized"),
+        http(b'{"error": {"code": "not_authenticated", "message": "x", "details": {}}}', "401 Unauthorized"),
     ],
 )
 def test_what_is_no_answer_may_be_tried_again(answer: bytes) -> None:
@@ -98,8 +103,31 @@ def test_a_refusal_has_its_code_and_message() -> None:
 
 def test_a_refusal_that_is_not_ours_is_one_all_the_same() -> None:
     with pytest.raises(Refused) as caught:
-        call(http(b"<html>", "404 Not Found"))
-    assert caught.value.status == 404
+        call(http(b"<html>", "403 Forbidden"))
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "ends"),
+    [
+        (401, "revoked", True),
+        (404, "lease_not_found", True),
+        (409, "stale_lease", True),
+        (409, "illegal_transition", True),
+        (400, "invalid_request", False),
+        (403, "not_allowed", False),
+        (413, "body_too_large", False),
+        (422, "invalid_request", False),
+    ],
+)
+def test_what_ends_an_attempt_is_told_from_what_a_report_should_not_hold(
+    status: int, code: str, ends: bool
+) -> None:
+    body = f'{{"error": {{"code": "{code}", "message": "x", "details": {{}}}}}}'.encode()
+
+    with pytest.raises(Refused) as caught:
+        call(http(body, f"{status} No"))
+    assert caught.value.ends_attempt is ends
 
 
 def test_a_redirect_is_not_followed_with_our_token() -> None:

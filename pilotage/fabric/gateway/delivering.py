@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 
 from pilotage.fabric.gateway import news
-from pilotage.fabric.gateway.leases import CLOSED, Lease, Leases
+from pilotage.fabric.gateway.leases import Lease, Leases
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.manager.grid_job import GridJob, Phase
 from pilotage.fabric.manager.manager import Manager
@@ -17,9 +17,6 @@ from pilotage.fabric.pilot.service import Service
 from pilotage.fabric.pilot.transport import Away, Refused
 
 log = logging.getLogger(__name__)
-
-#: What the service says of a job that cannot end any more: somebody removed it.
-_NEVER = "illegal_transition"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,10 +50,10 @@ class Delivering:
         try:
             self._tell(lease, grid_job)
         except Refused as error:
-            if error.code not in CLOSED | {_NEVER}:
+            if not error.ends_attempt:
                 log.error("job %d cannot be finished: %s", grid_job.taken.job_id, error)  # noqa: TRY400 - theirs
                 return False
-            log.warning("job %d: the service has closed the attempt: %s", grid_job.taken.job_id, error)
+            log.warning("job %d: the attempt is over: %s", grid_job.taken.job_id, error)
         self.manager.forget(grid_job.taken.job_id, grid_job.taken.epoch)
         self.permits.left(grid_job.taken)
         self.leases.forget(grid_job.taken)
@@ -73,7 +70,7 @@ class Delivering:
         report = self._with_output(grid_job, report)
         with lease.turn:
             self._last_news(grid_job)
-            self.service.finish(lease.taken.lease, report.as_json())
+            report = self.service.finish(lease.taken.lease, report)
         log.info("job %d: %s %s", lease.taken.job_id, report.status, report.minor_status)
 
     def _with_output(self, grid_job: GridJob, report: Report) -> Report:
@@ -86,7 +83,7 @@ class Delivering:
                 self.service.deliver_output(grid_job.taken.lease, archive, size=size)
         except Refused as error:
             # Of a closed attempt this may be the second time: then its report is answered as before.
-            return report if error.code in CLOSED else report.without_output(str(error))
+            return report if error.ends_attempt else report.without_output(str(error))
         except FileNotFoundError:
             return report.without_output("the archive is not there any more")
         return report

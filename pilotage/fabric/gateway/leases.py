@@ -22,8 +22,6 @@ from pilotage.fabric.pilot.transport import Away, Refused
 
 log = logging.getLogger(__name__)
 
-#: What the service says of an attempt that is not ours any more; any other refusal is no reason to give up.
-CLOSED = frozenset({"stale_lease", "lease_not_found"})
 #: Unanswered in a row, after which nobody else is told of.
 _AWAY = 3
 
@@ -97,7 +95,7 @@ class Leases:
         try:
             self._obey(self.begin_or_beat(lease, grid_job), lease, summary)
         except Refused as error:
-            if error.code in CLOSED:
+            if error.ends_attempt:
                 self._close(lease, error, summary)
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")

@@ -215,7 +215,7 @@ class _Attempt:
         try:
             self._persistently(lambda: self._send_output(area))
         except Refused as error:
-            if error.status in (404, 409):
+            if error.ends_attempt:
                 raise
             said = said.without_output(str(error))
         return said
@@ -226,7 +226,7 @@ class _Attempt:
             self._service.deliver_output(self._match.lease, archive, size=size)
 
     def _finish(self, said: Report) -> Outcome:
-        self._persistently(lambda: self._service.finish(self._match.lease, said.as_json()))
+        said = self._persistently(lambda: self._service.finish(self._match.lease, said))
         return self.outcome(
             said.status, ": ".join(filter(None, (said.minor_status, said.application_status)))
         )

@@ -148,7 +148,8 @@ def ends(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=_ENDS.patience,
         metavar="S",
-        help="when the service is away for so long and there is no job (default %(default)g)",
+        help="when the service is away, or does not accept the token, for so long and there is no job "
+        "(default %(default)g)",
     )
 
 
@@ -171,7 +172,7 @@ def care(group: argparse._ArgumentGroup) -> None:
         (
             "--report-patience",
             care.report_patience,
-            "seconds that a result is kept while the service is away",
+            "seconds that a result is kept while the service is away or does not accept the token",
         ),
     )
     for flag, default, text in seconds:

@@ -76,8 +76,8 @@ class Heart:
             self._refused(error)
 
     def _refused(self, error: Refused) -> None:
-        """404 and 409 say that the attempt is over; what else it may be, the payload is not to blame."""
-        if error.status in (404, 409):
+        """Let the payload run on unless the attempt is over: it is not to blame for another refusal."""
+        if error.ends_attempt:
             log.warning("the attempt is closed: %s", error)
             self.stale.set()
         else:

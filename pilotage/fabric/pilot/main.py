@@ -36,7 +36,7 @@ from pilotage.fabric.pilot.renewal import Renewal
 from pilotage.fabric.pilot.service import Service
 from pilotage.fabric.pilot.settings import Settings, Wishes
 from pilotage.fabric.pilot.share import Room
-from pilotage.fabric.pilot.transport import Away, Refused, Transport
+from pilotage.fabric.pilot.transport import Away, Refused, TokenNotAccepted, Transport
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,9 @@ class Pilot:
             self._life = renewal.life_left(self._claims, time.time())
             return
         request_id = str(uuid.uuid4())
-        token = self._patiently(lambda: self._service.exchange_secret(stamp, request_id=request_id))
+        token = self._patiently(
+            lambda: _call_first(lambda: self._service.exchange_secret(stamp, request_id=request_id))
+        )
         self._claims, self._life = credentials.claims(token.text), token.life
 
     def _patiently(self, request: Callable[[], T]) -> T:
@@ -136,7 +138,11 @@ class Pilot:
 
     def _offer(self) -> Offer:
         place, wishes = self._settings.place, self._settings.wishes
-        parameters = self._service.queue_parameters(place, wishes.vo)
+
+        def ask() -> dict[str, object]:
+            return self._service.queue_parameters(place, wishes.vo)
+
+        parameters = _call_first(ask) if self._credential.stamp is None else ask()
         pools = wishes.pools or self._service.submit_pools(place)
         wishes = Wishes(**{**vars(wishes), "pools": pools})
         return offer.make(place, self._slot, wishes, parameters)
@@ -176,6 +182,18 @@ class Pilot:
             )
         except (Away, Refused) as error:
             log.info("could not say that we end: %s", error)
+
+
+def _call_first(request: Callable[[], T]) -> T:
+    """Make the first request with a token or a secret: one that is not accepted is wrong.
+
+    Raises:
+        Refused: Also by any 401.
+    """
+    try:
+        return request()
+    except TokenNotAccepted as error:
+        raise error.as_refusal() from None
 
 
 def _credential(said: argparse.Namespace, environment: Mapping[str, str]) -> Credential:

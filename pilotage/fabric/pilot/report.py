@@ -56,6 +56,11 @@ class Report:
         details = "; ".join(each for each in (self.application_status, note) if each)
         return replace(self, application_status=details)
 
+    def without_details(self, why: str) -> Report:
+        """When the service refused it: how the job ended, and why there is no more."""
+        code = self.exit_code if self.exit_code in range(256) else None
+        return Report(self.status, self.minor_status, f"the full report was refused: {why}", code)
+
     def without_output(self, why: str) -> Report:
         """When the output could not be stored: a job whose output is lost is not done."""
         if self.status == DONE:

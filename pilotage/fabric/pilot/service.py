@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
+from pilotage.fabric.pilot.report import Report
 from pilotage.fabric.pilot.settings import Place
 from pilotage.fabric.pilot.transport import Answer, Away, Refused, Transport
 
@@ -124,9 +125,17 @@ class Service:
         path = f"/leases/{quote(lease)}/heartbeat"
         return _news(self._transport.call("POST", path, facts, timeout=_WAIT_FOR_NEWS).body)
 
-    def finish(self, lease: str, report: Mapping[str, object]) -> None:
-        """Say how the payload ended."""
-        self._transport.call("POST", f"/leases/{quote(lease)}/finish", report)
+    def finish(self, lease: str, report: Report) -> Report:
+        """Say how the payload ended; the report that was taken: a shorter one where the first was refused."""
+        path = f"/leases/{quote(lease)}/finish"
+        try:
+            self._transport.call("POST", path, report.as_json())
+        except Refused as error:
+            if error.ends_attempt:
+                raise
+            report = report.without_details(str(error))
+            self._transport.call("POST", path, report.as_json())
+        return report
 
     def release(self, lease: str, reason: str) -> None:
         """Give the job back."""

@@ -60,7 +60,7 @@ class Ends:
     max_idle: float | None = None  #: after so many seconds without a job
     whole_every: float | None = None  #: seconds after which the slot is emptied for a large job; 0: never
     drain_file: Path | None = None  #: while it is there, no new work is taken
-    patience: float = 1800.0  #: seconds that the service may be away while we have no job
+    patience: float = 1800.0  #: seconds that the service may be away, or refuse our token, without a job
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,12 @@ _CHUNK = 1 << 18
 _LONGEST_ANSWER = 64 << 20
 #: Refusals that another try may not meet: in time, too many, and all troubles of the server itself.
 _PASSING = frozenset({408, 425, 429})
+#: The code of a 401 that stays: an operator revoked the token.
+_REVOKED = "revoked"
+#: The code given here to an answer that is not in the service's form.
+_FOREIGN = "error"
+#: Codes of a 404 or 409 that concerns no attempt: not the service's own, or there is no such path.
+_ASTRAY = frozenset({_FOREIGN, "not_found"})
 
 
 class Away(Exception):
@@ -39,6 +45,30 @@ class Refused(Exception):
         super().__init__(f"{message} ({status} {code})")
         self.status = status  #: of HTTP
         self.code = code  #: `error.code` of the answer
+
+    @property
+    def ends_attempt(self) -> bool:
+        """Whether no report on the attempt will be taken any more: it is over, or our token was revoked.
+
+        Any other refusal concerns what a report holds.
+        """
+        return self.status in (404, 409) or self.code == _REVOKED
+
+
+class TokenNotAccepted(Away):
+    """The service does not accept the token, which nobody has revoked.
+
+    A token that was accepted before will be again: a clock or a key file of the service is behind.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} (401 {code})")
+        self.code = code  #: `error.code` of the answer
+        self.message = message
+
+    def as_refusal(self) -> Refused:
+        """The same for a token that was never accepted: it is wrong."""
+        return Refused(401, self.code, self.message)
 
 
 class TooLarge(Exception):
@@ -196,7 +226,11 @@ def _refuse_failure(response: http.client.HTTPResponse) -> None:
     if 200 <= response.status < 300:
         return
     code, message = _error(response)
-    if response.status >= 500 or response.status in _PASSING:
+    if response.status == 401 and code != _REVOKED:
+        raise TokenNotAccepted(code, message)
+    # A balancer whose service is away may answer that there is no such page.
+    is_astray = response.status in (404, 409) and code in _ASTRAY
+    if response.status >= 500 or response.status in _PASSING or is_astray:
         raise Away(f"{message} ({response.status} {code})", _seconds(response.getheader("Retry-After")))
     raise Refused(response.status, code, message)
 
@@ -206,7 +240,7 @@ def _error(response: http.client.HTTPResponse) -> tuple[str, str]:
         error = json.loads(response.read(1 << 16))["error"]
         return str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return "error", f"the service answers {response.status} {response.reason}"
+        return _FOREIGN, f"the service answers {response.status} {response.reason}"
 
 
 def _seconds(text: str | None) -> float | None:

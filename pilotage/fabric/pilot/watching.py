@@ -17,6 +17,8 @@ from pilotage.fabric.pilot.processes import Usage
 _TICK = 0.25
 #: Seconds between two looks at what the payload uses.
 _MEASURE = 1.0
+#: Seconds that our own order to end may come later than that of the payload.
+_ORDERED_TOGETHER = 2.0
 
 #: Why it was ended, if not for an `Excess`.
 KILL_WANTED, STALE, STOPPED = "killed", "stale", "stopped"
@@ -57,6 +59,9 @@ class Watch:
     def until_end(self, heart: Heart, stop: threading.Event, *, grace: float) -> Watched:
         """Wait for the end of the payload.
 
+        A batch system that ends a slot signals every process of it, and the payload may be gone before our
+        own signal comes: a failure counts as the payload's own only when none comes for a moment.
+
         Args:
             heart: Hears when the job was killed or the attempt closed.
             stop: Set when the pilot itself has to end.
@@ -69,6 +74,8 @@ class Watch:
                     self._payload.end(grace)
         finally:
             self._memory.close()
+        if why is None and stop.wait(_ORDERED_TOGETHER if end.exit_code else 0.0):
+            why = STOPPED
         return Watched(end, why)
 
     def _why_end(self, heart: Heart, stop: threading.Event) -> str | Excess | None:

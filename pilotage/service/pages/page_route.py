@@ -12,7 +12,7 @@ from pilotage.service.api_route import PartsOf, StrictRequest
 from pilotage.service.pages import forgery, sessions
 from pilotage.service.pages.page import Page, here
 from pilotage.service.parts import Parts
-from pilotage.service.refusals import NotAuthenticated
+from pilotage.service.refusals import ClockBehind, NotAuthenticated
 from requirements.errors import InvalidRequest
 from requirements.problem import Problem
 
@@ -83,7 +83,10 @@ def _signed_in(request: Request, parts: Parts) -> Page:
     text = sessions.token_of(request)
     if text is None:
         raise NotAuthenticated("nobody is signed in")
-    token = request.state.token = access.admit_token(text, parts)
+    try:
+        token = request.state.token = access.admit_token(text, parts)
+    except ClockBehind as error:  # a session of another host; one that begins here is good
+        raise NotAuthenticated(str(error)) from None
     return Page(request=request, parts=parts, token=token, csrf=sessions.csrf_of(text))
 
 

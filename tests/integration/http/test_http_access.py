@@ -205,10 +205,22 @@ def test_a_revoked_token_is_401_at_once(service: Service):
     client = service.client(token)
     assert client.get("/api/v1/jobs").status_code == 200
     assert service.operator().post("/api/v1/tokens/revoke", json={"token": token}).status_code == 204
-    assert client.get("/api/v1/jobs").status_code == 401
+    answer = client.get("/api/v1/jobs")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "revoked")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
     # Revoking is idempotent, and another token of the same bearer is another token.
     assert service.operator().post("/api/v1/tokens/revoke", json={"token": token}).status_code == 204
     assert service.user().get("/api/v1/jobs").status_code == 200
+
+
+def test_a_token_of_a_host_whose_clock_is_ahead_is_to_be_shown_again_later(service: Service):
+    ahead = utc_now() + timedelta(minutes=5)
+    token, _ = service.parts.tokens.mint(grant(role="operator"), now=ahead)
+
+    answer = service.client(token).get("/api/v1/jobs")
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "clock_behind")
+    assert int(answer.headers["Retry-After"]) > 0
 
 
 def test_a_request_outside_its_role_is_in_the_audit_log(service: Service, caplog: pytest.LogCaptureFixture):

@@ -7,6 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from pilotage.service.grants import grant
 from pilotage.service.pages import sessions
 from pilotage.service.parts import utc_now
 from taskqueue import database, login_links
@@ -211,6 +212,15 @@ def test_the_audit_log_names_a_session_so_that_an_operator_can_end_it(service: S
     token_id = json.loads(caplog.messages[-1])["token_id"]
     service.operator().post("/api/v1/tokens/revoke", json={"jti": token_id}).raise_for_status()
     assert browser.get("/").headers["location"] == "/login"
+
+
+def test_a_session_of_a_host_whose_clock_is_ahead_signs_in_again(service: Service):
+    browser = _signed_in(service, _link(service.user()))
+    ahead = grant(role="user", vo="cms", user="ada")
+    token, _ = service.parts.tokens.mint(ahead, now=utc_now() + timedelta(minutes=5))
+    next(iter(browser.cookies.jar)).value = token
+    assert browser.get("/").headers["location"] == "/login"
+    assert browser.get("/login").status_code == 200
 
 
 def test_who_has_no_session_and_a_very_long_address_signs_in_all_the_same(service: Service):

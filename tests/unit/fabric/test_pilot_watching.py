@@ -1,0 +1,82 @@
+"""How the end of a payload is judged when the slot may have been ended at the same time."""
+
+import threading
+from typing import cast
+
+import pytest
+
+from pilotage.fabric.pilot import watching
+from pilotage.fabric.pilot.heart import Heart
+from pilotage.fabric.pilot.limits import Limits
+from pilotage.fabric.pilot.memory import Memory
+from pilotage.fabric.pilot.payload import End, Payload
+from pilotage.fabric.pilot.service import News
+from pilotage.fabric.pilot.watching import Watch, Watched
+
+
+class Ended:
+    """A payload that has ended by the time it is looked at."""
+
+    def __init__(self, end: End) -> None:
+        self._end = end
+
+    def wait(self, _timeout: float) -> End:
+        return self._end
+
+
+class Stop(threading.Event):
+    """Set while somebody waits for it, or not at all."""
+
+    def __init__(self, *, comes: bool) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self._comes = comes
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if self._comes:
+            self.set()
+        return self.is_set()
+
+
+class Silent:
+    """A service that wants nothing."""
+
+    def heartbeat(self, *_: object) -> News:
+        return News(commands=(), heartbeat_seconds=None)
+
+
+def watched(end: End, stop: Stop) -> Watched:
+    watch = Watch(cast(Payload, Ended(end)), Limits(wall_time=None, memory=None), Memory(None).account(None))
+    heart = Heart(Silent(), "lease", every=1.0, news=dict)
+    return watch.until_end(heart, stop, grace=1.0)
+
+
+FAILURES = [End(143, 15), End(137, 9), End(143, None), End(1, None)]
+
+
+@pytest.mark.parametrize("end", FAILURES)
+def test_a_failure_with_our_own_order_to_end_right_after_it_is_the_end_of_the_slot(end: End) -> None:
+    assert watched(end, Stop(comes=True)) == Watched(end, watching.STOPPED)
+
+
+@pytest.mark.parametrize("end", FAILURES)
+def test_a_failure_without_such_an_order_is_the_payloads_own(end: End) -> None:
+    stop = Stop(comes=False)
+
+    assert watched(end, stop) == Watched(end, None)
+    assert stop.waits == [2.0]
+
+
+def test_an_exit_status_of_0_counts_at_once() -> None:
+    stop = Stop(comes=False)
+
+    assert watched(End(0, None), stop) == Watched(End(0, None), None)
+    assert stop.waits == [0.0]
+
+
+def test_an_exit_status_of_0_after_our_own_order_to_end_may_be_of_a_payload_that_broke_off() -> None:
+    stop = Stop(comes=False)
+    stop.set()
+
+    assert watched(End(0, None), stop) == Watched(End(0, None), watching.STOPPED)
