@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Seconds that a command may take, or that one which stays may need until it says what it should.
-PATIENCE = 300
+PATIENCE = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

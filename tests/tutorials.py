@@ -248,13 +248,12 @@ def follow_at_home(
     shell: Shell,
     *,
     part: str = "",
-    instead: Mapping[str, str] | None = None,
     tell: Tell | None = None,
 ) -> int:
     """Follow a tutorial of one machine, at a port that is free."""
     port = str(free_port())
     shell.run(f"export PILOTAGE_PORT={port}")
-    return follow(document, {"here": shell}, part=part, instead={_PORT: port, **(instead or {})}, tell=tell)
+    return follow(document, {"here": shell}, part=part, instead={_PORT: port}, tell=tell)
 
 
 def main() -> None:

@@ -36,6 +36,6 @@ def follow(directory: Path, tell: Tell | None = None) -> int:
 
 
 @pytest.mark.debian("machines")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_an_operator_installs_two_hosts_and_one_may_stop(tmp_path: Path) -> None:
     assert follow(tmp_path) > 30

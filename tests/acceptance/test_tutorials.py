@@ -8,7 +8,7 @@ import pytest
 
 from tests import readers, tutorials
 
-pytestmark = [pytest.mark.debian("python"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.debian("python"), pytest.mark.timeout(1200)]
 
 ON_ONE_MACHINE = ("docs/user/first-job.md", "docs/site-admin/first-queue.md", "docs/vo-admin/first-change.md")
 
