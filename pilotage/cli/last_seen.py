@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import json
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -27,6 +26,7 @@ from taskqueue.installation import Standing
 log = logging.getLogger(__name__)
 
 FILE = "last-seen.json"
+_LOCK = "last-seen.lock"
 REMEDY = "run `pilotage db recover`"
 
 
@@ -46,10 +46,8 @@ def write(settings: Settings, standing: Standing) -> None:
     """
     file = _file(settings)
     aside = file.with_name(f".{FILE}.new")
-    with (
-        contextlib.suppress(OSError),
-        _locked(settings),
-    ):  # a home that is not ours to write: nothing is noted
+    # A home that is gone or not ours to write: then nothing is noted.
+    with contextlib.suppress(OSError), _locked(settings):
         seen = read(settings)
         if seen is None or not standing.log_id or not standing.is_behind(seen):
             aside.write_text(json.dumps({**_all(settings), _name(settings): asdict(standing)}))
@@ -119,12 +117,9 @@ def _all(settings: Settings) -> dict[str, Any]:
 @contextlib.contextmanager
 def _locked(settings: Settings) -> Iterator[None]:
     """Keep other processes from writing until the end of the block."""
-    directory = os.open(settings.home, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    with (settings.home / _LOCK).open("a") as lock:  # no directory: on NFS only what is written can be locked
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(directory)
 
 
 def _file(settings: Settings) -> Path:
