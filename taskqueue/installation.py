@@ -3,22 +3,35 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, column, func, select, table
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Select,
+    case,
+    column,
+    func,
+    select,
+    table,
+)
 from sqlalchemy.types import Text
 
 from taskqueue.tables import installation, job_log
 
 _sqlite_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
-_log_sequence = table("job_log_log_id_seq", column("last_value", BigInteger))
+_log_sequence = table("job_log_log_id_seq", column("last_value", BigInteger), column("is_called", Boolean))
 
 
 def _standing(log_id: ColumnElement[Any]) -> Select[Any]:
     return select(installation.c.incarnation, log_id.label("log_id"))
 
 
-#: The last number given out, not that of the last row: rows are removed after a while.
+#: The last number given out, not that of the last row: rows are removed after a while. 0: none was.
 STANDING = {
-    "postgresql": _standing(select(_log_sequence.c.last_value).scalar_subquery()),
+    "postgresql": _standing(
+        select(case((_log_sequence.c.is_called, _log_sequence.c.last_value), else_=0)).scalar_subquery()
+    ),
     "sqlite": _standing(
         func.coalesce(
             select(_sqlite_sequences.c.seq).where(_sqlite_sequences.c.name == job_log.name).scalar_subquery(),

@@ -8,7 +8,7 @@ import sys
 
 from examples.servers import slurm
 from examples.servers.debian import Suite, install
-from tests import balancers, machines, pgbouncer, torque
+from tests import balancers, machines, pgbouncer, readers, torque
 
 SUITES = {
     "slurm": slurm.SUITE,
@@ -42,6 +42,7 @@ SUITES = {
     "haproxy": balancers.HAPROXY,
     "nginx": balancers.NGINX,
     "machines": machines.SUITE,
+    "python": readers.SUITE,
 }
 #: Where nothing may be left out a suite that is not ready fails.
 ALL_OF_THEM = os.environ.get("CI") == "true" or "PILOTAGE_TEST_ALL" in os.environ

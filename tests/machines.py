@@ -15,6 +15,7 @@ import psutil
 
 from examples.servers.debian import Suite
 from examples.servers.starting import wait_until
+from tests import readers
 from tests.shells import Shell
 
 SUITE = Suite(
@@ -33,6 +34,7 @@ SUITE = Suite(
         *("systemd", "systemd-container", "dbus", "iproute2", "util-linux", "python3", "python3-venv"),
         *("postgresql", "redis-server", "haproxy", "openssl", "curl"),
     ),
+    files=readers.SUITE.files,
     needs_root=True,
 )
 _NETWORK = "10.79.0"

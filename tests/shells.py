@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Seconds that a command may take, or that one which stays may need until it says what it should.
-PATIENCE = 300
+PATIENCE = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,10 @@ class Shell:
         return staying.wait(is_enough)
 
     def write(self, name: str, text: str) -> Answer:
-        """Write a file, as an editor would."""
+        """Write a file, as an editor would; its directory has to be there."""
         place = name if name.startswith("~/") else shlex.quote(name)
         content = b64encode(text.encode()).decode()
-        return self.run(f'mkdir -p "$(dirname {place})" && base64 -d <<<{content} >{place}')
+        return self.run(f"base64 -d <<<{content} >{place}")
 
     def close(self) -> None:
         """End what was left running, the last one first, and the shell."""

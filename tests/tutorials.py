@@ -14,20 +14,17 @@ A document is Markdown. What counts of it:
 `python -m tests.tutorials FILE` follows one in a directory of its own and shows what commands really say.
 """
 
-import os
 import re
-import shlex
-import site
 import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from examples.servers.starting import free_port
+from tests import readers
 from tests.shells import Answer, Shell
 
 _FENCE = re.compile(r"( *)```(\w*) *$")
@@ -246,51 +243,27 @@ def _put(text: str, instead: Mapping[str, str]) -> str:
     return text
 
 
-def packages() -> list[Path]:
-    """Where what is installed for the tests lies."""
-    return [Path(place) for place in site.getsitepackages() if Path(place).is_dir()]
-
-
-def installed(environment: str) -> str:
-    """A command in the place of `pip install`: it takes what is installed for the tests, from no network."""
-    places = "; ".join(f"site.addsitedir({str(place)!r})" for place in packages())
-    program = ("from pilotage.cli import main", "if __name__ == '__main__':", "    main()")
-    script = f"{environment}/bin/pilotage"
-    return (
-        f"echo {shlex.quote(f'import site; {places}')} "
-        f">$(echo {environment}/lib/python*/site-packages)/as_here.pth && "
-        f"printf '%s\\n' \"#!$(echo {environment})/bin/python\" {shlex.join(program)} >{script} && "
-        f"chmod +x {script}"
-    )
-
-
-@contextmanager
-def at_home(directory: Path) -> Iterator[Shell]:
-    """A shell of somebody who has the program and nothing else: a home, and the usual variables."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{kept.pop('PATH', os.defpath)}"
-    shell = Shell(directory, {**kept, "HOME": str(directory), "PATH": programs})
-    try:
-        yield shell
-    finally:
-        shell.close()
-
-
-def follow_at_home(document: Path, directory: Path, tell: Tell | None = None) -> int:
-    """Follow a tutorial of one machine there, at a port that is free."""
+def follow_at_home(
+    document: Path,
+    shell: Shell,
+    *,
+    part: str = "",
+    tell: Tell | None = None,
+) -> int:
+    """Follow a tutorial of one machine, at a port that is free."""
     port = str(free_port())
-    with at_home(directory) as shell:
-        shell.run(f"export PILOTAGE_PORT={port}")
-        return follow(document, {"here": shell}, instead={_PORT: port}, tell=tell)
+    shell.run(f"export PILOTAGE_PORT={port}")
+    return follow(document, {"here": shell}, part=part, instead={_PORT: port}, tell=tell)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        follow_at_home(
-            Path(sys.argv[1]).resolve(),
-            Path(directory),
-            lambda command, answer: print(f"$ {command.text}\n{answer.output}", end="", flush=True),  # noqa: T201
-        )
+    document = Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory() as directory, readers.at_home(Path(directory)) as shell:
+        follow_at_home(document, shell, tell=_print)
+
+
+def _print(command: Command, answer: Answer) -> None:
+    print(f"$ {command.text}\n{answer.output}", end="", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 
-from examples.demo import on_grid, on_slurm
+from examples.demo import on_grid
 from examples.demo.installation import console
 
 
@@ -18,6 +18,8 @@ def main() -> int:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, _end)
     if said.slurm:
+        from examples.demo import on_slurm  # needs what is installed for tests
+
         return on_slurm.main(copies=said.copies or on_slurm.COPIES, install=said.install)
     return on_grid.main()
 

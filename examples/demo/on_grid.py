@@ -39,8 +39,8 @@ COPIES = 30
 UPGRADED_CE = "        ce01.cmsaf.mit.edu:\n"
 #: Queues of a pool that the table names.
 QUEUES_SHOWN = 2
-#: Seconds that the jobs may take together.
-PATIENCE = 120
+#: Seconds that the jobs may take together, on a slow machine too.
+PATIENCE = 600
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ class Suite:
     about: str
     programs: tuple[str, ...]
     packages: tuple[str, ...]
+    files: tuple[str, ...] = ()  #: patterns of paths that the packages bring, beside programs
     aside: tuple[str, ...] = ()  #: packages that conflict with others: unpacked, not installed
     needs_root: bool = False  #: its server runs jobs of others
 
@@ -34,9 +35,10 @@ class Suite:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The programs that are not on this host, and the packages that are not unpacked."""
+        """The programs and files that are not on this host, and the packages that are not unpacked."""
         programs = (program for program in self.programs if not shutil.which(program, path=PATH))
-        return (*programs, *(package for package in self.aside if not aside(package).is_dir()))
+        files = (pattern for pattern in self.files if not any(Path("/").glob(pattern.lstrip("/"))))
+        return (*programs, *files, *(package for package in self.aside if not aside(package).is_dir()))
 
     @property
     def may_be_run(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pilotage.cli import failures
+from pilotage.cli import failures, output
 
 #: Each command and the module that registers it. Only the module that is asked for is imported:
 #: a client command must not wait until a database and a web server are loaded.
@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> NoReturn:
     """Run the program that `make` gives, tell its errors in a line each, and exit."""
+    output.write_all_signs()
     try:
         status = make()(list(words), prog_name=name, standalone_mode=False)
         sys.stdout.flush()

@@ -13,7 +13,7 @@ from pilotage.cli.failures import one_line
 from pilotage.cli.finding import Finding, Health
 from pilotage.cli.settings import Settings
 from requirements.errors import PilotageError
-from taskqueue import agent_cycles, database, installation, postgresql
+from taskqueue import agent_cycles, database, postgresql
 from taskqueue.database import SchemaState
 
 #: The oldest PostgreSQL that has all we use.
@@ -116,9 +116,8 @@ def _schema(state: SchemaState) -> Finding:
 
 def _history(engine: Engine, settings: Settings) -> Finding:
     """Whether the database knows all that was seen of it from here."""
-    with database.reading(engine) as conn:
-        standing = installation.standing(conn)
-    if (problem := last_seen.lost(settings, standing)) is not None:
+    standing, problem = last_seen.compare(engine, settings)
+    if problem is not None:
         return Finding(subject="history", health=Health.BAD, message=problem)
     message = f"unbroken as far as it was seen from here (incarnation {standing.incarnation})"
     return Finding(subject="history", health=Health.GOOD, message=message)

@@ -6,12 +6,14 @@ again. What this host never saw it cannot miss.
 """
 
 import contextlib
+import fcntl
 import json
 import logging
-import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine
 
@@ -24,36 +26,46 @@ from taskqueue.installation import Standing
 log = logging.getLogger(__name__)
 
 FILE = "last-seen.json"
+_LOCK = "last-seen.lock"
 REMEDY = "run `pilotage db recover`"
 
 
 def read(settings: Settings) -> Standing | None:
     """What was seen of this database; None: nothing yet, or it cannot be read."""
     try:
-        seen = json.loads(_file(settings).read_text())[_name(settings)]
+        seen = _all(settings)[_name(settings)]
         return Standing(incarnation=int(seen["incarnation"]), log_id=int(seen["log_id"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def write(settings: Settings, standing: Standing) -> None:
-    """Note it; the last one to write wins, since several processes may share a home directory."""
+    """Note it, beside what was seen of other databases; several processes share a home directory.
+
+    What another process has seen since stays, unless the log is empty: then this is a new database.
+    """
     file = _file(settings)
-    aside = file.with_name(f".{FILE}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # a home that is gone or not ours to write: then nothing is noted
-        aside.write_text(json.dumps({_name(settings): asdict(standing)}))
-        aside.replace(file)
+    aside = file.with_name(f".{FILE}.new")
+    # A home that is gone or not ours to write: then nothing is noted.
+    with contextlib.suppress(OSError), _locked(settings):
+        seen = read(settings)
+        if seen is None or not standing.log_id or not standing.is_behind(seen):
+            aside.write_text(json.dumps({**_all(settings), _name(settings): asdict(standing)}))
+            aside.replace(file)
 
 
-def lost(settings: Settings, standing: Standing) -> str | None:
-    """What to say if the database knows less than was seen of it; None: it does not.
+def compare(engine: Engine, settings: Settings) -> tuple[Standing, str | None]:
+    """The standing of the database, and what to report if it is behind what was seen of it; None: it is not.
 
     A log that is empty is a new database, not an old one.
     """
+    # The file first: what another process notes while we look is no loss.
     seen = read(settings)
+    with database.reading(engine) as conn:
+        standing = installation.standing(conn)
     if seen is None or not standing.log_id or not standing.is_behind(seen):
-        return None
-    return (
+        return standing, None
+    return standing, (
         f"{databases.shown(settings.database_url)} has lost commits: its log ends at {standing.log_id} "
         f"(incarnation {standing.incarnation}), but {seen.log_id} ({seen.incarnation}) was seen from here: "
         f"{REMEDY}"
@@ -72,8 +84,8 @@ class LastSeen:
         self._engine = engine
         self._settings = settings
         self._told = False
-        self._standing = self._now()
-        if (problem := lost(settings, self._standing)) is not None:
+        self._standing, problem = compare(engine, settings)
+        if problem is not None:
             raise Refused(problem)
         write(settings, self._standing)
 
@@ -84,8 +96,7 @@ class LastSeen:
 
     def look(self, _now: datetime) -> None:
         """Look again, and note how far it has come; a database that went back is told of once."""
-        standing = self._now()
-        problem = lost(self._settings, standing)
+        standing, problem = compare(self._engine, self._settings)
         if problem is not None and not self._told:
             log.error("%s", problem)
         self._told = problem is not None
@@ -93,9 +104,22 @@ class LastSeen:
             self._standing = standing
             write(self._settings, standing)
 
-    def _now(self) -> Standing:
-        with database.reading(self._engine) as conn:
-            return installation.standing(conn)
+
+def _all(settings: Settings) -> dict[str, Any]:
+    """What was seen, by the name of the database."""
+    try:
+        seen = json.loads(_file(settings).read_text())
+    except (OSError, ValueError):
+        return {}
+    return seen if isinstance(seen, dict) else {}
+
+
+@contextlib.contextmanager
+def _locked(settings: Settings) -> Iterator[None]:
+    """Keep other processes from writing until the end of the block."""
+    with (settings.home / _LOCK).open("a") as lock:  # no directory: on NFS only what is written can be locked
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _file(settings: Settings) -> Path:

@@ -1,6 +1,7 @@
 """What commands print: a table for people, JSON for machines."""
 
 import dataclasses
+import io
 import json
 import sys
 import unicodedata
@@ -31,6 +32,12 @@ class Record(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
+def write_all_signs() -> None:
+    """Write what the encoding of standard output lacks as escapes, instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def console() -> Console:
     """Standard output."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED)
@@ -44,7 +51,8 @@ def progress_console() -> Console:
 def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -> None:
     """Print `data` as JSON, or what `render` makes of it."""
     if as_json:
-        sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=False) + "\n")
+        is_utf8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
+        sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
     else:
         console().print(render())
 

@@ -97,7 +97,9 @@ def _order(key: _Key) -> tuple[bool, Any, tuple[str, ...]]:
 
 def _used(conn: Connection, asked: Question, most: int) -> dict[_Key, Use] | None:
     sums = [func.sum(accounted_use.c[name]).label(name) for name in NAMES]
-    rows = conn.execute(_grouped(conn, accounted_use, asked, sums).limit(most + 1)).mappings().all()
+    found = conn.execute(_grouped(conn, accounted_use, asked, sums).limit(most + 1)).mappings()
+    # Sums of nothing by nothing are one row without values.
+    rows = [row for row in found if row[NAMES[0]] is not None]
     if len(rows) > most:
         return None
     return {_key(row, asked): Use(**{name: _number(name, row[name]) for name in NAMES}) for row in rows}

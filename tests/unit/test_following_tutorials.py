@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests import tutorials
+from tests import readers, tutorials
 from tests.shells import Shell
 from tests.tutorials import TutorialFailed
 
 RIGHT = """# A tutorial
+
+```sh
+mkdir words
+```
 
 Write `words/list.txt`:
 
@@ -51,7 +55,7 @@ false
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    with tutorials.at_home(tmp_path) as shell:
+    with readers.at_home(tmp_path) as shell:
         yield shell
 
 
@@ -62,20 +66,20 @@ def follow(text: str, tmp_path: Path, **shells: Shell) -> int:
 
 
 def test_what_a_tutorial_says_is_done_in_one_shell(tmp_path: Path, shell: Shell) -> None:
-    assert follow(RIGHT, tmp_path, here=shell) == 7
+    assert follow(RIGHT, tmp_path, here=shell) == 8
     assert (tmp_path / "words" / "list.txt").read_text() == "one\ntwo\n"
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "line", "reason"),
     [
-        ("<list.txt\n2", "<list.txt\n3", 17, "should say"),
-        ("2 3\n…", "2 3\n", 19, "should say"),
-        ("< one>\n…", "…\n< one>", 22, "should say"),
-        ("$ false\n$ echo $?\n1\n", "$ false\n", 27, "ended with status 1"),
-        ("cd words    #", "cd nowhere  #", 11, "ended with status 1"),
-        ("$ false\n", "$ sleep 60\n", 27, "did not end in time"),
-        ("`words/list.txt`", "`/proc/list.txt`", 6, "was not written"),
+        ("<list.txt\n2", "<list.txt\n3", 21, "should say"),
+        ("2 3\n…", "2 3\n", 23, "should say"),
+        ("< one>\n…", "…\n< one>", 26, "should say"),
+        ("$ false\n$ echo $?\n1\n", "$ false\n", 31, "ended with status 1"),
+        ("cd words    #", "cd nowhere  #", 15, "ended with status 1"),
+        ("$ false\n", "$ sleep 60\n", 31, "did not end in time"),
+        ("`words/list.txt`", "`elsewhere/list.txt`", 10, "was not written"),
     ],
 )
 def test_a_wrong_tutorial_fails_with_its_line(
@@ -96,7 +100,7 @@ def test_a_wrong_tutorial_fails_with_its_line(
 def test_what_is_left_running_runs_until_the_end(tmp_path: Path) -> None:
     text = "In another terminal; leave it running:\n\n```console\n$ echo $$ up; exec sleep 60\n… up\n```\n"
     text += "\n```sh\necho up; sleep 61  # leave it running\necho still here >there\n```\n"
-    with tutorials.at_home(tmp_path) as shell:
+    with readers.at_home(tmp_path) as shell:
         assert follow(text, tmp_path, here=shell) == 3
     assert (tmp_path / "there").read_text() == "still here\n"
 
@@ -111,7 +115,7 @@ def test_each_host_does_what_is_said_to_it(tmp_path: Path) -> None:
         (tmp_path / host).mkdir()
     text = "On **a**:\n\n```sh\ntouch one\n```\n\n```sh\ntouch two\n```\n\n"
     text += "On **b** and **a**:\n\n```sh\ntouch three\n```\n"
-    with tutorials.at_home(tmp_path / "a") as a, tutorials.at_home(tmp_path / "b") as b:
+    with readers.at_home(tmp_path / "a") as a, readers.at_home(tmp_path / "b") as b:
         assert follow(text, tmp_path, a=a, b=b) == 4
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"one", "two", "three"}
     assert {path.name for path in (tmp_path / "b").iterdir()} == {"three"}

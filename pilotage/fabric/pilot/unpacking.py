@@ -23,26 +23,37 @@ _MOST_MEMBERS = 100_000
 _DEEPEST = 100
 #: Bytes that are read at a time; tarfile copies contents in smaller pieces.
 _LARGEST_PIECE = 4 << 20
+#: Bytes that all headers may have together, and more with each member: tarfile keeps them in memory.
+_HEADERS, _HEADERS_OF_MEMBER = 4 << 20, 2 << 10
 
 
 class UnsafeArchive(Exception):
     """The archive is damaged, too large or wants to leave its directory."""
 
 
-def unpack(archive: BinaryIO, root: Path, *, limit: int) -> None:
+class ArchiveTooLarge(UnsafeArchive):
+    """Its files have more bytes than allowed."""
+
+
+def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> list[str]:
     """Unpack a tar archive, compressed or not, into an existing empty directory.
 
     Args:
         archive: Read from its start.
         root: Nothing is written elsewhere.
         limit: Bytes that all files may have together.
+        links: Whether links may be in it: symbolic ones that stay inside, and hard ones.
+
+    Returns:
+        The paths of its files below `root`, in their order.
 
     Raises:
         UnsafeArchive: It was refused; `root` then holds a part of it.
     """
-    unpacker = _Unpacker(root, limit)
+    stream = _plain(archive)
+    unpacker = _Unpacker(root, stream, limit=limit, links=links)
     try:
-        with tarfile.open(fileobj=_plain(archive), mode="r:") as members:
+        with tarfile.open(fileobj=stream, mode="r:") as members:
             for member in members:
                 unpacker.add(members, member)
     except UnsafeArchive:
@@ -53,6 +64,7 @@ def unpack(archive: BinaryIO, root: Path, *, limit: int) -> None:
         raise UnsafeArchive(f"cannot be unpacked: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001 - tarfile and its decompressors raise anything on bad input
         raise UnsafeArchive(f"is no readable tar archive: {error}") from None
+    return unpacker.files
 
 
 def _plain(archive: BinaryIO) -> _Piecemeal:
@@ -70,19 +82,27 @@ def _plain(archive: BinaryIO) -> _Piecemeal:
 
 
 class _Piecemeal(io.RawIOBase):
-    """A stream that is never read in large pieces.
+    """A stream that is never read in large pieces, and of which headers are a small part.
 
-    tarfile takes headers with long names into memory whole, and a few kilobytes unpack to gigabytes of them.
+    tarfile takes headers with long names into memory whole, keeps those of all members, and a few
+    kilobytes unpack to gigabytes of them.
     """
 
     def __init__(self, stream: Any) -> None:
         super().__init__()
         self._stream = stream
+        self.header_room = _HEADERS  #: bytes of headers that may still be read
+        self.is_in_content = False  #: of a member: what is read is no header
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _LARGEST_PIECE:
             raise UnsafeArchive(f"has a header of {size} bytes")
-        return bytes(self._stream.read(size))
+        found = bytes(self._stream.read(size))
+        if not self.is_in_content:
+            self.header_room -= len(found)
+            if self.header_room < 0:
+                raise UnsafeArchive("has headers of more bytes than its members need")
+        return found
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return int(self._stream.seek(offset, whence))
@@ -92,12 +112,16 @@ class _Piecemeal(io.RawIOBase):
 
 
 class _Unpacker:
-    def __init__(self, root: Path, limit: int) -> None:
+    def __init__(self, root: Path, stream: _Piecemeal, *, limit: int, links: bool) -> None:
         self._root = root
-        self._left = limit
+        self._stream = stream
+        self._limit = self._left = limit
+        self._links = links
         self._members = 0
+        self.files: list[str] = []
 
     def add(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._stream.header_room += _HEADERS_OF_MEMBER
         self._members += 1
         if self._members > _MOST_MEMBERS:
             raise UnsafeArchive(f"has more than {_MOST_MEMBERS} members")
@@ -112,12 +136,15 @@ class _Unpacker:
         target = self._directory(parts[:-1]) / parts[-1]
         if os.path.lexists(target):
             raise UnsafeArchive(f"{member.name!r} is in it twice")
+        if (member.issym() or member.islnk()) and not self._links:
+            raise UnsafeArchive(f"{member.name!r} is a link: only files and directories are allowed")
         if member.issym():
             self._link(member, parts, target)
         elif member.islnk():
             os.link(self._earlier(member), target, follow_symlinks=False)
         elif member.isreg():
             self._file(members, member, target)
+            self.files.append("/".join(parts))
         else:
             raise UnsafeArchive(f"{member.name!r} is neither file, directory nor link")
 
@@ -155,14 +182,16 @@ class _Unpacker:
         content = members.extractfile(member)
         mode = 0o700 | (member.mode & 0o055) if member.mode & 0o100 else 0o600 | (member.mode & 0o044)
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        self._stream.is_in_content = True
         with os.fdopen(descriptor, "wb") as file:
             while content is not None and (chunk := content.read(_CHUNK)):
                 self._left -= len(chunk)
                 if self._left < 0:
-                    raise UnsafeArchive("has more bytes than allowed when unpacked")
+                    raise ArchiveTooLarge(f"has more bytes than allowed when unpacked ({self._limit})")
                 file.write(chunk)
             if file.tell() != member.size:
                 raise UnsafeArchive(f"breaks off in {member.name!r}")
+        self._stream.is_in_content = False
 
 
 def _inside(name: str, shown: str) -> tuple[str, ...]:

@@ -50,6 +50,13 @@ def test_sums_are_told_by_vo_site_and_status(service: Service):
     ]
 
 
+@pytest.mark.parametrize("query", ["", "&bucket=day"])
+def test_sums_of_nothing_are_no_rows(service: Service, query: str):
+    assert _rows(service.operator(), f"&by=&site=nowhere{query}") == []
+    [everything] = _rows(service.operator(), "&by=")
+    assert everything["jobs"] == 5
+
+
 @pytest.mark.parametrize(("bucket", "length"), [("hour", 13), ("day", 10), ("month", 7), ("year", 4)])
 def test_time_is_cut_into_buckets_that_sum_to_the_whole(service: Service, bucket: str, length: int):
     rows = _rows(service.operator(), f"&by=vo&bucket={bucket}")

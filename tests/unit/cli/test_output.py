@@ -1,10 +1,13 @@
 import io
+import json
+import sys
 from datetime import UTC, datetime
 
 import pytest
+import typer
 from rich.console import Console
 
-from pilotage.cli import explanation, output
+from pilotage.cli import application, explanation, output
 
 
 def printed(renderable: object) -> str:
@@ -76,3 +79,28 @@ def test_text_gives_no_orders_to_the_terminal() -> None:
     hostile = "job\x1b[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff\ttab\nline ä–\u202f7"
     shown = output.escape(hostile)
     assert shown == r"job\x1b\[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff" + "\ttab\nline ä–\u202f7"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_the_encoding_of_the_output_lacks_is_escaped(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "größe – 語"
+
+    def show() -> None:
+        output.emit(
+            {"name": name}, as_json=as_json, render=lambda: output.table(("Name", "Pool"), [(name, "")])
+        )
+
+    app = typer.Typer()
+    app.command()(show)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    with pytest.raises(SystemExit) as ended:
+        application.run(lambda: app, [], name="show")
+    assert ended.value.code == 0
+    text = written.getvalue().decode("latin-1")
+    if as_json:
+        assert json.loads(text) == {"name": name}
+    else:
+        assert r"größe \u2013 \u8a9e" in text

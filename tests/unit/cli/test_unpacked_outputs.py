@@ -35,38 +35,91 @@ def unpack(outputs: Outputs, target: Path, most: int = 1 << 20) -> list[Path]:
     return job_output._unpack(outputs, 7, target, most=most)  # type: ignore[arg-type]
 
 
-def test_an_output_is_unpacked_and_again_over_itself(tmp_path: Path):
-    outputs = Outputs(file("a"), file("d/b"))
-    for _ in range(2):
-        assert unpack(outputs, tmp_path / "7") == [tmp_path / "7" / "a", tmp_path / "7" / "d" / "b"]
+def unsafe(kind: bytes, name: str, link: str) -> tuple[tarfile.TarInfo, bytes]:
+    return file(name, 0, type=kind, linkname=link)
 
 
-def test_a_path_from_the_root_is_one_in_the_directory_and_so_it_is_told(tmp_path: Path):
-    assert unpack(Outputs(file("//etc/passwd")), tmp_path / "7") == [tmp_path / "7" / "etc" / "passwd"]
+def test_an_output_is_unpacked_in_its_order(tmp_path: Path):
+    files = unpack(Outputs(file("b"), file("d/c"), file("a")), tmp_path / "7")
+    assert files == [tmp_path / "7" / name for name in ("b", "d/c", "a")]
+    assert all(path.read_bytes() == b"xxx" for path in files)
+    assert [path.name for path in tmp_path.iterdir()] == ["7"]
+
+
+def test_an_output_goes_into_an_empty_directory(tmp_path: Path):
+    (tmp_path / "7").mkdir()
+    assert unpack(Outputs(file("a")), tmp_path / "7") == [tmp_path / "7" / "a"]
+
+
+@pytest.mark.parametrize("taken", ["a file", "a directory with a file", "a link to an empty directory"])
+def test_nothing_that_is_there_already_is_overwritten(taken: str, tmp_path: Path):
+    target, elsewhere = tmp_path / "7", tmp_path / "elsewhere"
+    if taken == "a directory with a file":
+        target.mkdir()
+    if taken == "a link to an empty directory":
+        elsewhere.mkdir()
+        target.symlink_to(elsewhere)
+    else:
+        (target / "a" if target.is_dir() else target).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(
+        Refused, match=r"job 7: .*/7 exists already, and nothing is overwritten: .*--directory"
+    ):
+        job_output._refuse_taken(7, target)
+    with pytest.raises(OSError, match="irectory"):  # it came between the look and the end of the fetch
+        unpack(Outputs(file("a")), target)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert elsewhere.exists() or (target / "a" if target.is_dir() else target).read_text() == "mine"
 
 
 def test_an_output_that_would_fill_the_disk_is_refused(tmp_path: Path):
-    with pytest.raises(Refused, match=r"job 7: .*unpacks to more than 1000 bytes"):
+    with pytest.raises(Refused, match=r"job 7: its output has more bytes .*\(1000\); --most GB allows more"):
         unpack(Outputs(file("a", 600), file("b", 600)), tmp_path / "7", most=1000)
-    assert not (tmp_path / "7" / "b").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "member",
     [
         file("../out"),
-        file("link", 0, type=tarfile.SYMTYPE, linkname="../../etc"),
-        file("hard", 0, type=tarfile.LNKTYPE, linkname="/etc/passwd"),
-        file("device", 0, type=tarfile.CHRTYPE),
-        file("pipe", 0, type=tarfile.FIFOTYPE),
+        file("/etc/passwd"),
+        unsafe(tarfile.SYMTYPE, "link", "../../etc"),
+        unsafe(tarfile.SYMTYPE, "link", "inside"),
+        unsafe(tarfile.LNKTYPE, "hard", "/etc/passwd"),
+        unsafe(tarfile.LNKTYPE, "hard", "before"),
+        unsafe(tarfile.CHRTYPE, "device", ""),
+        unsafe(tarfile.FIFOTYPE, "pipe", ""),
     ],
 )
 def test_what_leaves_its_directory_or_is_no_file_is_refused(
     member: tuple[tarfile.TarInfo, bytes], tmp_path: Path
 ):
     with pytest.raises(Refused, match="job 7"):
-        unpack(Outputs(member), tmp_path / "home" / "7")
-    assert [each.name for each in tmp_path.rglob("*")] == ["home", "7"]
+        unpack(Outputs(file("before"), member), tmp_path / "home" / "7")
+    assert [each.name for each in tmp_path.rglob("*")] == ["home"]
+
+
+def test_links_too_long_to_be_resolved_overwrite_no_file_of_the_user(tmp_path: Path):
+    """The filters of `tarfile` before Python 3.11.13 resolve paths only as long as the system takes them."""
+    victim = tmp_path / "home" / "authorized_keys"
+    victim.parent.mkdir()
+    victim.write_text("mine")
+    deep, path, members = "d" * 247, "", []
+    for step in "abcdefghijklmnop":
+        members += [file(path + deep, 0, type=tarfile.DIRTYPE, mode=0o755)]
+        members += [unsafe(tarfile.SYMTYPE, path + step, deep)]
+        path += f"{deep}/"
+    long = "/".join("abcdefghijklmnop") + "/" + "l" * 254
+    members += [
+        unsafe(tarfile.SYMTYPE, long, "../" * 16),
+        unsafe(tarfile.SYMTYPE, "escape", f"{long}/../home"),
+        unsafe(tarfile.LNKTYPE, "keys", "escape/authorized_keys"),
+        file("keys", 3),
+    ]
+    with pytest.raises(Refused, match="job 7"):
+        unpack(Outputs(*members), tmp_path / "7")
+    assert victim.read_text() == "mine"
 
 
 def test_headers_that_are_about_headers_are_refused(tmp_path: Path):
@@ -74,7 +127,16 @@ def test_headers_that_are_about_headers_are_refused(tmp_path: Path):
     name = tarfile.TarInfo("././@LongLink")
     name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2
     outputs._archive = (name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")) * 3000
-    with pytest.raises(Refused, match=r"job 7: .*nested too deeply"):
+    with pytest.raises(Refused, match=r"job 7: its output is no readable tar archive"):
+        unpack(outputs, tmp_path / "7")
+
+
+def test_a_header_of_gigabytes_is_not_read(tmp_path: Path):
+    outputs = Outputs()
+    name = tarfile.TarInfo("x")
+    name.type, name.size = tarfile.XHDTYPE, 768 << 20
+    outputs._archive = gzip.compress(name.tobuf(tarfile.GNU_FORMAT) + bytes(5 << 20))
+    with pytest.raises(Refused, match=r"job 7: its output has a header of 805306368 bytes"):
         unpack(outputs, tmp_path / "7")
 
 

@@ -148,6 +148,33 @@ def test_a_header_of_gigabytes_is_not_read(root: Path) -> None:
         unpack(member.tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024, root)
 
 
+def comment(size: int) -> bytes:
+    """A header that says something about the next member."""
+    record = b"%d comment=" % size
+    member = tarfile.TarInfo("x")
+    member.type, member.size = tarfile.XHDTYPE, size
+    return member.tobuf() + record + b"c" * (size - len(record) - 1) + b"\n"
+
+
+@pytest.mark.parametrize("is_of_all", [False, True], ids=["of one member", "of all members"])
+def test_headers_are_bounded_together(root: Path, is_of_all: bool) -> None:
+    parts = [comment(1 << 20) + (tar(file(str(number)))[:1024] if is_of_all else b"") for number in range(8)]
+    with pytest.raises(UnsafeArchive, match="headers of more bytes than its members need"):
+        unpack(b"".join(parts), root)
+
+
+def test_members_with_long_names_are_taken(root: Path) -> None:
+    names = [f"{'d' * 200}/{'e' * 200}/{number}{'f' * 200}" for number in range(3000)]
+    assert unpacking.unpack(io.BytesIO(tar(*map(file, names))), root, limit=LIMIT) == names
+
+
+def test_links_are_refused_where_none_are_expected(root: Path) -> None:
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+        archive = io.BytesIO(tar(file(f"a{kind!r}"), link("d/b", f"a{kind!r}", kind)))
+        with pytest.raises(UnsafeArchive, match="'d/b' is a link: only files and directories are allowed"):
+            unpacking.unpack(archive, root, limit=LIMIT, links=False)
+
+
 def test_too_many_members_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "_MOST_MEMBERS", 3)
 
