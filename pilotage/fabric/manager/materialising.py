@@ -67,7 +67,7 @@ class Materialising:
     def _pack(self, entry: Entry) -> Entry:
         archive = self._archive(entry)
         area = shared_area.area_of(entry, self.station.farm_of(entry), self.book.key)
-        area.shell.write(area.archive, archive)
+        area.put_archive(archive)
         packed = replace(entry, packed=True)
         log = [f"archive of {len(archive)} bytes at {area.archive}"]
         self.book.write(entry.key, now=self.clock(), entry=packed, log=log)
