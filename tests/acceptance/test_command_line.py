@@ -150,7 +150,7 @@ def test_a_job_with_a_script_in_its_sandbox_runs_and_its_output_comes_back(up: H
 SPY = """\
 #!/bin/sh
 ls -A "$1"
-cat "$1/client.env" "$1/signing-key.pem" "$2" /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -e PILOTAGE_TOKEN -e PILOTAGE_HOME -e PRIVATE
+cat "$1/client.env" "$2" /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -e _TOKEN -e _HOME -e PRIVATE
 echo spied
 """
 
