@@ -46,15 +46,16 @@ def warn_of_readable(secrets: Iterable[Path], systems: Mapping[str, System]) -> 
 
     Args:
         secrets: Files and directories of our own.
-        systems: By name. Behind SSH, and where no directory is shared, jobs are another account's or elsewhere.
+        systems: By name. Those over SSH have jobs of another account, HTCondor shares no directory with its
+            nodes, and ARC has none.
     """
     for name, each in systems.items():
         if each.ssh is None and each.directory is not None and each.kind is not Kind.HTCONDOR:
             for secret in secrets:
                 if each.kind is Kind.LOCAL or _share_a_disk(secret, each.directory):
                     log.warning(
-                        "%s: jobs of the batch system %s run as this account and may read it: keep it on a disk "
-                        "that its nodes do not see, or submit as another account over ssh",
+                        "%s: jobs of the batch system %s run as this account and may read it: "
+                        "keep it on a disk that its nodes do not see, or submit over ssh as another account",
                         secret,
                         name,
                     )

@@ -105,7 +105,7 @@ class WorkAreas:
         }
 
     def mark_killed(self, stamps: Iterable[str]) -> None:
-        """Note that we ask for the end of jobs, before we do; their own directories may be full of traps."""
+        """Note that we ask for the end of jobs, before we do: not in directories that they can fill."""
         for stamp in stamps:
             self.shell.write(_killed_file(stamp), b"killed\n", below=self.directory)
 

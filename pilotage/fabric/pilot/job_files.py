@@ -40,7 +40,7 @@ def read_end(directory: str, name: str, *, last: int) -> bytes:
     Raises:
         OSError: The directory cannot be read.
     """
-    with _found(directory, name) as file:
+    with _trusted(directory) as place, _found(place, name) as file:
         return b"" if file is None else _read(file, max(0, os.fstat(file).st_size - last), last)
 
 
@@ -51,10 +51,11 @@ def read_small(directory: str, names: Sequence[str], *, most: int) -> dict[str, 
         OSError: The directory cannot be read.
     """
     contents = {}
-    for name in names:
-        with _found(directory, name) as file:
-            if file is not None and len(content := _read(file, 0, most + 1)) <= most:
-                contents[name] = content
+    with _trusted(directory) as place:
+        for name in names:
+            with _found(place, name) as file:
+                if file is not None and len(content := _read(file, 0, most + 1)) <= most:
+                    contents[name] = content
     return contents
 
 
@@ -76,12 +77,26 @@ def write(directory: str, name: str, content: bytes, *, executable: bool = False
 
 
 @contextmanager
-def _found(directory: str, name: str) -> Iterator[int | None]:
-    """A descriptor of a regular file; None if there is no such file."""
+def _trusted(directory: str) -> Iterator[int | None]:
+    """A descriptor of a directory that is reached through any links; None if there is none."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _found(place: int | None, name: str) -> Iterator[int | None]:
+    """A descriptor of a regular file below a directory; None if there is no such file."""
     descriptor = None
     try:
         try:
-            descriptor = _opened(directory, name)
+            descriptor = None if place is None else _opened(place, name)
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
@@ -91,9 +106,9 @@ def _found(directory: str, name: str) -> Iterator[int | None]:
             os.close(descriptor)
 
 
-def _opened(directory: str, name: str) -> int:
+def _opened(place: int, name: str) -> int:
     parts = _parts(name)
-    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    parent = os.dup(place)
     try:
         for part in parts[:-1]:
             parent = _entered(parent, part)

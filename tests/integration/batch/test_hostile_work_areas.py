@@ -154,6 +154,16 @@ def test_removing_follows_no_link(areas: WorkAreas, area: Path, secret: Path) ->
     assert not areas.marks([HOSTILE])[HOSTILE].killed
 
 
+def test_a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    areas: WorkAreas, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    broken = WorkAreas(directory=str(tmp_path / "file"), shell=areas.shell)
+
+    with pytest.raises(BatchSystemAway, match="cannot be read"):
+        broken.marks([HONEST])
+
+
 def test_a_directory_that_is_reached_through_a_link_of_the_site_is_used(
     areas: WorkAreas, tmp_path: Path
 ) -> None:
