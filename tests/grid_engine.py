@@ -10,7 +10,7 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,17 +54,20 @@ class UserShell:
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         return self.local.run([*self.prefix, *command], stdin=stdin, seconds=seconds)
 
-    def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
+    def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
         script = 'mkdir -p "$(dirname "$1")" && base64 -d >"$1" && chmod "$2" "$1"'
-        mode = "700" if executable else "600"
+        mode, path = "700" if executable else "600", f"{below}/{name}"
         done = self.run(["sh", "-c", script, "sh", path, mode], stdin=base64.b64encode(content).decode())
         assert done.status == 0, done
 
-    def read(self, path: str, *, last: int) -> bytes:
-        return self.local.read(path, last=last)
+    def read(self, name: str, *, below: str, last: int) -> bytes:
+        return self.local.read(name, below=below, last=last)
 
-    def remove(self, directory: str) -> None:
-        self.local.remove(directory)
+    def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
+        return self.local.read_small(names, below=below, most=most)
+
+    def remove(self, names: Sequence[str], *, below: str) -> None:
+        self.local.remove(names, below=below)
 
 
 class GridEngine:

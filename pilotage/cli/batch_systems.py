@@ -1,7 +1,9 @@
 """From the settings of a batch system to the adapter that works it."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 from pilotage.fabric.batch.arc import rest as arc_rest
 from pilotage.fabric.batch.arc.arc import Arc
@@ -19,6 +21,8 @@ from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import Host, SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 
+log = logging.getLogger(__name__)
+
 _OWN: Mapping[Kind, Callable[..., BatchSystem]] = {
     Kind.SLURM: Slurm,
     Kind.GRID_ENGINE: GridEngine,
@@ -35,6 +39,33 @@ def system(told: System, stack: ExitStack) -> BatchSystem:
         return LocalHost(directory=directory, cores=told.cores or 0, memory=told.memory or 0)
     areas = WorkAreas(directory=directory, shell=shell(told, stack))
     return commanded(told.kind, areas, flags=told.flags, dialect=told.dialect)
+
+
+def warn_of_readable(secrets: Iterable[Path], systems: Mapping[str, System]) -> None:
+    """Warn of secrets that jobs can read: those on the file system of the jobs' files, of the same account.
+
+    Args:
+        secrets: Files and directories of our own.
+        systems: By name. Those over SSH have jobs of another account, HTCondor shares no directory with its
+            nodes, and ARC has none.
+    """
+    for name, each in systems.items():
+        if each.ssh is None and each.directory is not None and each.kind is not Kind.HTCONDOR:
+            for secret in secrets:
+                if each.kind is Kind.LOCAL or _share_a_disk(secret, each.directory):
+                    log.warning(
+                        "%s: jobs of the batch system %s run as this account and may read it: "
+                        "keep it on a disk that its nodes do not see, or submit over ssh as another account",
+                        secret,
+                        name,
+                    )
+
+
+def _share_a_disk(one: Path, other: Path) -> bool:
+    try:
+        return one.stat().st_dev == other.stat().st_dev
+    except OSError:  # not made yet, or away
+        return False
 
 
 def shell(told: System, stack: ExitStack) -> Shell:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import directing, logs, options, rounds, settings, stopping
+from pilotage.cli import batch_systems, directing, logs, options, rounds, settings, stopping
 from pilotage.fabric.client import ApiError, ServiceAway
 from pilotage.fabric.director.cycle import Director
 
@@ -37,6 +37,7 @@ def director(
     logs.configure(chosen.log_level, as_json=as_json)
     told = directing.read(config)
     with directing.opened(told) as made:
+        batch_systems.warn_of_readable([each.token_file for each in told.vos.values()], told.systems)
         if once:
             rounds.tell(made.cycle(datetime.now(UTC)), as_json=as_json)
         else:

@@ -67,7 +67,7 @@ def files(settings: Settings) -> Iterator[Finding]:
     for path in mine:
         if path.exists():
             yield _secret(path, nobody=0o077)
-    for path in _given_secrets(settings):
+    for path in settings.given_secrets:
         yield from _given(path)
     if not settings.blobs.is_dir():
         message = f"{settings.blobs} does not exist yet; the service makes it"
@@ -81,13 +81,6 @@ def files(settings: Settings) -> Iterator[Finding]:
 def _is_open(place: Path) -> bool:
     """Whether a way leads there for everybody."""
     return place.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (place, *place.parents))
-
-
-def _given_secrets(settings: Settings) -> Iterator[Path]:
-    """Those that others gave us."""
-    ways = [each.sign_in for each in settings.issuers if each.sign_in is not None]
-    said = (settings.tls_key or settings.tls_certificate, *(each.client_secret_file for each in ways))
-    yield from (path for path in said if path is not None)
 
 
 def _given(path: Path) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import gatewaying, logs, options, rounds, settings, stopping
+from pilotage.cli import batch_systems, gatewaying, logs, options, rounds, settings, stopping
 from pilotage.fabric.gateway.configuration import Told
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.errors import StateUnusable
@@ -41,6 +41,7 @@ def gateway(
     logs.configure(chosen.log_level, as_json=as_json)
     told = gatewaying.read(config)
     with gatewaying.opened(told, config) as made:
+        batch_systems.warn_of_readable([told.token_file, told.directory], told.systems)
         if once:
             _once(made, as_json=as_json)
         else:

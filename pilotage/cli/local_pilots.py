@@ -47,6 +47,7 @@ class LocalPilots:
         wanted: Callable[[], Sequence[Post]],
         environment: Callable[[Post, str], Mapping[str, str]],
         directory: Path,
+        words: Sequence[str] = (),
     ) -> None:
         """Make the keeper; `start` starts it.
 
@@ -55,11 +56,13 @@ class LocalPilots:
             wanted: The posts that have waiting jobs now.
             environment: The variables of a pilot, by its post and stamp: where the service is, and its token.
             directory: Each pilot works in a directory of its own below it.
+            words: Further arguments of each pilot.
         """
         self._most = most
         self._wanted = wanted
         self._environment = environment
         self._directory = directory
+        self._words = words
         self._running: list[_Running] = []
         self._not_before: dict[Post, float] = {}
         self._stop = threading.Event()
@@ -112,6 +115,7 @@ class LocalPilots:
             *(sys.executable, "-m", "pilotage.cli", "pilot"),
             *("--site", place.site, "--ce", place.ce, "--queue", place.queue),
             *("--max-empty", "1"),  # an idle pilot makes room for one that is needed
+            *self._words,
         ]
         with (directory / "pilot.log").open("wb") as output:
             process = subprocess.Popen(

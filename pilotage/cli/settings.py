@@ -48,6 +48,8 @@ class Settings(BaseModel):
     issuers: tuple[IssuerSettings, ...] = ()  #: whose tokens are taken beside our own
     site: str | None = None  #: `up` keeps local pilots for its queues
     pilots: int = Field(default=2, ge=0, le=1000)  #: how many
+    #: What the jobs of local pilots are kept from; they run as the user of the service.
+    isolation: str = Field(default="userns", pattern="^(userns|none)$")
     vo: str | None = None  #: VO of the token that `up` writes for this machine's user
     log_level: str = Field(default="warning", pattern="^(debug|info|warning|error)$")
     url: str | None = None  #: for clients: where the service is
@@ -72,6 +74,13 @@ class Settings(BaseModel):
         if key is not None and info.data.get("tls_certificate") is None:
             raise ValueError("needs a tls_certificate")
         return key
+
+    @property
+    def given_secrets(self) -> tuple[Path, ...]:
+        """Files with secrets that others gave us."""
+        ways = [each.sign_in for each in self.issuers if each.sign_in is not None]
+        said = (self.tls_key or self.tls_certificate, *(each.client_secret_file for each in ways))
+        return tuple(path for path in said if path is not None)
 
     @property
     def direct_url(self) -> str:

@@ -14,6 +14,7 @@ from pilotage.cli import (
     databases,
     home_directory,
     local_demand,
+    local_isolation,
     logs,
     options,
     serving,
@@ -54,6 +55,14 @@ def up(
     pilots: Annotated[
         int | None, typer.Option(metavar="N", help="At most so many local pilots at a time; else 2.")
     ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What jobs of local pilots are kept from: userns (default), they see nothing of the "
+            "installation; or none, they may read its keys and do all that you may.",
+        ),
+    ] = None,
     vo: Annotated[
         str | None, typer.Option(metavar="VO", help="VO that you submit for unless the job says another.")
     ] = None,
@@ -76,6 +85,7 @@ def up(
             "tls_key": tls_key,
             "site": site,
             "pilots": pilots,
+            "isolation": isolation,
             "vo": vo,
             "database_url": database_url,
             "log_level": log_level,
@@ -136,7 +146,11 @@ def _local_pilots(chosen: Settings, parts: Parts, url: str) -> LocalPilots:
         return local_demand.posts(parts, chosen.site) if chosen.site is not None else []
 
     return LocalPilots(
-        most=chosen.pilots, wanted=wanted, environment=environment, directory=chosen.home / "pilots"
+        most=chosen.pilots,
+        wanted=wanted,
+        environment=environment,
+        directory=chosen.home / "pilots",
+        words=local_isolation.words(chosen),
     )
 
 
@@ -146,6 +160,8 @@ def _check_site(chosen: Settings, parts: Parts) -> None:
         meant = did_you_mean(chosen.site, sites)
         hint = f", did you mean {meant}?" if meant else ""
         raise Refused(f"--site {chosen.site}: the configuration has no such site{hint}")
+    if chosen.site is not None:
+        local_isolation.check(chosen)
 
 
 def _token(chosen: Settings, parts: Parts) -> str:

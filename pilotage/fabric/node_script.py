@@ -6,10 +6,13 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Versions of Python that are looked for by name, after the one that the host calls its own.
-_VERSIONS = range(9, 20)
-#: Where enterprise systems keep one that is not in anybody's way.
-_ELSEWHERE = ("/usr/bin/python3", "/usr/libexec/platform-python")
+#: Names of Python that are looked for: what the host calls its own, then by version, then where enterprise
+#: systems keep one that is not in anybody's way.
+PYTHONS = (
+    "python3",
+    *(f"python3.{minor}" for minor in reversed(range(9, 20))),
+    *("/usr/bin/python3", "/usr/libexec/platform-python"),
+)
 #: What the script ends with where a host cannot run jobs.
 HOST = 4
 
@@ -68,7 +71,7 @@ class NodeScript:
         return _TEXT.format(
             name=self.name,
             about=self.about,
-            pythons=" ".join(_pythons()),
+            pythons=" ".join(PYTHONS),
             files=_packed(self.files),
             fetch=f"{self.fetch} || exit {HOST}\n" if self.fetch else "",
             program=self.program,
@@ -83,7 +86,3 @@ def _packed(files: Mapping[str, bytes]) -> str:
         for name, data in files.items():
             members.writestr(name, data)
     return base64.encodebytes(archive.getvalue()).decode("ascii").rstrip()
-
-
-def _pythons() -> list[str]:
-    return ["python3", *(f"python3.{minor}" for minor in reversed(_VERSIONS)), *_ELSEWHERE]

@@ -56,11 +56,12 @@ class Home:
     """A home directory, and the commands of whoever owns it."""
 
     path: Path
+    programs: str = os.environ["PATH"]
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
-        return {**kept, "PILOTAGE_HOME": str(self.path)}
+        return {**kept, "PILOTAGE_HOME": str(self.path), "PATH": self.programs}
 
     def run(self, *arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -144,6 +145,44 @@ def test_a_job_with_a_script_in_its_sandbox_runs_and_its_output_comes_back(up: H
     files = up.json("job", "output", job_id, "--directory", directory / "out")["files"][str(job_id)]
     (std_out,) = [Path(file) for file in files if Path(file).name == "std.out"]
     assert std_out.read_text() == "hello world\n"
+
+
+SPY = """\
+#!/bin/sh
+ls -A "$1"
+cat "$1/client.env" "$2" /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -e _TOKEN -e _HOME -e PRIVATE
+echo spied
+"""
+
+
+def test_a_job_sees_nothing_of_the_installation(up: Home, directory: Path) -> None:
+    (directory / "spy.sh").write_text(SPY)
+    key = up.path / "signing-key.pem"
+    (directory / "spy.yaml").write_text(
+        f"{{Executable: spy.sh, Arguments: '{up.path} {key}', InputSandbox: [spy.sh],"
+        " StdOutput: out, OutputSandbox: [out]}"
+    )
+    (job_id,) = submit(up, directory / "spy.yaml")
+    up.run("job", "wait", job_id, "--timeout", 60)
+    up.run("job", "output", job_id, "--directory", directory / "spied")
+    assert (directory / "spied" / str(job_id) / "out").read_text() == "spied\n"
+
+
+def test_local_pilots_without_isolation_have_to_be_wanted(tmp_path: Path) -> None:
+    (tmp_path / "resources.yaml").write_text(RESOURCES)
+    (tmp_path / "bin").mkdir()
+    refusing = tmp_path / "bin" / "unshare"
+    refusing.write_text("#!/bin/sh\necho 'unshare failed: Operation not permitted' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    home = Home(tmp_path / "home", programs=f"{refusing.parent}:{os.environ['PATH']}")
+    arguments = ("--resources", str(tmp_path / "resources.yaml"), "--site", "LCG.Here.org")
+
+    said = home.error("up", "--port", "0", *arguments, status=1)
+
+    assert "Operation not permitted" in said
+    assert "--isolation none" in said
+    with home.running(*arguments, "--isolation", "none"):
+        pass
 
 
 def test_a_job_for_each_value_of_a_parameter(up: Home, directory: Path) -> None:
@@ -314,6 +353,7 @@ def test_it_goes_on_where_it_was_after_an_end_in_the_middle(tmp_path: Path) -> N
     (tmp_path / "patient.yaml").write_text(f"Executable: /bin/sh\nArguments: -c '{patient}'\n")
     home = Home(tmp_path / "home")
     arguments = ("--resources", str(tmp_path / "resources.yaml"), "--site", "LCG.Here.org", "--pilots", "1")
+    arguments += ("--isolation", "none")  # the jobs look at a file of this test
     with home.running(*arguments):
         ids = submit(home, tmp_path / "patient.yaml", "-n", 2)
         wait_until(lambda: home.json("job", "list", "--status", "Running")["jobs"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager.grid_job import Aggregate, LocalState, Phase
 from pilotage.fabric.manager.station import Retries
 from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
@@ -68,6 +69,26 @@ def test_progress_and_the_end_of_the_output_are_seen_while_it_runs(site: Site) -
     assert job.tail == "reading the geometry"
     go.touch()
     assert until(manager, ended).local == {LocalState.DONE: 2}
+
+
+class Tampering(LocalShell):
+    """Behind which a job of another VO replaces archives."""
+
+    def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
+        content = b"raise SystemExit(0)\n" if name.endswith("job.pyz") else content
+        LocalShell.write(self, name, content, below=below, executable=executable)
+
+
+def test_an_archive_that_somebody_changed_is_not_run(site: Site) -> None:
+    site.shell = Tampering()
+    site.habits = {"retries": Retries(tries=1)}
+    manager = site.manager()
+    manager.take(taken(JobType="generic"))
+
+    job = until(manager, ended)
+
+    assert job.local == {LocalState.FAILED: 1}
+    assert "job.pyz was changed since this job was submitted" in output(job)["batch.err.1"]
 
 
 def test_partial_success_is_reported_as_such_with_the_output_of_all(site: Site) -> None:

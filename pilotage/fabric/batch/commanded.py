@@ -4,6 +4,7 @@ Each job bears its stamp and is known by it: numbers are given out again. One li
 what it does not have any more is known by the marks that it left, else by the accounting.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, Sub
 from pilotage.fabric.batch.listing import Row, by_stamp, report, the_one
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 from pilotage.fabric.batch.work_area import Marks, WorkAreas
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class Commanded(ABC):
         listed = self._listed([handle.stamp for handle in handles])
         alive = [row for rows in listed.values() for row in rows if self._lives(row)]
         if alive:
-            self.areas.mark_killed({row.stamp for row in alive})
+            self._mark_killed({row.stamp for row in alive})
             self._end([row.reference for row in alive])
 
     def output(self, handle: Handle) -> Output:
@@ -107,6 +110,13 @@ class Commanded(ABC):
     def forget(self, handles: Sequence[Handle]) -> None:
         """Remove the work areas of jobs that ended."""
         self.areas.remove(handle.stamp for handle in handles)
+
+    def _mark_killed(self, stamps: Collection[str]) -> None:
+        """Note that we ask for the end of jobs; no job lives on because that cannot be noted."""
+        try:
+            self.areas.mark_killed(stamps)
+        except BatchSystemAway as error:
+            log.warning("jobs that are killed now will look as if they had failed: %s", error)
 
     @property
     def _shell(self) -> Shell:

@@ -7,15 +7,17 @@ started twice, since the first starter died, runs once.
 """
 
 import fcntl
-import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
@@ -28,12 +30,15 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.batch.work_area import WorkAreas, is_stamp
 
 #: The only queue.
 QUEUE = "local"
 #: Between the signals TERM and KILL.
 _GRACE = 10.0  # seconds
+#: Bytes of an entry, and of a process's own mark, at most.
+_MOST_ENTRY, _MOST_MARK = 10_000, 100
+_NUMBER = re.compile(r"[0-9]{1,18}")
 # `set -C`: a file that is there is not written again.
 _LAUNCH = """\
 set -C
@@ -51,6 +56,9 @@ class _Entry:
     number: int  #: in the order of submission
     resources: Resources
     killed_at: float | None = None  #: seconds since the epoch
+
+
+_ENTRY = TypeAdapter(_Entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,18 +186,18 @@ class LocalHost:
             raise BatchSystemAway(f"{self.directory}: {error}") from error
 
     def _entries(self) -> list[_Entry]:
-        said = [json.loads(file.read_text()) for file in Path(self.directory).glob("*/entry.json")]
-        found = [_Entry(**{**each, "resources": Resources(**each["resources"])}) for each in said]
+        names = (file.parent.name for file in Path(self.directory).glob("*/entry.json"))
+        texts = self._areas.texts(filter(is_stamp, names), "entry.json", most=_MOST_ENTRY)
+        found = [entry for stamp, text in texts.items() if (entry := _read_entry(stamp, text)) is not None]
         return sorted(found, key=lambda each: each.number)
 
     def _write(self, entry: _Entry) -> None:
-        text = json.dumps(asdict(entry))
-        LocalShell().write(self._areas.path(entry.stamp, "entry.json"), text.encode())
+        self._areas.put(entry.stamp, "entry.json", _ENTRY.dump_json(entry).decode())
 
     def _next_number(self) -> int:
-        file = Path(self.directory, "number")
-        number = int(file.read_text()) + 1 if file.exists() else 1
-        LocalShell().write(str(file), str(number).encode())
+        said = LocalShell().read("number", below=self.directory, last=_MOST_MARK)
+        number = int(said or 0) + 1
+        LocalShell().write("number", str(number).encode(), below=self.directory)
         return number
 
     def _look(self, entries: Iterable[_Entry]) -> list[_Seen]:
@@ -199,8 +207,8 @@ class LocalHost:
         return [replace(each, exit_code=marks[each.entry.stamp].exit_code) for each in seen]
 
     def _seen(self, entry: _Entry) -> _Seen:
-        said = LocalShell().read(self._areas.path(entry.stamp, "process"), last=100).split()
-        if len(said) != len(("process", "start")):
+        said = self._areas.texts([entry.stamp], "process", most=_MOST_MARK).get(entry.stamp, "").split()
+        if len(said) != len(("process", "start")) or not all(map(_NUMBER.fullmatch, said)):
             return _Seen(entry=entry, process=None, alive=False)
         process, start = map(int, said)
         return _Seen(entry=entry, process=process, alive=_start_of(process) == start)
@@ -238,6 +246,14 @@ class LocalHost:
         deadline = time.monotonic() + 5
         while not Path(area, "process").exists() and time.monotonic() < deadline:
             time.sleep(0.002)
+
+
+def _read_entry(stamp: str, text: str) -> _Entry | None:
+    """The entry in a job's directory; None: the job has put something else there."""
+    try:
+        return replace(_ENTRY.validate_json(text), stamp=stamp)
+    except ValidationError:
+        return None
 
 
 def _start_of(process: int) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pilotage.fabric.batch.errors import BatchSystemAway
-from pilotage.fabric.pilot import removal
+from pilotage.fabric.pilot import job_files, removal
 
 #: Characters that are shown of a complaint.
 _SAID = 500
@@ -48,16 +48,39 @@ class Shell(Protocol):
         """
         ...
 
-    def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
-        """Make a file and the directories that it is in."""
+    def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
+        """Make a file, for its owner alone, and the directories that it is in.
+
+        Args:
+            name: Path below a directory. Jobs can change what is there: no link in it is followed, nothing
+                but a regular file is opened.
+            content: Of the file.
+            below: The directory, absolute; links in its own path are the site's, and are followed.
+            executable: Whether it is a program.
+
+        Raises:
+            BatchSystemAway: It cannot be made.
+        """
         ...
 
-    def read(self, path: str, *, last: int) -> bytes:
-        """The last bytes of a file; empty if there is none."""
+    def read(self, name: str, *, below: str, last: int) -> bytes:
+        """Read the last bytes of a file; empty if there is none.
+
+        Raises:
+            BatchSystemAway: The directory cannot be read.
+        """
         ...
 
-    def remove(self, directory: str) -> None:
-        """Remove a directory with all that is in it; one that is not there is no error."""
+    def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
+        """Read small files, by name; what is no file, or has more than `most` bytes, is left out.
+
+        Raises:
+            BatchSystemAway: The directory cannot be read.
+        """
+        ...
+
+    def remove(self, names: Sequence[str], *, below: str) -> None:
+        """Remove files, and directories with all that is in them; what is not there is no error."""
         ...
 
 
@@ -96,29 +119,28 @@ class LocalShell:
             raise NoAnswer(f"{command[0]} gave no answer in {patience:.0f} s") from error
         return Completed(status=process.returncode, stdout=stdout, stderr=stderr)
 
-    def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
-        """Make a file and the directories that it is in."""
+    def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
+        """Make a file, for its owner alone, and the directories that it is in."""
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(f"{path}.new")
-            aside.write_bytes(content)
-            aside.chmod(0o700 if executable else 0o600)
-            aside.replace(path)
+            job_files.write(below, name, content, executable=executable)
         except OSError as error:
-            raise BatchSystemAway(f"{path} cannot be written: {error}") from error
+            raise BatchSystemAway(f"{below}/{name} cannot be written: {error}") from error
 
-    def read(self, path: str, *, last: int) -> bytes:
-        """The last bytes of a file; empty if there is none."""
+    def read(self, name: str, *, below: str, last: int) -> bytes:
+        """Read the last bytes of a file; empty if there is none."""
         try:
-            with Path(path).open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - last))
-                return file.read(last)
-        except FileNotFoundError:
-            return b""
+            return job_files.read_end(below, name, last=last)
         except OSError as error:
-            raise BatchSystemAway(f"{path} cannot be read: {error}") from error
+            raise BatchSystemAway(f"{below}/{name} cannot be read: {error}") from error
 
-    def remove(self, directory: str) -> None:
-        """Remove a directory with all that is in it; one that is not there is no error."""
-        removal.remove(Path(directory))
+    def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
+        """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
+        try:
+            return job_files.read_small(below, names, most=most)
+        except OSError as error:
+            raise BatchSystemAway(f"{below} cannot be read: {error}") from error
+
+    def remove(self, names: Sequence[str], *, below: str) -> None:
+        """Remove files, and directories with all that is in them; what is not there is no error."""
+        for name in names:
+            removal.remove(Path(below, name))

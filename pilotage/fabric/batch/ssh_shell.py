@@ -5,18 +5,23 @@ asynchronous for the caller: a thread of its own runs the connection.
 """
 
 import asyncio
+import inspect
+import json
 import shlex
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import asyncssh
 
 from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.batch.shell import Completed, NoAnswer
+from pilotage.fabric.batch.work_area import batches
+from pilotage.fabric.node_script import PYTHONS
+from pilotage.fabric.pilot import job_files
 
 _Answer = TypeVar("_Answer")
 
@@ -25,6 +30,14 @@ _ASK_EVERY: Final = 5.0  # seconds
 _QUESTIONS: Final = 3
 #: Errors of the connection, not of the command.
 _LOST = (OSError, asyncssh.Error)
+#: Runs a program of Python with the words behind it, by any login shell; the program is the beginning of
+#: standard input, as many bytes as the first of the words tells.
+_PYTHON: Final = (
+    f"for python in {' '.join(PYTHONS)}; do"
+    ' "$python" -c "import sys; sys.exit(sys.version_info < (3, 9))" >/dev/null 2>&1 &&'
+    ' exec "$python" -I -c "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))" "$@";'
+    f' done; echo "no Python 3.9 or later on $(uname -n); looked for {" ".join(PYTHONS)}" >&2; exit 127'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +73,45 @@ class SshShell:
 
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation."""
-        words = [*(f"{name}={value}" for name, value in self._host.environment.items()), "LC_ALL=C"]
-        return self._wait(self._run(shlex.join(["env", *words, *command]), stdin), seconds)
+        status, stdout, stderr = self._wait(self._run(command, stdin.encode()), seconds)
+        return Completed(status=status, stdout=stdout.decode(errors="replace"), stderr=stderr)
 
-    def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
-        """Make a file and the directories that it is in."""
-        self._wait(self._write(path, content, 0o700 if executable else 0o600))
+    def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
+        """Make a file, for its owner alone, and the directories that it is in."""
+        mode = "executable" if executable else "plain"
+        self._of_files(["write", below, name, mode], content, trouble=f"{below}/{name} cannot be written")
 
-    def read(self, path: str, *, last: int) -> bytes:
-        """The last bytes of a file; empty if there is none."""
-        return self._wait(self._read(path, last))
+    def read(self, name: str, *, below: str, last: int) -> bytes:
+        """Read the last bytes of a file; empty if there is none."""
+        words = ["read_end", below, name, str(last)]
+        return self._of_files(words, trouble=f"{below}/{name} cannot be read")
 
-    def remove(self, directory: str) -> None:
-        """Remove a directory with all that is in it; one that is not there is no error."""
-        self.run(["rm", "-rf", "--", directory])
+    def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
+        """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
+        asked = json.dumps(list(names)).encode()
+        found = self._of_files(["read_small", below, str(most)], asked, trouble=f"{below} cannot be read")
+        return {name: text.encode("latin-1") for name, text in json.loads(found).items()}
+
+    def remove(self, names: Sequence[str], *, below: str) -> None:
+        """Remove files, and directories with all that is in them; what is not there is no error."""
+        for some in batches(names):
+            self.run(["rm", "-rf", "--", *(f"{below}/{name}" for name in some)])
+
+    def _of_files(self, words: Sequence[str], content: bytes = b"", *, trouble: str) -> bytes:
+        """What `job_files` answers on the other host.
+
+        Raises:
+            NoAnswer: It gave none in time, or the host went away meanwhile.
+            BatchSystemAway: The host is away, or it cannot be done there.
+        """
+        program = inspect.getsource(job_files).encode()
+        command = ["sh", "-c", _PYTHON, "sh", str(len(program)), *words]
+        status, stdout, stderr = self._wait(self._run(command, program + content))
+        if status != 0:
+            raise BatchSystemAway(
+                f"{self._host.name}: {trouble}: {stderr.strip() or f'exit status {status}'}"
+            )
+        return stdout
 
     def _wait(self, doing: Coroutine[Any, Any, _Answer], seconds: float | None = None) -> _Answer:
         patience = seconds or self._host.patience
@@ -83,42 +121,20 @@ class SshShell:
         except TimeoutError as error:
             raise NoAnswer(f"{self._host.name} gave no answer in {patience:.0f} s") from error
 
-    async def _run(self, command: str, stdin: str) -> Completed:
+    async def _run(self, command: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
+        """Exit status, standard output and standard error."""
+        variables = [*(f"{name}={value}" for name, value in self._host.environment.items()), "LC_ALL=C"]
         connection = await self._connected()
         try:
-            done = await connection.run(command, input=stdin, errors="replace")
+            done = await connection.run(shlex.join(["env", *variables, *command]), input=stdin, encoding=None)
         except _LOST as error:
             await self._disconnect()
             raise NoAnswer(f"{self._host.name} went away: {error}") from error
         if done.returncode is None:  # the line broke before it ended
             await self._disconnect()
             raise NoAnswer(f"{self._host.name} went away while a command ran")
-        return Completed(status=done.returncode, stdout=str(done.stdout), stderr=str(done.stderr))
-
-    async def _write(self, path: str, content: bytes, mode: int) -> None:
-        connection = await self._connected()
-        aside = f"{path}.new"
-        try:
-            async with connection.start_sftp_client() as files:
-                await files.makedirs(str(PurePosixPath(path).parent), exist_ok=True)
-                async with files.open(aside, "wb") as file:
-                    await file.write(content)
-                await files.chmod(aside, mode)
-                await files.posix_rename(aside, path)
-        except _LOST as error:
-            raise BatchSystemAway(f"{self._host.name}: {path} cannot be written: {error}") from error
-
-    async def _read(self, path: str, last: int) -> bytes:
-        connection = await self._connected()
-        try:
-            async with connection.start_sftp_client() as files, files.open(path, "rb") as file:
-                size = (await file.stat()).size or 0
-                content: bytes = await file.read(last, offset=max(0, size - last))
-                return content
-        except asyncssh.SFTPNoSuchFile:
-            return b""
-        except _LOST as error:
-            raise BatchSystemAway(f"{self._host.name}: {path} cannot be read: {error}") from error
+        stdout, stderr = (said if isinstance(said, bytes) else b"" for said in (done.stdout, done.stderr))
+        return done.returncode, stdout, stderr.decode(errors="replace")
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._login:

@@ -18,6 +18,11 @@ from pilotage.fabric.batch.shell import Shell
 STARTED_TWICE = 75
 #: What is fetched of an output at most.
 _LAST = 10_000_000  # bytes
+#: Of a mark, and of a log of a batch system.
+_MARK, _LOG = 100, 1_000_000  # bytes
+#: Where the submitter marks the jobs whose end it asked for; no stamp is so short.
+_KILLED = "killed"
+_STATUS, _MOST_STATUS = re.compile(r"[0-9]{1,3}"), 255
 #: Paths in one command.
 _AT_ONCE = 500
 _STAMP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,99}")
@@ -71,65 +76,84 @@ class WorkAreas:
         Raises:
             ValueError: The stamp could leave the directory or be taken for an option.
         """
-        if not _STAMP.fullmatch(stamp):
-            raise ValueError(f"{stamp!r} is no stamp: allowed are 8 to 100 letters, digits and . _ -")
-        return "/".join((self.directory, stamp, *parts))
+        return "/".join((self.directory, _checked(stamp), *parts))
 
     def prepare(self, job: BatchJob) -> str:
         """Lay out what a job needs; the path of the script that the batch system is to run."""
         self.put_script(job)
-        script = self.path(job.stamp, "wrapper")
-        self.shell.write(script, wrapper(self.path(job.stamp)).encode(), executable=True)
-        return script
+        return self.put(job.stamp, "wrapper", wrapper(self.path(job.stamp)), executable=True)
 
     def put_script(self, job: BatchJob) -> str:
         """Write the job's own script, for batch systems that carry it to the node; its path."""
-        script = self.path(job.stamp, "job")
-        self.shell.write(script, job.script.encode(), executable=True)
-        return script
+        return self.put(job.stamp, "job", job.script, executable=True)
+
+    def put(self, stamp: str, name: str, text: str, *, executable: bool = False) -> str:
+        """Write a file into the directory of a job; its path."""
+        file = _own_file(stamp, name)
+        self.shell.write(file, text.encode(), below=self.directory, executable=executable)
+        return self.path(stamp, name)
 
     def marks(self, stamps: Iterable[str]) -> Mapping[str, Marks]:
         """What jobs left, with few commands for all of them."""
-        wanted = sorted(stamps)
-        exits = self.texts(wanted, "exit")
-        killed = self.texts(wanted, "killed")
+        of_exit = {_own_file(stamp, "exit"): stamp for stamp in stamps}
+        of_kill = {_killed_file(stamp): stamp for stamp in of_exit.values()}
+        found = self.shell.read_small(sorted([*of_exit, *of_kill]), below=self.directory, most=_MARK)
+        killed = {stamp for name, stamp in of_kill.items() if name in found}
         return {
-            stamp: Marks(
-                exit_code=int(code)
-                if (code := exits.get(stamp, "").rpartition("\n")[2]).isdecimal()
-                else None,
-                killed=stamp in killed,
-            )
-            for stamp in wanted
+            stamp: Marks(exit_code=_status(found.get(name, b"")), killed=stamp in killed)
+            for name, stamp in of_exit.items()
         }
 
     def mark_killed(self, stamps: Iterable[str]) -> None:
-        """Note that we ask for the end of jobs, before we do."""
+        """Note that we ask for the end of jobs, before we do: not in directories that they can fill."""
         for stamp in stamps:
-            self.shell.write(self.path(stamp, "killed"), b"killed\n")
+            self.shell.write(_killed_file(stamp), b"killed\n", below=self.directory)
 
-    def texts(self, stamps: Sequence[str], name: str) -> Mapping[str, str]:
-        """The lines of the files of one name, with few commands for all; jobs without it are left out."""
-        found: dict[str, list[str]] = {}
-        for some in batches(stamps):
-            files = [self.path(stamp, name) for stamp in some]
-            said = self.shell.run(["grep", "-sH", "", *files])  # one command for all; status 1: there is none
-            for line in said.stdout.splitlines():
-                stamp, _, rest = line.removeprefix(f"{self.directory}/").partition("/")
-                found.setdefault(stamp, []).append(rest.removeprefix(f"{name}:"))
-        return {stamp: "\n".join(lines) for stamp, lines in found.items()}
+    def texts(self, stamps: Iterable[str], name: str, *, most: int = _LOG) -> Mapping[str, str]:
+        """The files of one name, by stamp; left out are jobs without it, and with more than `most` bytes."""
+        names = {_own_file(stamp, name): stamp for stamp in stamps}
+        found = self.shell.read_small(sorted(names), below=self.directory, most=most)
+        return {names[name]: content.decode(errors="replace") for name, content in found.items()}
 
     def output(self, stamp: str) -> Output:
         """What the job wrote so far."""
-        read = self.shell.read
-        return Output(
-            stdout=read(self.path(stamp, "out"), last=_LAST), stderr=read(self.path(stamp, "err"), last=_LAST)
+        stdout, stderr = (
+            self.shell.read(_own_file(stamp, name), below=self.directory, last=_LAST)
+            for name in ("out", "err")
         )
+        return Output(stdout=stdout, stderr=stderr)
 
     def remove(self, stamps: Iterable[str]) -> None:
-        """Remove the directories of jobs."""
-        for stamp in stamps:
-            self.shell.remove(self.path(stamp))
+        """Remove the directories of jobs, and what was noted of them."""
+        names = [name for stamp in stamps for name in (_checked(stamp), _killed_file(stamp))]
+        if names:
+            self.shell.remove(names, below=self.directory)
+
+
+def is_stamp(name: str) -> bool:
+    """Whether a name can be that of a job's directory."""
+    return _STAMP.fullmatch(name) is not None
+
+
+def _checked(stamp: str) -> str:
+    if not is_stamp(stamp):
+        raise ValueError(f"{stamp!r} is no stamp: allowed are 8 to 100 letters, digits and . _ -")
+    return stamp
+
+
+def _own_file(stamp: str, name: str) -> str:
+    """A file of a job, by its path below the directory of all jobs."""
+    return f"{_checked(stamp)}/{name}"
+
+
+def _killed_file(stamp: str) -> str:
+    return f"{_KILLED}/{_checked(stamp)}"
+
+
+def _status(mark: bytes) -> int | None:
+    """The exit status in a mark; None: there is none, or the job has put something else there."""
+    text = mark.decode("ascii", "replace").strip()
+    return int(text) if _STATUS.fullmatch(text) and int(text) <= _MOST_STATUS else None
 
 
 def wrapper(area: str) -> str:

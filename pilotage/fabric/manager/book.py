@@ -24,7 +24,7 @@ from pilotage.fabric.runner import progress
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS book (key TEXT NOT NULL);  -- in every stamp: another book's stamps are not ours
 CREATE TABLE IF NOT EXISTS grid_jobs (
-    job_id INTEGER, epoch INTEGER, taken TEXT NOT NULL, number INTEGER, packed INTEGER NOT NULL DEFAULT 0,
+    job_id INTEGER, epoch INTEGER, taken TEXT NOT NULL, number INTEGER, digest TEXT,
     cancelled INTEGER NOT NULL DEFAULT 0, gathering INTEGER NOT NULL DEFAULT 0, output TEXT, outcome TEXT,
     forgotten INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', PRIMARY KEY (job_id, epoch));
 CREATE TABLE IF NOT EXISTS local_jobs (
@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
 _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
 #: What only the one who advances grid jobs changes; `cancelled` and `forgotten` are set by others meanwhile.
-_UPDATE = """UPDATE grid_jobs SET number=?, packed=?, gathering=?, output=?, outcome=?
+_UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
     WHERE job_id=? AND epoch=?"""
 _CANCEL = "UPDATE grid_jobs SET cancelled=1 WHERE job_id=? AND epoch=? AND NOT cancelled AND outcome IS NULL"
 _TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
@@ -184,7 +184,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 def _columns(entry: Entry) -> tuple[object, ...]:
     outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
-    return (entry.number, entry.packed, entry.gathering, entry.output, outcome)
+    return (entry.number, entry.digest, entry.gathering, entry.output, outcome)
 
 
 def _entry(row: sqlite3.Row) -> Entry:
@@ -192,7 +192,7 @@ def _entry(row: sqlite3.Row) -> Entry:
     return Entry(
         taken=Taken(**json.loads(row["taken"])),
         number=row["number"],
-        packed=bool(row["packed"]),
+        digest=row["digest"],
         cancelled=bool(row["cancelled"]),
         gathering=bool(row["gathering"]),
         output=row["output"],

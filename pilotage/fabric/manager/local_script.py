@@ -12,6 +12,13 @@ from pilotage.fabric.manager.station import Habits
 from pilotage.fabric.node_script import NodeScript
 from pilotage.fabric.runner.order import Order
 
+#: Jobs of all VOs run as one account, which may change the archive; the script is the batch system's own.
+_FETCH = """\
+cp {archive} "$area/job.pyz" && {{
+  [ "$(sha256sum <"$area/job.pyz")" = "{digest}  -" ] ||
+  {{ echo "local-job: "{archive}" was changed since this job was submitted" >&2; false; }}
+}}"""
+
 
 def text(entry: Entry, job: LocalJob, piece: Piece, area: SharedArea, outlet: Outlet, habits: Habits) -> str:
     """The script of one try of a local job."""
@@ -36,7 +43,7 @@ def text(entry: Entry, job: LocalJob, piece: Piece, area: SharedArea, outlet: Ou
         program="job.pyz",
         words=['"$area/order.json"'],
         files={"order.json": order.as_json()},
-        fetch=f'cp {shlex.quote(area.archive)} "$area/job.pyz"',
+        fetch=_FETCH.format(archive=shlex.quote(area.archive), digest=entry.digest),
     ).text()
 
 

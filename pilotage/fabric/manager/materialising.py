@@ -6,6 +6,7 @@ again only after the batch system has said for long enough that it has no such j
 so that of two batch jobs, should the first one come to light after all, only one starts.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -49,7 +50,7 @@ class Materialising:
         try:
             if entry.number is None:
                 entry = self._plan(entry)
-            if not entry.packed:
+            if entry.digest is None:
                 entry = self._pack(entry)
             self._submit(entry, self.book.local_jobs(entry.key))
         except UnfitJob as error:
@@ -67,8 +68,8 @@ class Materialising:
     def _pack(self, entry: Entry) -> Entry:
         archive = self._archive(entry)
         area = shared_area.area_of(entry, self.station.farm_of(entry), self.book.key)
-        area.shell.write(area.archive, archive)
-        packed = replace(entry, packed=True)
+        area.put_archive(archive)
+        packed = replace(entry, digest=hashlib.sha256(archive).hexdigest())
         log = [f"archive of {len(archive)} bytes at {area.archive}"]
         self.book.write(entry.key, now=self.clock(), entry=packed, log=log)
         return packed

@@ -57,8 +57,8 @@ class Polling:
             )
 
     def _marks(self, farm: Farm, jobs: Sequence[tuple[LocalJob, SharedArea]]) -> Mapping[str, str]:
-        paths = [area.marks(job, name) for job, area in jobs for name in (marks.NEWS, marks.END)]
-        return shared_area.contents(farm, paths)
+        names = [area.mark(job, name) for job, area in jobs for name in (marks.NEWS, marks.END)]
+        return shared_area.contents(farm, names)
 
     def _take_up(self, farm: Farm, area: SharedArea, entry: Entry, seen: Sequence[Seen]) -> None:
         changed: list[LocalJob] = []
@@ -107,6 +107,6 @@ def _seen(job: LocalJob, area: SharedArea, lookups: Mapping[str, Lookup], said: 
     return Seen(
         job=job,
         lookup=lookups[job.stamp],
-        news=said.get(area.marks(job, marks.NEWS), ""),
-        end=said.get(area.marks(job, marks.END), ""),
+        news=said.get(area.mark(job, marks.NEWS), ""),
+        end=said.get(area.mark(job, marks.END), ""),
     )

@@ -22,7 +22,7 @@ class Entry:
 
     taken: Taken
     number: int | None = None  #: of local jobs; None: not decided
-    packed: bool = False  #: its archive lies in the shared directory
+    digest: str | None = None  #: SHA-256 of its archive in the shared directory; None: not packed
     cancelled: bool = False  #: its end is wanted
     gathering: bool = False  #: it may gather
     output: str | None = None  #: path of the one tar

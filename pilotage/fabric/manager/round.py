@@ -89,7 +89,7 @@ class Round:
         jobs = self.book.local_jobs(entry.key)
         if entry.outcome is None and any(each.state not in ENDED for each in jobs):
             return
-        if entry.packed:
+        if entry.digest is not None:
             farm = self.station.farm_of(entry)
             handles = [handle for each in jobs if each.was_submitted for handle in each.handles]
             if handles:

@@ -46,21 +46,25 @@ def test_a_command_runs_as_it_stands(shell: SshShell) -> None:
 
 
 def test_files_are_kept_on_the_other_host(shell: SshShell, tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "file"
-    assert shell.read(str(path), last=10) == b""
-    shell.write(str(path), b"one")
-    shell.write(str(path), b"0123456789abc", executable=True)
+    path, below = tmp_path / "c d" / "a" / "b" / "file", str(tmp_path / "c d")
+    assert shell.read("a/b/file", below=below, last=10) == b""
+    shell.write("a/b/file", b"one", below=below)
+    shell.write("a/b/file", b"01234\n\0\xff89abc", below=below, executable=True)
     assert path.stat().st_mode & 0o777 == 0o700
-    assert shell.read(str(path), last=4) == b"9abc"
-    shell.remove(str(tmp_path / "a"))
-    shell.remove(str(tmp_path / "a"))
+    assert shell.read("a/b/file", below=below, last=4) == b"9abc"
+    assert shell.read_small(["a/b/file", "a/b", "a/c"], below=below, most=99) == {
+        "a/b/file": path.read_bytes()
+    }
+    assert shell.read_small(["a/b/file"], below=below, most=5) == {}
+    shell.remove(["a", "e"], below=below)
+    shell.remove(["a"], below=below)
     assert not path.parent.exists()
 
 
 def test_a_file_that_cannot_be_written_is_told(shell: SshShell, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BatchSystemAway, match="cannot be written"):
-        shell.write(str(tmp_path / "file" / "below"), b"")
+        shell.write("file/below", b"", below=str(tmp_path))
 
 
 def test_a_command_that_takes_too_long_is_given_up(shell: SshShell) -> None:

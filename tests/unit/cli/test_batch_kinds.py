@@ -46,3 +46,24 @@ def test_a_command_system_speaks_its_own_dialect(tmp_path: Path) -> None:
 
     assert isinstance(system, Command)
     assert system.dialect.name == "p_{stamp}"
+
+
+@pytest.mark.parametrize(
+    ("said", "warned"),
+    [
+        ({"kind": "slurm"}, True),
+        ({"kind": "local", "cores": 1, "memory": 1000}, True),
+        ({"kind": "htcondor"}, False),
+        ({"kind": "slurm", "ssh": {"host": "h", "user": "u", "key": "/k", "known_hosts": "/h"}}, False),
+    ],
+)
+def test_a_token_that_jobs_can_read_is_warned_of(
+    said: dict[str, Any], warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("t")
+    system = System.model_validate({**said, "directory": str(tmp_path)})
+
+    batch_systems.warn_of_readable([token, tmp_path / "not there"], {"farm": system})
+
+    assert (f"{token}: jobs of the batch system farm run as this account" in caplog.text) is warned

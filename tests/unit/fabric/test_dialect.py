@@ -38,7 +38,10 @@ class Telling:
     def read(self, *_: object, **__: object) -> bytes:
         return b""
 
-    def remove(self, *_: object) -> None: ...
+    def read_small(self, *_: object, **__: object) -> dict[str, bytes]:
+        return {}
+
+    def remove(self, *_: object, **__: object) -> None: ...
 
 
 def said(stdout: str = "", *, status: int = 0, stderr: str = "") -> Completed:

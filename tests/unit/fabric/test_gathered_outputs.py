@@ -113,23 +113,23 @@ def test_a_manager_that_was_killed_in_the_middle_takes_it_again(place: Gathered)
 
 
 def test_what_lies_in_the_place_of_marks_and_outputs_neither_blocks_nor_leaks(tmp_path: Path) -> None:
-    area = SharedArea(directory=str(tmp_path), shell=LocalShell(patience=5))
-    (tmp_path / "1-1").mkdir()
+    area = SharedArea(below=str(tmp_path), name="grid", shell=LocalShell(patience=5))
+    (tmp_path / "grid" / "1-1").mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
     pipe, link, long = (tmp_path / name for name in ("pipe", "link", "long"))
     os.mkfifo(pipe)
     link.symlink_to(tmp_path / "secret")
     long.write_text("x" * 1_000_000)
-    os.mkfifo(tmp_path / "1-1" / "output.tar.gz")
+    os.mkfifo(tmp_path / "grid" / "1-1" / "output.tar.gz")
 
     farm: Any = SimpleNamespace(shell=area.shell, directory=str(tmp_path))
     names = ("pipe", "link", "long", "none", "two", "zero")
     (tmp_path / "two").write_text("first: one\nsecond\n")
     (tmp_path / "zero").write_bytes(b"a\0b\xff\n")
 
-    found = contents(farm, [str(tmp_path / name) for name in names])
+    found = contents(farm, names)
 
-    assert found.keys() == {str(tmp_path / "two"), str(tmp_path / "zero")}
-    assert found[str(tmp_path / "two")] == "first: one"
+    assert found.keys() == {"two", "zero"}
+    assert found["two"] == "first: one"
     assert area.output(local_job(), limit=100) == b""
     assert not area.is_there

@@ -1,5 +1,9 @@
+import contextlib
 import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pilotage.fabric.pilot import removal
 
@@ -49,3 +53,36 @@ def test_a_link_instead_of_a_directory_is_left_alone(tmp_path: Path) -> None:
     removal.remove(tmp_path / "not there")
 
     assert (kept / "below").exists()
+
+
+def test_a_file_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    removal.remove(tmp_path / "file")
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_becomes_a_link_meanwhile_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o750)
+    (kept / "file").touch()
+    (tmp_path / "area" / "below").mkdir(parents=True)
+    scan = os.scandir
+
+    def scan_and_replace(directory: int) -> Any:
+        with scan(directory) as entries:
+            found = list(entries)
+        for entry in found:
+            entry.is_dir(follow_symlinks=False)
+            os.rename(entry.name, f"{entry.name}-before", src_dir_fd=directory, dst_dir_fd=directory)
+            os.symlink(kept, entry.name, dir_fd=directory)
+        return contextlib.nullcontext(found)
+
+    monkeypatch.setattr(os, "scandir", scan_and_replace)
+    removal.remove(tmp_path / "area")
+
+    assert [path.name for path in kept.iterdir()] == ["file"]
+    assert kept.stat().st_mode & 0o777 == 0o750

@@ -49,21 +49,27 @@ class GlitchyShell:
             lines = [line for line in lines for _ in range(2)]
         return Completed(status=done.status, stdout="".join(lines), stderr=done.stderr)
 
-    def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
-        """Make a file and the directories that it is in."""
+    def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
+        """Make a file, for its owner alone, and the directories that it is in."""
         if self.glitch is Glitch.FULL:
-            raise BatchSystemAway(f"{path} cannot be written: no space left, on purpose")
-        self.shell.write(path, content, executable=executable)
+            raise BatchSystemAway(f"{name} cannot be written: no space left, on purpose")
+        self.shell.write(name, content, below=below, executable=executable)
 
-    def read(self, path: str, *, last: int) -> bytes:
-        """The last bytes of a file; empty if there is none."""
+    def read(self, name: str, *, below: str, last: int) -> bytes:
+        """Read the last bytes of a file; empty if there is none."""
         if self.glitch is Glitch.TIMEOUT:
-            raise NoAnswer(f"{path} could not be read, on purpose")
-        return self.shell.read(path, last=last)
+            raise NoAnswer(f"{name} could not be read, on purpose")
+        return self.shell.read(name, below=below, last=last)
 
-    def remove(self, directory: str) -> None:
-        """Remove a directory with all that is in it; one that is not there is no error."""
-        self.shell.remove(directory)
+    def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
+        """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
+        if self.glitch is Glitch.TIMEOUT:
+            raise NoAnswer(f"{below} could not be read, on purpose")
+        return self.shell.read_small(names, below=below, most=most)
+
+    def remove(self, names: Sequence[str], *, below: str) -> None:
+        """Remove files, and directories with all that is in them; what is not there is no error."""
+        self.shell.remove(names, below=below)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -61,8 +61,7 @@ class HTCondor(Commanded):
         if job.queue != QUEUE:
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
         self.areas.put_script(job)
-        description = self.areas.path(job.stamp, "submit")
-        self._shell.write(description, describe(job, self.areas.path(job.stamp)).encode())
+        description = self.areas.put(job.stamp, "submit", describe(job, self.areas.path(job.stamp)))
         return ["condor_submit", "-terse", *self.flags, *job.flags, description]
 
     def _reference(self, said: str) -> str | None:
@@ -82,7 +81,7 @@ class HTCondor(Commanded):
 
     def _accounted(self, stamps: Collection[str]) -> Iterator[Row]:
         """What event logs tell, and the history of those whose log tells nothing."""
-        logs = self.areas.texts(sorted(stamps), "events")
+        logs = self.areas.texts(stamps, "events")
         ends = {stamp: end for stamp, text in logs.items() if (end := event_log.read(text)) is not None}
         for stamp, end in ends.items():
             yield Row(

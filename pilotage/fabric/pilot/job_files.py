@@ -1,0 +1,179 @@
+"""Files in directories that jobs can change while others read and write there.
+
+Below a directory that is trusted, any name may be a link, a pipe, a device or a socket at any moment. Each
+part of a path is therefore opened from the one before, without following links and without blocking. The
+module is also run as a program, on hosts where this package is not installed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+#: What a job can make of a name: no file is there, for whoever reads.
+_NO_FILE = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EACCES, errno.EPERM),
+        *(errno.ENXIO, errno.ENODEV, errno.EAGAIN, errno.ENAMETOOLONG),
+    }
+)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHUNK = 1 << 20
+
+
+def read_end(directory: str, name: str, *, last: int) -> bytes:
+    """Read the last bytes of a file; empty if there is none.
+
+    Args:
+        directory: Trusted, with the links in its path.
+        name: Path below it, not trusted.
+        last: Bytes.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    with _trusted(directory) as place, _found(place, name) as file:
+        return b"" if file is None else _read(file, max(0, os.fstat(file).st_size - last), last)
+
+
+def read_small(directory: str, names: Sequence[str], *, most: int) -> dict[str, bytes]:
+    """Read small files, by name; what is no file, or has more than `most` bytes, is left out.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    contents = {}
+    with _trusted(directory) as place:
+        for name in names:
+            with _found(place, name) as file:
+                if file is not None and len(content := _read(file, 0, most + 1)) <= most:
+                    contents[name] = content
+    return contents
+
+
+def write(directory: str, name: str, content: bytes, *, executable: bool = False) -> None:
+    """Make a file, for its owner alone, and the directories that it is in; it is whole or as it was.
+
+    Raises:
+        OSError: It cannot be made, or there is a link in its path.
+    """
+    os.makedirs(directory, exist_ok=True)  # noqa: PTH103 - paths are texts here
+    parts = _parts(name)
+    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            parent = _entered(parent, part, make=True)
+        _write(parent, parts[-1], content, 0o700 if executable else 0o600)
+    finally:
+        os.close(parent)
+
+
+@contextmanager
+def _trusted(directory: str) -> Iterator[int | None]:
+    """A descriptor of a directory that is reached through any links; None if there is none."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _found(place: int | None, name: str) -> Iterator[int | None]:
+    """A descriptor of a regular file below a directory; None if there is no such file."""
+    descriptor = None
+    try:
+        try:
+            descriptor = None if place is None else _opened(place, name)
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
+        yield descriptor if descriptor is not None and _is_regular(descriptor) else None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _opened(place: int, name: str) -> int:
+    parts = _parts(name)
+    parent = os.dup(place)
+    try:
+        for part in parts[:-1]:
+            parent = _entered(parent, part)
+        return os.open(parts[-1], _FILE, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{name!r} is no path below a directory")
+    return parts
+
+
+def _entered(parent: int, name: str, *, make: bool = False) -> int:
+    """A descriptor of a directory in another one, in exchange for that of the other one."""
+    if make:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=parent)
+    descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+    os.close(parent)
+    return descriptor
+
+
+def _is_regular(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+
+def _read(file: int, offset: int, most: int) -> bytes:
+    chunks, length = [], 0
+    while length < most and (chunk := os.pread(file, min(_CHUNK, most - length), offset + length)):
+        chunks.append(chunk)
+        length += len(chunk)
+    return b"".join(chunks)
+
+
+def _write(parent: int, name: str, content: bytes, mode: int) -> None:
+    aside = f".{secrets.token_hex(8)}"
+    descriptor = os.open(aside, _NEW, mode, dir_fd=parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+        os.rename(aside, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except BaseException:
+        os.unlink(aside, dir_fd=parent)
+        raise
+
+
+def _main(words: Sequence[str]) -> None:
+    """Do for another host what the functions do; names of small files and contents come on standard input."""
+    verb, directory, *rest = words
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    if verb == "read_end":
+        target.write(read_end(directory, rest[0], last=int(rest[1])))
+    elif verb == "read_small":
+        found = read_small(directory, json.loads(source.read()), most=int(rest[0]))
+        target.write(json.dumps({name: text.decode("latin-1") for name, text in found.items()}).encode())
+    else:
+        write(directory, rest[0], source.read(), executable=rest[1] == "executable")
+
+
+if __name__ == "__main__":
+    try:
+        _main(sys.argv[1:])
+    except OSError as error:
+        sys.exit(f"{error}")

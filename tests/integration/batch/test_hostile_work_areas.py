@@ -1,0 +1,173 @@
+"""What jobs put into the place of their files, on this host and behind a real SSH server."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.shell import LocalShell, Shell
+from pilotage.fabric.batch.ssh_shell import SshShell
+from pilotage.fabric.batch.work_area import Marks, WorkAreas
+from tests.ssh_server import SshServer
+
+HOSTILE, HONEST = "test-hostile", "test-honest"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    server = SshServer(tmp_path_factory.mktemp("ssh"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.debian("ssh"))])
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
+    if request.param == "local":
+        yield LocalShell()
+    else:
+        with closing(SshShell(request.getfixturevalue("server").host())) as remote:
+            yield remote
+
+
+@pytest.fixture
+def areas(shell: Shell, tmp_path: Path) -> WorkAreas:
+    for stamp in (HOSTILE, HONEST):
+        (tmp_path / "jobs" / stamp).mkdir(parents=True)
+    (tmp_path / "jobs" / HONEST / "exit").write_text("3\n")
+    return WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
+
+
+@pytest.fixture
+def area(areas: WorkAreas) -> Path:
+    """Of the hostile job."""
+    return Path(areas.path(HOSTILE))
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file of the host that reads and writes in work areas."""
+    file = tmp_path / "own" / "out"
+    file.parent.mkdir()
+    file.write_text("secret")
+    return file
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the name of a socket must be short
+        try:
+            listener.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+BLOCKING: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "directory": Path.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "protected": lambda path: (path.write_text("0\n"), path.chmod(0)) if os.geteuid() else os.mkfifo(path),
+}
+
+
+@pytest.mark.parametrize("name", ["out", "err"])
+def test_output_is_not_read_through_a_link(areas: WorkAreas, area: Path, secret: Path, name: str) -> None:
+    (area / name).symlink_to(secret)
+
+    found = areas.output(HOSTILE)
+
+    assert (found.stdout, found.stderr) == (b"", b"")
+
+
+def test_nothing_is_read_through_a_link_in_the_place_of_the_work_area(
+    areas: WorkAreas, area: Path, secret: Path
+) -> None:
+    (secret.parent / "exit").write_text("0\n")
+    area.rmdir()
+    area.symlink_to(secret.parent, target_is_directory=True)
+
+    assert areas.output(HOSTILE).stdout == b""
+    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: Marks(), HONEST: Marks(exit_code=3)}
+
+
+def test_nothing_is_written_through_links(areas: WorkAreas, area: Path, secret: Path) -> None:
+    for name in ("killed", "killed.new", "job.new", "wrapper.new"):
+        (area / name).symlink_to(secret)
+
+    areas.mark_killed([HOSTILE])
+
+    assert secret.read_text() == "secret"
+    assert areas.marks([HOSTILE])[HOSTILE].killed
+
+
+def test_nothing_is_written_below_a_link(areas: WorkAreas, area: Path, secret: Path) -> None:
+    area.rmdir()
+    area.symlink_to(secret.parent, target_is_directory=True)
+
+    areas.mark_killed([HOSTILE])
+    with pytest.raises(BatchSystemAway, match="cannot be written"):
+        areas.put(HOSTILE, "job", "#!/bin/sh\n")
+
+    assert [path.name for path in secret.parent.iterdir()] == ["out"]
+
+
+def test_a_job_cannot_keep_its_mark_of_being_killed_from_being_made(areas: WorkAreas, area: Path) -> None:
+    (area / "killed" / "full").mkdir(parents=True)
+
+    areas.mark_killed([HOSTILE])
+
+    assert areas.marks([HOSTILE])[HOSTILE].killed
+
+
+@pytest.mark.parametrize("make", BLOCKING.values(), ids=BLOCKING)
+@pytest.mark.parametrize("name", ["out", "exit"])
+def test_what_is_no_file_keeps_nobody_waiting(
+    areas: WorkAreas, area: Path, make: Callable[[Path], object], name: str
+) -> None:
+    make(area / name)
+
+    assert areas.output(HOSTILE).stdout == b""
+    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: Marks(), HONEST: Marks(exit_code=3)}
+
+
+@pytest.mark.parametrize("text", ["9" * 6000, "-1", "256", "٣", "0" * 2_000_000, "\0", ""])
+def test_an_exit_status_that_is_none_is_not_believed(areas: WorkAreas, area: Path, text: str) -> None:
+    (area / "exit").write_text(text)
+
+    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: Marks(), HONEST: Marks(exit_code=3)}
+
+
+def test_removing_follows_no_link(areas: WorkAreas, area: Path, secret: Path) -> None:
+    (area / "below").symlink_to(secret.parent, target_is_directory=True)
+    areas.mark_killed([HOSTILE])
+
+    areas.remove([HOSTILE])
+
+    assert secret.read_text() == "secret"
+    assert not area.exists()
+    assert not areas.marks([HOSTILE])[HOSTILE].killed
+
+
+def test_a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    areas: WorkAreas, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    broken = WorkAreas(directory=str(tmp_path / "file"), shell=areas.shell)
+
+    with pytest.raises(BatchSystemAway, match="cannot be read"):
+        broken.marks([HONEST])
+
+
+def test_a_directory_that_is_reached_through_a_link_of_the_site_is_used(
+    areas: WorkAreas, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").symlink_to(areas.directory, target_is_directory=True)
+    linked = WorkAreas(directory=str(tmp_path / "shared"), shell=areas.shell)
+
+    assert linked.marks([HONEST])[HONEST].exit_code == 3
