@@ -133,9 +133,7 @@ def _options(options: tuple[Option, ...] | None) -> str | list[str]:
     """As texts, which sort: `unknown` in place of the list."""
     if options is None:
         return UNKNOWN
-    return sorted(
-        rfc8785.dumps(None if option is None else _exact(option)).decode() for option in options
-    )
+    return sorted(rfc8785.dumps(None if option is None else _exact(option)).decode() for option in options)
 
 
 def _exact(value: Value) -> Any:

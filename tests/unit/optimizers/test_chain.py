@@ -56,7 +56,7 @@ def test_a_step_that_is_not_installed_fails_the_job(candidate_of: Make, context_
     assert passage.outcome == Failed(reason="there is no optimizer Missing, installed are JobPath")
 
 
-def test_a_defect_of_a_step_fails_the_job_and_is_logged(
+def test_a_defect_of_a_step_holds_the_job_and_is_logged(
     candidate_of: Make, context_of: MakeContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(candidate: Candidate, context: Context) -> Outcome:
@@ -65,7 +65,7 @@ def test_a_defect_of_a_step_fails_the_job_and_is_logged(
     context = context_of()
     with caplog.at_level(logging.ERROR):
         passage = chain.run(candidate_of(context), {"JobPath": path("A"), "A": broken}, context)
-    assert isinstance(passage.outcome, Failed)
+    assert isinstance(passage.outcome, Hold)
     assert "ZeroDivisionError: oops" in passage.outcome.reason
     assert "optimizer A broke on job 1" in caplog.text
 
