@@ -145,7 +145,7 @@ class JobPath(Options):
     """The way of a job through the optimizers."""
 
     chain: Texts = ("JobSanity", "InputData", "Requirements", "JobScheduling")
-    """Names of the steps after JobPath, in order."""
+    """Names of the steps after JobPath, in order; JobSanity, Requirements, JobScheduling are always taken."""
 
 
 class Measure(StrEnum):

@@ -69,6 +69,8 @@ class JobDescription:
     requirements: Requirements | None = None
     rank: Expression | None = None  #: orders the queues that are eligible; None: they are alike
     extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration knows
+    #: The fields that were stated; the others are by default.
+    stated: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 _DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
@@ -102,7 +104,7 @@ def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
-    description = JobDescription(**values, extra=extra)
+    description = JobDescription(**values, extra=extra, stated=frozenset(reader.spelled))
     for name, message in _contradictions(description, operations):
         reader.problem(name, message)
     if reader.problems:
@@ -138,11 +140,16 @@ def _as_it_is(problem: Problem) -> Problem:
 
 
 def body(description: JobDescription) -> dict[str, object]:
-    """The description as a JSON object in our spelling; what is as by default is left out.
+    """The description as a JSON object in our spelling, with all that was stated.
 
-    `parse` reads it back to the same description.
+    `parse` reads it back to the same description, also where defaults are configured by then: what was not
+    stated is left out where it is as by our own default.
     """
-    stated = body_of((keyword, getattr(description, keyword.attribute)) for keyword in keywords.KEYWORDS)
+    stated = {
+        keyword.name: as_json(keyword, getattr(description, keyword.attribute))
+        for keyword in keywords.KEYWORDS
+        if _belongs_in_body(keyword.attribute, description)
+    }
     if description.requirements is not None:
         stated["Requirements"] = _requirements_as_json(description.requirements)
     if description.rank is not None:
@@ -150,14 +157,12 @@ def body(description: JobDescription) -> dict[str, object]:
     return stated | {name: own_side.as_json(value) for name, value in description.extra.items()}
 
 
-def body_of(values: Iterable[tuple[Keyword, object]]) -> dict[str, object]:
-    """What `body` has for values of some of the keywords."""
-    return {
-        keyword.name: as_json(keyword, value)
-        for keyword, value in values
-        if keyword.attribute in _ALWAYS
-        or (keyword.attribute not in _NEVER and value != _DEFAULTS[keyword.attribute])
-    }
+def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
+    if attribute in _NEVER:
+        return False
+    if attribute in _ALWAYS or attribute in description.stated:
+        return True
+    return bool(getattr(description, attribute) != _DEFAULTS[attribute])
 
 
 def as_json(keyword: Keyword, value: object) -> object:

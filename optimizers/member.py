@@ -26,6 +26,5 @@ class Member:
     @property
     def own_body(self) -> dict[str, object]:
         """Its own values as they stand in a stored description."""
-        return descriptions.body_of(
-            (keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()
-        )
+        own = [(keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()]
+        return {keyword.name: descriptions.as_json(keyword, value) for keyword, value in own}
