@@ -80,6 +80,10 @@ _STANDING = {name: default for name, default in _DEFAULTS.items() if default is 
 _ALWAYS = frozenset({"cpu_time", "priority"})
 #: Columns of the job, not part of what runs.
 _NEVER = frozenset({"owner", "owner_group", "vo"})
+#: Keywords that make a grid job many local jobs.
+_OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
+#: What job managers put something in the place of, in the arguments of each local job.
+PLACES_OF_GRID_JOBS = ("{events}", "{first_event}", "{seed}", "{local_job}", "{local_jobs}")
 #: Keywords that are evaluated, by their folded spellings.
 _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
 
@@ -133,6 +137,31 @@ def read_own(
     if "input_data" in values and any(_contradictions(replace(description, **values), operations)):
         return None
     return values
+
+
+def grid_job_problems(
+    description: JobDescription, arguments: str, operations: Operations
+) -> Iterator[Problem]:
+    """What only a job manager would understand, in a job of a type that none handles.
+
+    A pilot would run it literally, and once: nobody would see that it is wrong.
+
+    Args:
+        description: Of the job.
+        arguments: Its own arguments, where it shares the description with others.
+        operations: Options of the VO.
+    """
+    managed = operations.managed_types
+    if fold(description.job_type) in managed:
+        return
+    stated = f"JobType is {description.job_type}" if description.job_type else "there is no JobType"
+    allowed = f"{stated}; the types that job managers handle are {', '.join(sorted(managed)) or 'none'}"
+    for name in _OF_GRID_JOBS:
+        if getattr(description, keywords.BY_NAME[name].attribute) is not None:
+            yield Problem(path=name, message=f"is for job managers only, and {allowed}")
+    if open_places := [place for place in PLACES_OF_GRID_JOBS if place in arguments]:
+        message = f"{', '.join(open_places)} would be filled by a job manager only, and {allowed}"
+        yield Problem(path="Arguments", message=message)
 
 
 def _as_it_is(problem: Problem) -> Problem:

@@ -23,7 +23,7 @@ NAME = "JobScheduling"
 def job_scheduling(candidate: Candidate, context: Context) -> Outcome:
     """Let a job that was taken back wait a while, then decide where it may run and what it needs there.
 
-    A job with requirements and without a pool would run anywhere; it takes a faulty optimizer to come here so.
+    A job with requirements and without a pool would run anywhere; only a faulty optimizer leads here.
     """
     if candidate.description.requirements is not None and candidate.pool is None:
         return Hold(reason="it has Requirements, and no optimizer has named a pool for them")
