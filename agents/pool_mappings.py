@@ -5,8 +5,11 @@ mostly a few queue classes are different: then only the pools that one of these 
 compared where it is not known what the mappings were computed from, and at intervals while nothing changes.
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -19,6 +22,13 @@ from requirements import canonical
 from taskqueue import database, mapping, pool_refresh, pools, queue_classes
 from taskqueue.mapping import Change
 from taskqueue.pool_refresh import Standing
+
+log = logging.getLogger(__name__)
+
+#: By VO, how often in a row the refreshes of this process were overtaken.
+_in_vain: Final = Counter[str]()
+#: Between two messages about that, the first of which comes with the second time.
+_TOLD_AGAIN: Final = 60
 
 
 class _Overtaken(Exception):
@@ -51,10 +61,29 @@ def refresh(mine: Turn, known: Eligibility, vo: str, *, whole: bool) -> Mapping[
         What changed for each pool that was looked at; empty if somebody else was faster: the next cycle will.
     """
     look = _look(mine, known, vo, whole=whole)
+    if look.standing is not None and not look.standing.is_ours:
+        log.warning("the queue classes of %s are of another release: its pools are mapped anew", vo)
     try:
-        return _follow(mine, known, vo, look, whole=whole)
+        changed = _follow(mine, known, vo, look, whole=whole)
     except _Overtaken:
+        _in_vain[vo] += 1
+        if _in_vain[vo] % _TOLD_AGAIN == 2:
+            _log_overtaken(known, vo)
         return {}
+    _in_vain.pop(vo, None)
+    return changed
+
+
+def _log_overtaken(known: Eligibility, vo: str) -> None:
+    """Overtaken once is nothing; again and again, nothing is mapped any more."""
+    log.warning(
+        "the pools of %s could not be mapped %d times in a row: the stored queue classes are not those that "
+        "this process computes from version %d of the configuration, and new pools of the VO stay without "
+        "queues; does another release run, or was a database restored without `pilotage db recover`?",
+        vo,
+        _in_vain[vo],
+        known.config.version,
+    )
 
 
 def _follow(mine: Turn, known: Eligibility, vo: str, look: _Look, *, whole: bool) -> Mapping[str, Change]:
@@ -84,11 +113,12 @@ def _follow(mine: Turn, known: Eligibility, vo: str, look: _Look, *, whole: bool
 def _look(mine: Turn, known: Eligibility, vo: str, *, whole: bool) -> _Look:
     with database.reading(mine.engine) as conn:
         standing = pool_refresh.standings(conn).get(vo)
-        index = known.index(vo, queue_classes.slots(conn, vo))
+        slots = queue_classes.slots(conn, vo)
+        index = known.index(vo, slots)
         new = frozenset(pool_refresh.unmapped(conn, vo))
         mapped = pool_refresh.mapped(conn, vo) - new if whole else frozenset()
         questions = _questions(conn, index, new | mapped)
-    differing = _differing(known, vo, standing)
+    differing = _differing(known, vo, standing, slots)
     concerned = {
         pool_id: question
         for pool_id, question in questions.items()
@@ -104,10 +134,15 @@ def _look(mine: Turn, known: Eligibility, vo: str, *, whole: bool) -> _Look:
     )
 
 
-def _differing(known: Eligibility, vo: str, standing: Standing | None) -> QueueClassIndex | None:
+def _differing(
+    known: Eligibility, vo: str, standing: Standing | None, stored: Container[str]
+) -> QueueClassIndex | None:
     """The queue classes that are others than those which all mappings were computed from, where one knows."""
     ours = (known.config.version, known.config.expiries)
-    if standing is None or not standing.refreshed == standing.version < ours:
+    if standing is None or not standing.is_ours or not standing.refreshed == standing.version < ours:
+        return None
+    before = known.known_before(vo)
+    if before is None or any(each.digest not in stored for each in before.classes):
         return None
     return known.differing(vo, standing.refreshed)
 

@@ -145,6 +145,7 @@ KNOWN = (
     *_words(
         Platform="platforms that its nodes run",
         OS="operating systems of its nodes",
+        JobType="types of grid jobs that a job manager handles there",
         Tag="what it offers; a job may ask for it",
         RequiredTag="what a job must ask for to come here",
         SE="storage elements of the site",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -23,6 +24,18 @@ def operations(config: Configuration, vo: str | None) -> Operations:
     if vo is None:
         return config.default_operations
     return config.vo_operations.get(fold(vo), config.default_operations)
+
+
+def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]]:
+    """The job types that only job managers handle, by VOs that differ from the rest, which is `""`."""
+    key = (__name__, "managed_types")
+    found = config.derived.get(key)
+    if found is None:
+        common = config.default_operations.managed_types
+        own = {(vo, each.managed_types) for vo, each in config.vo_operations.items()}
+        own = {(vo, types) for vo, types in own if types != common}
+        found = config.derived[key] = frozenset({("", common), *own})
+    return cast(frozenset[tuple[str, frozenset[str]]], found)
 
 
 def read(section: Section, file: str) -> tuple[dict[str, Operations], list[Problem]]:

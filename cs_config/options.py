@@ -37,6 +37,10 @@ CPU_SEGMENTS = (
 )
 
 
+#: Job types whose jobs become many local jobs: the shipped handlers of job managers are called so.
+SHIPPED_JOB_TYPES = ("generic", "montecarlo")
+
+
 class Options(BaseModel):
     """One section of options: strict about types, and nothing that is not known."""
 
@@ -153,7 +157,7 @@ class JobPath(Options):
     """The way of a job through the optimizers."""
 
     chain: Texts = ("JobSanity", "InputData", "Requirements", "JobScheduling")
-    """Names of the steps after JobPath, in order."""
+    """Names of the steps after JobPath, in order; JobSanity, Requirements, JobScheduling are always taken."""
 
 
 class Measure(StrEnum):
@@ -287,9 +291,18 @@ class Limits(Options):
     """Of one token subject."""
 
 
+class JobType(Options):
+    """`JobTypes/<type>`: what is done with jobs of this type."""
+
+    manager: Annotated[bool, Field(alias="manager")] = False
+    """Only job managers handle it: pilots that do not name it are not given its jobs."""
+
+
 class Operations(Options):
     """All options as they hold for one VO, or for nobody in particular."""
 
+    job_types: Mapping[str, JobType] = Field(default_factory=dict)
+    """The sections `JobTypes/<type>`; the types of shipped handlers are a job manager's by themselves."""
     job_description: JobDescription = JobDescription.model_validate({})
     job_path: JobPath = JobPath()
     job_scheduling: JobScheduling = JobScheduling.model_validate({})
@@ -297,3 +310,10 @@ class Operations(Options):
     leases: Leases = Leases()
     retention: Retention = Retention()
     limits: Limits = Limits()
+
+    @cached_property
+    def managed_types(self) -> frozenset[str]:
+        """The job types, folded, that only job managers handle."""
+        listed = {fold(name): said.manager for name, said in self.job_types.items()}
+        shipped = dict.fromkeys(map(fold, SHIPPED_JOB_TYPES), True)
+        return frozenset(name for name, managed in {**shipped, **listed}.items() if managed)

@@ -1,9 +1,10 @@
 """Queues that are the same for a VO, so that requirements are evaluated once for all of them."""
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import rfc8785
 
@@ -13,7 +14,11 @@ from cs_config.configuration import Configuration
 from cs_config.levels import Level, Parameter
 from requirements.nodes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
 from requirements.site_mapping import SiteMapping
-from requirements.values import Value, fold, normal
+from requirements.values import Scalar, Value, fold
+
+#: Number of the rule by which `digest` goes; to be raised with every change of it. It is stored beside the
+#: digests: those of another release are not ours, though they are of the same configuration.
+ALGORITHM: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,29 +111,37 @@ def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
 
 
 def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUTES, spoken: str = "") -> str:
-    """SHA-256 of what is said of a queue; equal where no requirement, and no pilot for one, is another.
+    """SHA-256 of the parameters of a queue; equal only where no requirement can tell two queues apart.
+
+    Values count exactly: with their kind, in their order, in their case of letters; of names the case does
+    not count, and of texts not how their letters are composed (NFC), as in every expression.
 
     Args:
         values: Its parameters.
         nodes: What differs between its nodes.
         spoken: How that is said to its batch system.
     """
-    normalised: dict[str, Any] = {fold(name): _json(normal(value)) for name, value in values.items()}
+    exact: dict[str, Any] = {fold(name): _exact(value) for name, value in values.items()}
     if nodes:
         # No parameter has a `/` in its name.
-        normalised["/forwarding"] = spoken
-        normalised["/nodes"] = {fold(name): _options(options) for name, options in nodes.declared}
-    return sha256(rfc8785.dumps(normalised)).hexdigest()
+        exact["/forwarding"] = spoken
+        exact["/nodes"] = {fold(name): _options(options) for name, options in nodes.declared}
+    return sha256(rfc8785.dumps(exact)).hexdigest()
 
 
 def _options(options: tuple[Option, ...] | None) -> str | list[str]:
     """As texts, which sort: `unknown` in place of the list."""
     if options is None:
         return UNKNOWN
-    return sorted(
-        rfc8785.dumps(None if option is None else _json(normal(option))).decode() for option in options
-    )
+    return sorted(rfc8785.dumps(None if option is None else _exact(option)).decode() for option in options)
 
 
-def _json(value: Value) -> str | bool | int | float | list[str | bool | int | float]:
-    return list(value) if isinstance(value, tuple) else value
+def _exact(value: Value) -> Any:
+    """The value as JSON, in which a list of one is not its value, and 5.0 is not 5."""
+    return [_exact_scalar(item) for item in value] if isinstance(value, tuple) else _exact_scalar(value)
+
+
+def _exact_scalar(scalar: Scalar) -> Any:
+    if isinstance(scalar, str):
+        return unicodedata.normalize("NFC", scalar)
+    return {"real": repr(scalar)} if isinstance(scalar, float) else scalar

@@ -141,6 +141,7 @@ class ClassIndex:
             mask &= self._restrictions[name].meeting(offered, self._everything)
         if not resource.offers_whole_node:
             mask &= ~self._whole_node
+        mask &= ~self._managed(resource)
         return mask & self._by_tags(resource) & ~self._banned(resource) & ~self._excluded(resource)
 
     def _at_site(self, resource: Resource) -> int:
@@ -158,6 +159,17 @@ class ClassIndex:
             mask &= ~self._tags.naming_other_than(resource.tags)
         for tag in resource.required_tags:
             mask &= self._tags.naming((tag,))
+        return mask
+
+    def _managed(self, resource: Resource) -> int:
+        """Of a type that only job managers handle, where the resource names none."""
+        if resource.job_types is not None:
+            return 0
+        mask, seen = 0, 0
+        for vo, types in sorted(resource.managed_types, reverse=True):  # all others, called "", come last
+            of_vo = self._restrictions["vo"].naming((vo,)) if vo else self._everything & ~seen
+            mask |= of_vo & self._restrictions["job_types"].naming(types)
+            seen |= of_vo
         return mask
 
     def _banned(self, resource: Resource) -> int:

@@ -5,6 +5,7 @@ equal), so that explanations speak of what pilots will say. What they measure th
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from matcher import presented
 from matcher.resource import Resource
@@ -18,14 +19,20 @@ _MOST_POWER = 1e6
 #: Parameters that a pilot's offer is made of; queues that have these alike offer the same.
 READ = (
     *("cputime", "maxwallclocktime", "cpunormalizationfactor", "maxram", "numberofprocessors", "gpus"),
-    *("platform", "tag", "requiredtag", "wholenode"),
+    *("platform", "tag", "requiredtag", "wholenode", "jobtype"),
 )
 
 
-def offered(values: Mapping[str, Value]) -> Resource:
-    """The resource that a queue with these effective parameters offers; without its place."""
+def offered(values: Mapping[str, Value], managed_types: frozenset[str] = frozenset()) -> Resource:
+    """The resource that a queue with these effective parameters offers; without its place.
+
+    Args:
+        values: Its parameters.
+        managed_types: Job types of the VO that only job managers handle; the queue's `JobType` names its own.
+    """
     known = {fold(name): value for name, value in values.items()}
-    return _resource(
+    missing = managed_types.difference(map(fold, _texts(known, "jobtype")))
+    resource = _resource(
         cpu_time=_cpu_time(known),
         max_ram=_number(known, "maxram"),
         processors=_number(known, "numberofprocessors") or 1,
@@ -35,6 +42,7 @@ def offered(values: Mapping[str, Value]) -> Resource:
         required_tag=_texts(known, "requiredtag"),
         whole_node=known.get("wholenode") is True,
     )
+    return replace(resource, managed_types=frozenset({("", missing)})) if missing else resource
 
 
 def _resource(

@@ -150,6 +150,13 @@ PLATFORM = Kind(
     looks=("platforms",),
     wanted=_among("platforms"),
 )
+JOB_TYPE = Kind(
+    requirement="JobType",
+    rules=("job_type",),
+    asks=("vo", "job_types"),
+    looks=("managed_types", "job_types"),
+    wanted=lambda asked: f"{_among('job_types')(asked)}, which job managers handle: a resource that names it",
+)
 TAG = Kind(requirement="Tags", rules=("tag",), asks=("tags",), looks=("tags",), wanted=_among("tags"))
 REQUIRED_TAG = Kind(
     requirement="RequiredTag",
@@ -202,6 +209,8 @@ def _conditions(asked: RequirementClass) -> Iterator[tuple[Kind, tuple[object, .
     ):
         if names:
             yield kind, (names,)
+    if asked.job_types:
+        yield JOB_TYPE, (asked.vo, asked.job_types)
     whole, cores, plain = _sorted_tags(asked.tags)
     for tag in sorted(plain):
         yield TAG, (frozenset({tag}),)

@@ -8,6 +8,7 @@ from cs_config import admissions
 from cs_config.address import QueueAddress
 from cs_config.admission import Admission
 from cs_config.configuration import Configuration
+from cs_config.operations import operations
 from matcher import offers, parts
 from matcher.parts import Kind
 from matcher.resource import Resource
@@ -52,6 +53,7 @@ def of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tup
     """What a VO gets of some queues, in their order."""
     offered: dict[Hashable, Resource] = {}
     read: dict[str, bool] = {}  # whether an offer is made of this name
+    managed = operations(config, vo).managed_types
     found = []
     for address in addresses:
         values = config.values(address, vo)
@@ -59,7 +61,7 @@ def of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tup
             read[name] = fold(name) in offers.READ
         key = frozenset((name, exact(value)) for name, value in values.items() if read[name])
         if key not in offered:
-            offered[key] = offers.offered(values)
+            offered[key] = offers.offered(values, managed)
         found.append(
             QueueView(
                 address=address,

@@ -167,6 +167,7 @@ _BY_KIND: Mapping[str, _Remedies] = {
     "BannedSites": _banned_sites,
     "GridCE": _names("GridCE", "grid_ces", lambda queue: [queue.address.ce]),
     "Platform": _names("Platform", "platforms", lambda queue: _listed(queue, "Platform")),
+    "JobType": lambda *_: iter(()),  # without it, it would be another job
     "Tags": _tag,
     "RequiredTag": _required_tag,
     "MinRAM": _ram,

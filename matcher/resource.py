@@ -40,6 +40,8 @@ class Resource:
     gpus: int = 0
     whole_node: bool = False
     excluded: frozenset[Exclusion] = frozenset()  #: what limits leave out now
+    #: By VO (empty: all others) the job types that only job managers handle: who names none gets none.
+    managed_types: frozenset[tuple[str, frozenset[str]]] = frozenset()
     sharing_groups: frozenset[str] = frozenset()  #: whose members take each other's jobs
 
     @property
@@ -57,6 +59,13 @@ class Resource:
             "job_types": self.banned_job_types,
             "tags": self.banned_tags,
         }
+
+    def managed_types_of(self, vo: str) -> frozenset[str]:
+        """The job types of a VO that this resource would have to name."""
+        if self.job_types is not None:
+            return frozenset()
+        by_vo = dict(self.managed_types)
+        return by_vo.get(vo, by_vo.get("", frozenset()))
 
     @property
     def offers_whole_node(self) -> bool:

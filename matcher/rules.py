@@ -132,6 +132,13 @@ def _site(asked: RequirementClass, resource: Resource) -> bool:
     return bool(allowed) and _meets(asked.sites, allowed)
 
 
+def _job_type(asked: RequirementClass, resource: Resource) -> bool:
+    """A resource that names no type takes all but those that only job managers handle."""
+    if resource.job_types is not None or not asked.job_types:
+        return _meets(asked.job_types, resource.job_types)
+    return resource.managed_types_of(fold(asked.vo)).isdisjoint(folded(asked.job_types))
+
+
 def _names(asked: RequirementClass) -> dict[str, frozenset[str]]:
     return {name: folded(of(asked)) for name, of in NAMED.items()}
 
@@ -156,7 +163,7 @@ _CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = 
     "site": _site,
     "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),
     "platform": lambda asked, resource: _meets(asked.platforms, resource.platforms),
-    "job_type": lambda asked, resource: _meets(asked.job_types, resource.job_types),
+    "job_type": lambda asked, resource: _job_type(asked, resource),
     "tag": lambda asked, resource: resource.tags is None or folded(asked.tags) <= resource.tags,
     "required_tag": lambda asked, resource: resource.required_tags <= folded(asked.tags),
     "banned": _not_banned,

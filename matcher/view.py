@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
+from cs_config.operations import managed_types
 from matcher import gates, places
 from matcher.candidates import Candidates
 from matcher.doorkeeper import Doorkeeper, Doorkeepers
@@ -228,7 +229,12 @@ def _allowed(resource: Resource, caller: Caller, config: Configuration) -> Resou
     vos = caller.vos if resource.vos is None else caller.vos & resource.vos
     if not vos and resource.vos:
         raise NotServed(f"this token does not speak for the VO {', '.join(sorted(resource.vos))}")
-    return replace(resource, vos=vos, sharing_groups=_sharing_groups(config, resource))
+    return replace(
+        resource,
+        vos=vos,
+        managed_types=managed_types(config) if resource.job_types is None else frozenset(),
+        sharing_groups=_sharing_groups(config, resource),
+    )
 
 
 def _sharing_groups(config: Configuration, resource: Resource) -> frozenset[str]:

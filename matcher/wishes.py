@@ -43,6 +43,7 @@ def wish(part: Part, wanted: str, here: Survey, queue: int) -> Wish | None:
         return Wish(text=number[0], number=number[1])
     text = {
         "Platform": f"offer the Platform {wanted}",
+        "JobType": f"have a job manager for the JobType {', '.join(sorted(asked.job_types))}",
         "Tags": f"offer the Tag {wanted}",
         "RequiredTag": "require no Tag (RequiredTag)",
         "WholeNode": "offer WholeNode: true",

@@ -68,7 +68,7 @@ def optimize(
 ) -> BatchResult:
     """Lead those of the jobs that are due through the chain and write what comes of it.
 
-    May be repeated at will. A job that breaks a step, or whose data the database refuses, fails alone.
+    May be repeated at will. A job that breaks a step, or the storing, is held alone.
 
     Args:
         engine: The database.
@@ -107,7 +107,7 @@ def _optimize_some(engine: Engine, context: Context, job_ids: Sequence[int], kno
 
 
 def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult:
-    """Write it in one transaction; if the database refuses that, in halves, down to the one job at fault."""
+    """Write it in one transaction; if that fails, in halves, down to the one job at fault, which is held."""
     if not passages:
         return BatchResult()
     try:
@@ -119,12 +119,10 @@ def _write(engine: Engine, context: Context, passages: _Passages) -> BatchResult
             middle = len(passages) // 2
             return _write(engine, context, passages[:middle]) + _write(engine, context, passages[middle:])
         job, passage = passages[0]
-        if isinstance(passage.outcome, Failed):
-            raise
-        log.exception("job %d cannot be stored as %s left it", job.job_id, passage.step)
-        reason = f"could not be stored: {type(error).__name__}"
-        refused = Passage(outcome=Failed(reason=reason), step=passage.step, passed=())
-        return _write(engine, context, [(job, refused)])
+        log.exception("job %d cannot be stored as %s left it, and is held", job.job_id, passage.step)
+        reason = f"could not be stored, a fault of the system: {type(error).__name__}"
+        held = Passage(outcome=Hold(reason=reason), step=passage.step, passed=())
+        return retries.carry_out(lambda: _write_once(engine, context, [(job, held)]))
 
 
 def _write_once(engine: Engine, context: Context, passages: _Passages) -> BatchResult:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from optimizers.alike import is_alike
 from optimizers.candidate import Candidate
 from optimizers.context import Context
-from optimizers.outcome import Done, Failed, Outcome
+from optimizers.outcome import Done, Failed, Hold, Outcome
 
 Step = Callable[[Candidate, Context], Outcome]
 
@@ -58,7 +58,7 @@ def run(candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Pa
 
 
 def _ask(name: str, candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Outcome:
-    """What a step says; a defect of a step is the end of the one job that shows it, not of its batch."""
+    """What a step says; a defect of a step holds the one job that shows it, not its batch."""
     step = steps.get(name)
     if step is None:
         return Failed(reason=f"there is no optimizer {name}, installed are {', '.join(sorted(steps))}")
@@ -66,4 +66,4 @@ def _ask(name: str, candidate: Candidate, steps: Mapping[str, Step], context: Co
         return step(candidate, context)
     except Exception as error:
         log.exception("optimizer %s broke on job %d", name, candidate.job_id)
-        return Failed(reason=f"the optimizer broke: {type(error).__name__}: {error}"[:500])
+        return Hold(reason=f"the optimizer broke: {type(error).__name__}: {error}"[:500])

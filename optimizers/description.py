@@ -69,6 +69,8 @@ class JobDescription:
     requirements: Requirements | None = None
     rank: Expression | None = None  #: orders the queues that are eligible; None: they are alike
     extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration knows
+    #: The fields that were stated; the others are by default.
+    stated: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 _DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
@@ -78,6 +80,10 @@ _STANDING = {name: default for name, default in _DEFAULTS.items() if default is 
 _ALWAYS = frozenset({"cpu_time", "priority"})
 #: Columns of the job, not part of what runs.
 _NEVER = frozenset({"owner", "owner_group", "vo"})
+#: Keywords that make a grid job many local jobs.
+_OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
+#: What job managers put something in the place of, in the arguments of each local job.
+PLACES_OF_GRID_JOBS = ("{events}", "{first_event}", "{seed}", "{local_job}", "{local_jobs}")
 #: Keywords that are evaluated, by their folded spellings.
 _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
 
@@ -102,7 +108,7 @@ def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
-    description = JobDescription(**values, extra=extra)
+    description = JobDescription(**values, extra=extra, stated=frozenset(reader.spelled))
     for name, message in _contradictions(description, operations):
         reader.problem(name, message)
     if reader.problems:
@@ -133,16 +139,46 @@ def read_own(
     return values
 
 
+def grid_job_problems(
+    description: JobDescription, arguments: str, operations: Operations
+) -> Iterator[Problem]:
+    """What only a job manager would understand, in a job of a type that none handles.
+
+    A pilot would run it literally, and once: nobody would see that it is wrong.
+
+    Args:
+        description: Of the job.
+        arguments: Its own arguments, where it shares the description with others.
+        operations: Options of the VO.
+    """
+    managed = operations.managed_types
+    if fold(description.job_type) in managed:
+        return
+    stated = f"JobType is {description.job_type}" if description.job_type else "there is no JobType"
+    allowed = f"{stated}; the types that job managers handle are {', '.join(sorted(managed)) or 'none'}"
+    for name in _OF_GRID_JOBS:
+        if getattr(description, keywords.BY_NAME[name].attribute) is not None:
+            yield Problem(path=name, message=f"is for job managers only, and {allowed}")
+    if open_places := [place for place in PLACES_OF_GRID_JOBS if place in arguments]:
+        message = f"{', '.join(open_places)} would be filled by a job manager only, and {allowed}"
+        yield Problem(path="Arguments", message=message)
+
+
 def _as_it_is(problem: Problem) -> Problem:
     return problem
 
 
 def body(description: JobDescription) -> dict[str, object]:
-    """The description as a JSON object in our spelling; what is as by default is left out.
+    """The description as a JSON object in our spelling, with all that was stated.
 
-    `parse` reads it back to the same description.
+    `parse` reads it back to the same description, also where defaults are configured by then: what was not
+    stated is left out where it is as by our own default.
     """
-    stated = body_of((keyword, getattr(description, keyword.attribute)) for keyword in keywords.KEYWORDS)
+    stated = {
+        keyword.name: as_json(keyword, getattr(description, keyword.attribute))
+        for keyword in keywords.KEYWORDS
+        if _belongs_in_body(keyword.attribute, description)
+    }
     if description.requirements is not None:
         stated["Requirements"] = _requirements_as_json(description.requirements)
     if description.rank is not None:
@@ -150,14 +186,12 @@ def body(description: JobDescription) -> dict[str, object]:
     return stated | {name: own_side.as_json(value) for name, value in description.extra.items()}
 
 
-def body_of(values: Iterable[tuple[Keyword, object]]) -> dict[str, object]:
-    """What `body` has for values of some of the keywords."""
-    return {
-        keyword.name: as_json(keyword, value)
-        for keyword, value in values
-        if keyword.attribute in _ALWAYS
-        or (keyword.attribute not in _NEVER and value != _DEFAULTS[keyword.attribute])
-    }
+def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
+    if attribute in _NEVER:
+        return False
+    if attribute in _ALWAYS or attribute in description.stated:
+        return True
+    return bool(getattr(description, attribute) != _DEFAULTS[attribute])
 
 
 def as_json(keyword: Keyword, value: object) -> object:

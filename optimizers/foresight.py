@@ -68,7 +68,10 @@ def _stated(candidate: Candidate, context: Context) -> RequirementClass:
         "sites": frozenset(stated.sites),
         "banned_sites": frozenset(stated.banned_sites),
     }
-    anywhere = replace(candidate, description=replace(stated, sites=(), banned_sites=()))
+    # Requirements are looked at beside it; their pool was not come to.
+    anywhere = replace(
+        candidate, description=replace(stated, sites=(), banned_sites=(), requirements=None), pool=None
+    )
     outcome = job_scheduling(anywhere, context)
     found = outcome.candidate.requirement_class if isinstance(outcome, Done) else None
     return replace(found or RequirementClass(vo=candidate.vo, cpu_time=stated.cpu_time), **places)

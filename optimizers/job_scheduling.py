@@ -21,7 +21,12 @@ NAME = "JobScheduling"
 
 @alike
 def job_scheduling(candidate: Candidate, context: Context) -> Outcome:
-    """Let a job that was taken back wait a while, then say where it may run and what it needs there."""
+    """Let a job that was taken back wait a while, then decide where it may run and what it needs there.
+
+    A job with requirements and without a pool would run anywhere; only a faulty optimizer leads here.
+    """
+    if candidate.description.requirements is not None and candidate.pool is None:
+        return Hold(reason="it has Requirements, and no optimizer has named a pool for them")
     if delay := _delay(candidate, context):
         return Hold(reason=f"rescheduled {candidate.reschedules} times, goes on after a while", delay=delay)
     chosen = job_sites.choose(candidate, context)

@@ -24,8 +24,12 @@ class Member:
         return replace(self.description, **self.own) if self.own else self.description
 
     @property
+    def arguments(self) -> str:
+        """Its own arguments, or those that it shares."""
+        return str(self.own.get("arguments", self.description.arguments))
+
+    @property
     def own_body(self) -> dict[str, object]:
         """Its own values as they stand in a stored description."""
-        return descriptions.body_of(
-            (keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()
-        )
+        own = [(keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()]
+        return {keyword.name: descriptions.as_json(keyword, value) for keyword, value in own}

@@ -46,6 +46,8 @@ def expand(
     for member in members:
         if wrong := list(sandbox.problems(member.description, archive)):
             raise InvalidJob([Problem(path="InputSandbox", message=message) for message in wrong])
+        if unfit := list(descriptions.grid_job_problems(member.description, member.arguments, options)):
+            raise InvalidJob(unfit)
     return [
         Submitted(body=body, sandbox=sandbox.chosen(some[0].description, archive), whose=whose, members=some)
         for body, some in _bundles(template, members, options)

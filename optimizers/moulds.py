@@ -48,13 +48,16 @@ class Mould:
         read = descriptions.read_own(member.description, own, self.options)
         if read is None:
             return None
+        made = Member(description=member.description, own=read, parameters=None)
+        if any(descriptions.grid_job_problems(made.description, made.arguments, self.options)):
+            return None
         parameters: dict[str, object] = {}
         for keyword, value in own:
             stated = descriptions.as_json(keyword, read[keyword.attribute])
             parameters[f"{keyword.name}="] = stated
             if stated != value:
                 parameters[f"{keyword.name}=="] = value
-        return Member(description=member.description, own=read, parameters=parameters)
+        return replace(made, parameters=parameters)
 
 
 class Moulds:

@@ -145,10 +145,10 @@ def key(scalar: Scalar) -> tuple[int, float, str]:
 
 
 def exact(value: Value | None) -> Hashable:
-    """A key that tells True from 1, as `==` does not."""
+    """A key that tells True from 1, 5.0 from 5 and -0.0 from 0.0, as `==` does not."""
     if isinstance(value, tuple):
         return tuple(map(exact, value))
-    return type(value).__name__, value
+    return type(value).__name__, repr(value) if isinstance(value, float) else value
 
 
 def lookup(resource: Mapping[str, Value], name: str) -> Value | None:

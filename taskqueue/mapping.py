@@ -131,13 +131,15 @@ def resolve_all(
         now: The time.
 
     Returns:
-        What changed for each of the pools that exist. None: the VO's queue classes are of another version,
-        nothing was written; take the current configuration, sync, compute again.
+        What changed for each of the pools that exist. None: the VO's queue classes are of another version or
+        release, nothing was written; take the current configuration, sync, compute again.
     """
     there = lock(conn, vo, digests)
     if queue_classes.hold(conn, vo) != (config_version, expiries):
         return None
     slots = queue_classes.slots(conn, vo)
+    if any(digests[pool_id].keys() - slots.keys() for pool_id in there):
+        return None  # another text had this number, or another release wrote last
     wanted = {pool_id: _as_sets(digests[pool_id], slots) for pool_id in there}
     changed = _store(conn, vo, wanted, {"now": now, "version": config_version, "its_expiries": expiries})
     if any(changed.values()):

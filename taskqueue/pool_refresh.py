@@ -11,6 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, func, or_, select, update
 
+from cs_config.queue_classes import ALGORITHM
 from taskqueue import pools
 from taskqueue.tables import pool_mappings, submit_pools
 from taskqueue.tables import queue_class_versions as versions
@@ -49,12 +50,13 @@ class Standing:
     """What the row of a VO says; each version with how many of its expiries had passed."""
 
     version: tuple[int, int]  #: the queue classes are of
+    is_ours: bool = True  #: and by the rule of this release
     refreshed: tuple[int, int]  #: every mapping is of, or of a newer one
     refreshed_at: datetime | None  #: when that was noted; None: never
 
     def is_of(self, version: tuple[int, int], *, refreshed_after: datetime) -> bool:
         """Whether all mappings are of this version, computed not longer ago than that."""
-        if self.refreshed_at is None or min(self.version, self.refreshed) < version:
+        if not self.is_ours or self.refreshed_at is None or min(self.version, self.refreshed) < version:
             return False
         return self.refreshed_at >= refreshed_after
 
@@ -100,9 +102,10 @@ def refreshed_since(conn: Connection, since: datetime | None) -> list[str]:
     return list(conn.execute(REFRESHED_SINCE, {"since": since}).scalars())
 
 
-def _standing(row: Row[tuple[str, int, int, int, int, datetime | None]]) -> Standing:
+def _standing(row: Row[tuple[str, int, int, int, int, int, datetime | None]]) -> Standing:
     return Standing(
         version=(row.config_version, row.expiries),
+        is_ours=row.algorithm == ALGORITHM,
         refreshed=(row.refreshed_version, row.refreshed_expiries),
         refreshed_at=row.refreshed_at,
     )

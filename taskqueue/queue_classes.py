@@ -1,15 +1,16 @@
 """The queue classes of each VO as they are stored, and which queues are members of them.
 
 They are those of one configuration version a VO, after so many of its expiries: a version of which more has
-expired is a newer one. Who writes something that was computed from them holds that until the transaction
-ends (`hold`), so that nothing old is written after something newer has landed. Lock order: pools by id,
-then the versions of VOs by name.
+expired is a newer one. Releases may compute digests by different rules (`ALGORITHM`): classes of another
+release are none of ours, and the agent computes them anew, with all mappings. Who writes something that
+was computed from them holds that until the transaction ends (`hold`), so that nothing old is written after
+something newer has landed. Lock order: pools by id, then the versions of VOs by name.
 
 Each class has a slot, its bit in the mappings of the VO's pools. A slot is given again only after no
 mapping has it any more (`prune`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,7 +31,7 @@ from sqlalchemy.sql.dml import Insert
 
 from cs_config.configuration import QueueAddress
 from cs_config.queue_class_index import numbered
-from cs_config.queue_classes import QueueClass
+from cs_config.queue_classes import ALGORITHM, QueueClass
 from taskqueue import changes
 from taskqueue.bulk import BulkInsert
 from taskqueue.tables import pool_queue_classes as mapped_before
@@ -50,7 +51,11 @@ def _advance(insert: Upsert) -> Insert:
     )
     return insert.on_conflict_do_update(
         index_elements=["vo"],
-        set_={"config_version": new.config_version, "expiries": new.expiries},
+        set_={
+            "config_version": new.config_version,
+            "expiries": new.expiries,
+            "algorithm": new.algorithm,
+        },
         where=newer,
     ).returning(versions.c.vo)
 
@@ -59,7 +64,9 @@ def _advance(insert: Upsert) -> Insert:
 ADVANCE = Twins(versions, _advance)
 ADD_MEMBERS = BulkInsert(members, varying=("site", "ce", "queue", "queue_class_id"), common=("vo",))
 
-VERSION = select(versions.c.config_version, versions.c.expiries).where(versions.c.vo == _VO)
+VERSION = select(versions.c.config_version, versions.c.expiries, versions.c.algorithm).where(
+    versions.c.vo == _VO
+)
 #: FOR SHARE: a newer version waits until what was computed from this one is written.
 HOLD_VERSION = VERSION.with_for_update(read=True)
 #: Who replaces it knows which one that is.
@@ -111,6 +118,12 @@ class Known:
     expiries: int
     classes: Sequence[QueueClass]
 
+    def is_stored(self, version: tuple[int, ...] | None, digests: Container[str]) -> bool:
+        """Whether these are the classes that are stored: a number alone may have been another text's."""
+        if version != (self.config_version, self.expiries, ALGORITHM):
+            return False
+        return all(each.digest in digests for each in self.classes)
+
 
 def version(conn: Connection, vo: str) -> int | None:
     """The configuration version that the VO's queue classes are of; None: there are none yet."""
@@ -119,9 +132,12 @@ def version(conn: Connection, vo: str) -> int | None:
 
 
 def hold(conn: Connection, vo: str) -> tuple[int, int] | None:
-    """That version and how many of its expiries have passed, which stay so until the transaction ends."""
+    """That version and how many of its expiries have passed, which stay so until the transaction ends.
+
+    None: there are none yet, or they are of another release.
+    """
     row = conn.execute(HOLD_VERSION, {"the_vo": vo}).one_or_none()
-    return None if row is None else (row.config_version, row.expiries)
+    return None if row is None or row.algorithm != ALGORITHM else (row.config_version, row.expiries)
 
 
 def slots(conn: Connection, vo: str) -> dict[str, int]:
@@ -160,7 +176,7 @@ def sync(
     Returns:
         Whether they are now of this version; False: a newer one is there already, and stays.
     """
-    wanted = (config_version, expiries)
+    wanted = (config_version, expiries, ALGORITHM)
     row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
     if row is not None and tuple(row) != wanted:
         # Another one may have landed by the time that it is ours to replace.
@@ -172,12 +188,19 @@ def sync(
         return True
     # Where there are none yet, there is no mapping either: all of them are of this version.
     refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
-    advanced = {"vo": vo, "config_version": config_version, "expiries": expiries, **refreshed}
+    advanced = {
+        "vo": vo,
+        "config_version": config_version,
+        "expiries": expiries,
+        "algorithm": ALGORITHM,
+        **refreshed,
+    }
     if conn.execute(ADVANCE.of(conn), advanced).first() is None:
         return False
+    known = before if before is not None and before.is_stored(stored, slots(conn, vo)) else None
     class_ids = _add(conn, vo, classes)
-    if before is not None and stored == (before.config_version, before.expiries):
-        old, new = _differing(before.classes, classes)
+    if known:
+        old, new = _differing(known.classes, classes)
         is_other = _write_members(conn, vo, stored=_in(old, class_ids), wanted=_in(new, class_ids))
     else:
         is_other = _write_members(conn, vo, stored=_stored(conn, vo), wanted=_in(classes, class_ids))

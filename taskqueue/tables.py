@@ -310,8 +310,8 @@ queue_class_members = Table(
     Index("ix_queue_class_members_queue_class_id", "queue_class_id"),
 )
 
-#: For each VO the configuration version that its queue classes and members were computed from, and the one
-#: that all mappings of its pools are of at least.
+#: For each VO the configuration version that its queue classes and members were computed from, and by which
+#: rule, and the version that all mappings of its pools are of at least.
 queue_class_versions = Table(
     "queue_class_versions",
     metadata,
@@ -321,6 +321,7 @@ queue_class_versions = Table(
     Column("refreshed_version", Integer, nullable=False, server_default="0"),
     Column("refreshed_expiries", Integer, nullable=False, server_default="0"),
     Column("refreshed_at", UtcTime),  # when they all were computed anew
+    Column("algorithm", Integer, nullable=False, server_default="1"),  # of the digests of the classes
 )
 
 #: The mapping: the queue classes that are eligible for a pool. No row: it is not resolved yet.

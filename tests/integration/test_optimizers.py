@@ -175,7 +175,7 @@ def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: d
     assert waiting(engine) == ids
 
 
-def test_a_defect_in_a_step_fails_one_job_alone(engine: Engine, now: datetime) -> None:
+def test_a_defect_in_a_step_holds_one_job_alone(engine: Engine, now: datetime) -> None:
     def brittle(candidate: Candidate, context: Context) -> Outcome:
         if candidate.description.job_name == "bad":
             raise RuntimeError("I break")
@@ -183,13 +183,13 @@ def test_a_defect_in_a_step_fails_one_job_alone(engine: Engine, now: datetime) -
 
     ids = submit(engine, grid(), now, JOB, {**JOB, "JobName": "bad"}, JOB)
     result = batch.optimize(engine, grid(), ids, now=now, steps=with_step("Requirements", brittle))
-    assert (result.waiting, result.failed) == ((ids[0], ids[2]), (ids[1],))
-    failed = job(engine, ids[1])
-    assert (failed.status, failed.minor_status) == ("Failed", "Requirements optimizer")
-    assert "RuntimeError: I break" in failed.application_status
+    assert (result.waiting, result.held) == ((ids[0], ids[2]), (ids[1],))
+    held = job(engine, ids[1])
+    assert (held.status, held.minor_status) == ("Checking", "Requirements")
+    assert "RuntimeError: I break" in held.application_status
 
 
-def test_a_job_that_the_database_refuses_fails_alone(engine: Engine, now: datetime) -> None:
+def test_a_job_that_cannot_be_stored_is_held_alone_until_it_can(engine: Engine, now: datetime) -> None:
     def poisonous(candidate: Candidate, context: Context) -> Outcome:
         poisoned = candidate.description.job_name == "bad"
         return Done(candidate=replace(candidate, minor_status=object()) if poisoned else candidate)  # type: ignore[arg-type]
@@ -197,8 +197,10 @@ def test_a_job_that_the_database_refuses_fails_alone(engine: Engine, now: dateti
     ids = submit(engine, grid(), now, *([JOB] * 5), {**JOB, "JobName": "bad"}, *([JOB] * 5))
     result = batch.optimize(engine, grid(), ids, now=now, steps=with_step("Requirements", poisonous))
     assert len(result.waiting) == 10
-    assert result.failed == (ids[5],)
+    assert result.held == (ids[5],)
     assert "could not be stored" in job(engine, ids[5]).application_status
+    later = now + timedelta(seconds=301)
+    assert batch.optimize(engine, grid(), ids, now=later).waiting == (ids[5],)
 
 
 def test_a_description_that_cannot_be_read_fails_its_job_alone(engine: Engine, now: datetime) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, select, update
 
 from agents import pool_mappings
 from agents import pools as pool_agent
@@ -22,6 +22,8 @@ from requirements.expression import Expression
 from requirements.record import Record
 from taskqueue import database, mapping, pool_refresh, pools, queue_classes
 from taskqueue.pool_refresh import Standing
+from taskqueue.tables import queue_class_versions
+from taskqueue.tables import queue_classes as queue_classes_table
 from tests import stored
 from tests.submitted import grid, submit
 
@@ -183,6 +185,94 @@ def test_what_a_process_of_the_release_before_has_mapped_is_computed_anew(
     assert not standing(engine).is_of((2, 0), refreshed_after=now)
     assert cycle(engine, newer, now).resolved == 1
     assert wrong(engine, newer, _ASKED[1:2]) == []
+
+
+def pretend_another_release(engine: Engine) -> None:
+    """Leave the queue classes as a release leaves them that computes digests by another rule."""
+    with database.writing(engine) as conn:
+        digests = conn.execute(select(queue_classes_table.c.digest)).scalars().all()
+        for digest in digests:
+            conn.execute(
+                update(queue_classes_table)
+                .where(queue_classes_table.c.digest == digest)
+                .values(digest=digest[::-1])
+            )
+        conn.execute(update(queue_class_versions).values(algorithm=99))
+
+
+def test_queue_classes_of_another_release_are_computed_anew_with_all_mappings(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tree({0: 4000, 1: 9000}, 1)
+    bring(engine, _ASKED[0], now)
+    cycle(engine, config, now)
+    pretend_another_release(engine)
+    [job_id] = submit(engine, config, now, {"Executable": "a.sh", "Requirements": {"Memory": 3000}})
+    assert batch.optimize(engine, config, [job_id], now=now).waiting == (job_id,)
+    assert not standing(engine).is_ours
+    assert cycle(engine, config, now).resolved == 2
+    assert "of another release" in caplog.text
+    assert standing(engine).is_of((1, 0), refreshed_after=now)
+    assert wrong(engine, config, _ASKED[:2]) == []
+    with database.reading(engine) as conn:
+        assert len(queue_classes.slots(conn, "lhcb")) == 2
+
+
+def test_a_newer_version_is_not_taken_for_a_few_changes_of_what_another_release_stored(
+    engine: Engine, now: datetime
+) -> None:
+    older, newer = tree({0: 4000, 1: 9000}, 1), tree({0: 4000, 1: 8000}, 2)
+    bring(engine, _ASKED[0], now)
+    bring(engine, _ASKED[3], now)
+    cycle(engine, older, now)
+    pretend_another_release(engine)
+    cycle(engine, newer, now)
+    assert wrong(engine, newer, (_ASKED[0], _ASKED[3])) == []
+
+
+def test_a_queue_class_that_nobody_stored_leaves_the_pool_to_the_agent_which_does_not_fail_in_silence(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a restore, when another text has got the number of a version."""
+    stored_one, ours = tree({0: 4000}, 1), tree({0: 5000}, 1)
+    bring(engine, _ASKED[0], now)
+    cycle(engine, stored_one, now)
+    [job_id] = submit(engine, ours, now, {"Executable": "a.sh", "Requirements": {"Memory": 3000}})
+    assert batch.optimize(engine, ours, [job_id], now=now).waiting == (job_id,)
+    with database.reading(engine) as conn:
+        assert pool_refresh.unmapped(conn, "lhcb") == [pool_id(_ASKED[1], "lhcb")]
+    cycle(engine, ours, now)
+    assert caplog.text == ""
+    cycle(engine, ours, now)
+    assert "could not be mapped 2 times in a row" in caplog.text
+    cycle(engine, tree({0: 5000}, 2), now)
+    assert wrong(engine, tree({0: 5000}, 2), _ASKED[:2]) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong_one", "right_one", "asked"),
+    [
+        ("Memory: [4000]", "Memory: 4000", _ASKED[0]),
+        ("OS: centos", "OS: CentOS", Expression(text='other.OS =?= "CentOS"')),
+        ("Soft: App1", "Soft: [App1]", Expression(text='member("App1", other.Soft)')),
+        ("N: 5", "N: 5.0", Expression(text="other.N / 2 == 2.5")),
+    ],
+)
+def test_a_queue_that_is_corrected_is_mapped_as_it_is_now(
+    engine: Engine, now: datetime, wrong_one: str, right_one: str, asked: Requirements
+) -> None:
+    def said(text: str, version: int) -> Configuration:
+        queues = f"{{Queues: {{a: {{{text}}}, b: {{{wrong_one}}}}}}}"
+        return grid(f"Resources: {{Sites: {{A.B.ch: {{CEs: {{ce: {queues}}}}}}}}}", version)
+
+    bring(engine, asked, now)
+    cycle(engine, said(wrong_one, 1), now)
+    assert cycle(engine, said(right_one, 2), now).changed == 1
+    with database.reading(engine) as conn:
+        assert [str(each) for each in mapping.eligible_queues_of(conn, pool_id(asked, "lhcb"))] == [
+            "A.B.ch/ce/a"
+        ]
+    assert wrong(engine, said(right_one, 2), (asked,)) == []
 
 
 def test_a_refresh_does_not_wait_for_jobs_of_pools_that_are_mapped(engine: Engine, now: datetime) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from cs_config.known_parameters import KNOWN
-from cs_config.options import DeclaredName, Operations, ShareCorrection, TimeSlice
+from cs_config.options import DeclaredName, JobType, Operations, ShareCorrection, TimeSlice
 from cs_config.throttle import Policy, Throttle
 
 DOCS = Path(__file__).parent.parent.parent.parent / "docs"
@@ -17,8 +17,13 @@ def test_every_known_parameter_is_documented(known: object) -> None:
 
 def test_every_option_is_documented() -> None:
     text = (DOCS / "vo-admin" / "options.md").read_text()
-    models = [(field.alias, field.annotation) for field in Operations.model_fields.values()]
+    models = [
+        (field.alias, field.annotation)
+        for field in Operations.model_fields.values()
+        if field.alias != "JobTypes"
+    ]
     models += [("ShareCorrections/<name>", ShareCorrection), ("TimeSlices/<name>", TimeSlice)]
+    models += [("JobTypes/<type>", JobType)]
     for section, model in [*models, ("<Name>", DeclaredName)]:
         assert section in text
         for option in model.model_fields.values():

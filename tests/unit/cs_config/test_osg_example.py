@@ -36,6 +36,12 @@ def test_every_usable_queue_is_in_one_class(osg: Configuration) -> None:
         assert sorted(members) == [address for address in osg.addresses if osg.usable(address, vo)]
 
 
+def test_queues_are_of_few_classes_though_these_are_exact(osg: Configuration) -> None:
+    # As many as there are if case, order and the kind of numbers do not count.
+    assert len(queue_classes.queue_classes(osg, "cms")) == 122
+    assert sum(len(queue_classes.queue_classes(osg, vo)) for vo in osg.vos) == 581
+
+
 def test_the_job_of_the_rfc_has_eligible_queues(osg: Configuration) -> None:
     def sites(vo: str) -> set[str]:
         declarations = operations(osg, vo).job_description.declarations

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config.operations import Operations
+from cs_config.options import SHIPPED_JOB_TYPES
 from optimizers import description
 from optimizers.jdl import read_jdl
 from pilotage.fabric.manager import handlers
@@ -185,6 +186,21 @@ def test_what_is_no_handler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(TypeError, match="broken = 'collections:OrderedDict' is no handler"):
         handlers.registered()
+
+
+def test_the_configuration_knows_the_shipped_handlers_as_types_of_job_managers() -> None:
+    project = tomllib.loads((EXAMPLE.parents[1] / "pyproject.toml").read_text())
+    assert set(project["project"]["entry-points"][handlers.GROUP]) == set(SHIPPED_JOB_TYPES)
+
+
+def test_the_places_that_are_refused_elsewhere_are_those_that_handlers_fill() -> None:
+    filled = set[str]()
+    for name, handler in (("montecarlo", MONTECARLO), ("generic", Generic())):
+        arguments = [*description.PLACES_OF_GRID_JOBS, "{other}"]
+        stated = {"Executable": "a", "JobType": name, "Events": 10, "Arguments": arguments}
+        words = handler.command(Job(job_id=1, description=stated, number=1), 1).words
+        filled |= set(arguments) - set(words)
+    assert filled == set(description.PLACES_OF_GRID_JOBS)
 
 
 def test_the_job_of_the_users_page_is_what_a_montecarlo_job_should_be() -> None:

@@ -145,6 +145,8 @@ resources = st.builds(
     sites=st.none() | st.sampled_from([frozenset({"lcg.a.org"}), frozenset({"lcg.b.org"})]),
     grid_ces=st.none() | st.just(frozenset({"ce0"})),
     platforms=st.none() | st.just(frozenset({"el8"})),
+    job_types=st.none() | st.just(frozenset({"montecarlo"})),
+    managed_types=st.sampled_from([frozenset(), frozenset({("", frozenset({"montecarlo", "generic"}))})]),
     tags=st.none() | names("gpu", "fast", "multiprocessor", "4processors", "wholenode"),
     required_tags=names("gpu"),
     max_ram=st.none() | st.sampled_from(RAM),
@@ -154,8 +156,11 @@ resources = st.builds(
 )
 
 
-@given(classes, resources)
-def test_all_parts_together_are_the_rules(asked: RequirementClass, resource: Resource):
+@given(classes, names("MonteCarlo", "Merge"), resources)
+def test_all_parts_together_are_the_rules(
+    asked: RequirementClass, job_types: frozenset[str], resource: Resource
+):
+    asked = replace(asked, job_types=job_types)
     taken_apart = [
         part
         for part in parts.parts(Demand(asked=asked))

@@ -25,6 +25,10 @@ _EXCLUSIONS = st.frozensets(
     max_size=2,
 )
 
+_MANAGED = st.dictionaries(
+    st.sampled_from(["", "lhcb", "cms"]), st.frozensets(_FOLDED, max_size=2), max_size=3
+).map(lambda by_vo: frozenset(by_vo.items()))
+
 classes = st.builds(
     RequirementClass,
     vo=st.sampled_from(["lhcb", "cms"]),
@@ -49,6 +53,7 @@ resources = st.builds(
     grid_ces=_OFFERS,
     platforms=_OFFERS,
     job_types=_OFFERS,
+    managed_types=_MANAGED,
     vos=st.none() | st.frozensets(st.sampled_from(["lhcb", "cms"]), max_size=2),
     tags=st.none() | _OFFERED_TAGS,
     required_tags=st.frozensets(st.sampled_from(["gpu", "multiprocessor"]), max_size=1),
@@ -116,6 +121,17 @@ def test_all_refusals_are_told_and_not_only_the_first() -> None:
     )
     resource = Resource(cpu_time=50, sites=frozenset({"b"}), max_ram=2000, vos=frozenset({"lhcb"}))
     assert set(rules.refusals(asked, resource, ())) == {"cpu_time", "site", "ram", "gpus", "submit_pool"}
+
+
+def test_types_of_job_managers_are_given_only_to_who_names_them() -> None:
+    asked = RequirementClass(vo="lhcb", cpu_time=1, job_types=frozenset({"MonteCarlo"}))
+    managed = frozenset({("", frozenset({"montecarlo"})), ("cms", frozenset[str]())})
+    pilot = Resource(cpu_time=1, managed_types=managed)
+    assert rules.refusals(asked, pilot, ()) == ("job_type",)
+    assert rules.refusals(replace(asked, vo="cms"), pilot, ()) == ()
+    assert rules.refusals(replace(asked, job_types=frozenset({"Merge"})), pilot, ()) == ()
+    gateway = replace(pilot, job_types=frozenset({"montecarlo", "generic"}))
+    assert rules.refusals(asked, gateway, ()) == ()
 
 
 def test_memory_per_core_counts_for_the_cores_that_a_job_must_have() -> None:

@@ -56,7 +56,7 @@ def test_a_step_that_is_not_installed_fails_the_job(candidate_of: Make, context_
     assert passage.outcome == Failed(reason="there is no optimizer Missing, installed are JobPath")
 
 
-def test_a_defect_of_a_step_fails_the_job_and_is_logged(
+def test_a_defect_of_a_step_holds_the_job_and_is_logged(
     candidate_of: Make, context_of: MakeContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(candidate: Candidate, context: Context) -> Outcome:
@@ -65,7 +65,7 @@ def test_a_defect_of_a_step_fails_the_job_and_is_logged(
     context = context_of()
     with caplog.at_level(logging.ERROR):
         passage = chain.run(candidate_of(context), {"JobPath": path("A"), "A": broken}, context)
-    assert isinstance(passage.outcome, Failed)
+    assert isinstance(passage.outcome, Hold)
     assert "ZeroDivisionError: oops" in passage.outcome.reason
     assert "optimizer A broke on job 1" in caplog.text
 
@@ -95,20 +95,38 @@ def test_input_data_are_looked_at_only_for_jobs_that_name_some(
 
 
 def test_the_configuration_orders_the_steps(candidate_of: Make, context_of: MakeContext) -> None:
-    context = context_of("Operations: {Defaults: {JobPath: {Chain: [JobScheduling]}}}")
-    assert passed(candidate_of(context), context) == ("JobPath", "JobSanity", "JobScheduling")
+    context = context_of("Operations: {Defaults: {JobPath: {Chain: [Requirements, Own, JobScheduling]}}}")
+    steps = {**plugins.installed(), "Own": done}
+    assert chain.run(candidate_of(context), steps, context).passed == (
+        *("JobPath", "JobSanity", "Requirements", "Own", "JobScheduling"),
+    )
 
 
-def test_a_job_may_name_its_own_steps_but_not_leave_out_the_first_and_last(
+@pytest.mark.parametrize("named", [["JobSanity"], ["JobPath", "Requirements"], ["JobScheduling"]])
+@pytest.mark.parametrize("by_job", [True, False])
+def test_nobody_leaves_out_the_steps_without_which_a_job_would_run_anywhere(
+    candidate_of: Make, context_of: MakeContext, named: list[str], *, by_job: bool
+) -> None:
+    chain_of_vo = f"Operations: {{lhcb: {{JobPath: {{Chain: [{', '.join(named)}]}}}}}}"
+    context = context_of("Resources: {}" if by_job else chain_of_vo)
+    own = {"JobPath": named} if by_job else {}
+    candidate = candidate_of(context, Requirements={"Memory": 64000}, **own)
+    passage = chain.run(candidate, plugins.installed(), context)
+    assert passage.passed == ("JobPath", "JobSanity", "Requirements", "JobScheduling")
+    assert passage.candidate is not None
+    assert passage.candidate.requirement_class is not None
+    assert passage.candidate.requirement_class.submit_pool is not None
+
+
+def test_a_job_with_requirements_is_held_where_no_step_names_their_pool(
     candidate_of: Make, context_of: MakeContext
 ) -> None:
     context = context_of()
-    assert passed(candidate_of(context, JobPath=["JobPath", "Requirements"]), context) == (
-        "JobPath",
-        "JobSanity",
-        "Requirements",
-        "JobScheduling",
-    )
+    candidate = candidate_of(context, Requirements={"Memory": 64000})
+    passage = chain.run(candidate, {**plugins.installed(), "Requirements": done}, context)
+    assert isinstance(passage.outcome, Hold)
+    assert passage.step == "JobScheduling"
+    assert "no optimizer has named a pool" in passage.outcome.reason
 
 
 def test_job_sanity_fails_what_cannot_run_any_more(candidate_of: Make, context_of: MakeContext) -> None:

@@ -1,6 +1,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.operations import operations
@@ -179,6 +181,51 @@ def test_a_body_reads_back_to_the_same_description() -> None:
     )
     stored = json.loads(json.dumps(description.body(written)))
     assert description.parse(stored, options()) == written
+
+
+_NUMBERS = ("GPUs", "MinRAM", "MinRAMPerCore", "Priority", "FirstEvent", "Seed")
+_stated = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: st.integers(0, 2) for name in _NUMBERS},
+        "CPUTime": st.sampled_from((86_400, 1_000)),
+        "WholeNode": st.booleans(),
+        "JobName": st.sampled_from(("", "a")),
+        "StdOutput": st.sampled_from(("", "out")),
+        "Site": st.sampled_from(([], ["A.B.ch"])),
+        "Tags": st.sampled_from(([], ["x"])),
+    },
+)
+_configured = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: st.integers(0, 2) for name in _NUMBERS},
+        "MaxRAM": st.integers(0, 2),
+        "CPUTime": st.sampled_from((86_400, 1_000)),
+        "WholeNode": st.booleans(),
+        "JobName": st.just("configured"),
+        "StdOutput": st.just("configured"),
+        "Site": st.just("C.D.ch"),
+        "Tags": st.just("y"),
+    },
+)
+
+
+def with_defaults(defaults: dict[str, object]) -> Operations:
+    declared = {name: {"default": default} for name, default in defaults.items()}
+    return options(f"Operations: {json.dumps({'Defaults': {'JobDescription': declared}})}")
+
+
+@given(_stated, _configured, _configured)
+def test_what_was_stated_stays_whatever_defaults_are_configured(
+    raw: dict[str, object], configured: dict[str, object], later: dict[str, object]
+) -> None:
+    written = description.parse({"Executable": "a", "MaxRAM": 0, **raw}, with_defaults(configured))
+    stored = json.loads(json.dumps(description.body(written)))
+    assert description.parse(stored, with_defaults(configured)) == written
+    afterwards = description.parse(stored, with_defaults(later))
+    for attribute in written.stated:
+        assert getattr(afterwards, attribute) == getattr(written, attribute)
 
 
 def test_a_body_says_what_is_run_and_not_whose_it_is() -> None:

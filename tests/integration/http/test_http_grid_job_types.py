@@ -1,0 +1,138 @@
+"""Jobs of types that job managers handle are given to who names the type, and to nobody else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from tests.running_service import Service, running
+
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org:
+      CEs:
+        ce1: {Queues: {pilots: {}, gate: {JobType: [generic, MonteCarlo]}}}
+Operations:
+  dune: {JobTypes: {Concatenation: {manager: true}}}
+  cms: {JobTypes: {generic: {manager: false}}}
+Registry: {VO: {cms: {}, dune: {}}}
+"""
+GRID_JOB = {
+    "Executable": "gen.sh",
+    "JobType": "montecarlo",
+    "Arguments": "--events {events}",
+    "Events": 2000,
+}
+AT = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "pilots", "CPUTime": 100_000}
+
+
+@pytest.fixture
+def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
+    with running(engine, tmp_path, CONFIG) as service:
+        yield service
+
+
+def submit(service: Service, *jobs: dict[str, object], vo: str = "cms") -> list[int]:
+    answer = service.user(vo=vo).post("/api/v1/jobs", json={"jobs": jobs})
+    assert answer.status_code == 201, answer.text
+    return list(answer.json()["job_ids"])
+
+
+def problems(service: Service, *jobs: dict[str, object]) -> dict[str, str]:
+    answer = service.user().post("/api/v1/jobs", json={"jobs": jobs})
+    assert answer.status_code == 400, answer.text
+    return {each["path"]: each["message"] for each in answer.json()["error"]["details"]["problems"]}
+
+
+def given(client: httpx.Client, **said: object) -> list[int]:
+    answer = client.post("/api/v1/matcher/requestJob", json={**AT, **said})
+    assert answer.status_code == 200, answer.text
+    return [each["job_id"] for each in answer.json()["matches"]]
+
+
+def listed(service: Service, **said: object) -> list[int]:
+    found = service.operator().post("/api/v1/matcher/getMatchingTaskQueues", json={**AT, **said}).json()
+    return [job_id for each in found["task_queues"] for job_id in each["job_ids"]]
+
+
+def test_only_who_names_the_type_is_given_and_shown_a_grid_job(service: Service) -> None:
+    [job_id] = submit(service, GRID_JOB)
+    pilot = service.pilot("LCG.A.org/ce1/pilots")
+    assert listed(service) == listed(service, JobType="Any") == listed(service, JobType="Merge") == []
+    assert given(pilot) == given(pilot, JobType="any") == given(pilot, JobType=["generic"]) == []
+    assert listed(service, JobType=["generic", "MonteCarlo"]) == [job_id]
+    assert given(pilot, JobType=["generic", "MonteCarlo"]) == [job_id]
+
+
+def test_a_vo_lists_types_for_itself(service: Service) -> None:
+    [of_dune] = submit(service, {"Executable": "a", "JobType": "Concatenation"}, vo="dune")
+    [of_cms, generic] = submit(
+        service, {"Executable": "a", "JobType": "Concatenation"}, {"Executable": "a", "JobType": "generic"}
+    )
+    assert sorted(listed(service)) == [of_cms, generic]
+    assert listed(service, JobType="concatenation", VO="dune") == [of_dune]
+
+
+def test_an_explanation_says_which_queues_have_a_job_manager_for_the_type(service: Service) -> None:
+    [job_id] = submit(service, GRID_JOB)
+    user = service.user()
+    for found in (
+        user.get(f"/api/v1/jobs/{job_id}/explain").json(),
+        user.post("/api/v1/explain", json={"jobs": [GRID_JOB]}).json(),
+    ):
+        assert (found["eligible_queues"], found["candidate_queues"]) == (1, 2)
+        [reason] = found["reasons"]
+        assert (reason["requirement"], reason["only_this"]) == ("JobType", 1)
+        assert "montecarlo, which job managers handle" in reason["wanted"]
+        assert reason["example"] == {"queue": "LCG.A.org/ce1/pilots", "has": None}
+    path = "/api/v1/resources/queues/LCG.A.org/ce1/{}/explain"
+    queues: dict[str, Any] = {
+        name: service.operator().get(path.format(name)).json() for name in ("pilots", "gate")
+    }
+    assert (queues["pilots"]["serves"], queues["gate"]["serves"]) == ({}, {"cms": {"jobs": 1, "classes": 1}})
+
+
+def test_what_waits_goes_by_the_types_of_now(service: Service) -> None:
+    [job_id] = submit(service, {"Executable": "a", "JobType": "cdfmc"})
+    assert listed(service) == [job_id]
+    service.configure(CONFIG.replace("cms: {JobTypes: {", "cms: {JobTypes: {CdfMC: {manager: true}, "))
+    assert listed(service) == given(service.pilot("LCG.A.org/ce1/pilots")) == []
+    assert listed(service, JobType="cdfmc") == [job_id]
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        ({"Arguments": "--events {events}"}, "Arguments"),
+        ({"Arguments": ["a", "x{local_job}"], "JobType": "Merge"}, "Arguments"),
+        ({"Events": 100, "JobType": "cdfmc"}, "Events"),
+        ({"LocalJobs": 12}, "LocalJobs"),
+    ],
+)
+def test_what_only_a_job_manager_understands_is_refused_in_other_jobs(
+    service: Service, job: dict[str, object], name: str
+) -> None:
+    [(path, message)] = problems(service, {"Executable": "a", **job}).items()
+    assert path == name
+    assert "montecarlo" in message
+    assert str(job.get("JobType", "there is no JobType")) in message
+
+
+def test_braces_of_a_users_own_are_left_alone(service: Service) -> None:
+    submit(service, {"Executable": "awk", "Arguments": "{print} ${HOME} {0}"})
+
+
+def test_one_of_many_texts_alike_that_has_an_open_place_is_refused(service: Service) -> None:
+    texts = [
+        f'Executable = "a"; Arguments = "{said}"; JobName = "{number}";'
+        for number, said in enumerate(("one", "two", "{seed}", "three"))
+    ]
+    answer = service.user().post("/api/v1/jobs", json={"jdls": texts})
+    assert answer.status_code == 400
+    assert [each["path"] for each in answer.json()["error"]["details"]["problems"]] == ["jobs[2]/Arguments"]
+    parametric = {"Executable": "a", "Arguments": "%s", "Parameters": ["one", "{events}"]}
+    assert set(problems(service, parametric)) == {"Arguments"}
