@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from optimizers.alike import is_alike
 from optimizers.candidate import Candidate
 from optimizers.context import Context
-from optimizers.outcome import Done, Failed, Outcome
+from optimizers.outcome import Done, Failed, Hold, Outcome
 
 Step = Callable[[Candidate, Context], Outcome]
 
@@ -58,10 +58,14 @@ def run(candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Pa
 
 
 def _ask(name: str, candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Outcome:
-    """What a step says; a defect of a step is the end of the one job that shows it, not of its batch."""
+    """What a step says; a defect of a step is the end of the one job that shows it, not of its batch.
+
+    A job waits for a step that only the configuration names and nobody has installed.
+    """
     step = steps.get(name)
     if step is None:
-        return Failed(reason=f"there is no optimizer {name}, installed are {', '.join(sorted(steps))}")
+        reason = f"there is no optimizer {name}, installed are {', '.join(sorted(steps))}"
+        return Failed(reason=reason) if name in candidate.description.job_path else Hold(reason=reason)
     try:
         return step(candidate, context)
     except Exception as error:
