@@ -35,9 +35,10 @@ class LostResult:
     stalled: int = 0
     rescheduled: int = 0
     failed: int = 0
+    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
 
     def __bool__(self) -> bool:
-        return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed))
+        return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed, self.broken))
 
 
 def cycle(
@@ -61,13 +62,16 @@ def cycle(
     with database.reading(engine) as conn:
         vos = sorted(known_vos.stored(conn))
     # Given up before stalled: a job is never both in one cycle.
-    ended = [_give_up(mine, config, vo) for vo in vos]
+    given_up = mine.serve_each(vos, lambda vo: _give_up(mine, config, vo))
+    ended = given_up.values()
+    stalled = mine.serve_each(given_up, lambda vo: _stall(mine, config, vo))
     result = LostResult(
         waiting=_repeat(mine, lambda conn: lost.expire_leases(conn, now=now, most=_MOST)),
         closed=_repeat(mine, lambda conn: lost.close_killed(conn, now=now, most=_MOST)),
-        stalled=sum(_stall(mine, config, vo) for vo in vos),
+        stalled=sum(stalled.values()),
         rescheduled=sum(len(again) for again, _ in ended),
         failed=sum(failed for _, failed in ended),
+        broken=tuple(vo for vo in vos if vo not in stalled),
     )
     mine.finish()
     if ring is not None:
