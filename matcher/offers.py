@@ -23,7 +23,11 @@ READ = (
 
 
 def offered(values: Mapping[str, Value]) -> Resource:
-    """The resource that a queue with these effective parameters offers; without its place."""
+    """The resource that a queue with these effective parameters offers; without its place.
+
+    Raises:
+        InvalidResource: No pilot could say what it has, such as `RequiredTag` where `Tag` is any.
+    """
     known = {fold(name): value for name, value in values.items()}
     return _resource(
         cpu_time=_cpu_time(known),
