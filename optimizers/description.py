@@ -15,7 +15,7 @@ from requirements.classads import Attributes, Unevaluated
 from requirements.errors import InvalidInput, InvalidJob
 from requirements.expression import Expression, parse_expression
 from requirements.own_attributes import Own
-from requirements.problem import Problem
+from requirements.problem import MOST_HINTS, MOST_PROBLEMS, Problem
 from requirements.record import parse_record
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
@@ -105,6 +105,8 @@ def parse(raw: Mapping[str, object], operations: Operations, *, with_defaults: b
     values: dict[str, Any] = reader.defaults() if with_defaults else {"cpu_time": 0}
     for name, value in raw.items():
         values.update(reader.keyword(name, value))
+        if reader.is_full:
+            break
     extra = reader.unknown_to_us(raw)
     own = own_side.of(_STANDING | values, {**extra, **reader.evaluated})
     values |= reader.expressions(own)
@@ -232,6 +234,8 @@ class _Reader:
                 continue
             if fold(name) not in known:
                 self._unknown(name)
+                if self.is_full:
+                    break
                 continue
             try:
                 found[name] = own_side.further(value, name)
@@ -245,7 +249,12 @@ class _Reader:
             return
         names = (*keywords.NAMES, *self.operations.job_description.extra)
         message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"
-        self.problem(name, message, did_you_mean(name, names))
+        self.problem(name, message, did_you_mean(name, names) if len(self.problems) < MOST_HINTS else None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is wrong that no more is looked for."""
+        return len(self.problems) >= MOST_PROBLEMS
 
     def _once(self, attribute: str, name: str) -> Any:
         other = self.spelled.setdefault(attribute, name)
