@@ -37,9 +37,10 @@ class LostResult:
     stalled: int = 0
     rescheduled: int = 0
     failed: int = 0
+    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
 
     def __bool__(self) -> bool:
-        return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed))
+        return any((self.waiting, self.closed, self.stalled, self.rescheduled, self.failed, self.broken))
 
 
 def cycle(
@@ -64,13 +65,18 @@ def cycle(
         vos = sorted(known_vos.stored(conn))
         up = uptime.read(conn)
     # Given up before stalled: a job is never both in one cycle.
-    ended = [_give_up(mine, config, up, vo) for vo in vos]
+    given_up = mine.serve_each(vos, lambda vo: _give_up(mine, config, up, vo))
+    ended = given_up.values()
+    waiting = mine.serve_each(vos, lambda vo: _end_leases(lost.expire_leases, mine, config, up, vo))
+    closed = mine.serve_each(vos, lambda vo: _end_leases(lost.close_killed, mine, config, up, vo))
+    stalled = mine.serve_each(given_up, lambda vo: _stall(mine, config, up, vo))
     result = LostResult(
-        waiting=sum(_end_leases(lost.expire_leases, mine, config, up, vo) for vo in vos),
-        closed=sum(_end_leases(lost.close_killed, mine, config, up, vo) for vo in vos),
-        stalled=sum(_stall(mine, config, up, vo) for vo in vos),
+        waiting=sum(waiting.values()),
+        closed=sum(closed.values()),
+        stalled=sum(stalled.values()),
         rescheduled=sum(len(again) for again, _ in ended),
         failed=sum(failed for _, failed in ended),
+        broken=tuple(vo for vo in vos if vo not in stalled or vo not in waiting or vo not in closed),
     )
     mine.finish()
     if ring is not None:

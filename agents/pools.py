@@ -32,9 +32,10 @@ class PoolResult:
     changed: int = 0  #: those of them with another mapping now
     jobs_told: int = 0  #: waiting jobs whose minor status was changed
     removed: int = 0  #: pools that nothing used any more
+    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.jobs_told or self.removed)
+        return bool(self.changed or self.jobs_told or self.removed or self.broken)
 
 
 def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> PoolResult | None:
@@ -53,12 +54,13 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
     if mine is None:
         return None
     config = config.at(now)
-    vos = _behind(engine, config, now)
+    vos = _behind(mine, config)
     untold = pool_jobs.untold(mine)
-    changes = [
-        pool_mappings.refresh(mine, eligibility.of_configuration(config), vo, whole=whole)
-        for vo, whole in vos.items()
-    ]
+    refreshed = mine.serve_each(
+        vos,
+        lambda vo: pool_mappings.refresh(mine, eligibility.of_configuration(config), vo, whole=vos[vo]),
+    )
+    changes = refreshed.values()
     seen = (pool_id for change in changes for pool_id, each in change.items() if each.shows)
     told = pool_jobs.tell(mine, untold.union(seen))
     removed = _remove_unused(mine, config) if _is_new_minute(mine.last, now) else 0
@@ -69,23 +71,21 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         changed=sum(1 for change in changes for each in change.values() if each),
         jobs_told=told,
         removed=removed,
+        broken=tuple(vo for vo in vos if vo not in refreshed),
     )
 
 
-def _behind(engine: Engine, config: Configuration, now: datetime) -> Mapping[str, bool]:
+def _behind(mine: Turn, config: Configuration) -> Mapping[str, bool]:
     """VOs with work to do, and whether it is with all their pools; else with those that are not mapped yet.
 
     With all: queue classes or mappings are not those of the configuration, or were computed long ago.
     """
-    with database.reading(engine) as conn:
+    with database.reading(mine.engine) as conn:
         standings = pool_refresh.standings(conn)
         unmapped = pool_refresh.vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
-    whole = {
-        vo
-        for vo, standing in standings.items()
-        if not standing.is_of(ours, refreshed_after=now - _interval(config, vo))
-    }
+    since = mine.serve_each(standings, lambda vo: mine.now - _interval(config, vo))
+    whole = {vo for vo, moment in since.items() if not standings[vo].is_of(ours, refreshed_after=moment)}
     of_newer = {vo for vo, standing in standings.items() if standing.version > ours}
     new = unmapped - standings.keys()
     return {vo: vo in whole | new for vo in sorted((whole | unmapped) - of_newer)}

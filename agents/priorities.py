@@ -40,9 +40,10 @@ class PriorityResult:
     vos: tuple[str, ...] = ()  #: that were weighed anew
     weighed: int = 0  #: task queues with jobs
     changed: int = 0  #: those of them with another weight now
+    broken: tuple[str, ...] = ()  #: VOs that were not weighed because of an error
 
     def __bool__(self) -> bool:
-        return self.changed > 0
+        return self.changed > 0 or bool(self.broken)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class Look:
     position: changes.Position  #: in the feed
     whole_at: datetime  #: when everything was weighed the last time
     appeared: frozenset[Appeared] = frozenset()  #: the feed may say the same again
+    broken: frozenset[str] = frozenset()  #: VOs at which the last weighing broke
 
 
 @dataclass(slots=True)
@@ -87,16 +89,19 @@ def cycle(
         vos, look = _look_around(conn, config, mine, memory.look)
     if memory.look is not None and memory.look.position.history != look.position.history:
         memory.history, memory.families = UseHistory(), Families()  # of commits that may be lost
-    results = [
-        _weigh(mine, ShareHolders(config=config, vo=vo, history=memory.history), memory.families)
-        for vo in vos
-    ]
-    memory.look = look  # only now: what was not written is looked at again
+    results = mine.serve_each(
+        vos,
+        lambda vo: _weigh(mine, ShareHolders(config=config, vo=vo, history=memory.history), memory.families),
+    )
+    broken = tuple(vo for vo in vos if vo not in results)
+    # Only now: what was not written is looked at again.
+    memory.look = replace(look, broken=frozenset(broken))
     mine.finish()
     return PriorityResult(
         vos=tuple(vos),
-        weighed=sum(weighed for weighed, _ in results),
-        changed=sum(changed for _, changed in results),
+        weighed=sum(weighed for weighed, _ in results.values()),
+        changed=sum(changed for _, changed in results.values()),
+        broken=broken,
     )
 
 
@@ -112,7 +117,7 @@ def _look_around(
     found, position = read
     ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
     appeared = priorities.appeared(conn, ids)
-    vos = sorted({each.vo for each in appeared - last.appeared})
+    vos = sorted({each.vo for each in appeared - last.appeared} | last.broken)
     return vos, replace(last, position=position, appeared=appeared)
 
 

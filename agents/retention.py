@@ -62,9 +62,10 @@ class RetentionResult:
     """How much of each kind was removed."""
 
     removed: Mapping[str, int] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()  #: VOs that were not looked after because of an error
 
     def __bool__(self) -> bool:
-        return any(self.removed.values())
+        return any(self.removed.values()) or bool(self.broken)
 
 
 def cycle(
@@ -89,8 +90,9 @@ def cycle(
     accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
     with database.reading(engine) as conn:
         vos = sorted(known_vos.stored(conn))
-    removed: Counter[str] = Counter()
-    for kind, step in _steps(config, vos, now):
+    of_vos = mine.serve_each(vos, lambda vo: _remove_of_vo(mine, config, vo, store))
+    removed = sum(of_vos.values(), Counter[str]())
+    for kind, step in _steps_of_all(now):
         removed[kind] += _repeat(mine, step)
     removed["changes"] += mine.repeat(
         lambda conn: changes.trim(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
@@ -98,24 +100,32 @@ def cycle(
         rounds=_ROUNDS,
     )
     removed["uptime"] += _remove_uptime(mine, config, vos)
-    for vo in vos:
-        removed["blobs"] += _remove_blobs(mine, config, vo, store)
     if mine.last is None or mine.last.date() != now.date():
         removed += _remove_task_queues(mine)
         if store is not None:
             removed["stray files"] += _remove_stray(mine, store)
     mine.finish()
-    return RetentionResult(removed=+removed)
+    return RetentionResult(removed=+removed, broken=tuple(vo for vo in vos if vo not in of_vos))
 
 
-def _steps(config: Configuration, vos: list[str], now: datetime) -> Iterator[tuple[str, _Step]]:
-    for vo in vos:
-        keep = operations(config, vo).retention
-        jobs, logs, outputs = (now - timedelta(days=days) for days in (keep.jobs, keep.logs, keep.outputs))
-        yield "outputs", _of_vo(retention.forget_outputs, vo, outputs)
-        yield "jobs", _of_vo(retention.remove_jobs, vo, jobs)
-        yield "logs", _of_vo(retention.remove_logs, vo, logs)
-        yield "pilots", _of_vo(retention.remove_pilots, vo, jobs)
+def _remove_of_vo(mine: Turn, config: Configuration, vo: str, store: BlobStore | None) -> Counter[str]:
+    removed: Counter[str] = Counter()
+    for kind, step in _steps_of_vo(config, vo, mine.now):
+        removed[kind] += _repeat(mine, step)
+    removed["blobs"] += _remove_blobs(mine, config, vo, store)
+    return removed
+
+
+def _steps_of_vo(config: Configuration, vo: str, now: datetime) -> Iterator[tuple[str, _Step]]:
+    keep = operations(config, vo).retention
+    jobs, logs, outputs = (now - timedelta(days=days) for days in (keep.jobs, keep.logs, keep.outputs))
+    yield "outputs", _of_vo(retention.forget_outputs, vo, outputs)
+    yield "jobs", _of_vo(retention.remove_jobs, vo, jobs)
+    yield "logs", _of_vo(retention.remove_logs, vo, logs)
+    yield "pilots", _of_vo(retention.remove_pilots, vo, jobs)
+
+
+def _steps_of_all(now: datetime) -> Iterator[tuple[str, _Step]]:
     yield "match requests", _of_all(retention.remove_match_requests, now - _MATCH_REQUESTS)
     yield "idempotency keys", _of_all(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
     yield "hindrances", _of_all(retention.remove_hindrances, now - _HINDRANCES)

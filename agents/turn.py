@@ -1,14 +1,19 @@
 """One process at a time does an agent's work: a lease row with a fencing number."""
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from taskqueue import agent_cycles, agent_leases, database
+from taskqueue import agent_cycles, agent_leases, database, retries
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 #: How long a turn is good without news; a killed agent is replaced after that.
 LENGTH: Final = timedelta(seconds=30)
@@ -62,6 +67,25 @@ class Turn:
             if done < most:
                 break
         return total
+
+    def serve_each(self, vos: Iterable[str], serve: Callable[[str], _Result]) -> dict[str, _Result]:
+        """Serve VOs one after the other; one at which it breaks is logged and left out of the result.
+
+        Raises:
+            TurnLostError: The turn is over.
+            OperationalError: The database is away, or another transaction was in the way.
+        """
+        served: dict[str, _Result] = {}
+        for vo in vos:
+            try:
+                served[vo] = serve(vo)
+            except TurnLostError:
+                raise
+            except Exception as error:
+                if isinstance(error, database.UNAVAILABLE) or retries.was_in_the_way(error):
+                    raise
+                log.exception("%s: the work for the VO %s broke, that for the others goes on", self.name, vo)
+        return served
 
     def finish(self) -> None:
         """Note that the cycle came through to its end."""

@@ -3,13 +3,17 @@
 Any other name is a site's own business; one that is almost a known name is a slip of the pen.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
+from cs_config import bounds
 from cs_config.names import NAME, is_slip
 from requirements.suggestion import did_you_mean
 from requirements.values import Value, fold, shown
+
+_LIKE_COUNT = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +26,12 @@ class KnownParameter:
     meaning: str
 
 
-def _is_amount(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+def _is_amount(value: Value, most: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _is_count(value: Value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_count(value: Value, most: int) -> bool:
+    return isinstance(value, int) and _is_amount(value, most)
 
 
 def _is_text(value: Value) -> bool:
@@ -52,24 +56,27 @@ def _items(value: Value) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _count_or_range(value: Value) -> bool:
+def _are_nodes(value: Value) -> bool:
     if not isinstance(value, str):
-        return _is_count(value)
-    low, _, high = value.partition("-")
-    return low.isdecimal() and (high.isdecimal() or "-" not in value)
+        return _is_count(value, bounds.NODES)
+    low, dash, high = value.partition("-")
+    numbers = (low, high) if dash else (low,)
+    return all(_LIKE_COUNT.fullmatch(each) and int(each) <= bounds.NODES for each in numbers)
 
 
-def _amounts(unit: str, **meanings: str) -> tuple[KnownParameter, ...]:
-    allowed = f"a number of {unit}, 0 or more"
+def _amounts(unit: str, most: int, **meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = f"a number of {unit} from 0 to {most}"
     return tuple(
-        KnownParameter(name=n, allowed=allowed, fits=_is_amount, meaning=m) for n, m in meanings.items()
+        KnownParameter(name=n, allowed=allowed, fits=partial(_is_amount, most=most), meaning=m)
+        for n, m in meanings.items()
     )
 
 
-def _counts(**meanings: str) -> tuple[KnownParameter, ...]:
-    allowed = "a whole number, 0 or more"
+def _counts(most: int, **meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = f"a whole number from 0 to {most}"
     return tuple(
-        KnownParameter(name=n, allowed=allowed, fits=_is_count, meaning=m) for n, m in meanings.items()
+        KnownParameter(name=n, allowed=allowed, fits=partial(_is_count, most=most), meaning=m)
+        for n, m in meanings.items()
     )
 
 
@@ -96,35 +103,40 @@ def _words(**meanings: str) -> tuple[KnownParameter, ...]:
 KNOWN = (
     *_amounts(
         "MB",
+        bounds.MEGABYTES,
         MaxRAM="memory that a job may use",
         MaxRAMPerCore="memory that a job may use for each of its processors",
         MaxScratch="local disk that a job may use",
     ),
     *_amounts(
         "seconds",
+        bounds.QUEUE_TIME,
         CPUTime="CPU time that a job may use; over maxCPUTime",
         maxWallClockTime="time that a job may take",
-        update_time="when its dynamic attributes were true, since the epoch",
-        expiry_time="how long they count after that",
     ),
-    *_amounts("minutes", maxCPUTime="CPU time limit of the batch queue"),
+    *_amounts(
+        "seconds", bounds.SECONDS, expiry_time="how long its dynamic attributes count after update_time"
+    ),
+    *_amounts("seconds", bounds.MOMENT, update_time="when its dynamic attributes were true, since the epoch"),
+    *_amounts("minutes", bounds.QUEUE_TIME, maxCPUTime="CPU time limit of the batch queue"),
     *_amounts(
         "normalised seconds in a second",
+        bounds.POWER,
         CPUNormalizationFactor="power of a processor, by which pilots offer CPU time",
     ),
-    *_amounts("old benchmark units", SI00="speed of its processors; 250 is the reference"),
+    *_amounts("old benchmark units", bounds.SI00, SI00="speed of its processors; 250 is the reference"),
+    *_counts(bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
+    *_counts(bounds.GPUS, NumberOfGPUs="GPUs that a job may use", GPUs="GPUs that a job may use"),
     *_counts(
-        NumberOfProcessors="processors that a job may use",
-        NumberOfGPUs="GPUs that a job may use",
-        GPUs="GPUs that a job may use",
+        bounds.JOBS,
         MaxTotalJobs="pilots there, waiting and running",
         MaxWaitingJobs="pilots there that wait",
         MoUTierLevel="tier of the site in its grid",
     ),
     KnownParameter(
         name="NumberOfNodes",
-        allowed="a number or a range: 4 or 1-4",
-        fits=_count_or_range,
+        allowed=f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
+        fits=_are_nodes,
         meaning="nodes of a job",
     ),
     *_flags(Enabled="false takes it and all below out", WholeNode="a pilot has its node for itself"),

@@ -10,7 +10,7 @@ from cs_config import problems_of_models
 from cs_config.configuration import Configuration
 from cs_config.names import NAME, NAME_ALLOWED, is_slip
 from cs_config.options import Operations as Operations
-from cs_config.sections import Leaf, LeafValue, Section, merged
+from cs_config.sections import Leaf, LeafValue, Section, line_of, merged
 from requirements.errors import InvalidInput
 from requirements.problem import Problem
 from requirements.values import fold
@@ -79,8 +79,22 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
     except InvalidInput:
         pass  # names that differ in case only: said already by the reading
     else:
-        return options
+        wrong = list(options.job_description.wrong_defaults())
+        problems += (_wrong_default(name, message, section, path, file) for name, message in wrong)
+        if not wrong:
+            return options
     return Operations()
+
+
+def _wrong_default(name: str, message: str, section: Section, path: str, file: str) -> Problem:
+    """A default out of bounds may be the built-in one, of a keyword for which only bounds are stated."""
+    place = ("JobDescription", name, "default")
+    return Problem(
+        path="/".join((path, *place)),
+        message=f"{message}; jobs that leave {name} out would be refused",
+        file=file,
+        line=line_of(section, place),
+    )
 
 
 def _explained(problem: Problem, described: str) -> Problem:

@@ -4,22 +4,26 @@ Source: DIRAC's `Operations` section, where it has the option.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_pascal
 
-from cs_config import place_limits
+from cs_config import bounds, keywords, place_limits
+from cs_config.keywords import Keyword
 from cs_config.place_limits import MatchingDelay, RunningLimit
+from cs_config.readers import UnfitValueError
 from requirements.declarations import Declaration, Declarations, Kind, MatchRule
-from requirements.values import fold
+from requirements.values import fold, shown
 
-Seconds = Annotated[float, Field(ge=0)]
-Days = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
+SomeSeconds = Annotated[float, Field(gt=0, le=bounds.SECONDS)]
+Days = Annotated[float, Field(ge=0, le=bounds.DAYS)]
+Count = Annotated[int, Field(ge=0, le=bounds.JOBS)]
+Bytes = Annotated[int, Field(ge=0, le=bounds.BYTES)]
 
 
 def _as_tuple(value: object) -> object:
@@ -28,7 +32,7 @@ def _as_tuple(value: object) -> object:
 
 
 _OneOrMore = BeforeValidator(_as_tuple)
-Texts = Annotated[tuple[str, ...], _OneOrMore]
+Texts = Annotated[tuple[str, ...], _OneOrMore, Field(max_length=bounds.LISTED)]
 
 #: Seconds of CPU time that task queues are cut into (DIRAC).
 CPU_SEGMENTS = (
@@ -105,11 +109,11 @@ class JobDescription(Options):
     """Further top-level keywords that are kept as they are."""
     allowed_job_types: Texts = ()
     """If given, no other job types."""
-    max_input_data: Annotated[int, Field(gt=0)] = 100_000
+    max_input_data: Annotated[int, Field(gt=0, le=bounds.FILES)] = 100_000
     """Files that one job may name."""
-    max_parametric_jobs: Annotated[int, Field(gt=0)] = 10_000
+    max_parametric_jobs: Annotated[int, Field(gt=0, le=bounds.SUBMITTED_JOBS)] = 10_000
     """Jobs that one parametric description may make."""
-    declared: Annotated[Mapping[str, DeclaredName], Field(default_factory=dict)]
+    declared: Annotated[Mapping[str, DeclaredName], Field(default_factory=dict, max_length=bounds.NAMED)]
     """The sections `JobDescription/<Name>`."""
 
     @cached_property
@@ -152,6 +156,65 @@ class JobDescription(Options):
         """Of `Priority`."""
         return self.bounds["priority"]
 
+    def out_of_bounds(self, keyword: Keyword, value: object) -> Iterator[str]:
+        """What is wrong with the size of a keyword's value, by the configured bounds or else its own."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        configured = self.bounds.get(fold(keyword.name), Bounds())
+        low = keyword.minimum if configured.minimum is None else configured.minimum
+        high = keyword.maximum if configured.maximum is None else configured.maximum
+        if low is not None and value < low:
+            yield f"{shown(value)} is too small, allowed is at least {shown(low)}"
+        if high is not None and value > high:
+            yield f"{shown(value)} is too large, allowed is at most {shown(high)}"
+
+    def contradictions(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What no single keyword shows: keyword and message.
+
+        Args:
+            values: Of keywords, by attribute; those that are not stated may be left out.
+        """
+        low, high, exact = (values.get(name) for name in ("min_processors", "max_processors", "processors"))
+        if low is not None and high is not None and low > high:
+            yield "MinNumberOfProcessors", f"{low} is more than MaxNumberOfProcessors, {high}"
+        if exact is not None and not (low or exact) <= exact <= (high or exact):
+            message = f"{exact} is not between MinNumberOfProcessors and MaxNumberOfProcessors"
+            yield "NumberOfProcessors", message
+        min_ram, max_ram = values.get("min_ram_mb", 0), values.get("max_ram_mb", 0)
+        ram = min_ram + values.get("min_ram_per_core_mb", 0) * (exact or low or 1)
+        if 0 < max_ram < ram:
+            yield "MinRAM" if min_ram else "MinRAMPerCore", f"{ram} MB is more than MaxRAM, {max_ram} MB"
+        files, most = len(values.get("input_data", ())), self.max_input_data
+        if files > most:
+            yield "InputData", f"{files} files are too many, allowed are {most}"
+        job_type, allowed = values.get("job_type"), self.allowed_job_types
+        if allowed and job_type and fold(job_type) not in {fold(each) for each in allowed}:
+            yield "JobType", f"{job_type!r}, allowed are {', '.join(sorted(allowed))}"
+
+    def wrong_defaults(self) -> Iterator[tuple[str, str]]:
+        """Names whose default no description could have, each with what is wrong."""
+        read: dict[str, object] = {}
+        spelled: dict[str, str] = {}
+        for name, default in self.defaults.items():
+            if (keyword := keywords.find(name)) is None:
+                continue
+            spelled[keyword.name] = name
+            try:
+                value = read[keyword.attribute] = keyword.read(default)
+            except UnfitValueError as unfit:
+                yield name, str(unfit)
+            else:
+                yield from ((name, message) for message in self.out_of_bounds(keyword, value))
+        yield from ((spelled.get(name, name), message) for name, message in self.contradictions(read))
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """What keywords have that a description leaves out, by name."""
+        built_in = {"CPUTime": self.cpu_time.default, "Priority": self.priority.default}
+        configured = {name: said.default for name, said in self.declared.items() if said.default is not None}
+        spelled = {fold(name): name for name in configured}
+        return {spelled.get(fold(name), name): each for name, each in built_in.items()} | configured
+
 
 class JobPath(Options):
     """The way of a job through the optimizers."""
@@ -172,9 +235,9 @@ class TimeSlice(Options):
 
     time_span: Annotated[float, Field(ge=3_600, le=31 * 86_400)] = 604_800
     """Seconds until now, to the whole hour; what retention has removed is not seen."""
-    weight: Annotated[float, Field(gt=0)] = 1
+    weight: Annotated[float, Field(ge=bounds.SMALLEST_WEIGHT, le=bounds.SHARE)] = 1
     """Among the slices."""
-    max_correction: Annotated[float, Field(ge=1)] = 3
+    max_correction: Annotated[float, Field(ge=1, le=bounds.CORRECTION)] = 3
     """What the slice may multiply or divide a share by."""
 
 
@@ -185,9 +248,11 @@ class ShareCorrection(Options):
     """Correct between the owners of this group; without it between the groups of the VO."""
     measure: Annotated[Measure, Field(strict=False)] = Measure.WALL_TIME
     """WallTime (times cores) or Jobs."""
-    max_global_correction: Annotated[float, Field(ge=1)] = 5
+    max_global_correction: Annotated[float, Field(ge=1, le=bounds.CORRECTION)] = 5
     """What all slices together may multiply or divide a share by."""
-    time_slices: Annotated[Mapping[str, TimeSlice], Field(default_factory=dict)]
+    time_slices: Annotated[
+        Mapping[str, TimeSlice], Field(default_factory=dict, max_length=bounds.CORRECTIONS)
+    ]
     """The slices, by any names; without any there is one with the defaults."""
 
     @property
@@ -199,9 +264,11 @@ class ShareCorrection(Options):
 class JobScheduling(Options):
     """How jobs get ready to wait, in what order they are served, and how they come back when lost."""
 
-    cpu_segments: Annotated[tuple[int, ...], _OneOrMore, Field(alias="taskQueueCPUTimeIntervals")] = (
-        CPU_SEGMENTS
-    )
+    cpu_segments: Annotated[
+        tuple[Annotated[int, Field(le=bounds.CPU_SECONDS)], ...],
+        _OneOrMore,
+        Field(alias="taskQueueCPUTimeIntervals", max_length=bounds.LISTED),
+    ] = CPU_SEGMENTS
     """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
     narrow_sites: bool = False
     """Put the sites that own an eligible queue into the job's `Site` list."""
@@ -209,9 +276,14 @@ class JobScheduling(Options):
     """Fail a job without eligible queue instead of letting it wait."""
     allow_invalid_sites: bool = True
     """Accept sites that the configuration does not know."""
-    max_rescheduling: Count = 3
+    max_rescheduling: Annotated[int, Field(ge=0, le=bounds.TRIES)] = 3
     """Times that a job is taken back before it fails."""
-    reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore] = (60, 180, 300, 600)
+    reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore, Field(max_length=bounds.LISTED)] = (
+        60,
+        180,
+        300,
+        600,
+    )
     """Seconds before the n-th try; the last holds for all further ones."""
     hold_time: Seconds = 300
     """Seconds before a held job is looked at again."""
@@ -219,11 +291,21 @@ class JobScheduling(Options):
     """File with the replicas of input data."""
     enable_shares_correction: bool = False
     """Give those more who used less than their share of late, and the others less."""
-    share_corrections: Annotated[Mapping[str, ShareCorrection], Field(default_factory=dict)]
+    share_corrections: Annotated[
+        Mapping[str, ShareCorrection], Field(default_factory=dict, max_length=bounds.CORRECTIONS)
+    ]
     """The corrections, by any names; without any there is one between groups with the defaults."""
-    running_limit: Annotated[tuple[RunningLimit, ...], BeforeValidator(place_limits.running_limits)] = ()
+    running_limit: Annotated[
+        tuple[RunningLimit, ...],
+        BeforeValidator(place_limits.running_limits),
+        Field(max_length=bounds.NAMED),
+    ] = ()
     """`<Site>/<Attribute>/<value>: N` and `<Site>/CEs/<CE>/<Attribute>/<value>: N`, jobs at a time."""
-    matching_delay: Annotated[tuple[MatchingDelay, ...], BeforeValidator(place_limits.matching_delays)] = ()
+    matching_delay: Annotated[
+        tuple[MatchingDelay, ...],
+        BeforeValidator(place_limits.matching_delays),
+        Field(max_length=bounds.NAMED),
+    ] = ()
     """`<Site>/<Attribute>/<value>: S`, seconds between matches; `<Site>/Burst/<Attribute>/<value>: k`."""
 
     @property
@@ -244,7 +326,7 @@ class JobScheduling(Options):
 class Pools(Options):
     """SubmitPools and their mapping to queues."""
 
-    refresh_interval: Annotated[float, Field(gt=0)] = 900
+    refresh_interval: SomeSeconds = 900
     """Seconds between refreshes without a change of the configuration."""
     grace_time: Seconds = 3_600
     """Seconds that a pool stays after its last job."""
@@ -255,9 +337,9 @@ class Pools(Options):
 class Leases(Options):
     """How long a job is held for a pilot."""
 
-    time: Annotated[float, Field(gt=0)] = 300
+    time: SomeSeconds = 300
     """Seconds from the match to the start."""
-    stalled_time: Annotated[float, Field(gt=0)] = 1_800
+    stalled_time: SomeSeconds = 1_800
     """Seconds without a heartbeat until a running job is Stalled."""
     stalled_grace: Seconds = 1_800
     """Seconds that a stalled job may come back before it is rescheduled."""
@@ -283,11 +365,11 @@ class Limits(Options):
     """Jobs of one owner that are not final."""
     waiting_jobs_per_vo: Annotated[Count, Field(alias="WaitingJobsPerVO")] = 10_000_000
     """Jobs of the VO that are not final."""
-    sandbox_bytes: Count = 100 * 2**20
+    sandbox_bytes: Bytes = 100 * 2**20
     """Size of one input sandbox."""
-    sandbox_quota: Count = 100 * 2**30
+    sandbox_quota: Bytes = 100 * 2**30
     """Bytes of all archives of the VO."""
-    requests_per_second: Annotated[float, Field(gt=0)] = 200
+    requests_per_second: Annotated[float, Field(ge=bounds.FEWEST_REQUESTS, le=bounds.REQUESTS)] = 200
     """Of one token subject."""
 
 

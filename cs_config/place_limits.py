@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from cs_config import bounds
 from requirements.suggestion import did_you_mean
 
 #: Attributes of a job that may be limited.
@@ -65,8 +66,9 @@ def _running(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
         places |= {f"{site}/{ce}": _section(each, f"{site}/{_CES}/{ce}") for ce, each in of_ces.items()}
         for scope, limits in places.items():
             for attribute, value, most in _values(limits, scope):
-                if not isinstance(most, int) or isinstance(most, bool) or most < 0:
-                    _refuse(f"{scope}/{attribute}/{value}: {most!r} is no number of jobs")
+                if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= bounds.JOBS:
+                    allowed = f"allowed are 0 to {bounds.JOBS}"
+                    _refuse(f"{scope}/{attribute}/{value}: {most!r} is no number of jobs, {allowed}")
                 yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
 
 
@@ -80,10 +82,16 @@ def _delays(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
         plain = {name: each for name, each in below.items() if name != _BURST}
         for attribute, value, seconds in _values(plain, site):
             burst = bursts.get((attribute, value), 1)
-            if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-                _refuse(f"{site}/{attribute}/{value}: {seconds!r} is no number of seconds")
-            if not isinstance(burst, int) or isinstance(burst, bool) or burst < 1:
-                _refuse(f"{site}/{_BURST}/{attribute}/{value}: {burst!r}, allowed are 1 or more")
+            if (
+                not isinstance(seconds, int | float)
+                or isinstance(seconds, bool)
+                or not seconds <= bounds.SECONDS
+            ):
+                allowed = f"allowed are 0 to {bounds.SECONDS}"
+                _refuse(f"{site}/{attribute}/{value}: {seconds!r} is no number of seconds, {allowed}")
+            if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= bounds.BURST:
+                allowed = f"allowed are 1 to {bounds.BURST}"
+                _refuse(f"{site}/{_BURST}/{attribute}/{value}: {burst!r}, {allowed}")
             yield MatchingDelay(
                 scope=site, attribute=attribute, value=value, seconds=max(0.0, seconds), burst=burst
             )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from cs_config import problems_of_models
+from cs_config import bounds, problems_of_models
 from cs_config.configuration import Configuration
 from cs_config.groups import DEFAULT_SHARE, Group, Registry
 from cs_config.names import NAME, NAME_ALLOWED
@@ -36,7 +36,7 @@ class _Group(Options):
     """The VO that the group belongs to; without it the VO of the token."""
     users: Texts = ()
     """Its members."""
-    job_share: Annotated[float, Field(ge=0)] = DEFAULT_SHARE
+    job_share: Annotated[float, Field(ge=0, le=bounds.SHARE)] = DEFAULT_SHARE
     """Its weight among the groups."""
     properties: Texts = ()
     """NormalUser, JobSharing, GenericPilot, JobAdministrator and the like."""

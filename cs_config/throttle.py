@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from cs_config.options import Count, Options
+from cs_config.options import Count, Options, SomeSeconds
 from requirements import two_sided
 from requirements.errors import InvalidInput
 
@@ -48,7 +48,7 @@ class Throttle(Options):
     """Jobs that wait in the batch system."""
     requirements: str | None = None
     """ClassAd expression of the policy `expression`; one that is advertised must be true as well."""
-    lifetime: Annotated[float, Field(gt=0)] = 900
+    lifetime: SomeSeconds = 900
     """Seconds until an advertisement is stale."""
     stale: Annotated[Stale, Field(strict=False)] = Stale.CLOSED
     """closed, open or derived: what holds without a fresh advertisement."""

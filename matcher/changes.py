@@ -117,7 +117,7 @@ def _by_others(survey: Survey, vo: str, demand: Demand) -> Iterator[Change]:
     failed = 0
     for failure in survey.failures(demand):
         failed |= failure.queues
-    fits = survey.everything & ~failed
+    fits = survey.everything & ~failed & ~survey.faulty
     for text, gained in (
         (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
         ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),

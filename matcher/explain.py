@@ -1,6 +1,6 @@
 """Why queues are not eligible for a job: every requirement that fails, and how many queues it costs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cs_config.address import QueueAddress
@@ -10,6 +10,10 @@ from matcher.queue_views import QueueView
 from matcher.survey import Survey
 from requirements import evaluation
 from requirements.values import fold, shown
+
+#: What a queue fails whose parameters contradict each other.
+FAULTY = "Configuration"
+MEANINGFUL = "parameters with which its pilots can ask for jobs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ def explain(survey: Survey, vo: str, demand: Demand) -> Explanation:
     for failure in failures:
         failed |= failure.queues
     eligible = survey.candidates & ~failed
-    found = _exclusions(failures, survey.candidates, survey)
+    found = [*_exclusions(failures, survey.candidates, survey), *_faulty(survey, failed)]
     if not eligible:
         found += _closed(survey, vo, failed)
     return Explanation(
@@ -96,6 +100,20 @@ def _telling(seen: Iterable[tuple[str | None, int]], candidates: int, single: in
         if all(tells):
             break
     return found
+
+
+def _faulty(survey: Survey, failed: int) -> Iterator[Exclusion]:
+    """The queues that the VO might use if their parameters did not contradict each other."""
+    if queues := survey.enabled & survey.admitted & survey.faulty:
+        example = survey.first(queues & ~failed or queues)
+        yield Exclusion(
+            requirement=FAULTY,
+            wanted=MEANINGFUL,
+            excluded=queues.bit_count(),
+            only_this=(queues & ~failed).bit_count(),
+            example=example.address,
+            has=example.fault,
+        )
 
 
 def _closed(survey: Survey, vo: str, failed: int) -> list[Exclusion]:

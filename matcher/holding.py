@@ -17,6 +17,7 @@ from matcher.applicants import Applicant
 from matcher.parts import Demand
 from matcher.survey import Survey
 from requirements import evaluator
+from requirements.problem import MOST_HINTS
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 from taskqueue import pilot_activity, waiting_place
@@ -87,17 +88,22 @@ def _queues(_: Connection, situation: Situation) -> Iterator[str]:
 
 def _places(_: Connection, situation: Situation) -> Iterator[str]:
     asked = situation.demand.asked
-    known = {fold(site) for site in situation.config.sites}
-    for keyword, names in (("Site", asked.sites), ("BannedSites", asked.banned_sites)):
-        for name in sorted(name for name in names if fold(name) not in known):
-            meant = did_you_mean(name, situation.config.sites)
+    sites, ces = situation.config.sites, situation.survey.ces
+    for keyword, what, names, known in (
+        ("Site", "site", asked.sites, sites),
+        ("BannedSites", "site", asked.banned_sites, sites),
+        ("GridCE", "CE", asked.grid_ces, ces),
+    ):
+        for name, meant in _unknown(names, known):
             hint = f", did you mean {meant}?" if meant else ""
-            yield f"the configuration knows no site {name} ({keyword}){hint}"
-    ces = situation.survey.ces
-    known_ces = set(map(fold, ces)) if asked.grid_ces else set()
-    for name in sorted(name for name in asked.grid_ces if fold(name) not in known_ces):
-        meant = did_you_mean(name, ces)
-        yield f"the configuration knows no CE {name} (GridCE)" + (f", did you mean {meant}?" if meant else "")
+            yield f"the configuration knows no {what} {name} ({keyword}){hint}"
+
+
+def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    """Names that are not known, each with what was probably meant; of very many the first."""
+    folded = set(map(fold, known)) if names else set()
+    for name in sorted(name for name in names if fold(name) not in folded)[:MOST_HINTS]:
+        yield name, did_you_mean(name, known)
 
 
 def _platforms(_: Connection, situation: Situation) -> Iterator[str]:
@@ -107,9 +113,7 @@ def _platforms(_: Connection, situation: Situation) -> Iterator[str]:
     known = [str(name) for names in listed for name in names]
     for platform, others in situation.config.os_compatibility.items():
         known += [platform, *others]
-    folded = set(map(fold, known))
-    for name in sorted(name for name in situation.demand.asked.platforms if fold(name) not in folded):
-        meant = did_you_mean(name, known)
+    for name, meant in _unknown(situation.demand.asked.platforms, known):
         hint = f", did you mean {meant}?" if meant else "; leave out Platform if any will do"
         yield f"no queue offers the Platform {name}, and OSCompatibility does not list it{hint}"
 

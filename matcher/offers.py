@@ -7,13 +7,13 @@ equal), so that explanations speak of what pilots will say. What they measure th
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cs_config import bounds
 from matcher import presented
 from matcher.resource import Resource
 from requirements.values import Value, fold
 
 #: Seconds that a pilot offers where its queue says nothing: three days.
 CPU_TIME = 259_200
-_MOST_POWER = 1e6
 
 
 #: Parameters that a pilot's offer is made of; queues that have these alike offer the same.
@@ -29,6 +29,9 @@ def offered(values: Mapping[str, Value], managed_types: frozenset[str] = frozens
     Args:
         values: Its parameters.
         managed_types: Job types of the VO that only job managers handle; the queue's `JobType` names its own.
+
+    Raises:
+        InvalidResource: No pilot could say what it has, such as `RequiredTag` where `Tag` is any.
     """
     known = {fold(name): value for name, value in values.items()}
     missing = managed_types.difference(map(fold, _texts(known, "jobtype")))
@@ -80,7 +83,7 @@ def _power(known: Mapping[str, Value]) -> float:
     value = known.get("cpunormalizationfactor")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 1.0
-    return float(value) if 0 < value < _MOST_POWER else 1.0
+    return float(value) if 0 < value <= bounds.POWER else 1.0
 
 
 def _number(known: Mapping[str, Value], name: str) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 from matcher import node_facts
 from matcher.node_facts import Facts
 from matcher.resource import Values
-from requirements.problem import Problem
+from requirements.problem import MOST_HINTS, Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import fold
 
@@ -15,8 +15,6 @@ from requirements.values import fold
 LARGEST = 2**53
 #: Pools in one request.
 _MOST_POOLS = 3000
-#: Unknown names for which the right one is looked for.
-_MOST_HINTS = 20
 #: `any`, however written in ASCII.
 _ANY = re.compile(r"[\W_]*a[\W_]*n[\W_]*y[\W_]*", re.IGNORECASE)
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
@@ -102,7 +100,7 @@ class PilotWords:
     def _keep(self, name: str, value: object) -> None:
         self.unknown[name] = value
         if fold(name) not in _SILENT:
-            meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < _MOST_HINTS else None
+            meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < MOST_HINTS else None
             hint = f", did you mean {meant}?" if meant else ""
             self.warnings.append(f"{name}: not known here, kept as an attribute{hint}")
 

@@ -16,7 +16,7 @@ from matcher.node_facts import Facts
 from matcher.resource import Presented
 from matcher.served import Reader, Served
 from requirements.errors import InvalidRequest, InvalidResource
-from requirements.problem import Problem
+from requirements.problem import MOST_HINTS, Problem
 from requirements.values import fold
 from taskqueue import scopes
 from taskqueue.claims import Place
@@ -221,10 +221,20 @@ def known_queues(
     known: dict[str, QueueAddress] = {}
     unknown: list[QueueNotFound] = []
     for text in dict.fromkeys(queues):
-        try:
-            known[text] = known_queue(text, config)
-        except QueueNotFound as error:
-            unknown.append(error)
+        address = _address(text)
+        if address is not None and config.knows(address):
+            known[text] = address
+        else:
+            # A hint is looked for among all queues, and there may be thousands of names.
+            meant = config.suggest(text) if len(unknown) < MOST_HINTS else None
+            unknown.append(QueueNotFound(text, meant))
     if unknown and not known:
         raise unknown[0]
     return known, unknown
+
+
+def _address(text: str) -> QueueAddress | None:
+    try:
+        return QueueAddress.parse(text)
+    except InvalidRequest:
+        return None

@@ -7,11 +7,11 @@ meaning here is kept and answered with a warning, never refused: a newer pilot w
 from collections.abc import Mapping
 from typing import Any
 
+from cs_config import bounds
 from matcher.pilot_words import LARGEST, PilotWords
 from matcher.resource import Presented, Resource, Values
 from requirements.errors import InvalidResource
 
-_MOST_PROCESSORS = 1024
 _MANY = "multiprocessor"
 _WHOLE = "wholenode"
 
@@ -45,7 +45,7 @@ def read(raw: Mapping[str, Any]) -> Presented:
 
 
 def _resource(said: PilotWords) -> Resource:
-    processors = said.whole_number("processors", 1, _MOST_PROCESSORS)
+    processors = said.whole_number("processors", 1, bounds.PROCESSORS)
     whole_node = said.flag("whole_node")
     required = said.values("required_tags") or frozenset()
     offered: Values = None  # any tag

@@ -4,16 +4,21 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cs_config import admissions
+from cs_config import admissions, bounds
 from cs_config.address import QueueAddress
 from cs_config.admission import Admission
 from cs_config.configuration import Configuration
 from cs_config.operations import operations
 from matcher import offers, parts
 from matcher.parts import Kind
+from matcher.pilot_words import LARGEST
 from matcher.resource import Resource
+from requirements.errors import InvalidResource
 from requirements.nodes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.values import Value, exact, fold, shown
+
+#: Of a queue whose parameters contradict each other: nothing but that is told of it.
+_ANYTHING = Resource(cpu_time=LARGEST, tags=None, gpus=bounds.GPUS, whole_node=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,7 @@ class QueueView:
     vo: str
     plain: Mapping[str, Value] = field(repr=False)  #: effective parameters
     offered: Resource = field(repr=False)  #: what a pilot there offers, but for the place
+    fault: str | None = None  #: why no pilot there could ask for jobs; `offered` refuses nothing then
     nodes: NodeAttributes = NO_NODE_ATTRIBUTES
 
     @cached_property
@@ -51,7 +57,7 @@ class QueueView:
 
 def of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tuple[QueueView, ...]:
     """What a VO gets of some queues, in their order."""
-    offered: dict[Hashable, Resource] = {}
+    offered: dict[Hashable, tuple[Resource, str | None]] = {}
     read: dict[str, bool] = {}  # whether an offer is made of this name
     managed = operations(config, vo).managed_types
     found = []
@@ -61,18 +67,28 @@ def of(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> tup
             read[name] = fold(name) in offers.READ
         key = frozenset((name, exact(value)) for name, value in values.items() if read[name])
         if key not in offered:
-            offered[key] = offers.offered(values, managed)
+            offered[key] = _offered(values, managed)
+        resource, fault = offered[key]
         found.append(
             QueueView(
                 address=address,
                 config=config,
                 vo=vo,
                 plain=values,
-                offered=offered[key],
+                offered=resource,
+                fault=fault,
                 nodes=config.node_attributes(address, vo),
             )
         )
     return tuple(found)
+
+
+def _offered(values: Mapping[str, Value], managed: frozenset[str]) -> tuple[Resource, str | None]:
+    """What is offered, and what keeps it from being one."""
+    try:
+        return offers.offered(values, managed), None
+    except InvalidResource as error:
+        return _ANYTHING, "; ".join(f"{each.path}: {each.message}" for each in error.problems)
 
 
 def shows(kind: Kind, queue: QueueView) -> str | None:

@@ -16,6 +16,7 @@ from requirements import evaluator
 from requirements.bits import bits
 from requirements.canonical import Requirements
 from requirements.declarations import Kind
+from requirements.problem import MOST_HINTS
 from requirements.record import Record
 from requirements.suggestion import did_you_mean
 from requirements.values import Scalar, Value, as_number, fold, key, lookup, shown
@@ -149,7 +150,7 @@ def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) 
         names: frozenset[str] = getattr(asked, field)
         known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
         folded = rules.folded(known)
-        for name in sorted(names):
+        for name in sorted(names)[:MOST_HINTS]:
             meant = None if fold(name) in folded else did_you_mean(name, known)
             if meant:
                 changed = names - {name} | {meant}

@@ -10,6 +10,7 @@ from cs_config.address import QueueAddress
 from cs_config.configuration import Configuration
 from matcher import better_offers, parts, survey
 from matcher.better_offers import BetterOffer
+from matcher.explain import FAULTY, MEANINGFUL
 from matcher.failures import Failure
 from matcher.parts import Application, Demand, Part
 from matcher.survey import Survey
@@ -144,6 +145,8 @@ def _closed(here: Survey, vo: str) -> Iterator[_Miss]:
         yield _Miss(requirement="VO", wanted=vo, failure=None, queues=shut)
     if off := here.everything & ~here.enabled:
         yield _Miss(requirement="Enabled", wanted="true", failure=None, queues=off)
+    if here.faulty:
+        yield _Miss(requirement=FAULTY, wanted=MEANINGFUL, failure=None, queues=here.faulty)
 
 
 def _failing(here: Survey, asked: Sequence[Part]) -> Iterator[_Miss]:
@@ -166,6 +169,8 @@ def parts_of(asked: RequirementClass, requirements: str | None) -> tuple[Part, .
 
 def _has(here: Survey, miss: _Miss) -> str | None:
     """What the queue has instead."""
+    if miss.requirement == FAULTY:
+        return here.queues[0].fault
     if miss.failure is None:
         vos = lookup(here.queues[0].values, "VO")
         return "false" if miss.requirement == "Enabled" else None if vos is None else shown(vos)
@@ -220,6 +225,8 @@ def _wishes(here: Survey, vo: str, judged: Iterable[_Seen]) -> Iterator[tuple[in
 def _wish(here: Survey, vo: str, miss: _Miss, queue: int) -> Wish | None:
     if miss.failure is not None:
         return wish(miss.failure.part, miss.wanted, here, queue)
+    if miss.requirement == FAULTY:
+        return None
     return Wish(
         text=f"admit the VO {vo}" if miss.requirement == "VO" else "switch the queue on (Enabled: true)"
     )

@@ -1,5 +1,6 @@
 """How the throttles of sites, CEs and queues stand at a moment."""
 
+import logging
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,6 +16,8 @@ from requirements.values import Value, exact
 from taskqueue import presence, reservations
 from taskqueue.kinds import Kind
 from taskqueue.scopes import Scope
+
+log = logging.getLogger(__name__)
 
 NOT_FRESH = "no fresh advertisement"
 
@@ -84,9 +87,7 @@ def of(
 
 
 def _standing(conn: Connection, scope: Scope, throttle: Throttle, reserved: int, now: datetime) -> Standing:
-    fresh = scope.advertised_at is not None and now - scope.advertised_at <= timedelta(
-        seconds=throttle.lifetime
-    )
+    fresh = _is_fresh(scope, throttle, now)
     rule = None if fresh else throttle.stale
     advertised = scope.advertised or {}
     if rule is Stale.DERIVED:
@@ -94,6 +95,17 @@ def _standing(conn: Connection, scope: Scope, throttle: Throttle, reserved: int,
         advertised, reserved = {**advertised, **_derived(conn, scope.scope)}, 0
     throttled = Throttled(throttle=throttle, advertised=advertised, reserved=reserved)
     return Standing(scope=scope, stale=not fresh, rule=rule, throttled=throttled)
+
+
+def _is_fresh(scope: Scope, throttle: Throttle, now: datetime) -> bool:
+    """Whether an advertisement still counts; one whose lifetime is no duration does not."""
+    if scope.advertised_at is None:
+        return False
+    try:
+        return now - scope.advertised_at <= timedelta(seconds=throttle.lifetime)
+    except OverflowError as error:
+        log.warning("the lifetime of advertisements of %s cannot be reckoned with: %s", scope.scope, error)
+        return False
 
 
 def _derived(conn: Connection, scope: str) -> Mapping[str, int]:

@@ -47,6 +47,8 @@ class Survey:
         self.admitted = admitted  #: those that let the VO in
         self.declarations = declarations
         self.segments = segments  #: of CPU time
+        #: Those whose pilots could not ask for jobs, by a fault of their parameters.
+        self.faulty = mask_of([number for number, queue in enumerate(queues) if queue.fault is not None])
         self._columns = Columns(queues)
         self.failed = Failures(queues, self._columns, declarations)
         self._fulfilling: dict[object, int] = {}
@@ -54,7 +56,7 @@ class Survey:
     @property
     def candidates(self) -> int:
         """Those that the VO may use now."""
-        return self.enabled & self.admitted
+        return self.enabled & self.admitted & ~self.faulty
 
     @property
     def everything(self) -> int:

@@ -47,6 +47,7 @@ class Candidate:
     problems: tuple[
         Problem, ...
     ] = ()  #: what is wrong with the description in front of today's configuration
+    config_fault: str | None = None  #: why today's defaults do not go with the description, which is right
     sandbox_gone: bool = False  #: it has an input sandbox, and the blob is not stored any more
     reschedules: int = 0  #: how often it was taken back already
     held_by: str | None = None  #: the step that held it last time; its delay is over

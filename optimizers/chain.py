@@ -58,10 +58,14 @@ def run(candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Pa
 
 
 def _ask(name: str, candidate: Candidate, steps: Mapping[str, Step], context: Context) -> Outcome:
-    """What a step says; a defect of a step holds the one job that shows it, not its batch."""
+    """What a step says; a defect of a step holds the one job that shows it, not its batch.
+
+    A job waits for a step that only the configuration names and nobody has installed.
+    """
     step = steps.get(name)
     if step is None:
-        return Failed(reason=f"there is no optimizer {name}, installed are {', '.join(sorted(steps))}")
+        reason = f"there is no optimizer {name}, installed are {', '.join(sorted(steps))}"
+        return Failed(reason=reason) if name in candidate.description.job_path else Hold(reason=reason)
     try:
         return step(candidate, context)
     except Exception as error:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from optimizers import keywords
+from cs_config import keywords
 from requirements.values import fold
 
 #: What the texts of one submission often differ in, as far as it is of plain form.

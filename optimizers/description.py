@@ -4,19 +4,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
+from cs_config import errors as config_errors
+from cs_config import keywords
+from cs_config.keywords import Keyword
 from cs_config.operations import Operations
-from optimizers import keywords, own_side
-from optimizers.keywords import Keyword
-from optimizers.readers import UnfitValueError, seen
+from cs_config.readers import UnfitValueError, seen
+from optimizers import own_side
 from requirements.canonical import Requirements
 from requirements.classads import Attributes, Unevaluated
 from requirements.errors import InvalidInput, InvalidJob
 from requirements.expression import Expression, parse_expression
 from requirements.own_attributes import Own
-from requirements.problem import Problem
+from requirements.problem import MOST_HINTS, MOST_PROBLEMS, Problem
 from requirements.record import parse_record
 from requirements.suggestion import did_you_mean
-from requirements.values import fold, shown
+from requirements.values import fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,24 +86,33 @@ _NEVER = frozenset({"owner", "owner_group", "vo"})
 _OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
 #: What job managers put something in the place of, in the arguments of each local job.
 PLACES_OF_GRID_JOBS = ("{events}", "{first_event}", "{seed}", "{local_job}", "{local_jobs}")
+#: Looked at together.
+_CONTRADICTING = (
+    *("min_processors", "max_processors", "processors", "min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"),
+    *("input_data", "job_type"),
+)
 #: Keywords that are evaluated, by their folded spellings.
 _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
 
 
-def parse(raw: Mapping[str, object], operations: Operations) -> JobDescription:
+def parse(raw: Mapping[str, object], operations: Operations, *, with_defaults: bool = True) -> JobDescription:
     """The description that a JDL, YAML or JSON states, with the configured defaults.
 
     Args:
         raw: Keywords to values, as read; `Parameters` are not looked at here.
         operations: Options of the VO: defaults, bounds, declarations, further keywords.
+        with_defaults: False: only what is stated is looked at.
 
     Raises:
         InvalidJob: With every problem.
+        ConfigError: A configured default is none.
     """
     reader = _Reader(operations=operations, problems=[], spelled={})
-    values = reader.defaults()
+    values: dict[str, Any] = reader.defaults() if with_defaults else {"cpu_time": 0}
     for name, value in raw.items():
         values.update(reader.keyword(name, value))
+        if reader.is_full:
+            break
     extra = reader.unknown_to_us(raw)
     own = own_side.of(_STANDING | values, {**extra, **reader.evaluated})
     values |= reader.expressions(own)
@@ -131,7 +142,7 @@ def read_own(
             read = values[keyword.attribute] = keyword.read(value)
         except UnfitValueError:
             return None
-        if not isinstance(read, str) and any(_out_of_bounds(keyword, read, operations)):
+        if not isinstance(read, str) and any(operations.job_description.out_of_bounds(keyword, read)):
             return None
     # All else that a contradiction could be with is no keyword of a single job's own.
     if "input_data" in values and any(_contradictions(replace(description, **values), operations)):
@@ -218,11 +229,15 @@ class _Reader:
 
     def defaults(self) -> dict[str, Any]:
         """What the configuration says for keywords that are left out."""
-        options = self.operations.job_description
-        stated = {name: said.default for name, said in options.declared.items()}
-        stated |= {"CPUTime": options.cpu_time.default, "Priority": options.priority.default}
-        found = [(keywords.find(name), default) for name, default in stated.items() if default is not None]
-        return {keyword.attribute: keyword.read(default) for keyword, default in found if keyword}
+        found: dict[str, Any] = {}
+        for name, default in self.operations.job_description.defaults.items():
+            if keyword := keywords.find(name):
+                try:
+                    found[keyword.attribute] = keyword.read(default)
+                except UnfitValueError as unfit:
+                    path = f"Operations/JobDescription/{name}/default"
+                    raise config_errors.one_problem(path, str(unfit)) from None
+        return found
 
     def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
         self.problems.append(Problem(path=name, message=message, suggestion=suggestion))
@@ -253,6 +268,8 @@ class _Reader:
                 continue
             if fold(name) not in known:
                 self._unknown(name)
+                if self.is_full:
+                    break
                 continue
             try:
                 found[name] = own_side.further(value, name)
@@ -266,7 +283,12 @@ class _Reader:
             return
         names = (*keywords.NAMES, *self.operations.job_description.extra)
         message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"
-        self.problem(name, message, did_you_mean(name, names))
+        self.problem(name, message, did_you_mean(name, names) if len(self.problems) < MOST_HINTS else None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is wrong that no more is looked for."""
+        return len(self.problems) >= MOST_PROBLEMS
 
     def _once(self, attribute: str, name: str) -> Any:
         other = self.spelled.setdefault(attribute, name)
@@ -298,47 +320,12 @@ class _Reader:
         raise InvalidInput([Problem(path=name, message=f"{seen(value)}, allowed is {allowed}")])
 
     def _check(self, keyword: Keyword, name: str, read: object) -> None:
-        for message in _out_of_bounds(keyword, read, self.operations):
+        for message in self.operations.job_description.out_of_bounds(keyword, read):
             self.problem(name, message)
-
-
-def _out_of_bounds(keyword: Keyword, read: object, operations: Operations) -> Iterator[str]:
-    if not isinstance(read, int | float) or isinstance(read, bool):
-        return
-    low, high = _bounds(keyword, operations)
-    if low is not None and read < low:
-        yield f"{shown(read)} is too small, allowed is at least {shown(low)}"
-    if high is not None and read > high:
-        yield f"{shown(read)} is too large, allowed is at most {shown(high)}"
-
-
-def _bounds(keyword: Keyword, operations: Operations) -> tuple[float | None, float | None]:
-    """The configured limits of a keyword, else those of the table."""
-    set_by_configuration = operations.job_description.bounds.get(fold(keyword.name))
-    if set_by_configuration is None:
-        return keyword.minimum, keyword.maximum
-    low, high = set_by_configuration.minimum, set_by_configuration.maximum
-    return keyword.minimum if low is None else low, keyword.maximum if high is None else high
 
 
 def _contradictions(description: JobDescription, operations: Operations) -> Iterator[tuple[str, str]]:
     """What no single keyword shows: keyword and message."""
-    low, high, exact = description.min_processors, description.max_processors, description.processors
-    if low is not None and high is not None and low > high:
-        yield "MinNumberOfProcessors", f"{low} is more than MaxNumberOfProcessors, {high}"
-    if exact is not None and not (low or exact) <= exact <= (high or exact):
-        yield "NumberOfProcessors", f"{exact} is not between MinNumberOfProcessors and MaxNumberOfProcessors"
-    ram = description.min_ram_mb + description.min_ram_per_core_mb * (exact or low or 1)
-    if 0 < description.max_ram_mb < ram:
-        name = "MinRAM" if description.min_ram_mb else "MinRAMPerCore"
-        yield name, f"{ram} MB is more than MaxRAM, {description.max_ram_mb} MB"
-    most = operations.job_description.max_input_data
-    if len(description.input_data) > most:
-        yield "InputData", f"{len(description.input_data)} files are too many, allowed are {most}"
-    allowed = operations.job_description.allowed_job_types
-    if (
-        allowed
-        and description.job_type
-        and fold(description.job_type) not in {fold(each) for each in allowed}
-    ):
-        yield "JobType", f"{description.job_type!r}, allowed are {', '.join(sorted(allowed))}"
+    return operations.job_description.contradictions(
+        {name: getattr(description, name) for name in _CONTRADICTING}
+    )

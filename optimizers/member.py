@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cs_config import keywords
 from optimizers import description as descriptions
-from optimizers import keywords
 from optimizers.description import JobDescription
 from taskqueue import placeholders
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
 
+from cs_config import keywords
 from cs_config.configuration import Configuration
+from cs_config.keywords import Keyword
 from cs_config.operations import operations
 from cs_config.options import Operations
-from optimizers import cuts, jdl, keywords, members, own_side, parametric
+from optimizers import cuts, jdl, members, own_side, parametric
 from optimizers import description as descriptions
 from optimizers.cuts import Cut, Form, Value
-from optimizers.keywords import Keyword
 from optimizers.member import Member
 from optimizers.members import Submitted
 from optimizers.submitter import Submitter

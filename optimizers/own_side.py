@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from optimizers import keywords
+from cs_config import keywords
 from requirements import job_attributes
 from requirements.classads import Unevaluated
 from requirements.grammar import read_expression

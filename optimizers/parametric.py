@@ -10,12 +10,62 @@ from requirements.classads import Unevaluated
 from requirements.errors import InvalidJob
 from requirements.problem import Problem
 from requirements.values import MAX_INTEGER, Scalar, as_number, fold, normal_number, text_fault
+from taskqueue import placeholders
 
 _LISTS = "parameters"
 _NUMBERS = {"parameterstart": 0, "parameterstep": 1, "parameterfactor": 1}
+#: Characters of a number as it is filled in.
+_MOST_DIGITS = 24
 
 #: Values of one member by placeholder: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`.
 Member = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """What jobs would come to, known before any of them is made."""
+
+    jobs: int = 0
+    characters: int = 0  #: of their texts that have placeholders, with these filled, all jobs together
+    longest: int = 0  #: the same of the job that has most
+
+    def __add__(self, other: "Volume") -> "Volume":
+        """Both together."""
+        return Volume(
+            jobs=self.jobs + other.jobs,
+            characters=self.characters + other.characters,
+            longest=max(self.longest, other.longest),
+        )
+
+
+def volume(raw: Mapping[str, object]) -> Volume:
+    """What a description declares, right or wrong; at least what `expand` makes of it."""
+    columns = {
+        name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
+    }
+    if not columns:
+        return Volume(jobs=1)
+    lengths = {name: _lengths(column) for name, column in columns.items()}
+    jobs = max(count for count, _, _ in lengths.values())
+    lengths["n"] = jobs, jobs * _MOST_DIGITS, _MOST_DIGITS
+    fixed, uses = placeholders.count_places(without_parameters(raw))
+    filled = [(number, *lengths[name]) for name, number in uses.items() if name in lengths]
+    return Volume(
+        jobs=jobs,
+        characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
+        longest=fixed + sum(number * longest for number, _, _, longest in filled),
+    )
+
+
+def _lengths(column: object) -> tuple[int, int, int]:
+    """How many values, how many characters they have together, and how many the longest has."""
+    if isinstance(column, list | tuple):
+        each = [len(value) if isinstance(value, str) else _MOST_DIGITS for value in column]
+        return len(each), sum(each), max(each, default=0)
+    number = as_number(column) if isinstance(column, str | int | float) else None
+    is_count = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
+    count = int(min(number, MAX_INTEGER)) if is_count else 0  # type: ignore[type-var, arg-type]
+    return count, count * _MOST_DIGITS, _MOST_DIGITS
 
 
 def is_parametric(raw: Mapping[str, object]) -> bool:

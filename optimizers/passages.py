@@ -7,8 +7,9 @@ from functools import lru_cache
 from threading import Lock
 from typing import Final
 
+from cs_config import keywords
 from cs_config.configuration import Configuration
-from optimizers import chain, keywords, own_side
+from optimizers import chain, own_side
 from optimizers.chain import Passage, Step
 from optimizers.context import Context
 from optimizers.outcome import Done

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,6 +22,7 @@ from requirements.errors import InvalidJob
 from requirements.problem import Problem
 from taskqueue import backlog, blobs, database, idempotency, new_jobs, placeholders
 from taskqueue.descriptions import NewDescription
+from taskqueue.errors import QuotaExceeded
 from taskqueue.new_jobs import NewJob, Placed
 
 __all__ = ["Accepted", "Source", "Submitter", "accept", "check", "submit"]
@@ -58,12 +59,17 @@ def accept(
         QuotaExceeded: Too many jobs wait already.
         IdempotencyConflict: The key stands for another submission.
     """
+
+    def require_room(declared: Mapping[tuple[str, str], int]) -> None:
+        with database.reading(engine) as conn:
+            _require_room(conn, config, declared, now)
+
     try:
-        checked = check(config, submitter, sources, sandbox=sandbox)
-    except InvalidJob:
+        checked = check(config, submitter, sources, sandbox=sandbox, require_room=require_room)
+    except (InvalidJob, QuotaExceeded):
         if key is None:
             raise
-        # The same may have been accepted under its key when the configuration was another.
+        # The same may have been accepted under its key, when the configuration was another or there was room.
         with database.writing(engine) as conn:
             return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
     with database.writing(engine) as conn:
@@ -97,8 +103,12 @@ def submit(
         IdempotencyConflict: The key stands for another submission.
     """
 
+    def require_room(declared: Mapping[tuple[str, str], int]) -> None:
+        _require_room(conn, config, declared, now)
+
     def store() -> Accepted:
-        return _store(conn, config, check(config, submitter, sources, sandbox=sandbox), now)
+        checked = check(config, submitter, sources, sandbox=sandbox, require_room=require_room)
+        return _store(conn, config, checked, now)
 
     return _once(conn, submitter, key, sources, sandbox, store, now)
 
@@ -126,13 +136,19 @@ def _once(
 
 def _store(conn: Connection, config: Configuration, checked: Sequence[Checked], now: datetime) -> Accepted:
     _check_sandboxes(conn, checked, now)
-    backlog.check_room(conn, _new_jobs(checked), lambda vo: operations(config, vo).limits, now=now)
+    _require_room(conn, config, _new_jobs(checked), now)
     descriptions, new = _stored_as(checked)
     context = context_of(config, now)
     known = at_once.unless_held(conn, at_once.known(descriptions, new, context))
     arrivals = at_once.arrivals(conn, known, new, context)
     job_ids = new_jobs.store(conn, descriptions, new, arrivals=arrivals, now=now)
     return Accepted(job_ids=job_ids, passed=at_once.result(known, new, job_ids))
+
+
+def _require_room(
+    conn: Connection, config: Configuration, new: Mapping[tuple[str, str], int], now: datetime
+) -> None:
+    backlog.check_room(conn, new, lambda vo: operations(config, vo).limits, now=now)
 
 
 def _digest(sources: Sequence[Source], sandbox: str | None) -> str:

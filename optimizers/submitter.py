@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from cs_config import keywords
 from cs_config.configuration import Configuration
-from optimizers import keywords
 from requirements.errors import InvalidJob, NotAllowed
 from requirements.problem import Problem
 from requirements.suggestion import did_you_mean

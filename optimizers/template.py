@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cs_config import keywords
+from cs_config.keywords import Keyword
 from cs_config.options import Operations
 from optimizers import description as descriptions
-from optimizers import keywords, own_side, parametric
+from optimizers import own_side, parametric
 from optimizers.description import JobDescription
-from optimizers.keywords import Keyword
 from optimizers.member import Member
 from requirements.errors import InvalidJob
 from taskqueue import placeholders

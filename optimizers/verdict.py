@@ -1,13 +1,18 @@
 """How the outcome of a chain stands in the job's row and log."""
 
 from datetime import timedelta
+from typing import Final
 
+from cs_config import bounds
 from optimizers.candidate import NO_ELIGIBLE_QUEUE
 from optimizers.chain import Passage
 from optimizers.context import Context
 from optimizers.outcome import Done, Failed, Hold
 from taskqueue.preparing import Verdict
 from taskqueue.states import JobStatus
+
+#: A step may be a plug-in, and hold a job for any time.
+_LONGEST: Final = timedelta(seconds=bounds.SECONDS)
 
 
 def verdict_of(passage: Passage, vo: str, context: Context, matchable: frozenset[str]) -> Verdict:
@@ -30,7 +35,7 @@ def verdict_of(passage: Passage, vo: str, context: Context, matchable: frozenset
             application_status=outcome.reason,
             source=passage.step,
             step=passage.step,
-            due_at=context.now + delay,
+            due_at=context.now + min(delay, _LONGEST),
         )
     return _failed(passage, outcome)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from requirements.problem import Problem
+from requirements.problem import MOST_PROBLEMS, Problem
 
 
 class PilotageError(Exception):
@@ -26,13 +26,18 @@ class InvalidInput(PilotageError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         if not problems:
             raise ValueError("an error without a problem explains nothing")
-        super().__init__("\n".join(str(problem) for problem in problems))
+        told = [str(problem) for problem in problems[:MOST_PROBLEMS]]
+        if more := len(problems) - len(told):
+            told.append(f"and {more} more problems")
+        super().__init__("\n".join(told))
         self.problems = tuple(problems)
 
     @property
     def details(self) -> Mapping[str, object]:
-        """The problems one by one, under `problems`."""
-        return {"problems": [problem.as_json() for problem in self.problems]}
+        """The problems one by one, under `problems`; of very many the first, and the number of the others."""
+        told = [problem.as_json() for problem in self.problems[:MOST_PROBLEMS]]
+        more = len(self.problems) - len(told)
+        return {"problems": told} | ({"more_problems": more} if more else {})
 
 
 class InvalidJob(InvalidInput):

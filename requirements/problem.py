@@ -1,6 +1,12 @@
 """One thing that is wrong with an input: where, what was seen, what would be right."""
 
 from dataclasses import asdict, dataclass
+from typing import Final
+
+#: Problems of one input that are told; input that is full of them would make an answer as large.
+MOST_PROBLEMS: Final = 50
+#: Names of one input for which the one that was probably meant is looked for.
+MOST_HINTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from requirements.declarations import Declaration, Declarations, Kind, kind_of
 from requirements.errors import InvalidInput
-from requirements.problem import Problem
+from requirements.problem import MOST_HINTS, Problem
 from requirements.suggestion import did_you_mean
 from requirements.values import Scalar, Value, as_number, as_value, fold, shown, text_fault
 
@@ -67,11 +67,10 @@ def record_problems(record: Record, declarations: Declarations, path: str = "Req
     problems: list[Problem] = []
     for name, value in record.values:
         declaration = declarations.get(name)
-        suggestion = None if declaration else did_you_mean(name, declarations.names())
-        problems += (
-            Problem(path=f"{path}/{name}", message=message, suggestion=suggestion)
-            for message in _faults(value, declaration)
-        )
+        for message in _faults(value, declaration):
+            is_hinted = declaration is None and len(problems) < MOST_HINTS
+            suggestion = did_you_mean(name, declarations.names()) if is_hinted else None
+            problems.append(Problem(path=f"{path}/{name}", message=message, suggestion=suggestion))
     return problems
 
 

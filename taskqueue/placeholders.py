@@ -4,6 +4,7 @@ Source: DIRAC's parametric jobs (`%s`, `%n`, `%(name)s`).
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 _PLACE = re.compile(r"%\((?P<name>[^()%]+)\)s|%(?P<short>[sn])")
@@ -38,6 +39,23 @@ def _filled(value: object, parameters: Parameters) -> object:
 def _filled_text(text: str, parameters: Parameters) -> object:
     whole = _PLACE.fullmatch(text)
     return fill_text(text, parameters) if whole is None else parameters.get(_name(whole), text)
+
+
+def count_places(value: object) -> tuple[int, Counter[str]]:
+    """The characters of texts with placeholders in a value, at any depth, and how often each name has one."""
+    characters = 0
+    names: Counter[str] = Counter()
+    left = [value]
+    while left:
+        match left.pop():
+            case str() as text if "%" in text:
+                characters += len(text)
+                names.update(_name(place) for place in _PLACE.finditer(text))
+            case Mapping() as record:
+                left.extend(record.values())
+            case list() | tuple() as items:
+                left.extend(items)
+    return characters, names
 
 
 def fill_text(text: str, parameters: Parameters) -> str:

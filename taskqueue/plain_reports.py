@@ -7,6 +7,7 @@ waits here for a lock); `handover` sees to each of those alone.
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 from taskqueue.handover import Finish
 from taskqueue.plain_report_statements import FINISH, START
 from taskqueue.single_statements import Server
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +82,17 @@ def finish(server: Server, reports: Sequence[Finished], *, now: datetime) -> lis
 
 
 def expiry(vos: Iterable[str], lease_time: LeaseTime, now: datetime) -> str:
-    """Until when a lease is good of which something is heard now, by VO: what the statements take."""
-    return json.dumps({vo: (now + lease_time(vo)).isoformat() for vo in ("", *vos)})
+    """Until when a lease is good of which something is heard now, by VO: what the statements take.
+
+    A VO whose lease has a length that no date can bear has the lease of those that are not known.
+    """
+    found = {"": (now + lease_time("")).isoformat()}
+    for vo in vos:
+        try:
+            found[vo] = (now + lease_time(vo)).isoformat()
+        except (OverflowError, ValueError) as error:
+            log.warning("the lease time of the VO %s cannot be added to a date: %s", vo, error)
+    return json.dumps(found)
 
 
 def _said(number: int, lease: str, holder: str | None) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Which local pilots there is work for: what the matcher would give to each queue of the site."""
 
+import logging
 from dataclasses import dataclass
 
 from cs_config.configuration import QueueAddress
@@ -8,6 +9,9 @@ from matcher.requests import Caller
 from pilotage.fabric.pilot import facts, offer
 from pilotage.fabric.pilot.settings import Place, Slot, Wishes
 from pilotage.service.parts import Parts
+from requirements.errors import PilotageError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -32,7 +36,7 @@ def posts(parts: Parts, site: str) -> list[Post]:
 
 
 def _has_work(parts: Parts, post: Post) -> bool:
-    """Ask as the pilot itself would."""
+    """Ask as the pilot itself would; where that is refused, no pilot is needed, and the others go on."""
     address = post.address
     place = Place(site=address.site, ce=address.ce, queue=address.queue)
     values = {
@@ -40,6 +44,10 @@ def _has_work(parts: Parts, post: Post) -> bool:
         for name, each in parts.live.current.parameters(address, post.vo).items()
     }
     offered = offer.make(place, Slot(), Wishes(), values, facts.measured())
-    request = presented.read(offered.at(0))
     caller = Caller(subject="pilotage up", vos=frozenset({post.vo}), queue=address)
-    return bool(parts.matcher.get_matching_task_queues(request, caller))
+    try:
+        request = presented.read(offered.at(0))
+        return bool(parts.matcher.get_matching_task_queues(request, caller))
+    except PilotageError as error:
+        log.warning("no local pilots for the VO %s at %s: %s", post.vo, address, error)
+        return False

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from optimizers import jdl, keywords, parametric
+from cs_config import keywords
+from optimizers import jdl, parametric
 from pilotage.cli.failures import WrongUsage
 from requirements.classads import Unevaluated
 

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from cs_config.address import QueueAddress
 from pilotage.service import access, strict_json
-from pilotage.service.callers import Caller
+from pilotage.service.callers import Caller, Role
 from pilotage.service.parts import Parts
 from pilotage.service.refusals import BodyTooLarge
 from pilotage.service.tokens import Token, UnknownKey
@@ -23,7 +23,7 @@ _STRANGERS_JSON = 4096
 
 #: Bytes of a body that are parsed at once; more would hold up every other request.
 _AT_ONCE = 64 << 10
-#: Bytes of a body that says little: what a pilot offers, that a job goes on.
+#: Bytes of a body that says little: what a pilot offers, that a job goes on; a pilot's is never larger.
 SMALL = 256 << 10
 _MOST_BYTES = "most_bytes"
 
@@ -97,6 +97,8 @@ async def admit(
     check_texts(request)
     if takes_json:
         most = getattr(endpoint, _MOST_BYTES, parts.limits.json_bytes)
+        if caller.role is Role.PILOT:
+            most = min(most, SMALL)
         await request.load(min(most, parts.limits.json_bytes))
     return caller
 

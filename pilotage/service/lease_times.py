@@ -7,6 +7,8 @@ from cs_config.operations import operations
 
 #: Seconds between heartbeats at most: so soon a pilot learns that its job was killed.
 _HEARTBEAT = 20.0
+#: Seconds between them at least, however short the configured times: the service has to hear them all.
+_SHORTEST = 0.1
 
 
 def length(config: Configuration, vo: str) -> timedelta:
@@ -17,4 +19,4 @@ def length(config: Configuration, vo: str) -> timedelta:
 
 def heartbeat_every(config: Configuration, vo: str) -> float:
     """Seconds between heartbeats: some may get lost before the job counts as stalled."""
-    return min(_HEARTBEAT, operations(config, vo).leases.stalled_time / 4)
+    return max(_SHORTEST, min(_HEARTBEAT, operations(config, vo).leases.stalled_time / 4))

@@ -85,9 +85,7 @@ def check_queues(caller: Caller, queues: Collection[QueueAddress]) -> None:
     """Refuse a question about queues that are not the caller's.
 
     Raises:
-        NotAllowed: One is at another site, or a pilot asks for more than one.
+        NotAllowed: One is at another site.
     """
     for queue in queues:
         check_site(caller, queue.site)
-    if caller.role is Role.PILOT and len(queues) > 1:
-        raise NotAllowed("a pilot asks for its own queue only")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from requirements.errors import InvalidRequest
-from requirements.problem import Problem
+from requirements.problem import MOST_PROBLEMS, Problem
 from requirements.values import text_fault
 
 #: Levels of lists and objects in each other; nothing that we read has more than a few.
@@ -21,8 +21,6 @@ _SHAPES = bytes(
 #: A power of ten; an integer of many digits.
 _POWER = re.compile(rb",0+e")
 _LONG = b"0" * 19
-#: Problems that one answer tells; a body full of them would make an answer as large.
-_MOST_PROBLEMS = 50
 
 
 def parse(body: bytes) -> object:
@@ -45,7 +43,7 @@ def parse(body: bytes) -> object:
     if is_plain(body):
         return value
     if problems := [
-        problem for problem, _ in zip(_problems(value, "", 0), range(_MOST_PROBLEMS), strict=False)
+        problem for problem, _ in zip(_problems(value, "", 0), range(MOST_PROBLEMS), strict=False)
     ]:
         raise InvalidRequest(problems)
     return value

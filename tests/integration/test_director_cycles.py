@@ -15,6 +15,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from pilotage.fabric.api_errors import ApiError
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
@@ -216,6 +217,46 @@ def test_no_queue_gets_more_pilots_than_its_limits_for_all_vos_together(ground: 
 
     assert sent == [9, 0, 0]
     assert Counter(pilot["queue"] for pilot in ground.pilots()) == {"long": 6, "short": 3}
+
+
+def test_a_vo_that_may_have_no_pilots_at_a_queue_closes_it_for_no_other(ground: Ground) -> None:
+    ground.submit(3)
+    ground.submit(3, vo="dune")
+    queues = [f"Resources/Sites/{queue.replace('/ce1/', '/CEs/ce1/Queues/')}" for queue in (LONG, SHORT)]
+    change = {"set": {f"{queue}/VOs/dune/MaxTotalJobs": 0 for queue in queues}}
+    answer = ground.service.operator().patch("/api/v1/config", json=change, headers={"If-Match": '"1"'})
+    assert answer.status_code == 200, answer.text
+
+    ground.cycle(ground.director(vos=("cms", "dune")))
+
+    assert Counter(pilot["vo"] for pilot in ground.pilots()) == {"cms": 3}
+
+
+def test_a_vo_that_the_service_refuses_ends_the_cycle_for_no_other(ground: Ground) -> None:
+    ground.submit(3)
+    ground.submit(3, vo="dune")
+    director = ground.director(vos=("cms", "dune"))
+    refused = Client(ground.service.url, ground.service.token("user", vo="cms", user="ann"))
+    ground.clients.append(refused)
+    director.clients = {"cms": refused, "dune": director.clients["dune"]}
+    director.__post_init__()
+
+    summary = ground.cycle(director)
+
+    assert Counter(pilot["vo"] for pilot in ground.pilots()) == {"dune": 3}
+    [problem] = summary.problems
+    assert problem.startswith("nothing more is done for the VO cms in this cycle: ")
+
+
+def test_a_director_whose_every_vo_is_refused_says_so(ground: Ground) -> None:
+    director = ground.director()
+    refused = Client(ground.service.url, ground.service.token("user", vo="cms", user="ann"))
+    ground.clients.append(refused)
+    director.clients = {"cms": refused}
+    director.__post_init__()
+
+    with pytest.raises(ApiError):
+        ground.cycle(director)
 
 
 def test_no_pilot_is_sent_where_nothing_waits_or_the_site_is_banned(ground: Ground) -> None:

@@ -214,7 +214,9 @@ def test_a_description_that_cannot_be_read_fails_its_job_alone(engine: Engine, n
 
 def test_a_job_is_checked_again_with_the_configuration_of_now(engine: Engine, now: datetime) -> None:
     [job_id] = submit(engine, grid(), now, {**JOB, "CPUTime": 5000})
-    stricter = grid(GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {max: 1000}}}}\n", 2)
+    stricter = grid(
+        GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n", 2
+    )
     batch.optimize(engine, stricter, [job_id], now=now)
     found = job(engine, job_id)
     assert (found.status, found.minor_status) == ("Failed", "JobSanity optimizer")

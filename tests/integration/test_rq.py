@@ -108,7 +108,11 @@ def test_a_worker_follows_the_configuration(
     [first] = submit(engine, grid(), now, JOB)
     RedisDoorbell(redis_server.url).ring([first])
     until(lambda: waiting(engine) == [first], "the arrival of the first job")
-    store_grid(engine, now, GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {max: 1000}}}}\n")
+    store_grid(
+        engine,
+        now,
+        GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n",
+    )
     [second] = submit(engine, grid(), now, JOB)
     RedisDoorbell(redis_server.url).ring([second])
     until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")

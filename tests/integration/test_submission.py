@@ -108,7 +108,9 @@ def test_the_same_key_gives_the_same_ids_though_the_configuration_refuses_the_jo
     engine: Engine, now: datetime
 ) -> None:
     first = submit(engine, grid(), now, {**JOB, "CPUTime": 5000}, key="k")
-    stricter = grid(GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {max: 1000}}}}\n", 2)
+    stricter = grid(
+        GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n", 2
+    )
     assert submit(engine, stricter, now, {**JOB, "CPUTime": 5000}, key="k") == first
 
 
@@ -198,6 +200,20 @@ def test_waiting_jobs_have_limits(engine: Engine, now: datetime, option: str, me
     with database.writing(engine) as conn:
         stored.force(conn, last, status="Running")
     assert submit(engine, config, now, JOB)
+
+
+def test_many_jobs_are_refused_before_they_are_made_but_not_again_under_a_key_that_made_them(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {**JOB, "Parameters": 2000}
+    config = grid(GRID + "Operations: {Defaults: {Limits: {WaitingJobsPerOwner: 3000}}}\n")
+    first = submit(engine, config, now, many, key="one")
+    monkeypatch.setattr("optimizers.parametric.expand", lambda *_, **__: pytest.fail("expanded"))
+    with pytest.raises(QuotaExceeded, match="ann has too many"):
+        submit(engine, config, now, many)
+    with pytest.raises(QuotaExceeded):
+        submit(engine, config, now, many, key="two")
+    assert submit(engine, config, now, many, key="one") == first
 
 
 def test_limits_are_per_vo_and_owner(engine: Engine, now: datetime) -> None:

@@ -38,7 +38,7 @@ Resources:
         MaxSubmittingJobs: 2
         MaxSubmittingAndOutputGatheringJobs: 3
         MaxJobs: 4
-        Lifetime: 1000000000
+        Lifetime: 300000000
       CEs: {{ce: {{Queues: {{q: {{}}}}}}}}
 Registry: {{VO: {{lhcb: {{}}}}}}
 """

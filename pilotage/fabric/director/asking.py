@@ -18,6 +18,7 @@ from pilotage.fabric.pilot.settings import Place, Slot, Wishes
 class Wanted:
     """What the service says of a VO at our queues."""
 
+    vo: str
     work: tuple[Work, ...]
     pools: Mapping[Post, tuple[str, ...]]  #: of every post that may get pilots; a broker's ask themselves
     limits: Mapping[str, Limits]  #: by queue
@@ -53,6 +54,7 @@ class Asking:
         pools = {post: pools for look in looks for post, pools in look.straight(self._vo).items()}
         pools |= {post: () for each in work for post in each.posts if post.broker}
         return Wanted(
+            vo=self._vo,
             work=work,
             pools=pools,
             limits={queue: _limits(values) for queue, values in parameters.items()},

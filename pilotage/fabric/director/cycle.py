@@ -6,7 +6,7 @@ keeps nothing of its own, and one that was killed is started again as if nothing
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from pilotage.fabric.batch.errors import BatchSystemAway
 from pilotage.fabric.client import Client
 from pilotage.fabric.director import counting, demand, experience
 from pilotage.fabric.director.asking import Asking, Wanted
-from pilotage.fabric.director.demand import Room, Situation
+from pilotage.fabric.director.demand import Limits, Place, Room, Situation
 from pilotage.fabric.director.following import Following
 from pilotage.fabric.director.orphans import Orphans
 from pilotage.fabric.director.outlets import Sites
@@ -30,6 +30,18 @@ class _Decided:
 
     new: Mapping[Post, int]
     pools: Mapping[Post, tuple[str, ...]]
+
+
+def _widest(wanted: Iterable[Wanted]) -> Mapping[str, Limits]:
+    """The limits of each queue for the VO that may have most pilots there."""
+    found: dict[str, Limits] = {}
+    for each in wanted:
+        for queue, limits in each.limits.items():
+            known = found.get(queue, limits)
+            found[queue] = Limits(
+                total=max(known.total, limits.total), waiting=max(known.waiting, limits.waiting)
+            )
+    return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,14 +67,16 @@ class Director:
     def cycle(self, now: datetime) -> Summary:
         """Do it once.
 
+        A VO of which the service refuses something is left out from there on, as one whose token has expired.
+
         Raises:
             ServiceAway: The service does not answer; what was begun is found again.
-            ApiError: It refuses, such as a token that has expired.
+            ApiError: It refuses something of every VO.
         """
         summary = Summary(at=now)
-        self._following.follow(self._own(now), now, summary)
-        pilots = self._own(now)
-        self._orphans.end({pilot.stamp for pilot in pilots}, summary)
+        self._following.follow(self._own(now, summary), now, summary)
+        pilots = self._own(now, summary)
+        self._end_orphans(pilots, summary)
         numbers = counting.waiting_and_running(pilots)
         summary.waiting, summary.running = numbers[False], numbers[True]
         decided = self._decide(pilots, now, summary)
@@ -70,25 +84,49 @@ class Director:
         sending = Sending(sites=self.sites, pilots=self._pilots)
         # Those that want certain nodes first: pilots that take any node would fill theirs.
         for post in sorted(decided.new, key=lambda post: not post.flags):
-            sending.send(post, decided.pools.get(post, ()), decided.new[post], summary)
+            if post.vo not in summary.refusals:
+                with summary.noting_refusals(post.vo):
+                    sending.send(post, decided.pools.get(post, ()), decided.new[post], summary)
+        if summary.refusals.keys() == self.clients.keys():
+            raise next(iter(summary.refusals.values()))
         return summary
 
-    def _own(self, now: datetime) -> list[Pilot]:
+    def _own(self, now: datetime, summary: Summary) -> list[Pilot]:
         """Our pilots: those that live, and those that ended not long ago."""
         habits = self.sites.habits
-        found = {
-            pilot.stamp: pilot
-            for of_vo in self._pilots.values()
-            # Those that live first: who ends between the two questions is in both, not in neither.
-            for pilot in (*of_vo.active(), *of_vo.ended(now - habits.memory))
-        }
+        found: dict[str, Pilot] = {}
+        for vo, of_vo in self._pilots.items():
+            if vo in summary.refusals:
+                continue
+            with summary.noting_refusals(vo):
+                # Those that live first: who ends between the two questions is in both, not in neither.
+                pilots = (*of_vo.active(), *of_vo.ended(now - habits.memory))
+                found |= {pilot.stamp: pilot for pilot in pilots}
         return [pilot for pilot in found.values() if sent_as(pilot.stamp, habits.name) is not None]
+
+    def _end_orphans(self, pilots: Iterable[Pilot], summary: Summary) -> None:
+        """The service says of all stamps whether they are somebody's, to a VO that it refuses nothing."""
+        for vo, client in self.clients.items():
+            if vo not in summary.refusals:
+                self._orphans.client = client
+                with summary.noting_refusals(vo):
+                    self._orphans.end({pilot.stamp for pilot in pilots}, summary)
+                return
+
+    def _ask(self, without: Collection[tuple[str, str, str]], summary: Summary) -> Sequence[Wanted]:
+        """What waits, of the VOs that the service refuses nothing."""
+        found = []
+        for vo, client in self.clients.items():
+            if vo not in summary.refusals:
+                with summary.noting_refusals(vo):
+                    found.append(Asking(client, vo).ask(self.sites, without=without))
+        return found
 
     def _decide(self, pilots: Sequence[Pilot], now: datetime, summary: Summary) -> _Decided:
         habits = self.sites.habits
         bad = counting.bad_landings(pilots, habits.name, habits.pause, now)
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
-        wanted = [Asking(client, vo).ask(self.sites, without=bad) for vo, client in self.clients.items()]
+        wanted = self._ask(bad, summary)
         work = [each for of_vo in wanted for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
         summary.problems += [
@@ -113,18 +151,15 @@ class Director:
 
     def _rooms(
         self, pilots: Iterable[Pilot], wanted: Sequence[Wanted], summary: Summary
-    ) -> Mapping[str, Room]:
-        """What our queues take; where VOs see other limits of one queue the smaller ones hold."""
-        told = {queue: limits for each in wanted for queue, limits in each.limits.items()}
-        of_queue = counting.of_queues(pilots, told)
-        rooms: dict[str, Room] = {}
+    ) -> Mapping[Place, Room]:
+        """What our queues take of the pilots of each VO, which may see other limits there."""
+        of_queue = counting.of_queues(pilots, _widest(wanted))
         usable = self._usable(summary)
+        rooms: dict[Place, Room] = {}
         for each in wanted:
             for queue, limits in each.limits.items():
                 free = min(counting.room(of_queue.get(queue, ()), limits), self.sites.habits.at_once)
-                before = rooms.get(queue, Room(pilots=free))
-                fewer = min(free, before.pilots) if queue in usable else 0
-                rooms[queue] = Room(pilots=fewer, rank=each.ranks[queue])
+                rooms[each.vo, queue] = Room(pilots=free if queue in usable else 0, rank=each.ranks[queue])
         return rooms
 
     def _usable(self, summary: Summary) -> frozenset[str]:

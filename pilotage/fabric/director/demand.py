@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pilotage.fabric.director.covering import BEGIN, END, Flow
 from pilotage.fabric.director.posts import Post
 
+#: A VO at a queue, which may have limits and a rank of its own there.
+Place = tuple[str, str]
+
 #: Queues that are equally good get their shares of the work in so many turns.
 _TURNS = 10
 
@@ -38,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a queue takes this time."""
+    """What a queue takes this time of the pilots of a VO."""
 
     pilots: int
     rank: float | None = None  #: the highest first, those without one last
@@ -49,7 +52,8 @@ class Situation:
     """All that decides."""
 
     work: Sequence[Work]
-    rooms: Mapping[str, Room]  #: by queue; one that is not there takes none
+    #: One that is not there takes none; all VOs together get no more of a queue than the one with most room.
+    rooms: Mapping[Place, Room]
     there: Mapping[Post, int] = field(default_factory=dict)  #: pilots that will take a job without our doing
     most: Mapping[Post, int] = field(default_factory=dict)  #: new pilots of posts with bad experience
 
@@ -63,10 +67,10 @@ def decide(situation: Situation, chance: random.Random) -> Mapping[Post, int]:
     flow = Flow()
     posts = _lay_out(flow, situation)
     flow.fill()
-    for queues in _ranked({name: room for name, room in situation.rooms.items() if room.pilots > 0}):
-        for share in _shares(queues, chance):
-            for name, pilots in share.items():
-                flow.allow(("queue", name), END, pilots)
+    for places in _ranked({place: room for place, room in situation.rooms.items() if room.pilots > 0}):
+        for share in _shares(places, chance):
+            for (vo, queue), pilots in share.items():
+                flow.allow(("queue", vo, queue), ("queue", queue), pilots)
                 flow.fill()
     return {post: sent for post in sorted(posts) if (sent := flow.through(post, ("new", post)))}
 
@@ -87,21 +91,24 @@ def _lay_out(flow: Flow, situation: Situation) -> frozenset[Post]:
         flow.allow(post, END, situation.there.get(post, 0))
         flow.allow(post, ("new", post), min(everything, situation.most.get(post, everything)))
         for queue in post.queues:
-            flow.allow(("new", post), ("queue", queue), everything)
+            flow.allow(("new", post), ("queue", post.vo, queue), everything)
+    for queue in {queue for _, queue in situation.rooms}:
+        most = max(room.pilots for (_, name), room in situation.rooms.items() if name == queue)
+        flow.allow(("queue", queue), END, most)
     return posts
 
 
-def _ranked(rooms: Mapping[str, Room]) -> Iterator[Mapping[str, int]]:
-    """Queues with their room, those of one rank together."""
+def _ranked(rooms: Mapping[Place, Room]) -> Iterator[Mapping[Place, int]]:
+    """Places with their room, those of one rank together."""
     ranks = {room.rank for room in rooms.values()}
     for rank in sorted(ranks, key=lambda each: -math.inf if each is None else each, reverse=True):
         yield {name: room.pilots for name, room in sorted(rooms.items()) if room.rank == rank}
 
 
-def _shares(queues: Mapping[str, int], chance: random.Random) -> Iterable[Mapping[str, int]]:
-    """Turns, in each of which every queue gets a part of its room."""
-    left = dict(queues)
-    step = {name: math.ceil(room / _TURNS) for name, room in queues.items()}
+def _shares(places: Mapping[Place, int], chance: random.Random) -> Iterable[Mapping[Place, int]]:
+    """Turns, in each of which every place gets a part of its room."""
+    left = dict(places)
+    step = {name: math.ceil(room / _TURNS) for name, room in places.items()}
     while left:
         names = sorted(left)
         chance.shuffle(names)

@@ -60,7 +60,8 @@ class Following:
             summary.away.append(unknown[0])
         for pilot, report in found:
             if pilot.status in ACTIVE:
-                self._update(system, pilot, report, now, summary)
+                with summary.noting_refusals(pilot.vo):
+                    self._update(system, pilot, report, now, summary)
         over = [(pilot, report) for pilot, report in found if pilot.status not in ACTIVE]
         try:
             self._clear(system, over, now, summary)
@@ -116,7 +117,8 @@ class Following:
             summary.killed += len(orphans)
         for pilot, report in over:
             if report.state in ENDED and pilot.status in _BROKEN and not pilot.has_output:
-                self._keep_output(system, pilot, report)
+                with summary.noting_refusals(pilot.vo):
+                    self._keep_output(system, pilot, report)
         gone = [pilot for pilot, report in over if self._is_done_with(pilot, report, now)]
         if gone:
             system.forget([Handle(stamp=pilot.stamp) for pilot in gone])

@@ -1,8 +1,12 @@
 """What one cycle of a director did."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from pilotage.fabric.api_errors import ApiError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +27,17 @@ class Summary:
     paused: list[str] = field(default_factory=list)  #: queues that get nothing after bad experience
     away: list[str] = field(default_factory=list)  #: what could not be asked
     problems: list[str] = field(default_factory=list)
+    refusals: dict[str, ApiError] = field(default_factory=dict)  #: by VO, the first that the service refused
+
+    @contextmanager
+    def noting_refusals(self, vo: str) -> Iterator[None]:
+        """What is done for a VO; where the service refuses something of it, the others' work goes on."""
+        try:
+            yield
+        except ApiError as error:
+            if vo not in self.refusals:
+                self.refusals[vo] = error
+                self.problems.append(f"nothing more is done for the VO {vo} in this cycle: {error}")
 
     def __str__(self) -> str:
         told = [

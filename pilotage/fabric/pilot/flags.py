@@ -235,7 +235,7 @@ def _power(text: str) -> float | str:
     if text == MEASURE:
         return text
     number = float(text)
-    if not 0 < number < MOST_POWER:
+    if not 0 < number <= MOST_POWER:
         raise argparse.ArgumentTypeError(f"{text} is no number above 0, nor {MEASURE}")
     return number
 

@@ -172,7 +172,7 @@ def _power(known: Mapping[str, Any]) -> float:
     value = known.get("cpunormalizationfactor")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return _UNSTATED
-    return float(value) if 0 < value < MOST_POWER else _UNSTATED
+    return float(value) if 0 < value <= MOST_POWER else _UNSTATED
 
 
 def _list(value: object) -> list[object]:

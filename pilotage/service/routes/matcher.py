@@ -34,7 +34,7 @@ from pilotage.service.models.matching import (
     UnknownQueue,
 )
 from pilotage.service.parts import Parts
-from requirements.errors import InvalidRequest
+from requirements.errors import InvalidRequest, NotAllowed
 from requirements.problem import Problem
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
@@ -58,6 +58,8 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     Unknown queues do not spoil the bunch; 404 only if all are unknown.
     """
     names = _queue_names(body)
+    if caller.role is Role.PILOT and len(set(names)) > 1:
+        raise NotAllowed("a pilot asks for its own queue only")
     vos = _vos(parts, caller)
     pools, unknown = parts.matcher.get_submit_pools(vos, names)
     addresses = frozenset(QueueAddress.parse(name) for name in pools)

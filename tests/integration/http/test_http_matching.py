@@ -302,6 +302,17 @@ def test_pools_of_thousands_of_queues_come_in_one_answer(service: Service):
     assert found["unknown"][0] == {"queue": "LCG.A.org/ce1/lnog", "did_you_mean": QUEUE}
 
 
+def test_a_pilot_asks_for_the_one_queue_that_it_is_in(service: Service):
+    pilot = service.pilot(QUEUE)
+    path = "/api/v1/matcher/getSubmitPoolsForQueue"
+    refused = pilot.post(path, json={"queues": [QUEUE, *(f"X.y/z/{n}" for n in range(3000))]})
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        403,
+        "a pilot asks for its own queue only",
+    )
+    assert pilot.post(path, json={"queues": ["q" * 2**18]}).status_code == 413
+
+
 def test_pools_of_one_queue_by_its_parts(service: Service):
     director = service.as_role("director", vo="cms")
     body = {"Site": "LCG.A.org", "CE": "ce1", "Queue": "long"}

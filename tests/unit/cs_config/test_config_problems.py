@@ -82,7 +82,7 @@ def test_known_names_are_known_in_any_case() -> None:
     ("line", "allowed"),
     [
         ("MaxRAM: '4000'", "a number of MB"),
-        ("MaxRAM: -1", "a number of MB, 0 or more"),
+        ("MaxRAM: -1", "a number of MB from 0 to"),
         ("MaxRAM: true", "a number of MB"),
         ("MaxRAM: [1, 2]", "a number of MB"),
         ("NumberOfProcessors: 1.5", "a whole number"),

@@ -184,3 +184,44 @@ def test_a_vo_with_options_that_resembles_a_named_one_is_a_warning() -> None:
     assert [str(problem) for problem in report.warnings] == [
         "Operations/icecub: no resource and no group names this VO, did you mean icecube? (o.yaml:2)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("GPUs: {default: many}", 'JobDescription/GPUs/default: "many", allowed is a whole number'),
+        ("CPUTime: {default: 1000.5}", "JobDescription/CPUTime/default: 1000.5, allowed is a whole number"),
+        ("Tags: {default: 'a b'}", "JobDescription/Tags/default: 'a b' is no name"),
+        ("WholeNode: {default: perhaps}", 'JobDescription/WholeNode/default: "perhaps", allowed is true'),
+        (
+            "Priority: {default: 99}",
+            "JobDescription/Priority/default: 99 is too large, allowed is at most 10",
+        ),
+        ("MinRAM: {default: 10, min: 20}", "MinRAM/default: 10 is too small, allowed is at least 20"),
+        (
+            "CPUTime: {max: 3600}",
+            "JobDescription/CPUTime/default: 86400 is too large, allowed is at most 3600",
+        ),
+        (
+            "MinRAM: {default: 4000}, MaxRAM: {default: 2000}",
+            "JobDescription/MinRAM/default: 4000 MB is more than MaxRAM, 2000 MB",
+        ),
+        (
+            "AllowedJobTypes: [User], jobtype: {default: MC}",
+            "JobDescription/jobtype/default: 'MC', allowed are",
+        ),
+    ],
+)
+def test_a_default_that_no_description_could_have_is_refused_with_its_line(declared: str, said: str) -> None:
+    text = f"Operations:\n  cms:\n    JobDescription: {{{declared}}}\n"
+    [found] = validate.check(text, "o.yaml")
+    assert f"Operations/cms/{said}".replace("cms/MinRAM", "cms/JobDescription/MinRAM") in str(found)
+    assert found.line == 3
+
+
+def test_a_default_of_everybody_is_refused_again_where_a_vo_has_other_bounds() -> None:
+    found = errors(
+        "{Defaults: {JobDescription: {MinRAM: {default: 10}}}, cms: {},"
+        " atlas: {JobDescription: {MinRAM: {min: 20}}}}"
+    )
+    assert [each.partition(":")[0] for each in found] == ["Operations/atlas/JobDescription/MinRAM/default"]

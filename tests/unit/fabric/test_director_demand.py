@@ -7,33 +7,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.fabric.director import demand
-from pilotage.fabric.director.demand import Limits, Room, Situation, Work
+from pilotage.fabric.director.demand import Limits, Place, Room, Situation, Work
 from pilotage.fabric.director.experience import Pause, Trial, most_to_send
 from pilotage.fabric.director.posts import Post, Sent, kind, new_stamp, sent_as
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 QUEUES = ("A/ce/long", "A/ce/short", "B/ce/all")
+VOS = ("cms", "dune")
 POSTS = tuple(
     Post(vo=vo, queues=(queue,), flags=flags)
-    for vo in ("cms", "dune")
+    for vo in VOS
     for queue in QUEUES
     for flags in ((), ("--constraint=amd",))
 )
 BROKERED = tuple(
-    Post(vo=vo, queues=queues, broker="wms")
-    for vo in ("cms", "dune")
-    for queues in (QUEUES, QUEUES[:2], QUEUES[1:2])
+    Post(vo=vo, queues=queues, broker="wms") for vo in VOS for queues in (QUEUES, QUEUES[:2], QUEUES[1:2])
 )
 works = st.builds(
     Work, jobs=st.integers(1, 12), posts=st.frozensets(st.sampled_from(POSTS), min_size=1, max_size=5)
 )
+rooms_of_vos = st.dictionaries(
+    st.tuples(st.sampled_from(VOS), st.sampled_from(QUEUES)),
+    st.builds(Room, pilots=st.integers(0, 15), rank=st.none() | st.integers(0, 2).map(float)),
+)
+
+
+def alike(rooms: dict[str, Room]) -> dict[Place, Room]:
+    return {(vo, queue): room for queue, room in rooms.items() for vo in VOS}
+
+
 situations = st.builds(
     Situation,
     work=st.lists(works, max_size=6),
-    rooms=st.dictionaries(
-        st.sampled_from(QUEUES),
-        st.builds(Room, pilots=st.integers(0, 15), rank=st.none() | st.integers(0, 2).map(float)),
-    ),
+    rooms=rooms_of_vos,
     there=st.dictionaries(st.sampled_from(POSTS), st.integers(0, 8)),
     most=st.dictionaries(st.sampled_from(POSTS), st.integers(0, 3)),
 )
@@ -43,8 +49,14 @@ def decided(situation: Situation) -> Counter[Post]:
     return Counter(demand.decide(situation, random.Random(0)))
 
 
-def room_of(situation: Situation, queue: str) -> int:
-    return situation.rooms[queue].pilots if queue in situation.rooms else 0
+def room_of(situation: Situation, queue: str, *vos: str) -> int:
+    return max(
+        (situation.rooms[vo, queue].pilots for vo in vos or VOS if (vo, queue) in situation.rooms), default=0
+    )
+
+
+def sent_to(new: Counter[Post], queue: str, *vos: str) -> int:
+    return sum(number for post, number in new.items() if post.queues == (queue,) and post.vo in vos)
 
 
 def served(situation: Situation, new: Counter[Post]) -> int:
@@ -69,9 +81,9 @@ def test_no_queue_gets_more_than_it_has_room_for_and_no_post_more_than_it_may(si
     new = decided(situation)
 
     for queue in QUEUES:
-        assert sum(number for post, number in new.items() if post.queues == (queue,)) <= room_of(
-            situation, queue
-        )
+        sent = Counter({vo: sent_to(new, queue, vo) for vo in VOS})
+        assert sent.total() <= room_of(situation, queue)
+        assert all(sent[vo] <= room_of(situation, queue, vo) for vo in VOS)
     assert all(new[post] <= most for post, most in situation.most.items())
 
 
@@ -89,8 +101,9 @@ def test_no_job_is_left_to_which_one_more_pilot_could_be_sent(situation: Situati
 
     for post in POSTS:
         [queue] = post.queues
-        used = sum(number for each, number in new.items() if each.queues == post.queues)
-        is_room = used < room_of(situation, queue)
+        is_room = sent_to(new, queue, *VOS) < room_of(situation, queue) and sent_to(
+            new, queue, post.vo
+        ) < room_of(situation, queue, post.vo)
         if is_room and new[post] < situation.most.get(post, 10**6):
             assert served(situation, new + Counter({post: 1})) == now
 
@@ -109,7 +122,7 @@ def test_no_job_is_left_to_which_one_more_pilot_could_be_sent(situation: Situati
 def test_pilots_of_brokers_fit_into_the_room_of_all_queues_together(
     work: list[Work], rooms: dict[str, Room]
 ) -> None:
-    new = decided(Situation(work=work, rooms=rooms))
+    new = decided(Situation(work=work, rooms=alike(rooms)))
 
     for queues in {post.queues for post in POSTS + BROKERED}:
         there = sum(number for post, number in new.items() if set(post.queues) <= set(queues))
@@ -122,14 +135,14 @@ def test_a_broker_picks_where_it_may_and_jobs_with_fewer_choices_get_their_room(
     rooms = {QUEUES[0]: Room(pilots=2), QUEUES[1]: Room(pilots=3)}
     work = [Work(jobs=2, posts=frozenset({anywhere, there})), Work(jobs=3, posts=frozenset({there}))]
 
-    assert decided(Situation(work=work, rooms=rooms)) == {anywhere: 2, there: 3}
+    assert decided(Situation(work=work, rooms=alike(rooms))) == {anywhere: 2, there: 3}
 
 
 def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
     posts = frozenset(Post(vo="cms", queues=(queue,)) for queue in QUEUES)
     rooms = {queue: Room(pilots=100) for queue in QUEUES}
 
-    new = decided(Situation(work=[Work(jobs=12, posts=posts)], rooms=rooms))
+    new = decided(Situation(work=[Work(jobs=12, posts=posts)], rooms=alike(rooms)))
 
     assert new.total() == 12
     assert len(new) > 1, "queues that are equally good share the work"
@@ -140,7 +153,7 @@ def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None
     there = {Post(vo="cms", queues=(QUEUES[0],)): 5, Post(vo="dune", queues=(QUEUES[0],)): 5}
 
     new = decided(
-        Situation(work=[Work(jobs=7, posts=posts)], rooms={QUEUES[1]: Room(pilots=50)}, there=there)
+        Situation(work=[Work(jobs=7, posts=posts)], rooms=alike({QUEUES[1]: Room(pilots=50)}), there=there)
     )
 
     assert new == {Post(vo="cms", queues=(QUEUES[1],)): 2}
@@ -154,9 +167,32 @@ def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
         QUEUES[2]: Room(pilots=4, rank=7.0),
     }
 
-    new = decided(Situation(work=[Work(jobs=6, posts=posts)], rooms=rooms))
+    new = decided(Situation(work=[Work(jobs=6, posts=posts)], rooms=alike(rooms)))
 
     assert new == {Post(vo="cms", queues=(QUEUES[2],)): 4, Post(vo="cms", queues=(QUEUES[1],)): 2}
+
+
+def test_a_vo_that_may_have_no_pilots_at_a_queue_closes_it_for_no_other() -> None:
+    posts = {vo: Post(vo=vo, queues=(QUEUES[0],)) for vo in VOS}
+    work = [Work(jobs=5, posts=frozenset({post})) for post in posts.values()]
+    rooms = {("cms", QUEUES[0]): Room(pilots=0), ("dune", QUEUES[0]): Room(pilots=3)}
+
+    assert decided(Situation(work=work, rooms=rooms)) == {posts["dune"]: 3}
+
+
+def test_the_rank_that_one_vo_sees_is_not_that_of_another() -> None:
+    work = [Work(jobs=2, posts=frozenset(Post(vo=vo, queues=(queue,)) for queue in QUEUES[:2])) for vo in VOS]
+    rooms = {
+        ("cms", QUEUES[0]): Room(pilots=4, rank=2.0),
+        ("cms", QUEUES[1]): Room(pilots=4, rank=1.0),
+        ("dune", QUEUES[0]): Room(pilots=4, rank=1.0),
+        ("dune", QUEUES[1]): Room(pilots=4, rank=2.0),
+    }
+
+    assert decided(Situation(work=work, rooms=rooms)) == {
+        Post(vo="cms", queues=(QUEUES[0],)): 2,
+        Post(vo="dune", queues=(QUEUES[1],)): 2,
+    }
 
 
 def test_a_job_with_one_choice_is_not_crowded_out_by_one_with_two() -> None:
@@ -164,7 +200,7 @@ def test_a_job_with_one_choice_is_not_crowded_out_by_one_with_two() -> None:
     work = [Work(jobs=3, posts=frozenset({here, there})), Work(jobs=3, posts=frozenset({here}))]
 
     new = decided(
-        Situation(work=work, rooms={QUEUES[0]: Room(pilots=3, rank=1.0), QUEUES[1]: Room(pilots=3)})
+        Situation(work=work, rooms=alike({QUEUES[0]: Room(pilots=3, rank=1.0), QUEUES[1]: Room(pilots=3)}))
     )
 
     assert new == {here: 3, there: 3}

@@ -1,10 +1,11 @@
 from cs_config import validate
 from cs_config.operations import operations
-from matcher import survey
+from matcher import shop_window, survey
 from matcher.explain import explain
 from matcher.parts import Demand
 from requirements.record import parse_record
 from taskqueue.classes import RequirementClass
+from taskqueue.waiting_classes import WaitingClass
 
 CONFIG = validate.parse(
     """
@@ -91,3 +92,27 @@ def test_conditions_of_task_queues_are_requirements_like_others():
         ("Tags", "fast"),
         ("GPUs", "at least 2"),
     }
+
+
+FAULTY = CONFIG.source.replace("short: {}", "short: {Tag: [any], RequiredTag: [gpu]}")
+
+
+def test_a_queue_whose_pilots_could_not_ask_for_jobs_fails_with_the_reason_and_the_others_are_looked_at():
+    config = validate.parse(FAULTY, "test.yaml")
+    found = explain(survey.of_vo(config, "cms"), "cms", asked())
+    assert (found.eligible_queues, found.candidate_queues) == (2, 2)
+    [why] = found.exclusions
+    assert (why.requirement, why.excluded, why.only_this) == ("Configuration", 1, 1)
+    assert str(why.example) == "LCG.A.org/ce1/short"
+    assert why.has == "RequiredTag: ['gpu'] are required of jobs but not all offered under Tag"
+
+
+def test_the_window_of_such_a_queue_says_why_it_serves_nothing():
+    config = validate.parse(FAULTY, "test.yaml")
+    address = next(each for each in config.addresses if each.queue == "short")
+    waiting = WaitingClass(asked=asked().asked, requirements=None, jobs=3, first_job=1)
+    found = shop_window.window(config, address, [waiting])
+    assert not found.served
+    [why] = found.excluded
+    assert (why.requirement, why.work.jobs, why.only_this) == ("Configuration", 3, 3)
+    assert "not all offered under Tag" in str(why.has)

@@ -50,10 +50,21 @@ def test_the_first_step_that_holds_is_the_last_one(candidate_of: Make, context_o
     assert (passage.outcome, passage.step, passage.passed) == (hold, "A", ("JobPath",))
 
 
-def test_a_step_that_is_not_installed_fails_the_job(candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_step_that_is_not_installed_fails_a_job_that_names_it(
+    candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of()
+    candidate = candidate_of(context, JobPath=["Missing"])
+    passage = chain.run(candidate, {"JobPath": path("Missing")}, context)
+    assert passage.outcome == Failed(reason="there is no optimizer Missing, installed are JobPath")
+
+
+def test_a_job_waits_for_a_step_that_only_the_configuration_names(
+    candidate_of: Make, context_of: MakeContext
+) -> None:
     context = context_of()
     passage = chain.run(candidate_of(context), {"JobPath": path("Missing")}, context)
-    assert passage.outcome == Failed(reason="there is no optimizer Missing, installed are JobPath")
+    assert passage.outcome == Hold(reason="there is no optimizer Missing, installed are JobPath")
 
 
 def test_a_defect_of_a_step_holds_the_job_and_is_logged(

@@ -5,10 +5,12 @@ from datetime import datetime
 
 import pytest
 
+from cs_config import validate
 from optimizers import plugins
 from optimizers.chain import Passage
 from optimizers.context import Context
 from optimizers.eligibility import Eligibility
+from optimizers.outcome import Failed, Hold, Outcome
 from optimizers.passages import Passages
 from taskqueue.preparing import PreparingJob
 from taskqueue.states import JobStatus
@@ -48,3 +50,24 @@ def test_what_asks_much_is_remembered_for_its_batch_only(banned: int, kept: bool
     assert first is second
     [third] = ask(3)
     assert (third is first) is kept
+
+
+def _outcome(body: dict[str, object], described: str, now: datetime) -> Outcome:
+    config = validate.parse(f"Operations: {{lhcb: {{JobDescription: {{{described}}}}}}}")
+    context = Context(config=config, now=now, eligibility=Eligibility(config), catalogues={})
+    text = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1} | body)
+    [(_, passage)] = Passages(config, plugins.installed()).of([_job(1, text, now)], context)
+    return passage.outcome
+
+
+def test_a_job_waits_where_only_a_configured_default_contradicts_what_it_states(now: datetime) -> None:
+    found = _outcome({"MaxRAM": 2000}, "MinRAM: {default: 4000}", now)
+    assert isinstance(found, Hold)
+    assert "configured defaults" in found.reason
+    assert "MinRAM: 4000 MB is more than MaxRAM, 2000 MB" in found.reason
+
+
+def test_a_job_fails_where_it_is_wrong_by_itself(now: datetime) -> None:
+    found = _outcome({"MaxRAM": 2000, "MinRAM": 3000}, "MinRAM: {default: 4000}", now)
+    assert isinstance(found, Failed)
+    assert "3000 MB is more than MaxRAM" in found.reason

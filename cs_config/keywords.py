@@ -6,7 +6,7 @@ Looked up without case, in singular or plural.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from optimizers import readers
+from cs_config import bounds, readers
 from requirements.values import fold
 
 
@@ -73,14 +73,14 @@ KEYWORDS = (
     _plain("GridCE", "grid_ces", readers.names, "GridCEs"),
     _plain("Platform", "platforms", readers.names, "Platforms", "SystemConfig"),
     _plain("Tags", "tags", readers.names, "Tag"),
-    _number("NumberOfProcessors", "processors", 1, 1024),
-    _number("MinNumberOfProcessors", "min_processors", 1, 1024),
-    _number("MaxNumberOfProcessors", "max_processors", 1, 1024),
+    _number("NumberOfProcessors", "processors", 1, bounds.PROCESSORS),
+    _number("MinNumberOfProcessors", "min_processors", 1, bounds.PROCESSORS),
+    _number("MaxNumberOfProcessors", "max_processors", 1, bounds.PROCESSORS),
     _plain("WholeNode", "whole_node", readers.flag),
     _number("MinRAM", "min_ram_mb", 0),
     _number("MaxRAM", "max_ram_mb", 0),
     _number("MinRAMPerCore", "min_ram_per_core_mb", 0, None, "RAMPerCore"),
-    _number("GPUs", "gpus", 0, 1024, "GPU", "NumberOfGPUs"),
+    _number("GPUs", "gpus", 0, bounds.GPUS, "GPU", "NumberOfGPUs"),
     # What a grid job is made of; its job manager reads them.
     _number("LocalJobs", "local_jobs", 1, 10**12),
     _number("Events", "events", 1, 10**12),

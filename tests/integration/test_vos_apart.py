@@ -1,0 +1,140 @@
+"""A VO whose options nothing can be computed with stops the agents for nobody else.
+
+No such options can be stored: here they are put into the configuration behind its back.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine
+
+from agents import lost_jobs, pools, priorities, retention
+from agents.turn import TurnLostError
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from optimizers import batch
+from pilotage.service import lease_times
+from taskqueue import claims, database, handover, plain_reports
+from taskqueue.claims import Holder, Place
+from taskqueue.states import JobStatus
+from tests.submitted import GRID, OPERATOR, grid, job, submit, way
+
+MINUTE = timedelta(minutes=1)
+PLACE = Place(site="A.B.ch", ce="ce", queue="big")
+
+
+def broken(section: str, **options: float) -> Configuration:
+    """The grid in which this section of the options of the VO evil is as no validation would have it."""
+    config = grid(GRID + "Operations: {evil: {Pools: {}}}\n")
+    evil = operations(config, "evil")
+    wrong = getattr(evil, section).model_copy(update=options)
+    return replace(config, vo_operations={"evil": evil.model_copy(update={section: wrong})})
+
+
+def arrive(engine: Engine, now: datetime, asked: Mapping[str, object] | None = None) -> tuple[int, int]:
+    """A job of each of the VOs evil and lhcb that waits."""
+    sources = [{"Executable": "a", "VO": vo, "Owner": "eve", **(asked or {})} for vo in ("evil", "lhcb")]
+    one, other = submit(engine, grid(), now, *sources, submitter=OPERATOR)
+    batch.optimize(engine, grid(), [one, other], now=now)
+    return one, other
+
+
+def run(engine: Engine, now: datetime) -> tuple[int, int]:
+    ids = arrive(engine, now)
+    holder = Holder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
+    with database.writing(engine) as conn:
+        found = conn.exec_driver_sql("SELECT task_queue_id FROM task_queues").scalars().all()
+        taken = claims.take(conn, found, 2, place=PLACE, now=now)
+        given = [claims.Given(row=row, place=PLACE, holder=holder) for row in taken]
+        for each in claims.hand_over(conn, given, now=now):
+            handover.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
+    return ids
+
+
+def test_silent_jobs_of_the_others_are_found(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_evil, of_lhcb = run(engine, now)
+    config = broken("leases", stalled_time=1e15)
+    result = lost_jobs.cycle(engine, config, now=now + 31 * MINUTE, holder="me")
+    assert result is not None
+    assert (result.stalled, result.broken) == (1, ("evil",))
+    assert job(engine, of_lhcb).status is JobStatus.STALLED
+    assert job(engine, of_evil).status is JobStatus.RUNNING
+    assert "lost-jobs: the work for the VO evil broke, that for the others goes on" in caplog.text
+
+
+def test_a_grace_time_of_one_vo_keeps_no_job_of_another_stalled(engine: Engine, now: datetime) -> None:
+    _, of_lhcb = run(engine, now)
+    config = broken("leases", stalled_grace=1e15)
+    for minutes in (31, 62):
+        lost_jobs.cycle(engine, config, now=now + minutes * MINUTE, holder="me")
+    assert JobStatus.RESCHEDULED in way(engine, of_lhcb)
+
+
+def test_pools_of_the_others_are_mapped_anew(engine: Engine, now: datetime) -> None:
+    arrive(engine, now, {"Requirements": {"Memory": 5000}})
+    assert pools.cycle(engine, grid(), now=now, holder="me") is not None
+    text = GRID.replace("4000", "6000") + "Operations: {evil: {Pools: {}}}\n"
+    changed = replace(
+        grid(text, version=2), vo_operations=broken("pools", refresh_interval=1e15).vo_operations
+    )
+    result = pools.cycle(engine, changed, now=now + MINUTE, holder="me")
+    assert result is not None
+    assert result.vos == ("lhcb",)
+    assert result.changed == 1
+
+
+def test_rows_of_the_others_are_removed(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(engine, now)
+    result = retention.cycle(engine, broken("retention", jobs=1e6), now=now, holder="me")
+    assert result is not None
+    assert result.broken == ("evil",)
+    assert "retention: the work for the VO evil broke" in caplog.text
+
+
+def test_task_queues_of_the_others_are_weighed(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(engine, now)
+    weigh = priorities._weigh
+
+    def weigh_but_evil(mine, holders, families):  # type: ignore[no-untyped-def]
+        if holders.vo == "evil":
+            raise OverflowError("no such weight")
+        return weigh(mine, holders, families)
+
+    monkeypatch.setattr(priorities, "_weigh", weigh_but_evil)
+    result = priorities.cycle(engine, grid(), now=now, holder="me", memory=priorities.Memory())
+    assert result is not None
+    assert (result.weighed, result.broken) == (1, ("evil",))
+
+
+def test_a_turn_that_is_lost_ends_the_work_for_all(engine: Engine, now: datetime) -> None:
+    run(engine, now)
+    mine = lost_jobs.turn.take(engine, "lost-jobs", holder="me", now=now)
+    assert mine is not None
+    assert lost_jobs.turn.take(engine, "lost-jobs", holder="other", now=now + MINUTE) is not None
+
+    def write(vo: str) -> None:
+        with mine.writing():
+            pass
+
+    with pytest.raises(TurnLostError):
+        mine.serve_each(["evil", "lhcb"], write)
+
+
+def test_signs_of_life_of_the_others_prolong_their_leases(
+    now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = broken("leases", stalled_time=1e15)
+    with caplog.at_level(logging.WARNING):
+        text = plain_reports.expiry(["evil", "lhcb"], lambda vo: lease_times.length(config, vo), now)
+    assert set(json.loads(text)) == {"", "lhcb"}
+    assert "the lease time of the VO evil" in caplog.text

@@ -1,0 +1,146 @@
+"""The work that one submission may cause is bounded before it is done."""
+
+import difflib
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cs_config import bounds
+from optimizers import checking, parametric
+from optimizers.submitter import Submitter
+from requirements import suggestion
+from requirements.errors import InvalidJob, NotAllowed
+from requirements.problem import MOST_HINTS, MOST_PROBLEMS
+from taskqueue.errors import QuotaExceeded
+from tests.submitted import ANN, OPERATOR, grid
+
+
+@pytest.fixture
+def expanded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many jobs parametric descriptions were expanded to, one after the other."""
+    found: list[int] = []
+    expand = parametric.expand
+
+    def counting(raw: Mapping[str, object], *, most: int) -> list[parametric.Member]:
+        members = expand(raw, most=most)
+        found.append(len(members))
+        return members
+
+    monkeypatch.setattr(parametric, "expand", counting)
+    return found
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words for which a name that is like them was looked for."""
+    found: list[str] = []
+
+    def counting(word: str, *args: Any, **more: Any) -> list[str]:
+        found.append(word)
+        return difflib.get_close_matches(word, *args, **more)
+
+    monkeypatch.setattr(suggestion, "get_close_matches", counting)
+    return found
+
+
+def refused(*sources: checking.Source, submitter: Submitter = ANN) -> list[str]:
+    with pytest.raises(InvalidJob) as error:
+        checking.check(grid(), submitter, sources)
+    return [str(problem) for problem in error.value.problems]
+
+
+def test_more_jobs_than_a_submission_may_make_are_refused_before_one_is_made(expanded: list[int]) -> None:
+    texts = [f'Executable = "a"; Parameters = 10000; JobGroup = "{number}";' for number in range(150)]
+    [problem] = refused(*texts)
+    assert problem.startswith("jobs: 1500000 jobs are too many")
+    assert str(bounds.SUBMITTED_JOBS) in problem
+    assert expanded == []
+
+
+def test_the_same_holds_for_many_descriptions_in_one_text_and_for_one_text_sent_often(
+    expanded: list[int],
+) -> None:
+    [in_one] = refused("\n".join(["- {Executable: a, Parameters: 10000}"] * 80 + ["- {Executable: b}"]))
+    assert "800001 jobs are too many" in in_one
+    [often] = refused(*['Executable = "a"; Parameters = 10000;'] * 11)
+    assert "110000 jobs are too many" in often
+    assert expanded == []
+
+
+def test_the_limit_of_the_vo_is_told_where_one_description_makes_too_many(expanded: list[int]) -> None:
+    [problem] = refused({"Executable": "a", "Parameters": 20_000})
+    assert "20000 jobs are too many, allowed are 10000 (MaxParametricJobs)" in problem
+    assert expanded == []
+
+
+def test_it_is_asked_for_room_before_jobs_are_made(expanded: list[int]) -> None:
+    asked: list[Mapping[tuple[str, str], int]] = []
+
+    def full(declared: Mapping[tuple[str, str], int]) -> None:
+        asked.append(declared)
+        raise QuotaExceeded("no room")
+
+    texts = [f"{{Executable: a, Parameters: 1000, JobGroup: g{number}}}" for number in range(3)]
+    with pytest.raises(QuotaExceeded):
+        checking.check(grid(), ANN, [*texts, "{Executable: b}"], require_room=full)
+    assert asked == [Counter({("lhcb", "ann"): 3000})]
+    assert expanded == []
+
+
+def test_what_is_declared_is_at_least_what_is_made() -> None:
+    for raw in (
+        {"Executable": "%s %n", "Parameters": ["a", "bcd", 2.5]},
+        {"Executable": "x", "Arguments": "%(A)s-%(A)s %s", "Parameters.A": 12, "ParameterStart.A": 7},
+        {"Executable": "x", "Parameters": "3", "InputData": ["/a/%n", {"deep": "%s"}]},
+    ):
+        declared = parametric.volume(raw)
+        made = parametric.expand(raw, most=100)
+        texts = [parametric.placeholders.fill(parametric.without_parameters(raw), member) for member in made]
+        assert declared.jobs == len(made)
+        assert declared.longest <= declared.characters
+        assert declared.longest >= max(len(str(text.get("Arguments", ""))) for text in texts)
+
+
+def test_a_description_that_its_placeholders_would_blow_up_is_refused_before_it_is_filled(
+    expanded: list[int],
+) -> None:
+    [problem] = refused({"Executable": "a", "Arguments": "%s" * 2000, "Parameters": ["x" * 1000]})
+    assert "characters of one description with its placeholders filled are too many" in problem
+    [together] = refused(
+        {"Executable": "a", "Arguments": "%s" * 100, "Parameters": [f"{'x' * 100}{n}" for n in range(9000)]}
+    )
+    assert "characters with all placeholders filled are too many" in together
+    assert expanded == []
+
+
+def test_unknown_keywords_cost_a_few_searches_and_a_few_problems(searched: list[str]) -> None:
+    problems = refused({"Executable": "a", **{f"Keyword{number}": 1 for number in range(50_000)}})
+    assert len(problems) == MOST_PROBLEMS
+    assert len(searched) <= MOST_HINTS
+
+
+def test_the_same_holds_for_all_descriptions_of_a_submission_together(searched: list[str]) -> None:
+    problems = refused(*({"Executable": "a", f"Keyword{number}": 1} for number in range(1000)))
+    assert len(problems) == MOST_PROBLEMS
+    assert problems[0].startswith("jobs[0]/Keyword0: unknown keyword")
+    assert len(searched) <= MOST_PROBLEMS
+
+
+def test_nobody_is_helped_with_a_name_of_thousands_of_characters(searched: list[str]) -> None:
+    [problem] = refused({"Executable": "a", "K" * 100_000: 1})
+    assert "unknown keyword" in problem
+    assert searched == []
+
+
+def test_problems_stand_in_the_order_of_the_descriptions() -> None:
+    problems = refused({"Executable": "a", "CPUTime": 1}, "[ Executable = ", {"Executable": "a", "GPUs": -1})
+    assert [each.partition("]")[0] for each in problems] == ["jobs[0", "jobs[1", "jobs[2"]
+
+
+def test_who_may_not_submit_is_told_so_with_the_index() -> None:
+    with pytest.raises(NotAllowed, match=r"^jobs\[1\]/only an operator"):
+        checking.check(grid(), ANN, [{"Executable": "a"}, {"Executable": "a", "Owner": "eve"}])
+    named = {"Executable": "a", "VO": "lhcb", "Owner": "eve"}
+    assert checking.check(grid(), OPERATOR, [named])

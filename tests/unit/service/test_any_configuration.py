@@ -1,0 +1,244 @@
+"""Whatever configuration validates, each of its consumers computes for each VO without an error.
+
+What is refused of generated amounts is left out, so that those are tried that stand at the bounds.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents import lost_jobs, pools, retention
+from agents.turn import Turn
+from cs_config import registry, validate
+from cs_config.configuration import Configuration
+from cs_config.operations import operations
+from matcher import explain, limits, standings, survey
+from matcher.parts import Demand
+from optimizers import description, members, verdict
+from optimizers.chain import Passage
+from optimizers.context import Context
+from optimizers.eligibility import Eligibility
+from optimizers.outcome import Hold
+from pilotage.fabric.director import asking, counting
+from pilotage.fabric.pilot import facts, offer
+from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from pilotage.service import lease_times
+from pilotage.service.limits import Rate, RateLimiter
+from taskqueue import plain_reports, share_corrections, shares
+from taskqueue.classes import RequirementClass
+from taskqueue.matching_delays import Level
+from taskqueue.scopes import Scope
+from taskqueue.share_corrections import Slice
+from taskqueue.shares import Demand as Waiting
+from taskqueue.shares import Entity
+from tests.submitted import ANN
+
+NOW = datetime(2026, 3, 28, 12, tzinfo=UTC)
+VOS = ("evil", "lhcb")
+
+edges = [
+    0,
+    1,
+    0.5,
+    1e-9,
+    5e-324,
+    900,
+    1024,
+    1025,
+    4096,
+    36_500,
+    10**6,
+    315_360_000,
+    10**9,
+    10**12,
+    10**15,
+    1e300,
+]
+amounts = st.sampled_from(edges) | st.integers(0, 2**53 - 1) | st.floats(0, 1e308, allow_nan=False)
+counts = st.sampled_from([each for each in edges if isinstance(each, int)]) | st.integers(0, 2**53 - 1)
+
+
+def some(values: st.SearchStrategy[Any], *names: str) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=dict.fromkeys(names, values))
+
+
+slices = st.dictionaries(st.sampled_from("abc"), some(amounts, "TimeSpan", "Weight", "MaxCorrection"))
+corrections = st.dictionaries(
+    st.sampled_from("ab"),
+    st.builds(lambda own, below: own | {"TimeSlices": below}, some(amounts, "MaxGlobalCorrection"), slices),
+)
+bounded = some(amounts, "min", "max", "default")
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "JobDescription": st.builds(
+            lambda plain, declared: plain | declared,
+            some(counts, "MaxInputData", "MaxParametricJobs"),
+            st.dictionaries(
+                st.sampled_from(["CPUTime", "Priority", "MinRAM", "MaxRAM", "GPUs", "Memory"]), bounded
+            ),
+        ),
+        "JobScheduling": st.builds(
+            lambda plain, delays, held, at_once: (
+                plain
+                | {
+                    "RescheduleDelays": delays,
+                    "EnableSharesCorrection": True,
+                    "MatchingDelay": {
+                        "A.x": {"JobType": {"MC": held}, "Burst": {"JobType": {"MC": at_once}}}
+                    },
+                }
+            ),
+            st.builds(
+                lambda one, two: one | {"ShareCorrections": two}, some(counts, "MaxRescheduling"), corrections
+            ),
+            st.lists(amounts, max_size=3),
+            amounts,
+            counts,
+        )
+        | some(amounts, "HoldTime"),
+        "Pools": some(amounts, "RefreshInterval", "GraceTime"),
+        "Leases": some(amounts, "Time", "StalledTime", "StalledGrace"),
+        "Retention": some(amounts, "Jobs", "Outputs", "Sandboxes", "Logs"),
+        "Limits": some(counts, "WaitingJobsPerOwner", "SandboxBytes") | some(amounts, "RequestsPerSecond"),
+    },
+)
+parameters = st.builds(
+    lambda numbers, tags, more: numbers | tags | {"VOs": {"evil": more}},
+    some(
+        amounts,
+        *("MaxRAM", "CPUTime", "maxWallClockTime", "maxCPUTime", "CPUNormalizationFactor", "GPUs", "SI00"),
+        *("NumberOfProcessors", "MaxTotalJobs", "MaxWaitingJobs", "update_time", "expiry_time", "Rank"),
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional=dict.fromkeys(
+            ("Tag", "RequiredTag"), st.lists(st.sampled_from(["any", "x", "2Processors"]))
+        ),
+    ),
+    some(counts, "NumberOfProcessors", "MaxTotalJobs", "MaxRAM", "GPUs"),
+)
+configurations = st.builds(
+    lambda here, lifetime, of_vos, share: {
+        "Resources": {
+            "Sites": {
+                "A.x": {
+                    "Throttle": {"Policy": "level0", "Lifetime": lifetime},
+                    "CEs": {"ce": {"Queues": {"one": here, "two": {}}}},
+                }
+            }
+        },
+        "Operations": {"Defaults": {}} | of_vos,
+        "Registry": {"Groups": {"prod": {"VO": "evil", "JobShare": share}}},
+    },
+    parameters,
+    amounts,
+    st.fixed_dictionaries(dict.fromkeys(VOS, options)),
+    amounts,
+)
+
+
+def valid(tree: dict[str, Any]) -> Configuration:
+    """The configuration without what validation refuses of it."""
+    for _ in range(200):
+        report = validate.report(json.dumps(tree), "c.yaml", 1)
+        if report.configuration is not None:
+            return report.configuration
+        for problem in report.errors:
+            _leave_out(tree, problem.path.split("/"))
+    raise AssertionError(f"nothing that validates is left: {report.errors}")
+
+
+def _leave_out(tree: dict[str, Any], path: list[str]) -> None:
+    """Remove what a path leads to, or the last section on the way to it."""
+    above, last, here = tree, path[0], tree
+    for name in path:
+        if not isinstance(here, dict) or name not in here:
+            break
+        above, last, here = here, name, here[name]
+    del above[last]
+
+
+@settings(max_examples=40, deadline=None)
+@given(configurations)
+def test_each_consumer_computes_for_each_vo(tree: dict[str, Any]) -> None:
+    config = valid(tree)
+    for moment in (NOW, *(datetime.fromtimestamp(each, UTC) for each in config.moments)):
+        assert config.at(moment)
+    assert set(json.loads(plain_reports.expiry(VOS, lambda vo: lease_times.length(config, vo), NOW))) == {
+        "",
+        *VOS,
+    }
+    for vo in VOS:
+        _agents(config, vo)
+        _optimizers(config, vo)
+        _matcher(config, vo)
+        _director(config, vo)
+        rate = operations(config, vo).limits.requests_per_second
+        RateLimiter().take("ann", Rate(per_second=rate, burst=max(1, int(10 * rate))), now=1.0)
+
+
+def _agents(config: Configuration, vo: str) -> None:
+    mine = Turn(engine=None, name="", fence=1, now=NOW, last=None)  # type: ignore[arg-type]
+    grace = timedelta(seconds=operations(config, vo).leases.stalled_grace)
+    assert lost_jobs._silent_since(mine, config, vo) <= NOW
+    assert NOW - grace <= NOW
+    assert NOW - pools._interval(config, vo) <= NOW
+    assert len(list(retention._steps_of_vo(config, vo, NOW))) == 4
+    assert NOW - timedelta(days=operations(config, vo).retention.sandboxes) <= NOW
+    groups = {Entity(vo, name): registry.group(config, name, vo) for name in ("prod", "other")}
+    waiting = [
+        Waiting(task_queue_id=number, vo=vo, owner_group=name, owner="ann", family=number, raw=raw)
+        for number, (name, raw) in enumerate([("prod", 1e6), ("other", 1e-5), ("prod", 1.0)])
+    ]
+    due: Any = shares.of_groups(waiting, groups)
+    for each in operations(config, vo).job_scheduling.corrections:
+        due = share_corrections.corrected(
+            due,
+            [
+                Slice(used=dict.fromkeys(due, 1.0), weight=part.weight, max_correction=part.max_correction)
+                for part in each.slices
+            ],
+            max_correction=each.max_global_correction,
+        )
+        assert all(NOW - timedelta(seconds=part.time_span) < NOW for part in each.slices)
+    weights = shares.weights(waiting, groups, shares.of_entities(waiting, groups, due))
+    Random(1).choices(list(weights), cum_weights=list(accumulate(weights.values())))
+
+
+def _optimizers(config: Configuration, vo: str) -> None:
+    context = Context(config=config, now=NOW, eligibility=Eligibility(config), catalogues={})
+    for delay in (None, timedelta.max):
+        held = Passage(outcome=Hold(reason="", delay=delay), step="X", passed=())
+        assert verdict.verdict_of(held, vo, context, frozenset()).due_at is not None
+    delays = operations(config, vo).job_scheduling.reschedule_delays
+    assert all(NOW + timedelta(seconds=each) >= NOW for each in delays)
+    assert description.parse({"Executable": "a"}, operations(config, vo)).cpu_time
+    assert members.expand({"Executable": "a", "VO": ANN.vo}, ANN, config, None)
+
+
+def _matcher(config: Configuration, vo: str) -> None:
+    assert NOW + timedelta(seconds=operations(config, vo).leases.time) >= NOW
+    assert lease_times.heartbeat_every(config, vo) > 0
+    explain.explain(survey.of_vo(config, vo), vo, Demand(asked=RequirementClass(vo=vo, cpu_time=1)))
+    for throttle in config.throttles.values():
+        standings._is_fresh(Scope(scope="A.x", advertised_at=NOW), throttle, NOW)
+    for delay in operations(config, vo).job_scheduling.matching_delay:
+        level = Level(tokens=0.0, at=NOW - timedelta(days=36_500))
+        assert limits._tokens(delay, level, NOW) <= delay.burst
+
+
+def _director(config: Configuration, vo: str) -> None:
+    for number, address in enumerate(config.addresses):
+        told = {name: each.value for name, each in config.parameters(address, vo).items()}
+        assert counting.room([], asking._limits(told)) >= 0
+        place = Place(address.site, address.ce, address.queue)
+        made = offer.make(place, Slot(), Wishes(vo=vo), told, facts.measured())
+        assert made.lifetime is None or NOW + timedelta(seconds=made.lifetime) > NOW
+        view = survey.of_vo(config, vo).queues[number]
+        assert view.fault is not None or view.offered.processors == made.processors
