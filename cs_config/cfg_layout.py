@@ -204,6 +204,8 @@ class Layout:
             self._option(said, "VO", leaf)
             if "VO" in said and "VO" in tree:
                 tree["VO"] = cfg_defaults.shared(said["VO"], tree["VO"])
+                if not tree["VO"]:  # closed whatever lists are below it: one of the two may be unreadable
+                    restrictions.close(tree)
             else:
                 tree |= said
 

@@ -383,7 +383,7 @@ class JobType(Options):
 class Operations(Options):
     """All options as they hold for one VO, or for nobody in particular."""
 
-    job_types: Mapping[str, JobType] = Field(default_factory=dict)
+    job_types: Mapping[str, JobType] = Field(default_factory=dict, max_length=bounds.LISTED)
     """The sections `JobTypes/<type>`; the types of shipped handlers are a job manager's by themselves."""
     job_description: JobDescription = JobDescription.model_validate({})
     job_path: JobPath = JobPath()

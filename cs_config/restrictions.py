@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from cs_config import admission, glue
+from cs_config.options import SHIPPED_JOB_TYPES
 from requirements.values import fold
 
 ENABLED: Final = "Enabled"
@@ -56,10 +57,17 @@ def is_restriction_of_ad(name: str, checks: frozenset[str] = frozenset()) -> boo
 
 
 def is_foreign(name: str, value: object) -> bool:
-    """Whether another system's option of this name may keep somebody out; a status does not if it is good."""
+    """Whether another system's option of this name may keep somebody out.
+
+    A status does not if it is good, nor does `JobType` if it names the types of job managers: so a queue says here
+    that one of them serves it.
+    """
     folded = fold(name)
     if folded not in _FOREIGN or isinstance(value, dict):
         return False
+    if folded == "jobtype":
+        types = value if isinstance(value, list) else [value]
+        return not {fold(str(each)) for each in types} <= set(SHIPPED_JOB_TYPES)
     return folded not in _STATES or fold(str(value)) not in _OPEN
 
 
