@@ -59,8 +59,8 @@ def is_restriction_of_ad(name: str, checks: frozenset[str] = frozenset()) -> boo
 def is_foreign(name: str, value: object) -> bool:
     """Whether another system's option of this name may keep somebody out.
 
-    A status does not if it is good, nor does `JobType` if it names the types of job managers: so a queue says here
-    that one of them serves it.
+    A status does not if it is good, nor does `JobType` if it names types of job managers: here it means that a
+    job manager serves the queue.
     """
     folded = fold(name)
     if folded not in _FOREIGN or isinstance(value, dict):
