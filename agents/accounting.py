@@ -7,11 +7,11 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import turn
-from agents.turn import Turn
-from taskqueue.accounting import flows, folding, log_reader, use, waits
-from taskqueue.accounting.folding import Fold
-from taskqueue.accounting.log_reader import Span
+from agents import leader
+from agents.leader import Leadership
+from taskqueue.accounting import log_reader, rollup, time_series, usage, wait_sums
+from taskqueue.accounting.log_reader import LogSpan
+from taskqueue.accounting.rollup import Rollup
 
 NAME: Final = "accounting"
 #: Rows of the log in one transaction, and such transactions of one account in one cycle.
@@ -22,23 +22,23 @@ _MINUTES: Final = timedelta(days=3)
 _HOURS: Final = timedelta(days=90)
 _FLOWS: Final = timedelta(days=400)
 #: Hours that one cycle folds at most of each; the next day goes on.
-_PIECES: Final = 24 * 60
+_MAX_CHUNKS: Final = 24 * 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class LogCounter:
     """Something that is added up from the log."""
 
     name: str
-    count: Callable[[Connection, Span], None]
+    count: Callable[[Connection, LogSpan], None]
     lag: timedelta = timedelta()  #: how long after a change everything about it is known
 
 
-ACCOUNTS: Final[Sequence[Account]] = (
-    Account(name=flows.NAME, count=flows.count),
-    Account(name=use.NAME, count=use.count),
+COUNTERS: Final[Sequence[LogCounter]] = (
+    LogCounter(name=time_series.READER_NAME, count=time_series.count_flows),
+    LogCounter(name=usage.READER_NAME, count=usage.count_usage),
     # By then the matchers have written what kept a job from pilots.
-    Account(name=waits.NAME, count=waits.count, lag=timedelta(minutes=2)),
+    LogCounter(name=wait_sums.READER_NAME, count=wait_sums.count_waits, lag=timedelta(minutes=2)),
 )
 
 
@@ -63,36 +63,36 @@ def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | N
     Returns:
         None: another process does this now.
     """
-    mine = turn.take(engine, NAME, holder=holder, now=now)
+    mine = leader.acquire(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
-    read = {account.name: _read(mine, account) for account in ACCOUNTS}
+    read = {account.name: _count_all(mine, account) for account in COUNTERS}
     if mine.last is None or mine.last.date() != now.date():
-        _fold(mine)
+        _roll_up(mine)
     mine.finish()
     return AccountingResult(read=read)
 
 
-def _read(mine: Turn, account: Account) -> int:
+def _count_all(mine: Leadership, account: LogCounter) -> int:
     with mine.writing() as conn:
-        log_reader.note(conn, account.name)
+        log_reader.note_end(conn, account.name)
     return mine.repeat(lambda conn: _count(conn, account, mine.now), most=_MOST, rounds=_ROUNDS)
 
 
-def _fold(mine: Turn) -> None:
+def _roll_up(mine: Leadership) -> None:
     """What is old is kept by longer times."""
-    for fold, age in ((folding.FLOWS, _MINUTES), (folding.USE, _HOURS), (folding.WAITS, _HOURS)):
-        _fold_one(mine, fold, mine.now - age)
+    for fold, age in ((rollup.FLOWS, _MINUTES), (rollup.USE, _HOURS), (rollup.WAITS, _HOURS)):
+        _roll_up_one(mine, fold, mine.now - age)
     with mine.writing() as conn:
-        folding.remove_flows(conn, before=mine.now - _FLOWS)
+        rollup.remove_flows(conn, before=mine.now - _FLOWS)
 
 
-def _fold_one(mine: Turn, fold: Fold, before: datetime) -> None:
-    mine.repeat(lambda conn: folding.step(conn, fold, before=before), most=1, rounds=_PIECES)
+def _roll_up_one(mine: Leadership, fold: Rollup, before: datetime) -> None:
+    mine.repeat(lambda conn: rollup.roll_up_oldest(conn, fold, before=before), most=1, rounds=_MAX_CHUNKS)
 
 
-def _count(conn: Connection, account: Account, now: datetime) -> int:
-    span = log_reader.following(conn, account.name, now=now, lag=account.lag, most=_MOST)
+def _count(conn: Connection, account: LogCounter, now: datetime) -> int:
+    span = log_reader.read_next_span(conn, account.name, now=now, lag=account.lag, most=_MOST)
     if span is None:
         return 0
     log_reader.advance(conn, account.name, span)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
 
-from taskqueue import database, retries
+from taskqueue.db import database, retry
 
 log = logging.getLogger(__name__)
 
@@ -38,20 +38,20 @@ def run(
     """
     woken = woken or stop
     while not stop.is_set():
-        once(cycle, name=name, clock=clock)
+        run_once(cycle, name=name, clock=clock)
         woken.wait(every)
         if woken is not stop:
             woken.clear()
 
 
-def once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_now) -> bool:
+def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = utc_now) -> bool:
     """One cycle; an error is logged and ends nothing but the cycle.
 
     Returns:
         Whether it came through.
     """
     try:
-        result = retries.carry_out(lambda: cycle(clock()))
+        result = retry.run_with_retry(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is away, next try in the next cycle: %s", name, error)
         return False

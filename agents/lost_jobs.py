@@ -12,12 +12,14 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import turn
-from agents.turn import Turn
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from taskqueue import database, known_vos, lost, uptime
-from taskqueue.uptime import Uptime
+from agents import leader
+from agents.leader import Leadership
+from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
+from taskqueue import ownership
+from taskqueue.db import database
+from taskqueue.leases import expiry, uptime
+from taskqueue.leases.uptime import Uptime
 
 NAME: Final = "lost-jobs"
 #: Jobs in one transaction, and such transactions for one rule in one cycle.
@@ -25,7 +27,7 @@ _MOST: Final = 1000
 _ROUNDS: Final = 100
 
 #: Tells the optimizers of jobs, after the commit.
-Ring = Callable[[Sequence[int]], None]
+RescheduleCallback = Callable[[Sequence[int]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,12 @@ class LostResult:
 
 
 def cycle(
-    engine: Engine, config: Configuration, *, now: datetime, holder: str, ring: Ring | None = None
+    engine: Engine,
+    config: Configuration,
+    *,
+    now: datetime,
+    holder: str,
+    ring: RescheduleCallback | None = None,
 ) -> LostResult | None:
     """Look after every job whose pilot should have said something by now.
 
@@ -58,18 +65,18 @@ def cycle(
     Returns:
         None: another process does this now.
     """
-    mine = turn.take(engine, NAME, holder=holder, now=now)
+    mine = leader.acquire(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
     with database.reading(engine) as conn:
-        vos = sorted(known_vos.stored(conn))
+        vos = sorted(ownership.list_vos(conn))
         up = uptime.read(conn)
     # Given up before stalled: a job is never both in one cycle.
     given_up = mine.serve_each(vos, lambda vo: _give_up(mine, config, up, vo))
     ended = given_up.values()
-    waiting = mine.serve_each(vos, lambda vo: _end_leases(lost.expire_leases, mine, config, up, vo))
-    closed = mine.serve_each(vos, lambda vo: _end_leases(lost.close_killed, mine, config, up, vo))
-    stalled = mine.serve_each(given_up, lambda vo: _stall(mine, config, up, vo))
+    waiting = mine.serve_each(vos, lambda vo: _end_leases(expiry.expire_leases, mine, config, up, vo))
+    closed = mine.serve_each(vos, lambda vo: _end_leases(expiry.close_killed, mine, config, up, vo))
+    stalled = mine.serve_each(given_up, lambda vo: _mark_stalled(mine, config, up, vo))
     result = LostResult(
         waiting=sum(waiting.values()),
         closed=sum(closed.values()),
@@ -84,27 +91,29 @@ def cycle(
     return result
 
 
-def _end_leases(end: Callable[..., list[int]], mine: Turn, config: Configuration, up: Uptime, vo: str) -> int:
-    silent_since = up.go_back(mine.now, seconds=operations(config, vo).leases.time)
+def _end_leases(
+    end: Callable[..., list[int]], mine: Leadership, config: Configuration, up: Uptime, vo: str
+) -> int:
+    silent_since = up.go_back(mine.now, seconds=options_for(config, vo).leases.time)
     return _repeat(mine, lambda conn: end(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST))
 
 
-def _stall(mine: Turn, config: Configuration, up: Uptime, vo: str) -> int:
-    silent_since = up.go_back(mine.now, seconds=operations(config, vo).leases.stalled_time)
+def _mark_stalled(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> int:
+    silent_since = up.go_back(mine.now, seconds=options_for(config, vo).leases.stalled_time)
     return _repeat(
         mine,
-        lambda conn: lost.stall(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST),
+        lambda conn: expiry.mark_stalled(conn, vo=vo, silent_since=silent_since, now=mine.now, most=_MOST),
     )
 
 
-def _give_up(mine: Turn, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
+def _give_up(mine: Leadership, config: Configuration, up: Uptime, vo: str) -> tuple[list[int], int]:
     """Ids that were rescheduled, and how many failed."""
-    options = operations(config, vo)
+    options = options_for(config, vo)
     again: list[int] = []
     failed: list[int] = []
 
     def step(conn: Connection) -> int:
-        back, ended = lost.give_up(
+        back, ended = expiry.give_up_stalled(
             conn,
             vo=vo,
             silent_since=up.go_back(mine.now, seconds=options.leases.stalled_time),
@@ -121,5 +130,5 @@ def _give_up(mine: Turn, config: Configuration, up: Uptime, vo: str) -> tuple[li
     return again, len(failed)
 
 
-def _repeat(mine: Turn, step: Callable[[Connection], Sequence[int]]) -> int:
+def _repeat(mine: Leadership, step: Callable[[Connection], Sequence[int]]) -> int:
     return mine.repeat(lambda conn: len(step(conn)), most=_MOST, rounds=_ROUNDS)

@@ -1,14 +1,17 @@
-"""The priority agent: keeps the weights of task queues in step with shares and with what waits.
+"""Priority agent: keeps the weights of task queues in step with shares, usage and waiting jobs.
 
-Everything is weighed anew every two minutes, and when the configuration changes. A task queue that got
-its first jobs is found in the feed of changes, and its VO is weighed anew in the next cycle, a second or
-two later; until then it has the weight that it had the last time, or 1 if it is new. Only differences are
-written.
+All weights are recomputed every two minutes and when the configuration changes. A task queue that got its
+first jobs is found in the change feed, and its VO is recomputed in the next cycle, a second or two later;
+until then it has its last weight, or 1 if it is new. Only differences are written.
+
+Shares are those of the configuration, corrected by recent usage. Usage is cached by the hour: an hour that
+is over need not be summed again.
 
 Source: DIRAC's TaskQueuesAgent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isclose
@@ -16,13 +19,145 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import turn
-from agents.share_holders import ShareHolders
-from agents.turn import Turn
-from agents.use_history import UseHistory
-from cs_config.configuration import Configuration
-from taskqueue import changes, database, priorities
-from taskqueue.priorities import Appeared, Families, Weighed
+from agents import leader
+from agents.leader import Leadership
+from cs_config.options import registry
+from cs_config.options.groups import Group
+from cs_config.options.operations import options_for
+from cs_config.options.options import Measure, ShareCorrection
+from cs_config.tree.configuration import Configuration
+from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.db import database
+from taskqueue.task_queues import change_feed, owner_usage, priorities, shares
+from taskqueue.task_queues.owner_usage import OwnerUsage, UsageByHolder
+from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied, WeightedTaskQueue
+from taskqueue.task_queues.shares import ShareDemand, ShareHolder, UsageSlice
+
+#: How long what is remembered of the present is good.
+_CACHE_TIME: Final = timedelta(minutes=15)
+#: An hour is counted for good when no transaction of it can still be on its way.
+_SETTLED: Final = timedelta(minutes=10)
+_HOUR: Final = timedelta(hours=1)
+#: No slice of time is longer than this and an hour.
+_LONGEST: Final = timedelta(days=31, hours=1)
+
+_AMOUNT: Final[Mapping[Measure, Callable[[OwnerUsage], float]]] = {
+    Measure.WALL_TIME: lambda used: used.core_seconds,
+    Measure.JOBS: lambda used: used.jobs,
+}
+
+
+class UsageCache:
+    """The memory of one process; if it is lost, it is read again."""
+
+    def __init__(self) -> None:
+        self._hours: dict[tuple[str, datetime], UsageByHolder] = {}
+        self._running: dict[str, UsageByHolder] = {}
+        self._read_at: dict[str, datetime] = {}
+
+    def read_usage(
+        self, conn: Connection, vo: str, *, span: timedelta, measure: Measure, now: datetime
+    ) -> Mapping[ShareHolder, float]:
+        """What each owner of a VO, and each group, used in the time until now, to the whole hour.
+
+        A job counts as a whole: in the hour in which it ended, or while it runs.
+        """
+        self._drop_unsettled(vo, now)
+        if vo not in self._running:
+            self._running[vo] = owner_usage.sum_running(conn, vo, now=now)
+        uses = [
+            self._running[vo],
+            *(self._read_hour(conn, vo, hour) for hour in _list_hours(now - span, now)),
+        ]
+        total: defaultdict[ShareHolder, float] = defaultdict(float)
+        for each in uses:
+            for owner, used in each.items():
+                total[owner] += _AMOUNT[measure](used)
+                total[ShareHolder(vo, owner.owner_group)] += _AMOUNT[measure](used)
+        return total
+
+    def _read_hour(self, conn: Connection, vo: str, hour: datetime) -> UsageByHolder:
+        known = self._hours.get((vo, hour))
+        if known is None:
+            known = self._hours[vo, hour] = owner_usage.sum_ended(conn, vo, since=hour, before=hour + _HOUR)
+        return known
+
+    def _drop_unsettled(self, vo: str, now: datetime) -> None:
+        read_at = self._read_at.get(vo)
+        if read_at is not None and timedelta() <= now - read_at < _CACHE_TIME:
+            return
+        if read_at is not None:
+            settled = min(read_at, now) - _SETTLED
+            self._running.pop(vo, None)
+            self._hours = {
+                key: uses
+                for key, uses in self._hours.items()
+                if key[0] != vo or now - _LONGEST < key[1] + _HOUR <= settled
+            }
+        self._read_at[vo] = now
+
+
+def _list_hours(since: datetime, until: datetime) -> Iterator[datetime]:
+    """The beginnings of the hours that touch this time."""
+    hour = truncate_to_hour(since)
+    while hour <= until:
+        yield hour
+        hour += _HOUR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveShares:
+    """The groups and owners of one VO."""
+
+    config: Configuration
+    vo: str
+    history: UsageCache
+
+    def compute_weights(
+        self, conn: Connection, demands: Sequence[ShareDemand], *, now: datetime
+    ) -> Mapping[int, float]:
+        """The weights of those of the VO's task queues that have jobs."""
+        groups = self._list_groups(demands)
+        of_groups = self._correct(conn, shares.compute_group_shares(demands, groups), group=None, now=now)
+        of_entities = shares.compute_holder_shares(demands, groups, of_groups)
+        for name in {each.owner_group for each in groups}:
+            due = {who: share for who, share in of_entities.items() if who.owner_group == name}
+            of_entities |= self._correct(conn, due, group=name, now=now)
+        return shares.compute_weights(demands, groups, of_entities)
+
+    def _list_groups(self, demands: Sequence[ShareDemand]) -> Mapping[ShareHolder, Group]:
+        names = {each.owner_group for each in demands}
+        return {ShareHolder(self.vo, name): registry.find_group(self.config, name, self.vo) for name in names}
+
+    def _correct(
+        self, conn: Connection, due: Mapping[ShareHolder, float], *, group: str | None, now: datetime
+    ) -> Mapping[ShareHolder, float]:
+        """What owners of the group have after all corrections; None: the groups."""
+        for each in options_for(self.config, self.vo).job_scheduling.corrections:
+            if each.group == group:
+                due = shares.correct_shares(
+                    due, self._list_slices(conn, each, now), max_correction=each.max_global_correction
+                )
+        return due
+
+    def _list_slices(
+        self, conn: Connection, correction: ShareCorrection, now: datetime
+    ) -> list[UsageSlice[ShareHolder]]:
+        return [
+            UsageSlice(
+                used=self.history.read_usage(
+                    conn,
+                    self.vo,
+                    span=timedelta(seconds=each.time_span),
+                    measure=correction.measure,
+                    now=now,
+                ),
+                weight=each.weight,
+                max_correction=each.max_correction,
+            )
+            for each in correction.slices
+        ]
+
 
 NAME: Final = "priorities"
 #: How often everything is weighed anew.
@@ -30,7 +165,7 @@ INTERVAL: Final = timedelta(seconds=120)
 #: Relative difference that is none.
 _SAME: Final = 1e-6
 #: Task queues in one transaction: whoever puts a job into one of them waits for its end.
-_AT_ONCE: Final = 1000
+_BATCH_SIZE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +182,28 @@ class PriorityResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FeedCursor:
     """How far a cycle has looked."""
 
     fence: int  #: of the turn; another one means that another process looked meanwhile
     config_version: int
-    position: changes.Position  #: in the feed
+    position: change_feed.FeedPosition  #: in the feed
     whole_at: datetime  #: when everything was weighed the last time
-    appeared: frozenset[Appeared] = frozenset()  #: the feed may say the same again
+    appeared: frozenset[NewlyOccupied] = frozenset()  #: the feed may say the same again
     broken: frozenset[str] = frozenset()  #: VOs at which the last weighing broke
 
 
 @dataclass(slots=True)
-class Memory:
+class PriorityState:
     """What the agent of one process remembers from cycle to cycle; without it, it looks at everything."""
 
-    history: UseHistory = field(default_factory=UseHistory)
-    families: Families = field(default_factory=Families)
-    look: Look | None = None
+    history: UsageCache = field(default_factory=UsageCache)
+    families: FamilyCache = field(default_factory=FamilyCache)
+    look: FeedCursor | None = None
 
 
 def cycle(
-    engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: Memory
+    engine: Engine, config: Configuration, *, now: datetime, holder: str, memory: PriorityState
 ) -> PriorityResult | None:
     """Weigh the task queues of each VO where something may have changed.
 
@@ -82,16 +217,18 @@ def cycle(
     Returns:
         None: another process does this now.
     """
-    mine = turn.take(engine, NAME, holder=holder, now=now)
+    mine = leader.acquire(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
     with database.reading(engine) as conn:
-        vos, look = _look_around(conn, config, mine, memory.look)
+        vos, look = _find_vos(conn, config, mine, memory.look)
     if memory.look is not None and memory.look.position.history != look.position.history:
-        memory.history, memory.families = UseHistory(), Families()  # of commits that may be lost
+        memory.history, memory.families = UsageCache(), FamilyCache()  # of commits that may be lost
     results = mine.serve_each(
         vos,
-        lambda vo: _weigh(mine, ShareHolders(config=config, vo=vo, history=memory.history), memory.families),
+        lambda vo: _update_weights(
+            mine, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
+        ),
     )
     broken = tuple(vo for vo in vos if vo not in results)
     # Only now: what was not written is looked at again.
@@ -105,58 +242,60 @@ def cycle(
     )
 
 
-def _look_around(
-    conn: Connection, config: Configuration, mine: Turn, last: Look | None
-) -> tuple[Sequence[str], Look]:
+def _find_vos(
+    conn: Connection, config: Configuration, mine: Leadership, last: FeedCursor | None
+) -> tuple[Sequence[str], FeedCursor]:
     """The VOs to weigh anew, and what to remember once that is done."""
     if last is None or _is_whole_due(last, config, mine):
-        return _everything(conn, config, mine)
-    read = changes.read(conn, last.position)
+        return _find_all_vos(conn, config, mine)
+    read = change_feed.read_changes(conn, last.position)
     if read is None:
-        return _everything(conn, config, mine)
+        return _find_all_vos(conn, config, mine)
     found, position = read
-    ids = {int(change.key) for change in found if change.kind == changes.TASK_QUEUE}
-    appeared = priorities.appeared(conn, ids)
+    ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE}
+    appeared = priorities.list_newly_occupied(conn, ids)
     vos = sorted({each.vo for each in appeared - last.appeared} | last.broken)
     return vos, replace(last, position=position, appeared=appeared)
 
 
-def _everything(conn: Connection, config: Configuration, mine: Turn) -> tuple[Sequence[str], Look]:
-    look = Look(
+def _find_all_vos(
+    conn: Connection, config: Configuration, mine: Leadership
+) -> tuple[Sequence[str], FeedCursor]:
+    look = FeedCursor(
         fence=mine.fence,
         config_version=config.version,
-        position=changes.position(conn),
+        position=change_feed.read_position(conn),
         whole_at=mine.now,
     )
-    return priorities.vos(conn), look
+    return priorities.list_vos(conn), look
 
 
-def _is_whole_due(last: Look, config: Configuration, mine: Turn) -> bool:
+def _is_whole_due(last: FeedCursor, config: Configuration, mine: Leadership) -> bool:
     return (last.fence, last.config_version) != (
         mine.fence,
         config.version,
     ) or not timedelta() <= mine.now - last.whole_at < INTERVAL
 
 
-def _weigh(mine: Turn, holders: ShareHolders, families: Families) -> tuple[int, int]:
+def _update_weights(mine: Leadership, holders: EffectiveShares, families: FamilyCache) -> tuple[int, int]:
     """How many task queues of a VO have jobs, and how many of them have another weight now."""
     with database.reading(mine.engine) as conn:
-        waiting = priorities.waiting(conn, holders.vo, families)
-        weights = holders.weights(conn, [each.demand for each in waiting], now=mine.now)
+        waiting = priorities.list_weighted(conn, holders.vo, families)
+        weights = holders.compute_weights(conn, [each.demand for each in waiting], now=mine.now)
     different = [
         each
         for each in waiting
         if not isclose(weights[each.demand.task_queue_id], each.weight, rel_tol=_SAME)
     ]
-    for start in range(0, len(different), _AT_ONCE):
+    for start in range(0, len(different), _BATCH_SIZE):
         with mine.writing() as conn:
-            _change(conn, different[start : start + _AT_ONCE], weights, mine.now)
+            _store_weights(conn, different[start : start + _BATCH_SIZE], weights, mine.now)
     return len(waiting), len(different)
 
 
-def _change(
-    conn: Connection, different: Sequence[Weighed], weights: Mapping[int, float], now: datetime
+def _store_weights(
+    conn: Connection, different: Sequence[WeightedTaskQueue], weights: Mapping[int, float], now: datetime
 ) -> None:
     ids = [each.demand.task_queue_id for each in different]
     groups = {each.demand.owner_group for each in different}
-    priorities.change(conn, {each: weights[each] for each in ids}, owner_groups=groups, now=now)
+    priorities.store_weights(conn, {each: weights[each] for each in ids}, owner_groups=groups, now=now)

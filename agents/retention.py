@@ -12,22 +12,16 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import accounting, turn
-from agents.turn import Turn
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from taskqueue import (
-    blobs,
-    changes,
-    database,
-    known_vos,
-    retention,
-    stray_blobs,
-    task_queues,
-    unused_task_queues,
-    uptime,
-)
-from taskqueue.blob_store import BlobStore
+from agents import accounting, leader
+from agents.leader import Leadership
+from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
+from taskqueue import blobs, ownership, retention
+from taskqueue.blobs import BlobStore
+from taskqueue.db import database
+from taskqueue.leases import uptime
+from taskqueue.task_queues import change_feed, task_queues
+from taskqueue.task_queues import unused as task_queues_unused
 
 NAME: Final = "retention"
 
@@ -83,19 +77,19 @@ def cycle(
     Returns:
         None: another process does this now.
     """
-    mine = turn.take(engine, NAME, holder=holder, now=now)
+    mine = leader.acquire(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
     # What is not counted stays. Under a name of its own: the agent may run beside this one in one process.
     accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
     with database.reading(engine) as conn:
-        vos = sorted(known_vos.stored(conn))
+        vos = sorted(ownership.list_vos(conn))
     of_vos = mine.serve_each(vos, lambda vo: _remove_of_vo(mine, config, vo, store))
     removed = sum(of_vos.values(), Counter[str]())
     for kind, step in _steps_of_all(now):
-        removed[kind] += _repeat(mine, step)
+        removed[kind] += _repeat_step(mine, step)
     removed["changes"] += mine.repeat(
-        lambda conn: changes.trim(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
+        lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
         most=_CHANGES_LIMIT,
         rounds=_ROUNDS,
     )
@@ -108,54 +102,54 @@ def cycle(
     return RetentionResult(removed=+removed, broken=tuple(vo for vo in vos if vo not in of_vos))
 
 
-def _remove_of_vo(mine: Turn, config: Configuration, vo: str, store: BlobStore | None) -> Counter[str]:
+def _remove_of_vo(mine: Leadership, config: Configuration, vo: str, store: BlobStore | None) -> Counter[str]:
     removed: Counter[str] = Counter()
     for kind, step in _steps_of_vo(config, vo, mine.now):
-        removed[kind] += _repeat(mine, step)
+        removed[kind] += _repeat_step(mine, step)
     removed["blobs"] += _remove_blobs(mine, config, vo, store)
     return removed
 
 
 def _steps_of_vo(config: Configuration, vo: str, now: datetime) -> Iterator[tuple[str, _Step]]:
-    keep = operations(config, vo).retention
+    keep = options_for(config, vo).retention
     jobs, logs, outputs = (now - timedelta(days=days) for days in (keep.jobs, keep.logs, keep.outputs))
-    yield "outputs", _of_vo(retention.forget_outputs, vo, outputs)
-    yield "jobs", _of_vo(retention.remove_jobs, vo, jobs)
-    yield "logs", _of_vo(retention.remove_logs, vo, logs)
-    yield "pilots", _of_vo(retention.remove_pilots, vo, jobs)
+    yield "outputs", _bind_vo(retention.detach_outputs, vo, outputs)
+    yield "jobs", _bind_vo(retention.remove_jobs, vo, jobs)
+    yield "logs", _bind_vo(retention.remove_logs, vo, logs)
+    yield "pilots", _bind_vo(retention.remove_pilots, vo, jobs)
 
 
 def _steps_of_all(now: datetime) -> Iterator[tuple[str, _Step]]:
-    yield "match requests", _of_all(retention.remove_match_requests, now - _MATCH_REQUESTS)
-    yield "idempotency keys", _of_all(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
-    yield "hindrances", _of_all(retention.remove_hindrances, now - _HINDRANCES)
-    yield "revoked tokens", _of_all(retention.remove_revoked_tokens, now)
+    yield "match requests", _bind(retention.remove_match_requests, now - _MATCH_REQUESTS)
+    yield "idempotency keys", _bind(retention.remove_idempotency_keys, now - _IDEMPOTENCY_KEYS)
+    yield "hindrances", _bind(retention.remove_hindrances, now - _HINDRANCES)
+    yield "revoked tokens", _bind(retention.remove_revoked_tokens, now)
 
 
-def _of_vo(remove: Callable[..., int], vo: str, before: datetime) -> _Step:
+def _bind_vo(remove: Callable[..., int], vo: str, before: datetime) -> _Step:
     return lambda conn: remove(conn, vo=vo, before=before, limit=_LIMIT)
 
 
-def _of_all(remove: Callable[..., int], before: datetime) -> _Step:
+def _bind(remove: Callable[..., int], before: datetime) -> _Step:
     return lambda conn: remove(conn, before=before, limit=_LIMIT)
 
 
-def _repeat(mine: Turn, step: _Step) -> int:
+def _repeat_step(mine: Leadership, step: _Step) -> int:
     return mine.repeat(step, most=_LIMIT, rounds=_ROUNDS)
 
 
-def _remove_uptime(mine: Turn, config: Configuration, vos: Sequence[str]) -> int:
+def _remove_uptime(mine: Leadership, config: Configuration, vos: Sequence[str]) -> int:
     """When the service was up, as far as no silence is measured by it any more."""
-    leases = [operations(config, vo).leases for vo in vos]
+    leases = [options_for(config, vo).leases for vo in vos]
     longest = max((max(each.time, each.stalled_time, each.stalled_grace) for each in leases), default=0.0)
     with mine.writing() as conn:
         before = min(uptime.read(conn).go_back(mine.now, seconds=longest), mine.now - _UPTIME)
         return uptime.remove(conn, before=before)
 
 
-def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore | None) -> int:
+def _remove_blobs(mine: Leadership, config: Configuration, vo: str, store: BlobStore | None) -> int:
     """Rows first, committed; then the bytes that no row names any more."""
-    before = mine.now - timedelta(days=operations(config, vo).retention.sandboxes)
+    before = mine.now - timedelta(days=options_for(config, vo).retention.sandboxes)
     total = 0
     for _ in range(_ROUNDS):
         with mine.writing() as conn:
@@ -168,12 +162,12 @@ def _remove_blobs(mine: Turn, config: Configuration, vo: str, store: BlobStore |
     return total
 
 
-def _remove_task_queues(mine: Turn) -> Counter[str]:
+def _remove_task_queues(mine: Leadership) -> Counter[str]:
     """Task queues that no job refers to, then the requirement classes that no task queue has."""
     before = mine.now - _TASK_QUEUES
     with database.reading(mine.engine) as conn:
-        emptied = unused_task_queues.emptied(conn, before=before)
-        unused = unused_task_queues.find(conn, before=before)
+        emptied = task_queues_unused.list_emptied(conn, before=before)
+        unused = task_queues_unused.list_unused(conn, before=before)
     for start in range(0, len(emptied), _LIMIT):
         with mine.writing() as conn:
             task_queues.mark_empty(conn, emptied[start : start + _LIMIT], now=mine.now)
@@ -181,24 +175,26 @@ def _remove_task_queues(mine: Turn) -> Counter[str]:
     for start in range(0, len(unused), _LIMIT):
         with mine.writing() as conn:
             some = unused[start : start + _LIMIT]
-            removed["task queues"] += unused_task_queues.remove(conn, some, before=before)
-    removed["classes"] = _repeat(mine, lambda conn: unused_task_queues.remove_classes(conn, limit=_LIMIT))
+            removed["task queues"] += task_queues_unused.remove_unused(conn, some, before=before)
+    removed["classes"] = _repeat_step(
+        mine, lambda conn: task_queues_unused.remove_unused_classes(conn, limit=_LIMIT)
+    )
     return removed
 
 
-def _remove_stray(mine: Turn, store: BlobStore) -> int:
+def _remove_stray(mine: Leadership, store: BlobStore) -> int:
     """Bytes that a process left behind which died between the file and its row."""
     before = mine.now - _STRAY
     removed = store.sweep(before=before)
     stored = store.digests(before=before)
     while digests := list(islice(stored, _LIMIT)):
         with database.reading(mine.engine) as conn:
-            stray = stray_blobs.among(conn, digests)
+            stray = blobs.find_unreferenced(conn, digests)
         removed += _remove_files(mine, store, stray)
     return removed
 
 
-def _remove_files(mine: Turn, store: BlobStore, digests: Iterable[str]) -> int:
+def _remove_files(mine: Leadership, store: BlobStore, digests: Iterable[str]) -> int:
     removed = 0
     left = iter(sorted(digests))
     while some := list(islice(left, _FILES)):

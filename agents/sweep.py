@@ -14,13 +14,14 @@ from typing import Final
 
 from sqlalchemy import Engine
 
-from agents import turn
-from agents.turn import Turn
-from cs_config.configuration import Configuration
-from optimizers import batch
-from optimizers.batch import MOST_AT_ONCE, BatchResult, Observer
-from optimizers.chain import Step
-from taskqueue import database, preparing, trials
+from agents import leader
+from agents.leader import Leadership
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch
+from optimizers.chain.batch import MOST_AT_ONCE, BatchResult, Observer
+from optimizers.chain.chain import Step
+from taskqueue.db import database
+from taskqueue.jobs import optimizer_queue
 
 NAME: Final = "sweep"
 #: Jobs that are due no longer than this are probably in a worker's hands.
@@ -68,22 +69,22 @@ def cycle(
     Returns:
         None: another process does this now.
     """
-    mine = turn.take(engine, NAME, holder=holder, now=now)
+    mine = leader.acquire(engine, NAME, holder=holder, now=now)
     if mine is None:
         return None
     total = BatchResult()
     for _ in range(_MOST_BATCHES):
         with database.reading(engine) as conn:
-            job_ids = preparing.due(conn, now=now - lag, most=MOST_AT_ONCE)
+            job_ids = optimizer_queue.list_due(conn, now=now - lag, most=MOST_AT_ONCE)
         if not job_ids:
             break
         result = BatchResult()
-        for crashes, some in _groups(engine, job_ids, holder):
+        for crashes, some in _group_jobs(engine, job_ids, holder):
             if crashes >= _MOST_CRASHES:
                 reason = f"the optimizers crashed {crashes} times when they looked at it"
-                result += batch.fail(engine, config, some, reason=reason, now=now)
+                result += batch.fail_jobs(engine, config, some, reason=reason, now=now)
                 continue
-            with _noted(mine, some, holder):
+            with _record_trial(mine, some, holder):
                 result += batch.optimize(engine, config, some, now=now, observe=observe, steps=steps)
         total += result
         if len(result.left) == len(job_ids):
@@ -92,10 +93,10 @@ def cycle(
     return SweepResult(waiting=len(total.waiting), held=len(total.held), failed=len(total.failed))
 
 
-def _groups(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator[tuple[int, Sequence[int]]]:
+def _group_jobs(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator[tuple[int, Sequence[int]]]:
     """Jobs that are looked at together, with how often a process ended then; the harmless ones first."""
     with database.reading(engine) as conn:
-        crashes = trials.crashes(conn, job_ids, holder=holder)
+        crashes = optimizer_queue.count_crashes(conn, job_ids, holder=holder)
     alike: defaultdict[int, list[int]] = defaultdict(list)
     for job_id in job_ids:
         alike[min(crashes.get(job_id, 0), _MOST_CRASHES)].append(job_id)
@@ -106,10 +107,10 @@ def _groups(engine: Engine, job_ids: Sequence[int], holder: str) -> Iterator[tup
 
 
 @contextmanager
-def _noted(mine: Turn, job_ids: Sequence[int], holder: str) -> Iterator[None]:
+def _record_trial(mine: Leadership, job_ids: Sequence[int], holder: str) -> Iterator[None]:
     """The jobs are noted as in hand, whatever becomes of this process."""
     with mine.writing() as conn:
-        trials.begin(conn, job_ids, holder=holder)
+        optimizer_queue.begin_trial(conn, job_ids, holder=holder)
     yield
     with mine.writing() as conn:
-        trials.end(conn, job_ids, holder=holder)
+        optimizer_queue.end_trial(conn, job_ids, holder=holder)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, Engine, text
 
-from taskqueue import database
+from taskqueue.db import database
 
 _HELD = "('Matched', 'Running', 'Stalled', 'Completing')"
 #: What is said of so many jobs, and which they are.

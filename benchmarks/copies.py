@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psycopg
 from sqlalchemy import Connection, Table, text
 
-from taskqueue.tables import attempts, job_log, jobs, waiting_jobs
+from taskqueue.schema.tables import attempts, job_log, jobs, waiting_jobs
 
 #: Copies that lie together, as jobs that were submitted together do.
 _BULK = 100

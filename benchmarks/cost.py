@@ -19,7 +19,7 @@ from benchmarks.mixed import Held, Pilot
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
 from requirements.errors import PilotageError
-from taskqueue import database
+from taskqueue.db import database
 from tests.postgres import Postgres
 
 _CLASSES = 1_000

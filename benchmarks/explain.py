@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from benchmarks import population
 from benchmarks.results import Result
 from cs_config import validate
-from cs_config.configuration import Configuration
-from matcher import changes, shop_window, survey
-from matcher.explain import explain
-from matcher.parts import Demand
+from cs_config.tree.configuration import Configuration
+from matcher.explain import queue_report, queue_set, suggestions
+from matcher.explain.explanation import explain
+from matcher.explain.job_conditions import JobDemand
 from requirements import canonical
-from requirements.expression import Expression
-from requirements.record import Record
-from taskqueue.classes import RequirementClass
-from taskqueue.waiting_classes import WaitingClass
+from requirements.classad.expression import Expression
+from requirements.record.record import Record
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.waiting_classes import WaitingClass
 
 _MODELS = ("Intel Xeon", "AMD EPYC", "ARM Neoverse")
 
@@ -36,22 +36,22 @@ def run(*, quick: bool) -> Iterator[Result]:
 def _measured(classes: int, queues: int, allowed: int) -> Iterator[Result]:
     config, demands = _tree(queues), _demands(classes)
     waiting = [_waiting(demand) for demand in demands]
-    yield _line("first look", classes, queues, lambda: survey.of_vo(config, population.VO))
-    whole = survey.of_vo(config, population.VO)
+    yield _line("first look", classes, queues, lambda: queue_set.all_queues(config, population.VO))
+    whole = queue_set.all_queues(config, population.VO)
     first, second = config.addresses[0], config.addresses[-1]
     yield _line("first job", classes, queues, lambda: _one(whole, demands[0]))
     for demand in demands[1:4]:
         yield _line("another job", classes, queues, lambda: _one(whole, demand), allowed)  # noqa: B023  (called at once)
     yield _line("the same job", classes, queues, lambda: _one(whole, demands[1]), allowed)
     yield _line("a long job", classes, queues, lambda: _one(whole, _long()), allowed)
-    yield _line("first queue", classes, queues, lambda: shop_window.window(config, first, waiting))
+    yield _line("first queue", classes, queues, lambda: queue_report.report_queue(config, first, waiting))
     yield _line(
-        "another queue", classes, queues, lambda: shop_window.window(config, second, waiting), allowed
+        "another queue", classes, queues, lambda: queue_report.report_queue(config, second, waiting), allowed
     )
 
 
-def _one(whole: survey.Survey, demand: Demand) -> object:
-    return explain(whole, population.VO, demand), changes.changes(whole, population.VO, demand)
+def _one(whole: queue_set.QueueSet, demand: JobDemand) -> object:
+    return explain(whole, population.VO, demand), suggestions.suggest_changes(whole, population.VO, demand)
 
 
 def _line(
@@ -88,10 +88,10 @@ def _queue(draw: random.Random) -> str:
     return f"{{CPUModel: {model}, MaxRAM: {ram}, CPUTime: {cpu_time}, NumberOfProcessors: {cores}}}"
 
 
-def _demands(classes: int) -> list[Demand]:
+def _demands(classes: int) -> list[JobDemand]:
     draw = random.Random(1)
     return [
-        Demand(
+        JobDemand(
             asked=asked,
             requirements=Record(
                 values=(("CPUModel", draw.choice(_MODELS)), ("MaxRAM", draw.randrange(500, 64_000, 500)))
@@ -101,13 +101,15 @@ def _demands(classes: int) -> list[Demand]:
     ]
 
 
-def _long() -> Demand:
+def _long() -> JobDemand:
     """As many conditions as may be, all of them about the name with most values."""
     text = " && ".join(f"other.MaxRAM > {300 * number}" for number in range(390))
-    return Demand(asked=RequirementClass(vo=population.VO, cpu_time=100), requirements=Expression(text=text))
+    return JobDemand(
+        asked=RequirementClass(vo=population.VO, cpu_time=100), requirements=Expression(text=text)
+    )
 
 
-def _waiting(demand: Demand) -> WaitingClass:
+def _waiting(demand: JobDemand) -> WaitingClass:
     assert demand.requirements is not None
     text = canonical.to_json(demand.requirements)
     return WaitingClass(asked=demand.asked, requirements=text, jobs=10, first_job=1)

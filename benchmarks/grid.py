@@ -11,18 +11,18 @@ from functools import cache
 from pathlib import Path
 
 from cs_config import validate
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from cs_config.known_parameters import is_known
-from matcher import presented
-from matcher.requests import Caller
-from matcher.resource import Presented
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.tree.parameters import is_known
+from matcher.request import match_request
+from matcher.request.match_request import MatchCaller
+from matcher.request.resource import StatedResource
 from requirements import canonical
 from requirements.canonical import Requirements
-from requirements.expression import Expression
-from requirements.record import Record
+from requirements.classad.expression import Expression
+from requirements.record.record import Record
 from requirements.values import Value, fold
-from taskqueue.pools import NewPool
+from taskqueue.pools.pools import NewPool
 
 VO = "cms"
 _EXAMPLE = Path(__file__).parents[1] / "examples/osg/resources.yaml"
@@ -119,10 +119,12 @@ def parsed(source: str, version: int = 1) -> Configuration:
     return validate.parse(source, "grid.yaml", version)
 
 
-def asking(address: QueueAddress) -> tuple[Presented, Caller]:
+def asking(address: QueueAddress) -> tuple[StatedResource, MatchCaller]:
     """A pilot in a queue that asks what it may run."""
     place = {"Site": address.site, "GridCE": address.ce, "Queue": address.queue}
-    return presented.read({**place, "CPUTime": 100_000}), Caller(subject="bench", vos=frozenset({VO}))
+    return match_request.read_resource({**place, "CPUTime": 100_000}), MatchCaller(
+        subject="bench", vos=frozenset({VO})
+    )
 
 
 def pools(count: int, seed: int = 0) -> Iterator[NewPool]:

@@ -11,7 +11,7 @@ from benchmarks import copies, lhcb, mixed, population
 from benchmarks.copies import Wanted
 from benchmarks.services import Service
 from cs_config import validate
-from taskqueue import database
+from taskqueue.db import database
 
 _CLASSES = 1_000
 _POOLS = 100

@@ -15,7 +15,7 @@ from benchmarks import large, lhcb, servers, services
 from benchmarks.results import Result
 from benchmarks.services import Service
 from requirements.errors import PilotageError
-from taskqueue import database
+from taskqueue.db import database
 
 #: Milliseconds.
 _ALLOWED = 300

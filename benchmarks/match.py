@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from benchmarks import bare, checks, clients, lhcb, match_dirac, match_http, matching, population, servers
 from benchmarks.clients import Clients, Run
 from benchmarks.results import Point, Result
-from taskqueue import database
+from taskqueue.db import database
 from tests.postgres import Postgres
 
 _TOGETHER = 64

@@ -7,7 +7,7 @@ from statistics import median
 from benchmarks import checks, clients, dirac, lhcb, matching, population, servers
 from benchmarks.clients import Run
 from benchmarks.results import Point, Result
-from taskqueue import database
+from taskqueue.db import database
 from tests.postgres import Postgres
 
 _QUEUES = (10, 1_000, 10_000)

@@ -12,16 +12,16 @@ from sqlalchemy import Engine
 
 from benchmarks import lhcb, population
 from benchmarks.clients import Work, repeated
-from cs_config import collector, validate
-from matcher import matcher as matching
-from matcher import presented
-from matcher.claimer import Claimer
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchAnswer, MatchRequest
+from cs_config import gc_tuning, validate
+from matcher.claim import matcher as matching
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from matcher.request import match_request
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from requirements.errors import PilotageError
-from taskqueue import database
+from taskqueue.db import database
 
-_CALLER = Caller(subject="bench", vos=frozenset({lhcb.VO}))
+_CALLER = MatchCaller(subject="bench", vos=frozenset({lhcb.VO}))
 _PATIENCE = 30.0  # seconds
 
 
@@ -38,7 +38,7 @@ def singly(url: str, offers: Sequence[Mapping[str, object]], number: int) -> Ite
                 raise look
             matcher.settle(looks)
             matcher.write_down()
-            return len(matching.answer(request, look).matches)
+            return len(matching.build_answer(request, look).matches)
 
         yield repeated(one)
 
@@ -47,7 +47,7 @@ def singly(url: str, offers: Sequence[Mapping[str, object]], number: int) -> Ite
 def together(url: str, offers: Sequence[Mapping[str, object]], at_a_time: int, number: int) -> Iterator[Work]:
     """One process in which so many requests wait at any time, as in the service."""
     with _matcher(url) as (engine, matcher):
-        claimer = Claimer(engine, matcher)
+        claimer = ClaimWorker(engine, matcher)
         claimer.start()
         requests = _requests(offers, number)
 
@@ -63,7 +63,7 @@ def together(url: str, offers: Sequence[Mapping[str, object]], at_a_time: int, n
 class _Crowd:
     """Requests that are under way; each that is answered is followed by another."""
 
-    claimer: Claimer
+    claimer: ClaimWorker
     requests: Iterator[MatchRequest]
     until: float
     most: int
@@ -87,7 +87,7 @@ class _Crowd:
         future = self.claimer.submit(next(self.requests)).future
         future.add_done_callback(lambda done: self._answered(done, began))
 
-    def _answered(self, done: "Future[MatchAnswer]", began: float) -> None:
+    def _answered(self, done: "Future[MatchResult]", began: float) -> None:
         """In the claimer's thread."""
         now = time.perf_counter()
         if (error := done.exception()) is not None:
@@ -104,7 +104,7 @@ class _Crowd:
 
 @contextmanager
 def _matcher(url: str) -> Iterator[tuple[Engine, Matcher]]:
-    collector.collect_seldom()  # as each process of the service
+    gc_tuning.collect_seldom()  # as each process of the service
     config = validate.parse(lhcb.tree())
     engine = database.connect(url)
     try:
@@ -116,7 +116,7 @@ def _matcher(url: str) -> Iterator[tuple[Engine, Matcher]]:
 def _requests(offers: Sequence[Mapping[str, object]], number: int) -> Iterator[MatchRequest]:
     """Pilots of all queues, in any order."""
     draw = random.Random(number)
-    read = [(number, presented.read(offer)) for number, offer in enumerate(offers)]
+    read = [(number, match_request.read_resource(offer)) for number, offer in enumerate(offers)]
     while True:
         likeness, said = draw.choice(read)
         yield MatchRequest(

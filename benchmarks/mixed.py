@@ -20,8 +20,8 @@ from benchmarks.http_load import Conversation, Load
 from benchmarks.quantiles import quantile
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
-from taskqueue import database
-from taskqueue.classes import RequirementClass
+from taskqueue.db import database
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 _API = "/api/v1"
 _COMPRESSED = 5

@@ -18,8 +18,8 @@ from benchmarks import http_load, population, servers, services
 from benchmarks.http_load import Answer, Conversation, Load
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
-from taskqueue import database
-from taskqueue.tables import attempts
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts
 
 _CLIENTS = (16, 64)
 #: The token of a pilot, and what it offers.

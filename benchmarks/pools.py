@@ -19,13 +19,14 @@ from sqlalchemy import Engine, event
 from agents import pools as agent
 from benchmarks import grid, population, servers
 from benchmarks.results import Result
-from cs_config.configuration import Configuration
-from cs_config.eligible_classes import eligible_classes
-from cs_config.queue_classes import queue_classes
-from matcher.matcher import Matcher
+from cs_config.classes.class_index import eligible_classes
+from cs_config.classes.queue_classes import queue_classes
+from cs_config.tree.configuration import Configuration
+from matcher.claim.matcher import Matcher
 from requirements import canonical
-from taskqueue import database, mapping, pools, served_pools
-from taskqueue.pools import NewPool
+from taskqueue.db import database
+from taskqueue.pools import by_queue, mapping, pools
+from taskqueue.pools.pools import NewPool
 
 _SAMPLE = 5
 _NOW = population.NOW
@@ -42,7 +43,7 @@ def run(*, quick: bool) -> Iterator[Result]:
     with servers.postgres() as server, servers.fresh_database(server, "pools") as url:
         engine = database.connect(url)
         with database.writing(engine) as conn:
-            pools.touch_all(conn, new, now=_NOW)
+            pools.touch_pools(conn, new, now=_NOW)
         yield from _refreshed(engine, one, new, size)
         yield from _asked(engine, one, size)
         two = grid.configuration(queues=queues, classes=classes, version=2, changed=True)
@@ -95,7 +96,7 @@ def _asked(engine: Engine, config: Configuration, size: dict[str, str | float]) 
         yield _line(what, statistics.median(times), {**size, "pools each": found // len(times)})
     began = time.perf_counter()
     with database.reading(engine) as conn:
-        served_pools.ids_for_queues(conn, vos, config.addresses)
+        by_queue.list_pool_ids(conn, vos, config.addresses)
     yield _line("pools for all queues", time.perf_counter() - began, size)
 
 
@@ -129,7 +130,7 @@ def _wrong(engine: Engine, config: Configuration, new: list[NewPool]) -> Iterato
         asked = canonical.from_json(pool.original)
         right = {queue for each in eligible_classes(config, grid.VO, asked) for queue in each.queues}
         with database.reading(engine) as conn:
-            stored = set(mapping.eligible_queues_of(conn, pool.pool_id))
+            stored = set(mapping.list_eligible_queues(conn, pool.pool_id))
         if stored != right:
             yield f"pool {pool.pool_id[:8]} is mapped to {len(stored)} queues, {len(right)} are eligible"
 

@@ -13,12 +13,14 @@ from benchmarks import copies, lhcb
 from benchmarks.copies import Wanted
 from benchmarks.lhcb import CPU_TIMES, SITES, VO, requirement_classes
 from cs_config import validate
-from cs_config.configuration import Configuration
-from optimizers import batch, submission
-from optimizers.submitter import Submitter
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch
+from optimizers.submit import submission
+from optimizers.submit.submitter import Submitter
 from requirements.errors import PilotageError
-from taskqueue import database, queue_places
-from taskqueue.classes import RequirementClass
+from taskqueue.db import database
+from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 __all__ = ["CPU_TIMES", "NOW", "SITES", "VO", "fill", "requirement_classes", "submit"]
 
@@ -106,7 +108,7 @@ def _more_task_queues(
     if not classes:
         return {}
     rows = [{"digest": each.digest, "vo": each.vo, "definition": each.to_json()} for each in classes]
-    conn.execute(queue_places.NEW_CLASS.of(conn), rows)
+    conn.execute(task_queues.NEW_CLASS.to_statement(conn), rows)
     originals = [firsts[number % len(firsts)] for number in range(len(classes))]
     digests = [each.digest for each in classes]
     conn.execute(_MORE_TASK_QUEUES, {"digests": digests, "originals": originals, "now": NOW})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from taskqueue import database
+from taskqueue.db import database
 from tests.postgres import Postgres
 
 #: As one gives a server of this size; durability is left alone.

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import psutil
 
-from pilotage.service import key_file
-from pilotage.service.grants import grant
-from pilotage.service.tokens import Tokens
+from pilotage.service.auth import keys
+from pilotage.service.auth.callers import grant
+from pilotage.service.auth.tokens import Tokens
 from requirements.errors import PilotageError
 
 _URL = re.compile(r"pilotage serves (http://\S+)")
@@ -57,7 +57,7 @@ def serving(
         home = Path(name)
         resources = home / "resources.yaml"
         resources.write_text(config)
-        tokens = Tokens(key_file.load_or_create(home / "signing-key.pem"))
+        tokens = Tokens(keys.load_or_create(home / "signing-key.pem"))
         arguments = ["--home", name, "--port", "0", "--database-url", database_url]
         arguments += ["--workers", str(workers), "--resources", str(resources)]
         arguments += ["--redis-url", redis_url] if redis_url else []

@@ -28,8 +28,8 @@ from sqlalchemy import Engine, func, select, text
 from benchmarks import lhcb, servers, services
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
-from taskqueue import database
-from taskqueue.tables import jobs, waiting_jobs
+from taskqueue.db import database
+from taskqueue.schema.tables import jobs, waiting_jobs
 from tests.redis_server import RedisServer
 
 A_CALL = 1_000

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from cs_config.differences import Difference
-from requirements.errors import InvalidInput, NotFound, PilotageError
-from requirements.problem import Problem
+from cs_config.versions.diff import Difference
+from requirements.errors import InvalidInput, NotFound, PilotageError, Problem
 
 
 class ConfigError(InvalidInput):

@@ -4,21 +4,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cs_config import collector, freshness, operations, platforms, registry, resources, source
-from cs_config.configuration import Configuration
+from cs_config import gc_tuning
 from cs_config.errors import ConfigError, one_problem
-from cs_config.options import Operations
-from cs_config.sections import Leaf, Section
-from requirements.problem import Problem
-from requirements.suggestion import did_you_mean
+from cs_config.options import operations, registry
+from cs_config.options.options import VoOptions
+from cs_config.source import yaml_reader
+from cs_config.source.sections import Leaf, Section
+from cs_config.tree import expiry, platforms, resources
+from cs_config.tree.configuration import Configuration
+from requirements.errors import Problem, did_you_mean
 from requirements.values import fold
 
 #: The sections at the top.
 TOP = ("Resources", "Operations", "Registry")
 _RESOURCES = ("Sites", "Computing")
-_COMPUTING = ("OSCompatibility", freshness.SETTING)
+_COMPUTING = ("OSCompatibility", expiry.SETTING)
 #: Names among those with a value instead of a section.
-_VALUES = (freshness.SETTING,)
+_VALUES = (expiry.SETTING,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,28 +66,28 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         with path.open("rb") as stream:
-            return stream.read(source.MAX_BYTES + 1)
+            return stream.read(yaml_reader.MAX_BYTES + 1)
     except OSError as error:
         raise one_problem(str(path), f"cannot be read: {error.strerror or error}") from error
 
 
 def report(text: str | bytes, file: str, version: int = 0, author: str = "") -> Report:
     """All errors and warnings of a text, and the configuration if there are no errors."""
-    with collector.paused():
+    with gc_tuning.pause_collection():
         return _report(text, file, version, author)
 
 
 def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
-    reading = source.read(text, file)
+    reading = yaml_reader.read_yaml(text, file)
     root = reading.root
-    options, wrong_options = operations.read(root.section("Operations"), file)
-    people, wrong_people = registry.read(root.section("Registry"), file)
-    compatibility, wrong_platforms = platforms.read(root, file)
-    dynamic, wrong_names = freshness.read(root, file)
-    tree = resources.read(root, file, declared=_declared(options))
+    options, wrong_options = operations.read_operations(root.section("Operations"), file)
+    people, wrong_people = registry.read_registry(root.section("Registry"), file)
+    compatibility, wrong_platforms = platforms.read_platforms(root, file)
+    dynamic, wrong_names = expiry.read_dynamic(root, file)
+    tree = resources.read_resources(root, file, declared=_declared(options))
     wrong_levels = _unknown_levels(root, file)
     strange_vos = _strange_vos(root, tree.vos | people.all_vos(), file)
-    warnings = (*tree.warnings, *freshness.halves(tree.nodes.values()), *strange_vos)
+    warnings = (*tree.warnings, *expiry.list_halves(tree.nodes.values()), *strange_vos)
     wrong = (*wrong_levels, *wrong_options, *wrong_people, *wrong_platforms, *wrong_names)
     errors = [*reading.problems, *wrong, *tree.errors]
     if errors:
@@ -111,7 +113,7 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
     return Report(errors=(), warnings=warnings, configuration=configuration)
 
 
-def _declared(options: Mapping[str, Operations]) -> frozenset[str]:
+def _declared(options: Mapping[str, VoOptions]) -> frozenset[str]:
     """Folded names that requirements or their resources are declared to have."""
     declarations = (each.job_description.declarations.declared for each in options.values())
     names = ((said.name, said.resource) for declared in declarations for said in declared)

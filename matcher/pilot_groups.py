@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from cs_config.queue_classes import QueueClass, class_of
+from cs_config.classes.queue_classes import QueueClass, find_class
+from cs_config.options.operations import options_for
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
 from matcher import stored_requirements
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.declarations import Declarations
-from requirements.flags import flags
-from taskqueue import pools
-from taskqueue.served_pools import MappedPool
+from requirements.nodes.flags import flags
+from requirements.record.declarations import Declarations
+from taskqueue.pools import pools
+from taskqueue.pools.by_queue import MappedPool
 
 Flags = tuple[str, ...]
 #: Flags that are remembered; beyond that we start anew.
@@ -41,7 +41,7 @@ class PilotGroups:
         self._version: int | None = None
         self._known: dict[tuple[str, str], Flags] = {}
 
-    def of(
+    def find_groups(
         self,
         conn: Connection,
         config: Configuration,
@@ -66,25 +66,27 @@ class PilotGroups:
             for address, of_queue in mapped.items()
             for each in of_queue
             if each.undecided
-            and (here := class_of(config, each.vo, address)) is not None
+            and (here := find_class(config, each.vo, address)) is not None
             and (here.digest, each.pool_id) not in self._known
         }
-        texts = pools.originals(conn, {pool_id for _, pool_id in new})
+        texts = pools.read_originals(conn, {pool_id for _, pool_id in new})
         for key, (here, each) in new.items():
             if each.pool_id in texts:
-                declarations = operations(config, each.vo).job_description.declarations
-                self._known[key] = _flags(stored_requirements.read(texts[each.pool_id]), here, declarations)
+                declarations = options_for(config, each.vo).job_description.declarations
+                self._known[key] = _flags(
+                    stored_requirements.parse_stored(texts[each.pool_id]), here, declarations
+                )
 
     def _flags(
         self, config: Configuration, address: QueueAddress, mapped: Iterable[MappedPool]
     ) -> Iterable[tuple[Flags, str]]:
         for each in mapped:
-            here = class_of(config, each.vo, address) if each.undecided else None
+            here = find_class(config, each.vo, address) if each.undecided else None
             yield () if here is None else self._known.get((here.digest, each.pool_id), ()), each.pool_id
 
 
 def _flags(requirements: Requirements, here: QueueClass, declarations: Declarations) -> Flags:
-    residue = evaluator.standing(requirements, here.values, declarations, here.nodes).residue
+    residue = evaluator.decide_at_queue(requirements, here.values, declarations, here.nodes).residue
     return flags(residue, here.nodes, declarations, here.forwarding)
 
 

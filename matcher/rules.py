@@ -8,9 +8,9 @@ its slips: of several sites one has to be both wanted and not banned, any banned
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
-from matcher.resource import Exclusion, Resource, Values
+from matcher.request.resource import Exclusion, Resource, Values
 from requirements.values import fold
-from taskqueue.classes import RequirementClass
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: What a refusal is called, in the order in which people look for it.
 Condition = str
@@ -27,7 +27,7 @@ _OWNERS = frozenset({"owners", "owner_groups"})
 #: How much a class must have at least of what is counted, under the names of conditions.
 NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
     "cpu_time": lambda asked: asked.cpu_time,
-    "ram": lambda asked: ram_needed(asked),
+    "ram": lambda asked: needed_ram(asked),
     "processors": lambda asked: asked.processors_min,
     "gpus": lambda asked: asked.gpus,
 }
@@ -72,14 +72,14 @@ def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: 
 
     A resource for one owner of a group that shares its jobs takes those of the others, too.
     """
-    if not _named(owner_group, resource.owner_groups):
+    if not _named_condition(owner_group, resource.owner_groups):
         return False
     shares = resource.owner_groups is not None and fold(owner_group) in resource.sharing_groups
-    if not shares and not _named(owner, resource.owners):
+    if not shares and not _named_condition(owner, resource.owners):
         return False
     if not resource.excluded:
         return True
-    names = _names(asked) | {"owners": folded([owner]), "owner_groups": folded([owner_group])}
+    names = _names(asked) | {"owners": fold_names([owner]), "owner_groups": fold_names([owner_group])}
     return not any(_excludes(each, names) for each in resource.excluded if concerns_owners(each))
 
 
@@ -88,7 +88,7 @@ def concerns_owners(exclusion: Exclusion) -> bool:
     return any(name in _OWNERS for name, _ in exclusion)
 
 
-def ram_needed(asked: RequirementClass, cores: int | None = None) -> int:
+def needed_ram(asked: RequirementClass, cores: int | None = None) -> int:
     """MB that a job of this class needs on so many cores: a part of its own, and a part for each of them.
 
     Args:
@@ -98,18 +98,18 @@ def ram_needed(asked: RequirementClass, cores: int | None = None) -> int:
     return asked.min_ram + asked.min_ram_per_core * (asked.processors_min if cores is None else cores)
 
 
-def folded(names: Collection[str]) -> frozenset[str]:
+def fold_names(names: Collection[str]) -> frozenset[str]:
     """Names as they compare."""
-    return _folded(names) if isinstance(names, frozenset) else frozenset(map(fold, names))
+    return _fold_list(names) if isinstance(names, frozenset) else frozenset(map(fold, names))
 
 
 @lru_cache(maxsize=50_000)
-def _folded(names: frozenset[str]) -> frozenset[str]:
+def _fold_list(names: frozenset[str]) -> frozenset[str]:
     """The lists of sites of thousands of classes are long, and the same for every queue."""
     return frozenset(map(fold, names))
 
 
-def _named(name: str, wanted: Values) -> bool:
+def _named_condition(name: str, wanted: Values) -> bool:
     return wanted is None or fold(name) in wanted
 
 
@@ -122,13 +122,13 @@ def _has(name: str) -> Callable[[RequirementClass, Resource], bool]:
 
 
 def _meets(wanted: Collection[str], offered: Values) -> bool:
-    return not wanted or offered is None or not offered.isdisjoint(folded(wanted))
+    return not wanted or offered is None or not offered.isdisjoint(fold_names(wanted))
 
 
 def _site(asked: RequirementClass, resource: Resource) -> bool:
     if resource.sites is None:
         return True
-    allowed = resource.sites - folded(asked.banned_sites)
+    allowed = resource.sites - fold_names(asked.banned_sites)
     return bool(allowed) and _meets(asked.sites, allowed)
 
 
@@ -136,11 +136,11 @@ def _job_type(asked: RequirementClass, resource: Resource) -> bool:
     """A resource that names no type takes all but those that only job managers handle."""
     if resource.job_types is not None or not asked.job_types:
         return _meets(asked.job_types, resource.job_types)
-    return resource.managed_types_of(fold(asked.vo)).isdisjoint(folded(asked.job_types))
+    return resource.managed_types_of(fold(asked.vo)).isdisjoint(fold_names(asked.job_types))
 
 
 def _names(asked: RequirementClass) -> dict[str, frozenset[str]]:
-    return {name: folded(of(asked)) for name, of in NAMED.items()}
+    return {name: fold_names(of(asked)) for name, of in NAMED.items()}
 
 
 def _excludes(exclusion: Exclusion, names: Mapping[str, frozenset[str]]) -> bool:
@@ -158,14 +158,14 @@ def _not_banned(asked: RequirementClass, resource: Resource) -> bool:
 
 
 _CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = {
-    "vo": lambda asked, resource: _named(asked.vo, resource.vos),
+    "vo": lambda asked, resource: _named_condition(asked.vo, resource.vos),
     "cpu_time": _has("cpu_time"),
     "site": _site,
     "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),
     "platform": lambda asked, resource: _meets(asked.platforms, resource.platforms),
     "job_type": lambda asked, resource: _job_type(asked, resource),
-    "tag": lambda asked, resource: resource.tags is None or folded(asked.tags) <= resource.tags,
-    "required_tag": lambda asked, resource: resource.required_tags <= folded(asked.tags),
+    "tag": lambda asked, resource: resource.tags is None or fold_names(asked.tags) <= resource.tags,
+    "required_tag": lambda asked, resource: resource.required_tags <= fold_names(asked.tags),
     "banned": _not_banned,
     "ram": _has("ram"),
     "processors": _has("processors"),

@@ -7,6 +7,6 @@ from requirements.canonical import Requirements
 
 
 @lru_cache(maxsize=20_000)
-def read(text: str) -> Requirements:
+def parse_stored(text: str) -> Requirements:
     """The requirements of their JSON; see `canonical.from_json`."""
     return canonical.from_json(text)

@@ -9,8 +9,8 @@ import unicodedata
 
 import rfc8785
 
-from requirements.expression import Expression, canonical_text
-from requirements.record import Record
+from requirements.classad.expression import Expression, canonical_text
+from requirements.record.record import Record
 from requirements.values import Value, fold, normal
 
 Requirements = Record | Expression

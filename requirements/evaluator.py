@@ -3,15 +3,22 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from requirements import evaluation, on_nodes, remainder
 from requirements.canonical import Requirements
-from requirements.declarations import Declaration, Declarations, Kind, MatchRule, compared
-from requirements.evaluation import Operands
-from requirements.expression import Expression
-from requirements.nodes import NO_NODE_ATTRIBUTES, NodeAttributes, shown_options
-from requirements.record import Record
-from requirements.rules import ReasonKind, mismatch
-from requirements.values import Value, kept, lookup, normal, shown
+from requirements.classad import evaluation
+from requirements.classad.evaluation import Operands
+from requirements.classad.expression import Expression
+from requirements.nodes import residual
+from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes, format_options
+from requirements.record.declarations import (
+    Declaration,
+    Declarations,
+    MatchRule,
+    ValueKind,
+    compared_parameter,
+)
+from requirements.record.record import Record
+from requirements.record.rules import ReasonKind, mismatch
+from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [
     *("Reason", "ReasonKind", "Standing", "eligible", "failing", "in_words", "operands"),
@@ -34,7 +41,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class QueueDecision:
     """How requirements stand at a queue, before any of its nodes is known."""
 
     eligible: bool  #: whether a node that it may have would do
@@ -59,7 +66,7 @@ def failing(
     if isinstance(requirements, Record):
         return tuple(_record_reasons(requirements, known, declarations, nodes))
     parts = (
-        remainder.failing_parts(requirements.text, known, nodes)
+        residual.failing_parts(requirements.text, known, nodes)
         if nodes
         else evaluation.failing_parts(requirements.text, known)
     )
@@ -82,27 +89,29 @@ def eligible(
         known = nodes.without_these(resource) if nodes else resource
         return next(_record_reasons(requirements, known, declarations, nodes), None) is None
     if nodes:
-        return remainder.remainder(requirements.text, resource, nodes).possible
+        return residual.residual(requirements.text, resource, nodes).possible
     return evaluation.is_true(requirements.text, resource)
 
 
-def standing(
+def decide_at_queue(
     requirements: Requirements,
     resource: Mapping[str, Value],
     declarations: Declarations,
     nodes: NodeAttributes,
-) -> Standing:
+) -> QueueDecision:
     """What a queue decides of requirements, and what is left to the facts of its nodes.
 
     For all facts that the nodes may have: the requirements are fulfilled by queue and facts together
     (`nodes.together`) if and only if the queue is eligible and the residue, if any, is fulfilled by them.
     """
     if not eligible(requirements, resource, declarations, nodes):
-        return Standing(eligible=False)
+        return QueueDecision(eligible=False)
     if isinstance(requirements, Record):
-        return Standing(eligible=True, residue=on_nodes.left(requirements, declarations, nodes))
-    text = remainder.remainder(requirements.text, resource, nodes).text
-    return Standing(eligible=True, residue=None if text is None else Expression(text=text))
+        return QueueDecision(
+            eligible=True, residue=residual.residual_record(requirements, declarations, nodes)
+        )
+    text = residual.residual(requirements.text, resource, nodes).text
+    return QueueDecision(eligible=True, residue=None if text is None else Expression(text=text))
 
 
 def parts(requirements: Requirements) -> tuple[Requirements, ...]:
@@ -121,29 +130,29 @@ def operands(requirements: Requirements, present: frozenset[str]) -> tuple[Opera
         requirements: What a job asks.
         present: Folded names that any of the queues has.
     """
-    return () if isinstance(requirements, Record) else evaluation.together(requirements.text, present)
+    return () if isinstance(requirements, Record) else evaluation.group_operands(requirements.text, present)
 
 
-def in_words(requirements: Requirements, declarations: Declarations) -> str:
+def format_requirement(requirements: Requirements, declarations: Declarations) -> str:
     """What is asked, for a person."""
     if isinstance(requirements, Expression):
         return requirements.text
     return "; ".join(
-        f"{name}: {_asked(wanted, declarations.get(name))}" for name, wanted in requirements.values
+        f"{name}: {_format_wanted(wanted, declarations.get(name))}" for name, wanted in requirements.values
     )
 
 
-def without(requirements: Requirements, wanted: str) -> Requirements | None:
+def remove_operand(requirements: Requirements, wanted: str) -> Requirements | None:
     """An expression without the operand of its outermost `&&` that was written so; None: nothing is left."""
-    return _instead(requirements, wanted, None)
+    return _replace_operand(requirements, wanted, None)
 
 
-def reworded(requirements: Requirements, wanted: str, new: str) -> Requirements | None:
+def replace_operand(requirements: Requirements, wanted: str, new: str) -> Requirements | None:
     """An expression with another operand instead of the one of its outermost `&&` that was written so."""
-    return _instead(requirements, wanted, new)
+    return _replace_operand(requirements, wanted, new)
 
 
-def _instead(requirements: Requirements, wanted: str, new: str | None) -> Requirements | None:
+def _replace_operand(requirements: Requirements, wanted: str, new: str | None) -> Requirements | None:
     if isinstance(requirements, Record):
         return requirements
     dropped = _bare(wanted)
@@ -161,7 +170,7 @@ def _bare(text: str) -> str:
 def parameters(requirements: Requirements, declarations: Declarations) -> tuple[str, ...]:
     """The names of a resource that the requirements look at; nothing else about it matters to them."""
     if isinstance(requirements, Record):
-        return tuple(compared(name, declarations.get(name)) for name, _ in requirements.values)
+        return tuple(compared_parameter(name, declarations.get(name)) for name, _ in requirements.values)
     return evaluation.names(requirements.text)
 
 
@@ -170,7 +179,7 @@ def _record_reasons(
 ) -> Iterator[Reason]:
     for name, wanted in record.values:
         declaration = declarations.get(name)
-        parameter = compared(name, declaration)
+        parameter = compared_parameter(name, declaration)
         if nodes and parameter in nodes:
             continue
         has = lookup(resource, parameter)
@@ -178,25 +187,28 @@ def _record_reasons(
         if kind is not None:
             yield Reason(
                 requirement=name,
-                wanted=_asked(wanted, declaration),
-                has=None if has is None else shown(has),
+                wanted=_format_wanted(wanted, declaration),
+                has=None if has is None else format_value(has),
                 kind=kind,
             )
-    for name, wanted, kind in on_nodes.impossible(record, declarations, nodes):
+    for name, wanted, kind in residual.impossible(record, declarations, nodes):
         declaration = declarations.get(name)
-        options = nodes.options(compared(name, declaration))
+        options = nodes.options(compared_parameter(name, declaration))
         yield Reason(
-            requirement=name, wanted=_asked(wanted, declaration), has=shown_options(options), kind=kind
+            requirement=name,
+            wanted=_format_wanted(wanted, declaration),
+            has=format_options(options),
+            kind=kind,
         )
 
 
-def _asked(wanted: Value, declaration: Declaration | None) -> str:
+def _format_wanted(wanted: Value, declaration: Declaration | None) -> str:
     """What is asked, in words that say by which rule."""
     declared = declaration or Declaration(name="")
     plain = normal(wanted)
     if isinstance(plain, tuple):
         which = "all of " if declared.match is MatchRule.ALL else "one of "
-        return which + shown(kept(wanted))
-    text = shown(wanted) + (f" {declared.unit}" if declared.unit else "")
-    is_number = not isinstance(plain, str | bool) or declared.kind is Kind.NUMBER
-    return f"at least {text}" if is_number and declared.kind is not Kind.LIST else text
+        return which + format_value(deduplicate(wanted))
+    text = format_value(wanted) + (f" {declared.unit}" if declared.unit else "")
+    is_number = not isinstance(plain, str | bool) or declared.kind is ValueKind.NUMBER
+    return f"at least {text}" if is_number and declared.kind is not ValueKind.LIST else text

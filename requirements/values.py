@@ -5,8 +5,7 @@ import re
 import unicodedata
 from collections.abc import Hashable, Mapping
 
-from requirements.errors import InvalidInput
-from requirements.problem import Problem
+from requirements.errors import InvalidInput, Problem
 
 Scalar = str | bool | int | float
 Value = Scalar | tuple[Scalar, ...]
@@ -129,7 +128,7 @@ def _normal_scalar(scalar: Scalar) -> Scalar:
     return scalar if isinstance(scalar, bool) else normal_number(scalar)
 
 
-def kept(value: Value) -> Value:
+def deduplicate(value: Value) -> Value:
     """The value in its own spelling, without what is in a list twice."""
     if not isinstance(value, tuple):
         return value
@@ -159,10 +158,10 @@ def lookup(resource: Mapping[str, Value], name: str) -> Value | None:
     return next((value for other, value in resource.items() if fold(other) == folded), None)
 
 
-def shown(value: Value) -> str:
+def format_value(value: Value) -> str:
     """The value for a person to read."""
     if isinstance(value, tuple):
-        return ", ".join(shown(item) for item in value)
+        return ", ".join(format_value(item) for item in value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(normal_number(value)) if isinstance(value, float) else str(value)

@@ -1,32 +1,184 @@
-"""Which archives a VO has: one row for each that it brought, its quota, and their removal.
+"""Archives (sandboxes and outputs): the files, by digest of their content, and each VO's rows for them.
 
-Putting an archive in its place and removing one both hold its lock until their transaction ends, so
-that a file which was just made known is not removed as unknown.
+A file is staged (written aside and fsynced), then renamed into its place within the transaction that
+inserts its row. A failure in between leaves at worst a file without a row.
+
+Storing and removing a file both take an advisory lock on its digest until their transaction ends, so a file
+that just got a row is not removed as unreferenced.
 """
 
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
 from sqlalchemy import Connection, bindparam, func, select, text, update
 from sqlalchemy.sql.dml import Insert
 
-from taskqueue.blob_store import BlobStore, Staged
-from taskqueue.errors import BlobNotFound, QuotaExceeded
-from taskqueue.tables import blobs as table
-from taskqueue.upserts import Twins, Upsert
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull, TooLarge
+from taskqueue.schema.tables import blobs
+from taskqueue.schema.tables import blobs as table
+
+#: What "there is no room" looks like: disk, quota, the process's own limit.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-def _remember(insert: Upsert) -> Insert:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBlob:
+    """An archive that was received whole and is safe on disk, but is not in its place yet."""
+
+    digest: str  #: SHA-256, lower-case hex
+    size: int  #: bytes
+    name: str  #: where it lies aside
+
+
+class BlobStore(Protocol):
+    """The bytes of archives; hosts that share an installation share the store."""
+
+    def stage(self, chunks: Iterable[bytes], *, limit: int) -> StagedBlob:
+        """Receive an archive of at most `limit` bytes; TooLarge and StorageFull leave nothing behind."""
+
+    def store(self, staged: StagedBlob) -> None:
+        """Put it in its place, durably; that it is there already does no harm."""
+
+    def discard(self, staged: StagedBlob) -> None:
+        """Forget it; also after `keep`, when there is nothing left to forget."""
+
+    def open(self, digest: str) -> BinaryIO:
+        """Read an archive; BlobNotFound."""
+
+    def delete(self, digest: str) -> None:
+        """Remove an archive, which may be gone already."""
+
+    def digests(self, *, before: datetime) -> Iterator[str]:
+        """All archives that were put in their place before that time."""
+
+    def sweep(self, *, before: datetime) -> int:
+        """Remove what was staged before that time and never kept; how many."""
+
+
+class DirectoryBlobStore:
+    """Archives as files of a directory, local or shared by the hosts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._aside = path / "incoming"
+        self._aside.mkdir(parents=True, exist_ok=True)
+
+    def stage(self, chunks: Iterable[bytes], *, limit: int) -> StagedBlob:
+        """Receive an archive of at most `limit` bytes.
+
+        Raises:
+            TooLarge: It is larger.
+            StorageFull: The disk is full.
+        """
+        aside = self._aside / secrets.token_hex(16)
+        try:
+            return self._write(aside, chunks, limit=limit)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            if error.errno in _FULL:
+                raise StorageFull("there is no room left for archives") from error
+            raise
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+    def store(self, staged: StagedBlob) -> None:
+        """Put it in its place, durably."""
+        place = self._locate(staged.digest)
+        if not place.parent.is_dir():
+            place.parent.mkdir(exist_ok=True)
+            _fsync_directory(self._path)
+        (self._aside / staged.name).replace(place)
+        _fsync_directory(place.parent)
+
+    def discard(self, staged: StagedBlob) -> None:
+        """Forget it; after `keep` there is nothing to forget."""
+        (self._aside / staged.name).unlink(missing_ok=True)
+
+    def open(self, digest: str) -> BinaryIO:
+        """Read an archive.
+
+        Raises:
+            BlobNotFound: It is not here.
+        """
+        try:
+            return self._locate(digest).open("rb")
+        except FileNotFoundError as error:
+            raise BlobNotFound(digest) from error
+
+    def delete(self, digest: str) -> None:
+        """Remove an archive, which may be gone already."""
+        self._locate(digest).unlink(missing_ok=True)
+
+    def digests(self, *, before: datetime) -> Iterator[str]:
+        """All archives that were put in their place before that time."""
+        for place in self._path.glob("??/*"):
+            if _is_older(place, before):
+                yield place.name
+
+    def sweep(self, *, before: datetime) -> int:
+        """Remove what was staged before that time and never kept: its process died."""
+        left = [aside for aside in self._aside.iterdir() if _is_older(aside, before)]
+        for aside in left:
+            aside.unlink(missing_ok=True)
+        return len(left)
+
+    def _write(self, aside: Path, chunks: Iterable[bytes], *, limit: int) -> StagedBlob:
+        digest = hashlib.sha256()
+        size = 0
+        with aside.open("xb") as file:
+            for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise TooLarge(f"the archive is larger than {limit:,} bytes, which is the limit")
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        return StagedBlob(digest=digest.hexdigest(), size=size, name=aside.name)
+
+    def _locate(self, digest: str) -> Path:
+        # A digest comes from outside: nothing but its 64 letters may become part of a path.
+        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+            raise BlobNotFound(digest)
+        return self._path / digest[:2] / digest
+
+
+def _is_older(path: Path, before: datetime) -> bool:
+    try:
+        return path.stat().st_mtime < before.timestamp()
+    except FileNotFoundError:
+        return False
+
+
+def _fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _register(insert: DialectInsert) -> Insert:
     return insert.on_conflict_do_update(
         index_elements=["digest", "vo"], set_={"last_used_at": insert.excluded.last_used_at}
     )
 
 
-REMEMBER = Twins(table, _remember)
+REGISTER = Upsert(table, _register)
 
 #: Advisory locks of PostgreSQL, which end with the transaction; on SQLite the transaction is the lock.
 LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
-USED = select(func.coalesce(func.sum(table.c.size), 0)).where(table.c.vo == bindparam("vo"))
+QUOTA_USED = select(func.coalesce(func.sum(table.c.size), 0)).where(table.c.vo == bindparam("vo"))
 
 _IS_IT = (table.c.digest == bindparam("the_digest"), table.c.vo == bindparam("the_vo"))
 
@@ -37,8 +189,8 @@ TOUCH = update(table).where(*_IS_IT).values(last_used_at=bindparam("now"))
 KNOWN = select(table.c.digest).where(table.c.digest == bindparam("the_digest")).limit(1)
 
 
-def keep(
-    conn: Connection, store: BlobStore, staged: Staged, *, vo: str, quota: int | None, now: datetime
+def store_blob(
+    conn: Connection, store: BlobStore, staged: StagedBlob, *, vo: str, quota: int | None, now: datetime
 ) -> str:
     """Put a staged archive in its place and make it known to its VO; its digest.
 
@@ -56,20 +208,20 @@ def keep(
     if quota is not None:
         _check_quota(conn, staged, vo=vo, quota=quota)
     _lock(conn, staged.digest)
-    store.keep(staged)
+    store.store(staged)
     conn.execute(
-        REMEMBER.of(conn),
+        REGISTER.to_statement(conn),
         {"digest": staged.digest, "vo": vo, "size": staged.size, "created_at": now, "last_used_at": now},
     )
     return staged.digest
 
 
-def quota_used(conn: Connection, vo: str) -> int:
+def read_quota_used(conn: Connection, vo: str) -> int:
     """Bytes of all archives of a VO."""
-    return int(conn.execute(USED, {"vo": vo}).scalar_one())
+    return int(conn.execute(QUOTA_USED, {"vo": vo}).scalar_one())
 
 
-def size(conn: Connection, digest: str, *, vo: str) -> int:
+def read_size(conn: Connection, digest: str, *, vo: str) -> int:
     """Bytes of an archive of this VO.
 
     Raises:
@@ -81,7 +233,7 @@ def size(conn: Connection, digest: str, *, vo: str) -> int:
     return found
 
 
-def touch(conn: Connection, digest: str, *, vo: str, now: datetime) -> bool:
+def touch_blob(conn: Connection, digest: str, *, vo: str, now: datetime) -> bool:
     """Say that what is stored in this transaction needs an archive; whether the VO has it.
 
     Retention, which removes what nobody needs, waits for the transaction and then leaves the archive.
@@ -98,11 +250,11 @@ def remove_file(conn: Connection, store: BlobStore, digest: str) -> bool:
     return True
 
 
-def _check_quota(conn: Connection, staged: Staged, *, vo: str, quota: int) -> None:
+def _check_quota(conn: Connection, staged: StagedBlob, *, vo: str, quota: int) -> None:
     _lock(conn, f"quota of {vo}")  # of two that each fit alone, the second sees the first
     if conn.execute(SIZE, {"the_digest": staged.digest, "the_vo": vo}).first() is not None:
         return
-    used = quota_used(conn, vo)
+    used = read_quota_used(conn, vo)
     if used + staged.size > quota:
         raise QuotaExceeded(
             f"{vo} has archives of {used:,} bytes; {staged.size:,} more are over its quota of {quota:,}"
@@ -112,3 +264,12 @@ def _check_quota(conn: Connection, staged: Staged, *, vo: str, quota: int) -> No
 def _lock(conn: Connection, name: str) -> None:
     if conn.dialect.name == "postgresql":
         conn.execute(LOCK, {"name": name})
+
+
+KNOWN_AMONG = select(blobs.c.digest).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
+
+
+def find_unreferenced(conn: Connection, digests: Collection[str]) -> frozenset[str]:
+    """Those of the digests, a few hundred at most, that no VO has."""
+    known = conn.execute(KNOWN_AMONG, {"digests": sorted(digests)}).scalars()
+    return frozenset(digests) - frozenset(known)

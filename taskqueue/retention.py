@@ -22,9 +22,8 @@ from sqlalchemy import (
     update,
 )
 
-from taskqueue import job_waits
-from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
-from taskqueue.tables import (
+from taskqueue.jobs import wait_times
+from taskqueue.schema.tables import (
     attempts,
     blobs,
     descriptions,
@@ -38,6 +37,7 @@ from taskqueue.tables import (
     revoked_tokens,
     waiting_jobs,
 )
+from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
 
 _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")
@@ -83,7 +83,7 @@ OLD_LOGS = (
 )
 REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(_IDS))
 
-FORGET_OUTPUTS = (
+DETACH_OUTPUTS = (
     update(attempts)
     .where(
         tuple_(attempts.c.job_id, attempts.c.epoch).in_(
@@ -116,16 +116,16 @@ OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(
 REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(_IDS), _may_go).returning(blobs.c.digest)
 
 
-def _remove(table: Table, is_old: ColumnElement[bool]) -> Delete:
+def _delete_some(table: Table, is_old: ColumnElement[bool]) -> Delete:
     key = tuple_(*table.primary_key) if len(table.primary_key) > 1 else next(iter(table.primary_key))
     return delete(table).where(key.in_(select(*table.primary_key).where(is_old).limit(_LIMIT)))
 
 
-REMOVE_MATCH_REQUESTS = _remove(match_requests, match_requests.c.at < _BEFORE)
-REMOVE_IDEMPOTENCY_KEYS = _remove(idempotency_keys, idempotency_keys.c.at < _BEFORE)
-REMOVE_HINDRANCES = _remove(hindrances, hindrances.c.until < _BEFORE)
-REMOVE_REVOKED_TOKENS = _remove(revoked_tokens, revoked_tokens.c.expires_at < _BEFORE)
-REMOVE_PILOTS = _remove(
+REMOVE_MATCH_REQUESTS = _delete_some(match_requests, match_requests.c.at < _BEFORE)
+REMOVE_IDEMPOTENCY_KEYS = _delete_some(idempotency_keys, idempotency_keys.c.at < _BEFORE)
+REMOVE_HINDRANCES = _delete_some(hindrances, hindrances.c.until < _BEFORE)
+REMOVE_REVOKED_TOKENS = _delete_some(revoked_tokens, revoked_tokens.c.expires_at < _BEFORE)
+REMOVE_PILOTS = _delete_some(
     pilots,
     and_(pilots.c.vo == bindparam("the_vo"), pilots.c.status.in_(_PILOT_ENDS), pilots.c.updated_at < _BEFORE),
 )
@@ -146,14 +146,14 @@ def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> i
     """Remove the log of jobs that ended before that time; of how many jobs."""
     job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
     if job_ids:
-        job_waits.book(conn, job_ids)
+        wait_times.store_waits(conn, job_ids)
         conn.execute(REMOVE_LOGS, {"ids": job_ids})
     return len(job_ids)
 
 
-def forget_outputs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
+def detach_outputs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
     """Let go of the outputs of attempts that were closed before that time; `remove_blobs` takes them."""
-    return conn.execute(FORGET_OUTPUTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
+    return conn.execute(DETACH_OUTPUTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
 
 
 def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> list[str]:

@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine
 
 from agents import accounting
-from taskqueue import database, handover, job_control, log
-from taskqueue.claims import Place
-from taskqueue.classes import RequirementClass
-from taskqueue.handover import Finish
-from taskqueue.log import LogEntry
+from taskqueue.db import database
+from taskqueue.jobs import control, log
+from taskqueue.jobs.log import LogEntry
+from taskqueue.leases import lifecycle
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.lifecycle import PayloadResult
 from taskqueue.states import JobStatus
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 
 
@@ -26,20 +28,22 @@ def put(
 
 
 def begin(
-    conn: Connection, job_ids: Sequence[int], now: datetime, *, place: Place = waiting.ANYWHERE
+    conn: Connection, job_ids: Sequence[int], now: datetime, *, place: Location = waiting.ANYWHERE
 ) -> list[str]:
     """Hand jobs to pilots that begin them at once; their leases. No others of their task queues may wait."""
     task_queue_ids = {waiting.task_queue_of(conn, job_id) for job_id in job_ids}
     claimed = waiting.claim(conn, task_queue_ids, now, count=len(job_ids), place=place)
     for each in claimed:
-        handover.start(conn, each.lease, lease_time=waiting.HOLDER.lease_time, now=now)
+        lifecycle.start(conn, each.lease, lease_time=waiting.HOLDER.lease_time, now=now)
     return [each.lease for each in claimed]
 
 
-def finish(conn: Connection, leases: Sequence[str], now: datetime, report: Finish | None = None) -> None:
+def finish(
+    conn: Connection, leases: Sequence[str], now: datetime, report: PayloadResult | None = None
+) -> None:
     """End jobs; Done, if nothing else is said."""
     for lease in leases:
-        handover.finish(conn, lease, report or Finish(status="Done", exit_code=0), now=now)
+        lifecycle.finish(conn, lease, report or PayloadResult(status="Done", exit_code=0), now=now)
 
 
 def a_day(engine: Engine, now: datetime, *, site: str = "LCG.A.org", other: str = "LCG.B.org") -> None:
@@ -53,16 +57,16 @@ def a_day(engine: Engine, now: datetime, *, site: str = "LCG.A.org", other: str 
     hour = timedelta(hours=1)
     with database.writing(engine) as conn:
         for place, owner, vo, hours, report in (
-            (site, "ada", "cms", 1, Finish(status="Done", cpu_seconds=1800, cpu_power=10.0)),
-            (site, "ada", "cms", 1, Finish(status="Done", cpu_seconds=1800, cpu_power=10.0)),
-            (other, "ada", "cms", 1, Finish(status="Failed", exit_code=1)),
-            (site, "dora", "dune", 2, Finish(status="Done", cpu_seconds=7200)),
+            (site, "ada", "cms", 1, PayloadResult(status="Done", cpu_seconds=1800, cpu_power=10.0)),
+            (site, "ada", "cms", 1, PayloadResult(status="Done", cpu_seconds=1800, cpu_power=10.0)),
+            (other, "ada", "cms", 1, PayloadResult(status="Failed", exit_code=1)),
+            (site, "dora", "dune", 2, PayloadResult(status="Done", cpu_seconds=7200)),
         ):
             job_ids = put(conn, begun, owner=owner, vo=vo)
-            leases = begin(conn, job_ids, begun + hour, place=Place(site=place, ce="ce1", queue="long"))
+            leases = begin(conn, job_ids, begun + hour, place=Location(site=place, ce="ce1", queue="long"))
             finish(conn, leases, begun + (1 + hours) * hour, report)
         killed = put(conn, begun, owner="bob", vo="cms")
-        job_control.kill_all(conn, killed, source="test", now=begun + 3 * hour)
+        control.kill_jobs(conn, killed, source="test", now=begun + 3 * hour)
     count(engine, now)
 
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from cs_config.address import QueueAddress
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from taskqueue import database
+from cs_config.tree.address import QueueAddress
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from taskqueue.db import database
 from tests import waiting
 
 
@@ -24,7 +24,7 @@ def main(url: str, file: str, queue: str, seconds: str) -> None:
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end:
         for look in matcher.serve([waiting.request(**where, count=2) for _ in range(4)]):
-            if isinstance(look, Look):
+            if isinstance(look, ClaimResult):
                 for job in look.claimed:
                     sys.stdout.write(f"{job.lease}\n")
         sys.stdout.flush()

@@ -10,10 +10,10 @@ import psycopg
 from sqlalchemy import Connection, Engine, Table, func, select, text
 
 from examples.servers.starting import wait_until
-from pilotage.cli.agents_by_name import AGENTS, Surroundings
-from pilotage.service.parts import utc_now
-from taskqueue import database
-from taskqueue.tables import attempts, job_log, job_waits, jobs, waiting_jobs
+from pilotage.cli.processes.agent import AGENTS, AgentContext
+from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts, job_log, job_waits, jobs, waiting_jobs
 from tests.postgres import Postgres
 from tests.running_service import Service, running
 
@@ -89,7 +89,7 @@ def look(service: Service, job_id: int) -> None:
 def agents(service: Service, *, later: timedelta = timedelta()) -> None:
     """One cycle of each, by a process that has just started, but of retention: it has to read what is old."""
     parts = service.parts
-    its = Surroundings(
+    its = AgentContext(
         engine=parts.engine, current=lambda: parts.live.current, blobs=parts.blobs, holder="me"
     )
     for name in AGENTS.keys() - {"retention"}:

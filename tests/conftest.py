@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine
 
 from cs_config import validate
-from cs_config.configuration import Configuration
+from cs_config.tree.configuration import Configuration
 from examples.servers.slurm import Slurm
-from taskqueue import database
+from taskqueue.db import database
 from tests import debian
 from tests.arc_ce import ArcCe
 from tests.grid_engine import GridEngine

@@ -2,15 +2,15 @@
 
 from datetime import UTC, datetime
 
-from pilotage.fabric.director.pilots import Pilot, Status
+from pilotage.fabric.director.pilots import DirectorPilot, Status
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def pilot(
     stamp: str, *, queue: str = "", landings: tuple[str, ...] = (), status: Status = Status.WAITING
-) -> Pilot:
-    return Pilot(
+) -> DirectorPilot:
+    return DirectorPilot(
         stamp=stamp,
         vo="cms",
         queue=queue,

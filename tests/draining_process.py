@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from random import Random
 
-from matcher.claimer import Claimer
-from matcher.matcher import Matcher
-from taskqueue import database
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from taskqueue.db import database
 from tests import waiting
 
 
@@ -20,7 +20,7 @@ def main(url: str, pilots: int, count: int) -> list[int]:
     engine = database.connect(url)
     config = waiting.grid()
     matcher = Matcher(engine, lambda: config, lambda: datetime(2026, 3, 28, 12, 0, tzinfo=UTC), Random())
-    claimer = Claimer(engine, matcher)
+    claimer = ClaimWorker(engine, matcher)
     claimer.start()
 
     def pilot(_number: int) -> list[int]:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pilotage.cli import gatewaying
+from pilotage.cli.processes import gateway as processes_gateway
 from pilotage.fabric.gateway import configuration
-from pilotage.fabric.gateway.configuration import Told
+from pilotage.fabric.gateway.configuration import GatewayFile
 from pilotage.fabric.gateway.gateway import Gateway
-from pilotage.fabric.manager.grid_job import GridJob, Phase
-from pilotage.fabric.manager.records import Key
-from pilotage.fabric.pilot.report import Report
-from pilotage.fabric.pilot.transport import Answer, Away, Transport
+from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase
+from pilotage.fabric.manager.records import AttemptKey
+from pilotage.fabric.pilot.payload.payload import Report
+from pilotage.fabric.pilot.service.transport import Answer, Away, Transport
 from tests.running_service import Service
 
 SITE = "LCG.A.org"
@@ -62,14 +62,14 @@ class Ground:
         self.operator = service.operator()
         directory.mkdir(exist_ok=True)
         (directory / "given").write_text(service.token("gateway", vo="cms", site=SITE))
-        monkeypatch.setattr(gatewaying, "Transport", self._transport)
+        monkeypatch.setattr(processes_gateway, "Transport", self._transport)
 
     def _transport(self, url: str, token: str, **more: Any) -> Line:
         self.line = Line(url, token, **more)
         self.line.calls = self.log
         return self.line
 
-    def told(self, **more: Any) -> Told:
+    def told(self, **more: Any) -> GatewayFile:
         said = {
             "url": self.service.url,
             "name": "gate",
@@ -90,11 +90,11 @@ class Ground:
             "beat": 1,
             "settle": 0,
         }
-        return configuration.read({**said, **more}, "g.yaml")
+        return configuration.read_file({**said, **more}, "g.yaml")
 
     @contextlib.contextmanager
     def gateway(self, **more: Any) -> Iterator[Gateway]:
-        with gatewaying.opened(self.told(**more), Path("g.yaml")) as gateway:
+        with processes_gateway.open_gateway(self.told(**more), Path("g.yaml")) as gateway:
             yield gateway
 
     def submit(self, number: int = 1, **more: object) -> list[int]:
@@ -119,7 +119,7 @@ class Ground:
         return dict(found)
 
 
-def phases(gateway: Gateway) -> dict[int, Phase]:
+def phases(gateway: Gateway) -> dict[int, ManagerPhase]:
     return {each.taken.job_id: each.phase for each in gateway.manager.grid_jobs()}
 
 
@@ -127,5 +127,7 @@ def end(gateway: Gateway, job_id: int, report: Report, output: Path | None = Non
     """Write into the book that a grid job has ended; its local jobs are as if they had never been."""
     [entry] = [each for each in gateway.manager.book.entries() if each.taken.job_id == job_id]
     ended = replace(entry, number=0, outcome=report, output=None if output is None else str(output))
-    gateway.manager.book.write(Key(job_id, entry.taken.epoch), now=gateway.manager.clock(), entry=ended)
+    gateway.manager.book.write(
+        AttemptKey(job_id, entry.taken.epoch), now=gateway.manager.clock(), entry=ended
+    )
     return next(each for each in gateway.manager.grid_jobs() if each.taken.job_id == job_id)

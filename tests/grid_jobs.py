@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pilotage.fabric.batch.batch_system import BatchSystem, Resources
-from pilotage.fabric.batch.idealizer import Evidence, Idealized
+from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
+from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell, Shell
-from pilotage.fabric.director.outlets import Outlet
-from pilotage.fabric.manager.book import Book
-from pilotage.fabric.manager.grid_job import GridJob, Phase, Taken
-from pilotage.fabric.manager.handlers import registered
+from pilotage.fabric.director.targets import QueueTarget
+from pilotage.fabric.manager.context import ManagerContext, ManagerOptions, SharedBatchSystem
+from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
+from pilotage.fabric.manager.handlers import installed_handlers
+from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.station import Farm, Habits, Station
-from pilotage.fabric.pilot.transport import Away
+from pilotage.fabric.pilot.service.transport import Away
 
 QUEUE = "LCG.A.org/ce/local"
 GENERATE = """\
@@ -53,12 +53,12 @@ class Sandboxes:
         return bool(self.content)
 
 
-def taken(job_id: int = 7, *, queue: str = QUEUE, **description: object) -> Taken:
+def taken(job_id: int = 7, *, queue: str = QUEUE, **description: object) -> PulledGridJob:
     stated = {"Executable": "run.sh", "OutputSandbox": ["events.txt"], **description}
-    return Taken(job_id=job_id, epoch=1, lease="lease", description=stated, queue=queue)
+    return PulledGridJob(job_id=job_id, epoch=1, lease="lease", description=stated, queue=queue)
 
 
-def montecarlo(events: int, per_job: int, **more: Any) -> Taken:
+def montecarlo(events: int, per_job: int, **more: Any) -> PulledGridJob:
     return taken(JobType="montecarlo", Events=events, EventsPerJob=per_job, **more)
 
 
@@ -72,29 +72,29 @@ class Site:
     shell: Shell = field(default_factory=LocalShell)
     sandboxes: Sandboxes = field(default_factory=lambda: Sandboxes(sandbox(run__sh=GENERATE)))
     batch_queue: str = "local"
-    resources: Resources = field(default_factory=Resources)
+    resources: JobResources = field(default_factory=JobResources)
     queue: str = QUEUE
     evidence: Evidence = field(default_factory=lambda: Evidence(listings=2, seconds=0))
     habits: Mapping[str, Any] = field(default_factory=dict)
-    book: type[Book] = Book
-    opened: Book | None = None
+    book: type[Journal] = Journal
+    opened: Journal | None = None
 
-    def station(self) -> Station:
-        ideal = Idealized(system=self.system, evidence=self.evidence, sleep=lambda _: None)
-        outlet = Outlet(
+    def station(self) -> ManagerContext:
+        ideal = ReliableSystem(system=self.system, evidence=self.evidence, sleep=lambda _: None)
+        outlet = QueueTarget(
             queue=self.queue, system="farm", batch_queue=self.batch_queue, resources=self.resources
         )
-        return Station(
-            farms={"farm": Farm(system=ideal, shell=self.shell, directory=str(self.shared))},
+        return ManagerContext(
+            farms={"farm": SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))},
             outlets={self.queue: outlet},
-            handlers=registered(),
+            handlers=installed_handlers(),
             sandboxes=self.sandboxes,
         )
 
     def manager(self) -> Manager:
         """A manager that has just been started; the one before is no more."""
         self.close()
-        habits = Habits(name="test", directory=self.directory / "state", settle=0, beat=1, grace=2)
+        habits = ManagerOptions(name="test", directory=self.directory / "state", settle=0, beat=1, grace=2)
         habits = replace(habits, **self.habits)
         self.opened = self.book(habits.directory)
         return Manager(station=self.station(), habits=habits, book=self.opened)
@@ -120,7 +120,7 @@ def until(
 
 
 def ended(job: GridJob) -> bool:
-    return job.phase is Phase.ENDED
+    return job.phase is ManagerPhase.ENDED
 
 
 def output(job: GridJob) -> dict[str, str]:

@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-from pilotage.service.oidc.issuer import Issuer, RoleRule, SignIn
+from pilotage.service.auth.oidc.issuer import Issuer, RoleRule, SignIn
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the library that it stands on

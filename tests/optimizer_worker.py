@@ -5,25 +5,24 @@ import time
 from pathlib import Path
 from types import MappingProxyType
 
-from optimizers import plugins, worker
-from optimizers.candidate import Candidate
-from optimizers.context import Context
-from optimizers.outcome import Outcome
-from optimizers.requirements_step import resolve_requirements
+from optimizers.chain import chain
+from optimizers.chain.chain import ChainContext, JobContext, Outcome
+from optimizers.steps.requirements import resolve_requirements
+from optimizers.workers import rq
 
 
 def main(database_url: str, redis_url: str, marker: Path) -> None:
     """Work; a job makes the marker and waits as long as there is a file `slow` beside it."""
 
-    def slow(candidate: Candidate, context: Context) -> Outcome:
+    def slow(candidate: JobContext, context: ChainContext) -> Outcome:
         marker.touch()
         while (marker.parent / "slow").exists():
             time.sleep(0.02)
         return resolve_requirements(candidate, context)
 
-    ours = {**plugins.installed(), "Requirements": slow}
-    plugins.installed = lambda: MappingProxyType(ours)  # type: ignore[assignment]
-    worker.run(database_url, redis_url)
+    ours = {**chain.installed_steps(), "Requirements": slow}
+    chain.installed_steps = lambda: MappingProxyType(ours)  # type: ignore[assignment]
+    rq.run_worker(database_url, redis_url)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from taskqueue import database
+from taskqueue.db import database
 from tests import at_size
 from tests.postgres import Postgres
 

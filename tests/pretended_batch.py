@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Output, Report, State
-from pilotage.fabric.pilot import report
-from pilotage.fabric.runner import order
-from pilotage.fabric.runner.marks import PAYLOAD, End, Marks
-from pilotage.fabric.runner.order import Order
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, JobReport, Output, State
+from pilotage.fabric.pilot.payload import payload
+from pilotage.fabric.runner import job_spec
+from pilotage.fabric.runner.job_spec import JobSpec
+from pilotage.fabric.runner.status_files import PAYLOAD, LocalJobEnd, StatusFiles
 
 _FILES = re.compile(r"b64decode\('''\n(.*?)\n'''\)", re.DOTALL)
 
@@ -25,7 +25,7 @@ class PretendedBatch:
         self.submissions: Counter[str] = Counter()  #: by stamp
         self.executed: Counter[int] = Counter()  #: by number of the local job
         self.states: dict[str, State] = {}
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, JobSpec] = {}
         self._directory = directory
 
     def submit(self, job: BatchJob) -> str:
@@ -34,7 +34,7 @@ class PretendedBatch:
         self._orders[job.stamp] = self._order(job)
         return str(len(self.states))
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         return {each.stamp: self._report(each.stamp) for each in handles}
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
@@ -65,34 +65,37 @@ class PretendedBatch:
                 self.executed[self._orders[stamp].number] += 1
                 self.states[stamp] = State.RUNNING
 
-    def order_of(self, stamp: str) -> Order:
+    def order_of(self, stamp: str) -> JobSpec:
         return self._orders[stamp]
 
-    def _leave_marks(self, wanted: Order, exit_code: int) -> None:
-        marks = Marks(Path(wanted.marks))
+    def _leave_marks(self, wanted: JobSpec, exit_code: int) -> None:
+        marks = StatusFiles(Path(wanted.marks))
         archive = self._directory / "output"
         with tarfile.open(archive, "w:gz") as members:
             member = tarfile.TarInfo("std.out")
             member.size = 2
             members.addfile(member, io.BytesIO(b"ok"))
         marks.output(archive)
-        done = report.Report(report.DONE, report.COMPLETE, exit_code=0)
+        done = payload.Report(payload.DONE, payload.COMPLETE, exit_code=0)
         marks.end(
-            End(PAYLOAD, done if exit_code == 0 else report.failed(report.ERRORS, f"exit code {exit_code}"))
+            LocalJobEnd(
+                PAYLOAD,
+                done if exit_code == 0 else payload.failure_report(payload.ERRORS, f"exit code {exit_code}"),
+            )
         )
 
-    def _report(self, stamp: str) -> Report:
+    def _report(self, stamp: str) -> JobReport:
         if stamp not in self.states:
-            return Report(state=State.MISSING)
-        return Report(state=self.states[stamp], reference=self._reference(stamp))
+            return JobReport(state=State.MISSING)
+        return JobReport(state=self.states[stamp], reference=self._reference(stamp))
 
     def _reference(self, stamp: str) -> str:
         return str(list(self.states).index(stamp) + 1)
 
-    def _order(self, job: BatchJob) -> Order:
+    def _order(self, job: BatchJob) -> JobSpec:
         packed = _FILES.search(job.script)
         assert packed is not None
         with zipfile.ZipFile(io.BytesIO(base64.b64decode(packed[1]))) as files:
             file = self._directory / "order.json"
             file.write_bytes(files.read("order.json"))
-        return order.read(file)
+        return job_spec.read_spec(file)

@@ -15,21 +15,22 @@ import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import Engine
 
-from cs_config import rings, versions
-from cs_config.live import LiveConfiguration
-from matcher.claimer import Claimer
-from matcher.matcher import Matcher
-from optimizers import batch
-from pilotage.service import keys
+from cs_config import notifications
+from cs_config.versions import store
+from cs_config.versions.live import LiveConfiguration
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from optimizers.chain import batch
 from pilotage.service.app import create_app
-from pilotage.service.grants import grant
-from pilotage.service.keys import KeyRing
-from pilotage.service.oidc.issuers import Issuers
-from pilotage.service.parts import Parts, utc_now
-from pilotage.service.tokens import Tokens
-from taskqueue import database
-from taskqueue.bells.bell import Bell
-from taskqueue.blob_store import DirectoryStore
+from pilotage.service.auth import keys
+from pilotage.service.auth.callers import grant
+from pilotage.service.auth.keys import KeyRing
+from pilotage.service.auth.oidc.issuers import Issuers
+from pilotage.service.auth.tokens import Tokens
+from pilotage.service.services import Services, utc_now
+from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.db import database
+from taskqueue.db.notify import NotificationHub
 
 KEY = keys.generate()
 
@@ -70,7 +71,7 @@ Registry:
 class Service:
     """The parts of a service that answers at `url`."""
 
-    parts: Parts
+    parts: Services
     url: str
     clients: list[httpx.Client] = field(default_factory=list)
 
@@ -101,7 +102,7 @@ class Service:
 
     def configure(self, text: str) -> None:
         with database.writing(self.engine) as conn:
-            versions.store(
+            store.store_text(
                 conn, text, author="test", message="", source="test.yaml", expected=None, now=utc_now()
             )
         with database.reading(self.engine) as conn:
@@ -123,16 +124,16 @@ def running(
     """
     live = LiveConfiguration()
     matcher = Matcher(engine, lambda: live.current, clock)
-    claimer = Claimer(engine, matcher)
-    bell = Bell(None)
-    bell.answer(rings.CHANGES, matcher.rung)
-    database.ring_with(engine, bell.ring)
-    parts = Parts(
+    claimer = ClaimWorker(engine, matcher)
+    bell = NotificationHub(None)
+    bell.subscribe(notifications.CHANGES, matcher.rung)
+    database.set_notifier(engine, bell.publish)
+    parts = Services(
         engine=engine,
         live=live,
         matcher=matcher,
         claimer=claimer,
-        blobs=DirectoryStore(directory / "blobs"),
+        blobs=DirectoryBlobStore(directory / "blobs"),
         tokens=Tokens(KeyRing(signing=KEY)),
         issuers=issuers or Issuers(),
         sign_in_ways=issuers.sign_in_ways if issuers else (),

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, delete, insert, update
 
-from taskqueue import database, new_jobs
-from taskqueue.descriptions import NewDescription
-from taskqueue.new_jobs import NewJob
+from taskqueue.db import database
+from taskqueue.jobs import submission
+from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.submission import NewJob
+from taskqueue.schema.tables import attempts, pilots, service_uptime
+from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts, pilots, service_uptime
-from taskqueue.tables import jobs as jobs_table
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ def job_ids(
     """New jobs, Received."""
     description = NewDescription(source="Executable = 'x';", body={"Executable": "x"}, sandbox=sandbox)
     new = [NewJob(vo=vo, owner=owner, owner_group=f"{vo}_user") for _ in range(count)]
-    return new_jobs.submit(conn, description=description, jobs=new, now=now)
+    return submission.submit_jobs(conn, description=description, jobs=new, now=now)
 
 
 def job_in(conn: Connection, now: datetime, status: JobStatus, **about: str) -> int:

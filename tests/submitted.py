@@ -5,14 +5,16 @@ from datetime import datetime
 
 from sqlalchemy import Engine, select
 
-from cs_config import validate, versions
-from cs_config.configuration import Configuration
-from optimizers import submission
-from optimizers.submission import Submitter
-from taskqueue import database, jobs, log
-from taskqueue.jobs import Job
-from taskqueue.log import LogEntry
-from taskqueue.tables import waiting_jobs
+from cs_config import validate
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import store
+from optimizers.submit import submission
+from optimizers.submit.submitter import Submitter
+from taskqueue.db import database
+from taskqueue.jobs import jobs, log
+from taskqueue.jobs.jobs import Job
+from taskqueue.jobs.log import LogEntry
+from taskqueue.schema.tables import waiting_jobs
 
 ANN = Submitter(subject="ann@lhcb", vo="lhcb", owner="ann", owner_group="lhcb_user")
 OPERATOR = Submitter(subject="root", operator=True)
@@ -35,8 +37,8 @@ def grid(text: str = GRID, version: int = 1) -> Configuration:
 def store_grid(engine: Engine, now: datetime, text: str = GRID) -> Configuration:
     """A configuration that is the current one of the database."""
     with database.writing(engine) as conn:
-        versions.store(conn, text, author="ann", message="", source="grid.yaml", expected=None, now=now)
-        return versions.load(conn)
+        store.store_text(conn, text, author="ann", message="", source="grid.yaml", expected=None, now=now)
+        return store.load_version(conn)
 
 
 def submit(
@@ -55,13 +57,13 @@ def submit(
 def job(engine: Engine, job_id: int) -> Job:
     """A job as it stands."""
     with database.reading(engine) as conn:
-        return jobs.get(conn, job_id)
+        return jobs.get_job(conn, job_id)
 
 
 def log_of(engine: Engine, job_id: int) -> list[LogEntry]:
     """What happened to a job."""
     with database.reading(engine) as conn:
-        return log.of_job(conn, job_id)
+        return log.read_log(conn, job_id)
 
 
 def way(engine: Engine, job_id: int) -> list[str]:

@@ -8,21 +8,25 @@ from random import Random
 from sqlalchemy import Connection, Engine, select
 
 from cs_config import validate
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from cs_config.queue_classes import queue_classes as configured
-from matcher import presented
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchRequest
-from taskqueue import claims, jobs, mapping, new_jobs, pools, queue_classes, task_queues
-from taskqueue.claims import Claimed, Holder, Place
-from taskqueue.classes import RequirementClass
-from taskqueue.descriptions import NewDescription
-from taskqueue.new_jobs import NewJob
+from cs_config.classes.queue_classes import queue_classes as configured
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.claim.matcher import Matcher
+from matcher.request import match_request
+from matcher.request.match_request import MatchCaller, MatchRequest
+from taskqueue.jobs import jobs, submission
+from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.submission import NewJob
+from taskqueue.leases import claim as leases_claim
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.claim import ClaimedJob, LeaseHolder
+from taskqueue.pools import mapping, pools, queue_class_store
+from taskqueue.schema.tables import task_queues as task_queues_table
+from taskqueue.schema.tables import waiting_jobs
 from taskqueue.states import JobStatus
-from taskqueue.tables import task_queues as task_queues_table
-from taskqueue.tables import waiting_jobs
-from taskqueue.task_queues import WaitingEntry
+from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.task_queues import WaitingEntry
 from tests import stored
 
 GRID = """
@@ -47,8 +51,8 @@ LONG = QueueAddress(site="A.B.ch", ce="ce1", queue="long")
 SHORT = QueueAddress(site="A.B.ch", ce="ce1", queue="short")
 ELSEWHERE = QueueAddress(site="C.D.ch", ce="ce", queue="long")
 EVERYWHERE = RequirementClass(vo="lhcb", cpu_time=3600)
-HOLDER = Holder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-ANYWHERE = Place(site="")
+HOLDER = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
+ANYWHERE = Location(site="")
 
 
 def grid(text: str = GRID, version: int = 1) -> Configuration:
@@ -71,7 +75,7 @@ def put(
     """New jobs that wait; their ids."""
     new = NewJob(vo=asked.vo, owner=owner, owner_group=group, priority=priority, parameters=parameters)
     description = NewDescription(source="", body=body or {"Executable": "x"}, sandbox=None)
-    job_ids = new_jobs.submit(conn, description=description, jobs=[new] * count, now=now)
+    job_ids = submission.submit_jobs(conn, description=description, jobs=[new] * count, now=now)
     for job_id in job_ids:
         stored.force(
             conn,
@@ -96,19 +100,19 @@ def claim(
     now: datetime,
     *,
     count: int = 1,
-    place: Place = ANYWHERE,
-    holder: Holder = HOLDER,
-) -> list[Claimed]:
+    place: Location = ANYWHERE,
+    holder: LeaseHolder = HOLDER,
+) -> list[ClaimedJob]:
     """Jobs in the hands of a pilot."""
-    taken = claims.take(conn, task_queue_ids, count, place=place, now=now)
-    return claims.hand_over(
-        conn, [claims.Given(row=row, place=place, holder=holder) for row in taken], now=now
+    taken = leases_claim.take_jobs(conn, task_queue_ids, count, place=place, now=now)
+    return leases_claim.open_attempts(
+        conn, [leases_claim.AssignedJob(row=row, place=place, holder=holder) for row in taken], now=now
     )
 
 
 def task_queue_of(conn: Connection, job_id: int) -> int:
     """The task queue that a job is in, or was."""
-    found = jobs.get(conn, job_id).task_queue_id
+    found = jobs.get_job(conn, job_id).task_queue_id
     assert found is not None
     return found
 
@@ -133,7 +137,7 @@ def pool(
     vo: str = "lhcb",
 ) -> str:
     """A pool that these queues are eligible for."""
-    pools.touch(conn, pool_id=pool_id, vo=vo, requirements_json="{}", original_json="{}", now=now)
+    pools.touch_pool(conn, pool_id=pool_id, vo=vo, requirements_json="{}", original_json="{}", now=now)
     remap(conn, now, pool_id, *queues, config=config, vo=vo)
     return pool_id
 
@@ -148,9 +152,9 @@ def remap(
 ) -> None:
     """Make these, and what is like them, the eligible queues of a pool."""
     classes = configured(config, vo)
-    queue_classes.sync(conn, vo=vo, config_version=config.version, classes=classes, now=now)
+    queue_class_store.store_classes(conn, vo=vo, config_version=config.version, classes=classes, now=now)
     digests = [each.digest for each in classes if set(each.queues) & set(queues)]
-    mapping.resolve(
+    mapping.store_pool_mapping(
         conn, pool_id=pool_id, config_version=config.version, queue_class_digests=digests, now=now
     )
 
@@ -163,7 +167,7 @@ def matcher(engine: Engine, now: datetime, config: Configuration | None = None) 
 
 def request(
     *,
-    caller: Caller | None = None,
+    caller: MatchCaller | None = None,
     count: int = 1,
     request_id: str | None = None,
     seconds: float = 60,
@@ -171,8 +175,8 @@ def request(
 ) -> MatchRequest:
     """A pilot's request; it has CPU time for everything unless it says otherwise."""
     return MatchRequest(
-        presented=presented.read({"CPUTime": 10**7, **said}),
-        caller=caller or Caller(subject="pilot", vos=frozenset({"lhcb"})),
+        presented=match_request.read_resource({"CPUTime": 10**7, **said}),
+        caller=caller or MatchCaller(subject="pilot", vos=frozenset({"lhcb"})),
         deadline=time.monotonic() + seconds,
         count=count,
         request_id=request_id,

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pilotage.cli import client_env
+from pilotage.cli import home_directory
 from pilotage.fabric.client import Client
 
 PILOTAGE = Path(sys.executable).with_name("pilotage")
@@ -98,7 +98,7 @@ class Installation:
 
     def reached(self) -> dict[str, str]:
         """The variables that say where the service is, and with which token."""
-        return client_env.read(self.home)
+        return home_directory.read_client_env(self.home)
 
     def client(self) -> Client:
         """Its operator's client."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from matcher.preview.outlook import Outlook
-from requirements.errors import InvalidRequest, PilotageError
-from requirements.problem import Problem
-from requirements.suggestion import did_you_mean
+from requirements.errors import InvalidRequest, PilotageError, Problem, did_you_mean
 
 _COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "=": operator.eq,
@@ -55,7 +53,7 @@ class Guard:
         return _COMPARISONS[self.comparison](totals[self.name], self.number)
 
 
-def read(texts: Iterable[str]) -> tuple[Guard, ...]:
+def read_guards(texts: Iterable[str]) -> tuple[Guard, ...]:
     """The conditions that are written so.
 
     Raises:
@@ -79,17 +77,17 @@ def _read(text: str) -> Guard | Problem:
     return Guard(text=text.strip(), name=name, comparison=comparison, number=int(number))
 
 
-def failing(guards: Iterable[Guard], outlook: Outlook) -> list[str]:
+def list_failing(guards: Iterable[Guard], outlook: Outlook) -> list[str]:
     """The conditions that do not hold, each with what there would be."""
     totals = outlook.totals
     return [f"guard {g.text}: there would be {totals[g.name]}" for g in guards if not g.holds(totals)]
 
 
-def check(guards: Iterable[Guard], outlook: Outlook) -> None:
+def check_guards(guards: Iterable[Guard], outlook: Outlook) -> None:
     """Refuse what an outlook does not allow.
 
     Raises:
         GuardFailed: Naming each condition that does not hold, with what there would be.
     """
-    if failed := failing(guards, outlook):
+    if failed := list_failing(guards, outlook):
         raise GuardFailed(failed, outlook.totals)

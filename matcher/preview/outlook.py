@@ -1,29 +1,193 @@
-"""The whole of what a change would do, asked of the evaluator that matches."""
+"""Parameters that a change sets in vain: no waiting job asks for them, or each that does misses them.
+
+Throttles and limits that a change sets so that nothing more would be matched at once.
+
+Jobs and pilots at queues that a change takes away.
+
+The whole of what a change would do, asked of the evaluator that matches.
+"""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from cs_config import admissions
-from cs_config.address import QueueAddress
-from cs_config.proposals import Proposal
-from matcher import job_ads
-from matcher.preview import biting, going, shifts, vain
-from matcher.preview.biting import Bite
-from matcher.preview.going import Going
-from matcher.preview.shifts import ClassShift, PoolShift, Shifts
-from matcher.preview.touched import Touched
-from matcher.preview.vain import Vain
-from requirements.values import Value
-from taskqueue import pools, waiting_classes
-from taskqueue.waiting_classes import WaitingClass
+from cs_config.tree import admission_cache, parameters
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.versions.diff import ABSENT, Difference, list_leaves
+from cs_config.versions.proposals import Proposal
+from matcher.explain import job_conditions
+from matcher.explain.job_conditions import JobCondition
+from matcher.explain.queue_report import class_conditions
+from matcher.limits import job_groups, running_limits, throttle_state
+from matcher.limits.running_limits import PlaceRule
+from matcher.preview import shifts
+from matcher.preview.shifts import ChangedQueues, ClassShift, PoolShift, VersionComparison
+from requirements.values import Value, fold
+from taskqueue.db import sql
+from taskqueue.pools import pools
+from taskqueue.sites import occupancy, scopes
+from taskqueue.task_queues import waiting_classes
+from taskqueue.task_queues.waiting_classes import WaitingClass
+
+#: Sections whose entries are no parameters.
+_NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobsOfVo:
+class UselessParameter:
+    """A parameter that helps no job that waits."""
+
+    name: str
+    queues: int  #: that it is set for
+    jobs: int  #: waiting ones that ask for it, and miss it there; 0: none asks
+
+
+#: Names of parameters, as they are spelled, with the queues that may get them.
+_Set = Mapping[str, set[QueueAddress]]
+
+
+def list_set_names(differences: Iterable[Difference], touched: ChangedQueues, vo: str) -> _Set:
+    """The parameters that a change sets for a VO."""
+    found: defaultdict[str, set[QueueAddress]] = defaultdict(set)
+    for difference in differences:
+        for names in list_leaves(difference) if difference.after is not ABSENT else ():
+            if names[:2] == ("Resources", "Sites") and not _NO_PARAMETERS.intersection(names):
+                found[names[-1]] |= touched.queues_of(names, vo)
+    return {name: queues for name, queues in found.items() if queues}
+
+
+def list_useless_parameters(
+    shifts: VersionComparison, names: _Set, waiting: Iterable[WaitingClass]
+) -> Iterator[UselessParameter]:
+    """The parameters of a VO's queues that are set in vain, in front of its waiting classes."""
+    asked: defaultdict[str, dict[object, tuple[JobCondition, int]]] = defaultdict(dict)
+    for each in waiting:
+        for part in class_conditions(each.asked, each.requirements):
+            for looked in job_conditions.condition_parameters(part, shifts.now.declarations):
+                jobs = asked[looked].get(part.key, (part, 0))[1]
+                asked[looked][part.key] = part, jobs + each.jobs
+    for name, queues in names.items():
+        if found := _check_parameter(name, queues, asked.get(fold(name), {}).values(), shifts):
+            yield found
+
+
+def _check_parameter(
+    name: str, queues: set[QueueAddress], asked: Iterable[tuple[JobCondition, int]], shifts: VersionComparison
+) -> UselessParameter | None:
+    here = shifts.now
+    mask = sum(1 << number for number, queue in enumerate(here.queues) if queue.address in queues)
+    asked = list(asked)
+    if not mask or (not asked and parameters.is_known(fold(name))):
+        return None
+    if any(here.fulfilling([part]) & mask for part, _ in asked):
+        return None
+    return UselessParameter(name=name, queues=mask.bit_count(), jobs=sum(jobs for _, jobs in asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedPlace:
+    """A place that would be closed."""
+
+    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
+    text: str  #: why, for a person
+
+
+def list_closed_places(
+    conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now: datetime
+) -> Iterator[ClosedPlace]:
+    """The places that are open now and would be closed, as far as these VOs (None: all) may know."""
+    yield from _throttles(conn, proposal, now)
+    yield from _limits(conn, proposal, vos, now)
+
+
+def _throttles(conn: Connection, proposal: Proposal, now: datetime) -> Iterator[ClosedPlace]:
+    before, after = proposal.before.throttles, proposal.after.throttles
+    changed = [scope for scope, throttle in after.items() if before.get(scope) != throttle]
+    was = _closed(conn, proposal.before, [scope for scope in changed if scope in before], now)
+    for scope, why in _closed(conn, proposal.after, changed, now).items():
+        if scope not in was:
+            yield ClosedPlace(scope=scope, text=f"throttled ({why})")
+
+
+def _closed(
+    conn: Connection, config: Configuration, names: Collection[str], now: datetime
+) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for some in sql.split_batches(names):
+        read = scopes.read_scopes(conn, some)
+        for scope, standing in throttle_state.read_standings(conn, config, read.values(), now).items():
+            room = standing.room()
+            if room.jobs is not None and room.jobs <= 0:
+                found[scope] = room.why or "no room"
+    return found
+
+
+def _limits(
+    conn: Connection, proposal: Proposal, vos: Collection[str] | None, now: datetime
+) -> Iterator[ClosedPlace]:
+    known = {
+        _key(scope, rule)
+        for scope, rules in running_limits.rules_by_scope(proposal.before).items()
+        for rule in rules
+    }
+    changed = [
+        scope
+        for scope, rules in running_limits.rules_by_scope(proposal.after).items()
+        if any(_key(scope, rule) not in known for rule in rules)
+    ]
+    for scope, conditions in running_limits.read_conditions(conn, proposal.after, changed, now).items():
+        for each in conditions:
+            if each.full and _key(scope, each.rule) not in known and each.rule.may_be_told(vos):
+                yield ClosedPlace(scope=scope, text=each.why)
+
+
+def _key(scope: str, rule: PlaceRule) -> tuple[object, ...]:
+    return scope, rule.vo, rule.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostWork:
+    """A VO's work at a queue that it may not use any more."""
+
+    queue: QueueAddress
+    vo: str
+    why: str  #: for a person
+    jobs: int  #: in the hands of pilots
+    pilots: int  #: submitted and not ended
+
+
+def list_lost_work(
+    conn: Connection, proposal: Proposal, *, vos: Collection[str] | None
+) -> Iterator[LostWork]:
+    """The work of these VOs (None: of all) at queues that go, by queue and VO."""
+    there = occupancy.count_by_queue(conn)
+    for (vo, queue), present in sorted(there.items()):
+        if vos is not None and vo not in vos:
+            continue
+        why = _why(proposal, queue, vo)
+        if why is not None:
+            yield LostWork(queue=queue, vo=vo, why=why, jobs=present.jobs, pilots=present.pilots)
+
+
+def _why(proposal: Proposal, queue: QueueAddress, vo: str) -> str | None:
+    """What takes the queue away from the VO; None: nothing that was not so before."""
+    if not _usable(proposal.before, queue, vo) or _usable(proposal.after, queue, vo):
+        return None
+    if not proposal.after.knows(queue):
+        return "the queue is removed"
+    return f"it is not for {vo}" if proposal.after.enabled(queue, vo) else "it is switched off"
+
+
+def _usable(config: Configuration, queue: QueueAddress, vo: str) -> bool:
+    return config.knows(queue) and config.usable(queue, vo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoJobs:
     """What becomes of the jobs of a VO that wait."""
 
     waiting: int = 0
@@ -39,12 +203,12 @@ class Outlook:
 
     new: tuple[QueueAddress, ...]  #: queues that are not there yet
     removed: tuple[QueueAddress, ...]  #: queues that would not be there any more
-    jobs: Mapping[str, JobsOfVo]  #: by VO
+    jobs: Mapping[str, VoJobs]  #: by VO
     classes: tuple[ClassShift, ...]  #: of waiting jobs, those with most jobs first
     pools: tuple[PoolShift, ...]  #: those with most waiting jobs first
-    going: tuple[Going, ...]
-    bites: tuple[Bite, ...]
-    vain: Mapping[str, tuple[Vain, ...]]  #: by VO
+    going: tuple[LostWork, ...]
+    bites: tuple[ClosedPlace, ...]
+    vain: Mapping[str, tuple[UselessParameter, ...]]  #: by VO
 
     @property
     def totals(self) -> Mapping[str, int]:
@@ -63,7 +227,9 @@ class Outlook:
         }
 
 
-def of(conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now: datetime) -> Outlook:
+def compute_outlook(
+    conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now: datetime
+) -> Outlook:
     """What a proposal would do.
 
     Args:
@@ -72,12 +238,12 @@ def of(conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now
         vos: Whose jobs, pools and limits are looked at; None: of all.
         now: The time: what has expired does not count.
     """
-    proposal = replace(proposal, before=proposal.before.at(now), after=proposal.after.at(now))
-    waiting = _by_vo(waiting_classes.read(conn, vos))
-    stored = pools.requirements(conn, vos)
-    ads = _ads(conn, proposal, waiting)
+    proposal = replace(proposal, before=proposal.before.at_moment(now), after=proposal.after.at_moment(now))
+    waiting = _group_by_vo(waiting_classes.list_waiting(conn, vos))
+    stored = pools.list_requirements(conn, vos)
+    ads = _read_job_ads(conn, proposal, waiting)
     before, after = set(proposal.before.levels), set(proposal.after.levels)
-    found = _Found(proposal)
+    found = _OutlookBuilder(proposal)
     for vo in sorted({*waiting, *stored}):
         found.look(vo, waiting.get(vo, []), stored.get(vo, {}), ads)
     return Outlook(
@@ -90,21 +256,21 @@ def of(conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now
             )
         ),
         pools=tuple(sorted(found.pools, key=lambda pool: (-pool.waiting, pool.pool_id))),
-        going=tuple(going.of(conn, proposal, vos=vos)),
-        bites=tuple(biting.of(conn, proposal, vos=vos, now=now)),
+        going=tuple(list_lost_work(conn, proposal, vos=vos)),
+        bites=tuple(list_closed_places(conn, proposal, vos=vos, now=now)),
         vain=found.vain,
     )
 
 
-class _Found:
+class _OutlookBuilder:
     """What is gathered VO by VO."""
 
     def __init__(self, proposal: Proposal) -> None:
         self._proposal = proposal
-        self._touched = Touched(proposal)
+        self._touched = ChangedQueues(proposal)
         self.classes: dict[str, list[ClassShift]] = {}
         self.pools: list[PoolShift] = []
-        self.vain: dict[str, tuple[Vain, ...]] = {}
+        self.vain: dict[str, tuple[UselessParameter, ...]] = {}
 
     def look(
         self,
@@ -114,36 +280,36 @@ class _Found:
         ads: Mapping[int, Mapping[str, Value]],
     ) -> None:
         """Take up what changes for a VO."""
-        touched = self._touched.by(vo)
+        touched = self._touched.from_differences(vo)
         if not touched:
             return
-        here = Shifts(self._proposal.before, self._proposal.after, vo, touched)
-        self.classes[vo] = list(shifts.of_classes(here, waiting, ads))
-        self.pools += shifts.of_pools(here, vo, stored, waiting)
-        names = vain.names_set(self._proposal.differences, self._touched, vo)
-        if found := tuple(vain.of(here, names, waiting)):
+        here = VersionComparison(self._proposal.before, self._proposal.after, vo, touched)
+        self.classes[vo] = list(shifts.class_shifts(here, waiting, ads))
+        self.pools += shifts.pool_shifts(here, vo, stored, waiting)
+        names = list_set_names(self._proposal.differences, self._touched, vo)
+        if found := tuple(list_useless_parameters(here, names, waiting)):
             self.vain[vo] = found
 
 
-def _by_vo(waiting: Sequence[WaitingClass]) -> dict[str, list[WaitingClass]]:
+def _group_by_vo(waiting: Sequence[WaitingClass]) -> dict[str, list[WaitingClass]]:
     found: defaultdict[str, list[WaitingClass]] = defaultdict(list)
     for each in waiting:
         found[each.asked.vo].append(each)
     return dict(found)
 
 
-def _ads(
+def _read_job_ads(
     conn: Connection, proposal: Proposal, waiting: Mapping[str, Sequence[WaitingClass]]
 ) -> Mapping[int, Mapping[str, Value]]:
     """Where queues ask things of jobs, the first job of each class, which stands for the others."""
-    if not (admissions.configured(proposal.before) or admissions.configured(proposal.after)):
+    if not (admission_cache.is_configured(proposal.before) or admission_cache.is_configured(proposal.after)):
         return {}
     classes = [each for these in waiting.values() for each in these]
-    return {job.job_id: job_ads.of(job) for job in waiting_classes.first_jobs(conn, classes)}
+    return {job.job_id: job_groups.job_ad(job) for job in waiting_classes.list_first_jobs(conn, classes)}
 
 
-def _sums(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) -> JobsOfVo:
-    return JobsOfVo(
+def _sums(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) -> VoJobs:
+    return VoJobs(
         waiting=sum(each.jobs for each in waiting),
         stuck=sum(each.stuck for each in shifted),
         freed=sum(each.freed for each in shifted),

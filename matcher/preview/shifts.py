@@ -1,20 +1,26 @@
-"""Which pools and waiting jobs gain or lose queues, and for which none is left or the first is found."""
+"""Which pools and waiting jobs gain or lose queues, and for which none is left or the first is found.
+
+Which queues a change may make another for a VO; the others need not be looked at.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from matcher import survey
-from matcher.parts import Application, Part, Requirement
-from matcher.shop_window import parts_of
-from matcher.survey import Survey
-from requirements.bits import bits
-from requirements.values import Value
-from taskqueue.classes import RequirementClass
-from taskqueue.waiting_classes import WaitingClass
+from cs_config.options.operations import DEFAULTS
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.versions.proposals import Proposal
+from matcher.explain import queue_set
+from matcher.explain.job_conditions import AdmissionCondition, JobCondition, RequirementCondition
+from matcher.explain.queue_report import class_conditions
+from matcher.explain.queue_set import QueueSet
+from requirements.bitset import list_positions
+from requirements.values import Value, fold
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.waiting_classes import WaitingClass
 
 _Queues = frozenset[QueueAddress]
 
@@ -61,17 +67,19 @@ class ClassShift:
 class _Side:
     """Some queues as one version has them."""
 
-    survey: Survey
+    survey: QueueSet
     _known: dict[int, _Queues] = field(default_factory=dict)
 
-    def eligible(self, asked: Sequence[Part]) -> _Queues:
+    def eligible(self, asked: Sequence[JobCondition]) -> _Queues:
         found = self.survey.fulfilling(asked)
         if found not in self._known:
-            self._known[found] = frozenset(self.survey.queues[number].address for number in bits(found))
+            self._known[found] = frozenset(
+                self.survey.queues[number].address for number in list_positions(found)
+            )
         return self._known[found]
 
 
-class Shifts:
+class VersionComparison:
     """Two versions in front of one VO."""
 
     def __init__(self, before: Configuration, after: Configuration, vo: str, touched: _Queues) -> None:
@@ -81,7 +89,7 @@ class Shifts:
         self._old = _side(before, vo, touched)
         self._new = _side(after, vo, touched)
 
-    def of(self, asked: Sequence[Part]) -> Shift | None:
+    def compute_shift(self, asked: Sequence[JobCondition]) -> Shift | None:
         """How the queues of what is asked change; None: not at all."""
         old, new = self._old.eligible(asked), self._new.eligible(asked)
         if old == new:
@@ -90,12 +98,12 @@ class Shifts:
         return Shift(gained=new - old, lost=old - new, had=bool(old) or elsewhere, has=bool(new) or elsewhere)
 
     @property
-    def now(self) -> Survey:
+    def now(self) -> QueueSet:
         """The touched queues as they would be."""
         return self._new.survey
 
     @cached_property
-    def _elsewhere(self) -> Survey:
+    def _elsewhere(self) -> QueueSet:
         """All queues that stay as they are."""
         rest = [each for each in self._after.addresses if each not in self._touched]
         return _side(self._after, self._vo, rest).survey
@@ -104,11 +112,11 @@ class Shifts:
 def _side(config: Configuration, vo: str, queues: Iterable[QueueAddress]) -> _Side:
     """Those of the queues that the VO may use: of the others nothing has to be asked."""
     usable = [each for each in queues if config.knows(each) and config.usable(each, vo)]
-    return _Side(survey=survey.of_queues(config, vo, usable))
+    return _Side(survey=queue_set.some_queues(config, vo, usable))
 
 
-def of_classes(
-    shifts: Shifts, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
+def class_shifts(
+    shifts: VersionComparison, waiting: Iterable[WaitingClass], jobs: Mapping[int, Mapping[str, Value]]
 ) -> Iterator[ClassShift]:
     """The classes of a VO whose queues change.
 
@@ -119,14 +127,14 @@ def of_classes(
     """
     for each in waiting:
         job = jobs.get(each.first_job)
-        applying = () if job is None else (Application(job=job),)
-        shift = shifts.of((*parts_of(each.asked, each.requirements), *applying))
+        applying = () if job is None else (AdmissionCondition(job=job),)
+        shift = shifts.compute_shift((*class_conditions(each.asked, each.requirements), *applying))
         if shift is not None:
             yield ClassShift(waiting=each, shift=shift)
 
 
-def of_pools(
-    shifts: Shifts, vo: str, pools: Mapping[str, str], waiting: Iterable[WaitingClass]
+def pool_shifts(
+    shifts: VersionComparison, vo: str, pools: Mapping[str, str], waiting: Iterable[WaitingClass]
 ) -> Iterator[PoolShift]:
     """The pools of a VO whose queues change.
 
@@ -140,7 +148,66 @@ def of_pools(
     for each in waiting:
         jobs[each.asked.submit_pool] += each.jobs
     for pool_id, requirements in pools.items():
-        asked = parts_of(RequirementClass(vo=vo, cpu_time=0), requirements)
-        shift = shifts.of([part for part in asked if isinstance(part, Requirement)])
+        asked = class_conditions(RequirementClass(vo=vo, cpu_time=0), requirements)
+        shift = shifts.compute_shift([part for part in asked if isinstance(part, RequirementCondition)])
         if shift is not None:
             yield PoolShift(pool_id=pool_id, vo=vo, waiting=jobs[pool_id], shift=shift)
+
+
+_SITES: Final = ("Resources", "Sites")
+_VOS: Final = "VOs"
+#: Options that requirements are compared by.
+_COMPARED_BY: Final = frozenset({"jobdescription", "pools"})
+
+_Scope = tuple[str, ...]
+
+
+class ChangedQueues:
+    """The queues of both versions by what changes."""
+
+    def __init__(self, proposal: Proposal) -> None:
+        self._differences = proposal.differences
+        self._all = frozenset(proposal.before.levels) | frozenset(proposal.after.levels)
+        self._within = _group_by_scope(self._all)
+
+    def from_differences(self, vo: str) -> frozenset[QueueAddress]:
+        """The queues that may be another for a VO, in lower case."""
+        return frozenset().union(*(self.queues_of(each.names, vo) for each in self._differences))
+
+    def queues_of(self, names: tuple[str, ...], vo: str) -> frozenset[QueueAddress]:
+        """The queues that what stands at a path may make another for a VO."""
+        if names[0] == "Operations":
+            return self._operations_queues(names, vo)
+        if names[:2] != _SITES[: len(names)]:
+            return self._all if names[:2] == ("Resources", "Computing") else frozenset()
+        scope, below = _split(names[2:])
+        if below[:1] == (_VOS,) and len(below) > 1 and fold(below[1]) != vo:
+            return frozenset()
+        return self._within.get(scope, frozenset())
+
+    def _operations_queues(self, names: tuple[str, ...], vo: str) -> frozenset[QueueAddress]:
+        for_vo = len(names) < 2 or names[1] == DEFAULTS or fold(names[1]) == vo
+        compares = len(names) < 3 or fold(names[2]) in _COMPARED_BY
+        return self._all if for_vo and compares else frozenset()
+
+
+def _split(names: tuple[str, ...]) -> tuple[_Scope, tuple[str, ...]]:
+    """The site, CE and queue below `Resources/Sites` that a path leads to, and what follows."""
+    scope = names[:1]
+    for between in ("CEs", "Queues"):
+        if names[2 * len(scope) - 1 : 2 * len(scope)] != (between,):
+            break
+        found = names[2 * len(scope) : 2 * len(scope) + 1]
+        if not found:
+            return scope, ()
+        scope += found
+    return scope, names[2 * len(scope) - 1 :]
+
+
+def _group_by_scope(queues: Iterable[QueueAddress]) -> Mapping[_Scope, frozenset[QueueAddress]]:
+    found: defaultdict[_Scope, set[QueueAddress]] = defaultdict(set)
+    for each in queues:
+        names = (each.site, each.ce, each.queue)
+        for length in range(4):
+            found[names[:length]].add(each)
+    return {scope: frozenset(members) for scope, members in found.items()}

@@ -8,30 +8,30 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pilotage.cli import failures, output
+from pilotage.cli import errors, output
 
 #: Each command and the module that registers it. Only the module that is asked for is imported:
 #: a client command must not wait until a database and a web server are loaded.
 COMMANDS: Mapping[str, str] = {
-    "up": "pilotage.cli.up",
-    "job": "pilotage.cli.job",
-    "pool": "pilotage.cli.pool",
-    "queue": "pilotage.cli.queue",
-    "site": "pilotage.cli.site",
-    "config": "pilotage.cli.config",
-    "accounting": "pilotage.cli.accounting",
-    "pilot": "pilotage.cli.pilot",
-    "pilots": "pilotage.cli.pilots",
-    "serve": "pilotage.cli.serve",
-    "worker": "pilotage.cli.worker",
-    "agent": "pilotage.cli.agent",
-    "director": "pilotage.cli.director",
-    "gateway": "pilotage.cli.gateway",
-    "token": "pilotage.cli.token",
-    "login": "pilotage.cli.login",
-    "key": "pilotage.cli.key",
-    "db": "pilotage.cli.db",
-    "doctor": "pilotage.cli.doctor",
+    "up": "pilotage.cli.processes.up",
+    "job": "pilotage.cli.commands.job",
+    "pool": "pilotage.cli.commands.pool",
+    "queue": "pilotage.cli.commands.queue",
+    "site": "pilotage.cli.commands.site",
+    "config": "pilotage.cli.commands.config",
+    "accounting": "pilotage.cli.commands.accounting",
+    "pilot": "pilotage.cli.commands.pilots",
+    "pilots": "pilotage.cli.commands.pilots",
+    "serve": "pilotage.cli.processes.serve",
+    "worker": "pilotage.cli.processes.worker",
+    "agent": "pilotage.cli.processes.agent",
+    "director": "pilotage.cli.processes.director",
+    "gateway": "pilotage.cli.processes.gateway",
+    "token": "pilotage.cli.commands.tokens",
+    "login": "pilotage.cli.commands.tokens",
+    "key": "pilotage.cli.commands.tokens",
+    "db": "pilotage.cli.commands.db",
+    "doctor": "pilotage.cli.checks.doctor",
 }
 
 
@@ -78,11 +78,11 @@ def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> 
     except BrokenPipeError:
         # The reader has seen enough. Without this, Python complains once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = failures.REFUSED
+        status = errors.REFUSED
     except KeyboardInterrupt:
-        status = failures.INTERRUPTED
-    except failures.SHOWN as error:
-        status = failures.show(error, as_json="--json" in words)
+        status = errors.INTERRUPTED
+    except errors.SHOWN_ERRORS as error:
+        status = errors.show_error(error, as_json="--json" in words)
     except Exception as error:  # noqa: BLE001 - the entry point: whatever it is, no traceback for users
-        status = failures.show_bug(error)
+        status = errors.show_bug(error)
     sys.exit(status or 0)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pilotage.cli import client_env, settings
-from pilotage.cli.failures import WrongUsage
+from pilotage.cli import home_directory, settings
+from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 
 
@@ -17,12 +17,12 @@ def connect(*, home: Path | None, url: str | None) -> Client:
         WrongUsage: Nothing says where the service is, or who we are.
     """
     chosen = settings.load({"home": home, "url": url})
-    written = client_env.read(chosen.home)
+    written = home_directory.read_client_env(chosen.home)
     address = chosen.url or written.get("PILOTAGE_URL")
     if address is None:
         raise WrongUsage(
             f"no service known: set PILOTAGE_URL, or start `pilotage up`, "
-            f"which writes {chosen.home / client_env.FILE}"
+            f"which writes {chosen.home / home_directory.CLIENT_ENV}"
         )
     own = written.get("PILOTAGE_TOKEN") if address == written.get("PILOTAGE_URL") else None
     token = chosen.token or own

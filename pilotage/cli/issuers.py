@@ -4,18 +4,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pilotage.cli.issuer_settings import IssuerSettings, RoleSettings, SignInSettings
-from pilotage.cli.settings import InvalidSettings
-from pilotage.service import grants
-from pilotage.service.callers import Role
-from pilotage.service.oidc import discovery, issuer
-from pilotage.service.oidc.issuer import Issuer, RoleRule, SignIn
-from pilotage.service.oidc.issuers import Issuers, TrustedIssuer
-from requirements.errors import InvalidRequest
-from requirements.problem import Problem
+from pilotage.cli.settings import InvalidSettings, IssuerSettings, RoleSettings, SignInSettings
+from pilotage.service.auth import callers
+from pilotage.service.auth.callers import Role
+from pilotage.service.auth.oidc import discovery, issuer
+from pilotage.service.auth.oidc.issuer import Issuer, RoleRule, SignIn
+from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
+from requirements.errors import InvalidRequest, Problem
 
 
-def trusted(settings: Iterable[IssuerSettings]) -> Issuers:
+def trusted_issuers(settings: Iterable[IssuerSettings]) -> Issuers:
     """The issuers, each checked; none of them is asked for anything yet.
 
     Raises:
@@ -73,7 +71,7 @@ def _problems(said: Iterable[IssuerSettings]) -> Iterator[Problem]:
 
 def _rule_problems(where: str, rule: RoleSettings, vo: str | None) -> Iterator[Problem]:
     try:
-        grants.grant(role=rule.role, vo=rule.vo or vo, user="x", group=rule.owner_group, site=rule.site)
+        callers.grant(role=rule.role, vo=rule.vo or vo, user="x", group=rule.owner_group, site=rule.site)
     except InvalidRequest as refused:
         for problem in refused.problems:
             yield Problem(path=f"{where}/{problem.path}", message=problem.message)

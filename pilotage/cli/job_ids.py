@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from pilotage.cli.failures import WrongUsage
+from pilotage.cli.errors import WrongUsage
 
 #: More ids than anyone names one by one: a slip of the keyboard.
 _MOST = 100_000
 
 
-def parse(words: Sequence[str] | None) -> list[int]:
+def parse_ids(words: Sequence[str] | None) -> list[int]:
     """Ids from words such as `12`, `12-40` or `12,13`, in order, each once.
 
     Raises:
@@ -23,7 +23,7 @@ def parse(words: Sequence[str] | None) -> list[int]:
     return list(found)
 
 
-def shown(ids: Iterable[int]) -> str:
+def format_ids(ids: Iterable[int]) -> str:
     """Ids as short as they can be typed again: `1-300, 305`."""
     runs: list[list[int]] = []
     for job_id in sorted(ids):
@@ -44,6 +44,6 @@ def _range(part: str) -> range:
     return range(start, end + 1)
 
 
-def filters(**given: str | None) -> dict[str, str]:
+def read_filters(**given: str | None) -> dict[str, str]:
     """The filters that were given, by the names of the HTTP interface."""
     return {name: value for name, value in given.items() if value is not None}

@@ -17,11 +17,11 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from pilotage.cli import databases
-from pilotage.cli.failures import Refused
+from pilotage.cli import engine as cli_engine
+from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
-from taskqueue import database, installation
-from taskqueue.installation import Standing
+from taskqueue.db import database, incarnation
+from taskqueue.db.incarnation import InstallationState
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +30,16 @@ _LOCK = "last-seen.lock"
 REMEDY = "run `pilotage db recover`"
 
 
-def read(settings: Settings) -> Standing | None:
+def read_last_seen(settings: Settings) -> InstallationState | None:
     """What was seen of this database; None: nothing yet, or it cannot be read."""
     try:
         seen = _all(settings)[_name(settings)]
-        return Standing(incarnation=int(seen["incarnation"]), log_id=int(seen["log_id"]))
+        return InstallationState(incarnation=int(seen["incarnation"]), log_id=int(seen["log_id"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def write(settings: Settings, standing: Standing) -> None:
+def write_last_seen(settings: Settings, standing: InstallationState) -> None:
     """Note it, beside what was seen of other databases; several processes share a home directory.
 
     What another process has seen since stays, unless the log is empty: then this is a new database.
@@ -48,25 +48,26 @@ def write(settings: Settings, standing: Standing) -> None:
     aside = file.with_name(f".{FILE}.new")
     # A home that is gone or not ours to write: then nothing is noted.
     with contextlib.suppress(OSError), _locked(settings):
-        seen = read(settings)
+        seen = read_last_seen(settings)
         if seen is None or not standing.log_id or not standing.is_behind(seen):
             aside.write_text(json.dumps({**_all(settings), _name(settings): asdict(standing)}))
             aside.replace(file)
 
 
-def compare(engine: Engine, settings: Settings) -> tuple[Standing, str | None]:
+def compare(engine: Engine, settings: Settings) -> tuple[InstallationState, str | None]:
     """The standing of the database, and what to report if it is behind what was seen of it; None: it is not.
 
     A log that is empty is a new database, not an old one.
     """
     # The file first: what another process notes while we look is no loss.
-    seen = read(settings)
+    seen = read_last_seen(settings)
     with database.reading(engine) as conn:
-        standing = installation.standing(conn)
+        standing = incarnation.read_state(conn)
     if seen is None or not standing.log_id or not standing.is_behind(seen):
         return standing, None
     return standing, (
-        f"{databases.shown(settings.database_url)} has lost commits: its log ends at {standing.log_id} "
+        f"{cli_engine.hide_password(settings.database_url)} has lost commits: "
+        f"its log ends at {standing.log_id} "
         f"(incarnation {standing.incarnation}), but {seen.log_id} ({seen.incarnation}) was seen from here: "
         f"{REMEDY}"
     )
@@ -86,8 +87,8 @@ class LastSeen:
         self._told = False
         self._standing, problem = compare(engine, settings)
         if problem is not None:
-            raise Refused(problem)
-        write(settings, self._standing)
+            raise CommandRefused(problem)
+        write_last_seen(settings, self._standing)
 
     @property
     def incarnation(self) -> int:
@@ -102,7 +103,7 @@ class LastSeen:
         self._told = problem is not None
         if problem is None:
             self._standing = standing
-            write(self._settings, standing)
+            write_last_seen(self._settings, standing)
 
 
 def _all(settings: Settings) -> dict[str, Any]:
@@ -127,4 +128,4 @@ def _file(settings: Settings) -> Path:
 
 
 def _name(settings: Settings) -> str:
-    return databases.shown(settings.database_url)
+    return cli_engine.hide_password(settings.database_url)

@@ -1,16 +1,29 @@
-"""What commands print: a table for people, JSON for machines."""
+"""What commands print: a table for people, JSON for machines.
+
+The first entries of a list that the service gives page by page, and what lies behind them.
+
+Bars for those who wait: how many jobs are at their end, and how far the phases of grid jobs are.
+
+Telling what each round of a director or a gateway did.
+"""
 
 import dataclasses
 import io
 import json
+import logging
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Protocol
+from types import TracebackType
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
+import typer
 from rich import box
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 #: Not a terminal: nothing is cut or wrapped, a program may be reading.
@@ -26,7 +39,7 @@ _COLOURS = {
 }
 
 
-class Record(Protocol):
+class DataclassInstance(Protocol):
     """Any dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -57,7 +70,7 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
         console().print(render())
 
 
-def fields(record: Record) -> dict[str, object]:
+def fields(record: DataclassInstance) -> dict[str, object]:
     """A record as JSON takes it; `asdict` would count the pairs of a counter."""
     return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
@@ -136,3 +149,154 @@ def ago(text: str | None, now: datetime | None = None) -> str | None:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{max(seconds, 0)} s"
+
+
+#: Entries in one answer of the service.
+PAGE = 1000
+
+Limit = Annotated[int, typer.Option(min=1, help="At most so many.")]
+
+Entry = Mapping[str, Any]
+#: One page, from its greatest length and the `next` of the page before.
+Page = Callable[[int, object], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedList:
+    """What was read of a list."""
+
+    name: str  #: of the entries, as the service calls them
+    entries: Sequence[Entry]
+    next: object = None  #: goes into `--after` for what comes behind; None: nothing does
+    total: int | None = None  #: entries of the whole list, where somebody counted them
+
+    def emit(self, render: Callable[[Sequence[Entry]], RenderableType], *, as_json: bool) -> None:
+        """Print it; whoever reads a table is told on standard error that it goes on."""
+        data = {self.name: self.entries, "next": self.next}
+        emit(data, as_json=as_json, render=lambda: render(self.entries))
+        if self.next is not None and not as_json:
+            sys.stderr.write(f"{self._shown()}; --limit shows more, --after {self.next} what comes next\n")
+
+    def _shown(self) -> str:
+        if self.total is None:
+            return f"{len(self.entries):,} {self.name} shown, there are more"
+        return f"{len(self.entries):,} of {self.total:,} {self.name} shown"
+
+
+def read_pages(name: str, page: Page, *, limit: int | None = None, after: object = None) -> PagedList:
+    """Read page after page.
+
+    Args:
+        name: Under which a page has its entries.
+        page: Asks the service.
+        limit: Entries at most; None: all.
+        after: `next` of an earlier part.
+    """
+    found: list[Entry] = []
+    while limit is None or len(found) < limit:
+        answer = page(PAGE if limit is None else min(PAGE, limit - len(found)), after)
+        found += answer[name]
+        after = answer["next"]
+        if after is None:
+            break
+    return PagedList(name=name, entries=found, next=after)
+
+
+Json = Mapping[str, Any]
+
+#: Jobs whose phases are looked at, each a request of its own.
+_MOST = 5
+#: Seconds between two looks at the phases.
+_EVERY = 2.0
+
+
+class WaitingBars:
+    """Used with `with`; shows nothing where nobody looks on."""
+
+    def __init__(
+        self,
+        total: int,
+        job: Callable[[int], Json],
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make them.
+
+        Args:
+            total: Jobs that are waited for.
+            job: All about one of them.
+            console: Where to; None: standard error.
+            clock: Seconds that never go back.
+        """
+        shown = console or progress_console()
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[said]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self._progress = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
+        self._all = self._progress.add_task("Waiting", total=total, said=f"0 of {total} jobs")
+        self._job = job
+        self._clock = clock
+        self._looked_at: float | None = None
+        self._phases: dict[tuple[int, str], TaskID] = {}
+        self._many = total > 1
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, *, ended: int, total: int, running: Sequence[int]) -> None:
+        """Show how many have ended, and of those that run, if they are grid jobs, how far they are."""
+        self._progress.update(self._all, completed=ended, said=f"{ended:,} of {total:,} jobs")
+        now = self._clock()
+        if self._progress.disable or (self._looked_at is not None and now - self._looked_at < _EVERY):
+            return
+        self._looked_at = now
+        self._show_phases(running[:_MOST])
+
+    def _show_phases(self, job_ids: Sequence[int]) -> None:
+        seen = {
+            (job_id, phase["name"]): phase
+            for job_id in job_ids
+            for phase in (self._job(job_id).get("attempt") or {}).get("phases", ())
+        }
+        for key in [key for key in self._phases if key not in seen]:
+            self._progress.remove_task(self._phases.pop(key))
+        for key, phase in seen.items():
+            said = f"{phase['done']:,} of {phase['of']:,} {phase.get('unit', '')}".strip()
+            values = {"completed": phase["done"], "total": phase["of"], "said": said}
+            if key in self._phases:
+                self._progress.update(self._phases[key], **values)
+            else:
+                name = f"{key[0]} {key[1]}" if self._many else key[1]
+                self._phases[key] = self._progress.add_task(name, **values)
+
+
+log = logging.getLogger(__name__)
+
+
+class CycleSummary(DataclassInstance, Protocol):
+    """What a round did; as a text in one line."""
+
+    at: datetime
+    away: list[str]  #: what could not be asked
+    problems: list[str]
+
+
+def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
+    """Log what stood in its way, and print the rest: a line, or an object of JSON in one."""
+    for line in (*summary.away, *summary.problems):
+        log.warning("%s", line)
+    if as_json:
+        sys.stdout.write(json.dumps(fields(summary), default=str) + "\n")
+    else:
+        console().print(escape(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))
+    sys.stdout.flush()

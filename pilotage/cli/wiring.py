@@ -9,29 +9,30 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from agents import loop
-from cs_config import file_imports, rings, versions
+from cs_config import notifications
 from cs_config.errors import ConfigError
-from cs_config.live import LiveConfiguration
-from matcher.claimer import Claimer
-from matcher.matcher import Matcher
-from optimizers.doorbell import RedisDoorbell
-from optimizers.inline import InlineOptimizer
-from pilotage.cli import databases, issuers
-from pilotage.cli.failures import Refused
+from cs_config.versions import file_imports, store
+from cs_config.versions.live import LiveConfiguration
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from optimizers.workers.inline import InlineOptimizer
+from optimizers.workers.rq import RQNotifier
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import issuers
+from pilotage.cli.errors import CommandRefused
 from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
-from pilotage.service import key_file
-from pilotage.service.key_file import KeyFile
+from pilotage.service.auth import keys
+from pilotage.service.auth.keys import KeyFile
+from pilotage.service.auth.tokens import Tokens
 from pilotage.service.metrics import Metrics
-from pilotage.service.parts import Parts, utc_now
-from pilotage.service.tokens import Tokens
-from taskqueue import database
-from taskqueue.bells.bell import Bell
-from taskqueue.bells.postgresql_wire import PostgresqlWire
-from taskqueue.bells.redis_wire import RedisWire
-from taskqueue.bells.wire import Wire
-from taskqueue.blob_store import DirectoryStore
-from taskqueue.database import SchemaState
+from pilotage.service.services import Services, utc_now
+from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.db import database
+from taskqueue.db.database import SchemaState
+from taskqueue.db.notify import NotificationHub, NotificationTransport
+from taskqueue.db.notify_postgresql import PostgresqlTransport
+from taskqueue.db.notify_redis import RedisTransport
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +47,15 @@ Ring = Callable[[Sequence[int]], None]
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[Engine]:
+def open_current_engine(settings: Settings) -> Iterator[Engine]:
     """The engine of a long-running process, on a schema that this release can use.
 
     Raises:
         Refused: The database is away, or its schema is older than this release.
     """
-    engine = databases.connect(settings.database_url, pool_size=_CONNECTIONS)
+    engine = cli_engine.make_engine(settings.database_url, pool_size=_CONNECTIONS)
     try:
-        with databases.away_in_one_line(settings.database_url):
+        with cli_engine.translate_unreachable(settings.database_url):
             _refuse_older(settings, database.schema_state(engine))
         yield engine
     finally:
@@ -62,11 +63,11 @@ def opened(settings: Settings) -> Iterator[Engine]:
 
 
 def _refuse_older(settings: Settings, state: SchemaState) -> None:
-    url = databases.shown(settings.database_url)
+    url = cli_engine.hide_password(settings.database_url)
     if state.current is None:
-        raise Refused(f"{url} has no tables: run `pilotage db upgrade`")
+        raise CommandRefused(f"{url} has no tables: run `pilotage db upgrade`")
     if not (state.is_current or state.is_newer):
-        raise Refused(
+        raise CommandRefused(
             f"{url} has the tables of an earlier release ({state.current}, not {state.head}): "
             "run `pilotage db upgrade`"
         )
@@ -89,20 +90,20 @@ def import_resources(engine: Engine, settings: Settings) -> int | None:
         try:
             return file_imports.import_changed(conn, settings.resources, author="pilotage", now=utc_now())
         except ConfigError as error:
-            if not (current := versions.current_version(conn)):
+            if not (current := store.current_version(conn)):
                 raise
             log.error("version %d stays in force, this file is refused: %s", current, error)  # noqa: TRY400
     return None
 
 
 @contextmanager
-def bell(settings: Settings, engine: Engine) -> Iterator[Bell]:
+def open_notifications(settings: Settings, engine: Engine) -> Iterator[NotificationHub]:
     """What tells other processes at once of what this one commits, and this one of theirs.
 
     By Redis where there is one, else by PostgreSQL; with SQLite there are no others that matter.
     """
-    rung = Bell(_wire(settings, engine))
-    database.ring_with(engine, rung.ring)
+    rung = NotificationHub(_choose_transport(settings, engine))
+    database.set_notifier(engine, rung.publish)
     rung.start()
     try:
         yield rung
@@ -110,28 +111,28 @@ def bell(settings: Settings, engine: Engine) -> Iterator[Bell]:
         rung.stop()
 
 
-def _wire(settings: Settings, engine: Engine) -> Wire | None:
+def _choose_transport(settings: Settings, engine: Engine) -> NotificationTransport | None:
     if settings.redis_url is not None:
-        return RedisWire(settings.redis_url)
+        return RedisTransport(settings.redis_url)
     if engine.dialect.name == "postgresql":
-        return PostgresqlWire(engine, settings.direct_url)
+        return PostgresqlTransport(engine, settings.direct_url)
     return None
 
 
 @contextmanager
-def last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
+def track_last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
     """How far the installation has come, kept current by a thread.
 
     Raises:
         Refused: The database has lost commits, and nobody has recovered from that.
     """
     seen = LastSeen(engine, settings)
-    with repeated(seen.look, name="last-seen", every=SEEN_EVERY):
+    with repeat_in_thread(seen.look, name="last-seen", every=SEEN_EVERY):
         yield seen
 
 
 @contextmanager
-def live_configuration(engine: Engine, rung: Bell) -> Iterator[LiveConfiguration]:
+def track_configuration(engine: Engine, rung: NotificationHub) -> Iterator[LiveConfiguration]:
     """The current configuration, kept current by a thread."""
     live = LiveConfiguration()
 
@@ -141,13 +142,13 @@ def live_configuration(engine: Engine, rung: Bell) -> Iterator[LiveConfiguration
 
     refresh(utc_now())
     woken = threading.Event()
-    rung.answer(rings.CONFIGURATION, woken.set)
-    with repeated(refresh, name="configuration", every=CONFIGURATION_EVERY, woken=woken):
+    rung.subscribe(notifications.CONFIGURATION, woken.set)
+    with repeat_in_thread(refresh, name="configuration", every=CONFIGURATION_EVERY, woken=woken):
         yield live
 
 
 @contextmanager
-def repeated(
+def repeat_in_thread(
     cycle: Callable[[datetime], object], *, name: str, every: float, woken: threading.Event | None = None
 ) -> Iterator[None]:
     """Call `cycle` in a thread of its own, again and again, until the end of the block.
@@ -171,47 +172,47 @@ def repeated(
 
 
 @contextmanager
-def running(settings: Settings, engine: Engine) -> Iterator[Parts]:
+def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
     """All parts of a service process, their threads started; ended in the reverse order."""
     with ExitStack() as stack:
-        seen = stack.enter_context(last_seen(settings, engine))
-        rung = stack.enter_context(bell(settings, engine))
-        live = stack.enter_context(live_configuration(engine, rung))
+        seen = stack.enter_context(track_last_seen(settings, engine))
+        rung = stack.enter_context(open_notifications(settings, engine))
+        live = stack.enter_context(track_configuration(engine, rung))
         metrics = Metrics()
         matcher = Matcher(engine, lambda: live.current, utc_now)
-        claimer = Claimer(engine, matcher)
-        trusted = issuers.trusted(settings.issuers)
+        claimer = ClaimWorker(engine, matcher)
+        trusted = issuers.trusted_issuers(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
-        rung.answer(rings.CHANGES, matcher.rung)
-        rung.answer(rings.CHANGES, claimer.wake)
-        yield Parts(
+        rung.subscribe(notifications.CHANGES, matcher.rung)
+        rung.subscribe(notifications.CHANGES, claimer.wake)
+        yield Services(
             engine=engine,
             live=live,
             matcher=matcher,
             claimer=claimer,
-            blobs=DirectoryStore(settings.blobs),
+            blobs=DirectoryBlobStore(settings.blobs),
             tokens=_tokens(settings, seen),
             issuers=trusted,
             sign_in_ways=trusted.sign_in_ways,
-            ring=stack.enter_context(_doorbell(settings, engine, live, metrics)),
+            ring=stack.enter_context(_open_optimizer_queue(settings, engine, live, metrics)),
             metrics=metrics,
         )
 
 
 def _tokens(settings: Settings, seen: LastSeen) -> Tokens:
     file = KeyFile(settings.key)  # looks first: a change after that is not overlooked
-    ring = key_file.load_or_create(settings.key)
+    ring = keys.load_or_create(settings.key)
     return Tokens(ring, changed=file.changed, incarnation=lambda: seen.incarnation)
 
 
 @contextmanager
-def _doorbell(
+def _open_optimizer_queue(
     settings: Settings, engine: Engine, live: LiveConfiguration, metrics: Metrics
 ) -> Iterator[Ring]:
     """What tells the optimizers of new jobs: workers through Redis, or else a thread of this process."""
     if settings.redis_url is not None:
-        yield RedisDoorbell(settings.redis_url).ring
+        yield RQNotifier(settings.redis_url).ring
         return
     optimizer = InlineOptimizer(engine, lambda: live.current, observe=metrics.optimized)
     optimizer.start()

@@ -13,17 +13,18 @@ import anyio
 from fastapi import APIRouter, FastAPI, Security
 from fastapi.security import HTTPBearer
 
-from pilotage.service import archives, errors
-from pilotage.service.api_route import ApiRoute
-from pilotage.service.measured import Measured
-from pilotage.service.models.errors import ErrorAnswer
+from pilotage.service import error_handlers
+from pilotage.service.fast_path import FastPath
+from pilotage.service.middleware import MeasuredRequests, SecurityHeaders
+from pilotage.service.models.paging import ErrorAnswer
 from pilotage.service.pages import ROUTERS as PAGES
-from pilotage.service.pages import assets, navigation
-from pilotage.service.parts import Parts
-from pilotage.service.routes import ROUTERS, health, metrics, published_keys
-from pilotage.service.security_headers import SecurityHeaders
-from pilotage.service.shortcuts import Shortcuts
-from taskqueue import database, uptime
+from pilotage.service.pages import page, templating
+from pilotage.service.queries import archives
+from pilotage.service.routes import ROUTERS, health
+from pilotage.service.routing import ApiRoute
+from pilotage.service.services import Services
+from taskqueue.db import database
+from taskqueue.leases import uptime
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(parts: Parts) -> FastAPI:
+def create_app(parts: Services) -> FastAPI:
     """The application, ready to be served; it starts and stops none of its parts."""
     app = FastAPI(
         title="Pilotage",
@@ -63,23 +64,23 @@ def create_app(parts: Parts) -> FastAPI:
     for router in ROUTERS:
         api.include_router(router)
     app.include_router(health.router)  # first: the framework tries all in turn, and this shall cost little
-    app.include_router(metrics.router, responses=_ERRORS)
-    app.include_router(published_keys.router)
+    app.include_router(health.metrics_router, responses=_ERRORS)
+    app.include_router(health.published_keys_router)
     app.include_router(api)
-    app.include_router(assets.router)
+    app.include_router(templating.router)
     for router in PAGES:
         app.include_router(router, include_in_schema=False)
-    app.state.navigation = navigation.entries(PAGES)
+    app.state.navigation = page.entries(PAGES)
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(Shortcuts, parts=parts)
-    app.add_middleware(Measured, metrics=parts.metrics)
-    errors.install(app)
+    app.add_middleware(FastPath, parts=parts)
+    app.add_middleware(MeasuredRequests, metrics=parts.metrics)
+    error_handlers.install(app)
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    parts: Parts = app.state.parts
+    parts: Services = app.state.parts
     process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     watching = [
         asyncio.create_task(repeatedly(lambda: _look_at_tokens(parts), every=_TOLD_WITHIN)),
@@ -113,7 +114,7 @@ async def repeatedly(look: Callable[[], Awaitable[object]], *, every: float) -> 
         await asyncio.sleep(every)
 
 
-def _record_uptime(parts: Parts, process: str) -> None:
+def _record_uptime(parts: Services, process: str) -> None:
     try:
         with database.writing(parts.engine) as conn:
             uptime.record(conn, process, now=parts.clock())
@@ -121,10 +122,10 @@ def _record_uptime(parts: Parts, process: str) -> None:
         _log.warning("the database is away; silence of pilots does not count meanwhile: %s", error)
 
 
-async def _look_at_issuers(parts: Parts) -> None:
+async def _look_at_issuers(parts: Services) -> None:
     await asyncio.gather(*(issuer.learn() for issuer in parts.issuers))
 
 
-async def _look_at_tokens(parts: Parts) -> None:
+async def _look_at_tokens(parts: Services) -> None:
     await asyncio.to_thread(parts.revoked.refresh)
     await asyncio.to_thread(parts.tokens.refresh)

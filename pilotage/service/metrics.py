@@ -1,14 +1,96 @@
-"""What Prometheus is told: counted as it happens in this process, and read from the database when asked."""
+"""How jobs are and how they end, as Prometheus is told.
+
+How pilots fare, as Prometheus is told.
+
+What Prometheus is told: counted as it happens in this process, and read from the database when asked.
+"""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from optimizers.batch import BatchResult
-from pilotage.service.job_gauges import JobGauges, Numbers
-from pilotage.service.pilot_gauges import PilotGauges
-from taskqueue.pilot_summary import Fared
+from optimizers.chain.batch import BatchResult
+from taskqueue.pilots.search import PilotCounts
+from taskqueue.states import JobStatus
+
+#: Numbers by VO and status.
+Numbers = Mapping[str, Mapping[JobStatus, int]]
+
+_BY = ("vo", "status")
+
+
+class JobGauges(Collector):
+    """What was counted last, in a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._living: Numbers = {}
+        self._ended: Numbers = {}
+        registry.register(self)
+
+    def show(self, *, living: Numbers, ended: Numbers) -> None:
+        """Set both: the jobs that have not ended, and how many ever came to each end."""
+        self._living, self._ended = living, ended
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Both, as the registry asks for them."""
+        living = GaugeMetricFamily("pilotage_jobs", "Jobs that have not ended, by status.", labels=_BY)
+        ended = CounterMetricFamily("pilotage_jobs_ended", "Jobs that ended, by their end.", labels=_BY)
+        for family, numbers in ((living, self._living), (ended, self._ended)):
+            for vo, by_status in numbers.items():
+                for status, jobs in by_status.items():
+                    family.add_metric((vo, status), jobs)
+        yield living
+        yield ended
+
+
+#: By what they have to be counted.
+BY = ("vo", "queue", "status", "empty_reason")
+_WHERE = ("vo", "queue")
+
+
+class PilotGauges:
+    """The gauges of pilots in a registry; a queue is empty as long as a broker has not picked it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._pilots = Gauge(
+            "pilotage_pilots",
+            "Pilots by status; of those that ended, the ones of the last six hours.",
+            [*_WHERE, "status"],
+            registry=registry,
+        )
+        self._empty = Gauge(
+            "pilotage_empty_pilots",
+            "Pilots that ended in the last six hours without a job, by the last reason that they were told.",
+            [*_WHERE, "reason"],
+            registry=registry,
+        )
+        self._quality = Gauge(
+            "pilotage_queue_quality",
+            "Share of pilots with a job among those that had one, were empty or broke in the last six hours.",
+            _WHERE,
+            registry=registry,
+        )
+
+    def show(self, counted: Mapping[tuple[str, ...], PilotCounts]) -> None:
+        """Set all of them, from what was counted by `BY`."""
+        for gauge in (self._pilots, self._empty, self._quality):
+            gauge.clear()
+        of_queue: dict[tuple[str, str], list[PilotCounts]] = {}
+        for (vo, queue, status, reason), fared in counted.items():
+            self._pilots.labels(vo, queue, status).inc(fared.count)
+            of_queue.setdefault((vo, queue), []).append(fared)
+            if fared.empty:
+                self._empty.labels(vo, queue, reason).inc(fared.empty)
+        for where, several in of_queue.items():
+            self._show_quality(where, several)
+
+    def _show_quality(self, where: tuple[str, str], several: Sequence[PilotCounts]) -> None:
+        quality = sum(several[1:], several[0]).quality
+        if quality is not None:
+            self._quality.labels(*where).set(quality)
 
 
 class Metrics:
@@ -98,7 +180,7 @@ class Metrics:
         living: Numbers,
         ended: Numbers,
         unmatchable: Mapping[str, int],
-        pilots: Mapping[tuple[str, ...], Fared],
+        pilots: Mapping[tuple[str, ...], PilotCounts],
         cycles: Mapping[str, float],
     ) -> bytes:
         """Everything in Prometheus' text format.

@@ -1,1 +1,5 @@
-"""What happened, summed: every change of a job's status is read once, and counted exactly once."""
+"""Accounting.
+
+Job counts, resource usage and wait times by hour, summed once from the job log.  Imports db, schema,
+jobs and the change feed of task_queues.
+"""

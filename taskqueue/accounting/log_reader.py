@@ -1,4 +1,6 @@
-"""Reading the log of jobs from its beginning, each row exactly once, however late it is committed.
+"""What happened, summed: every change of a job's status is read once, and counted exactly once.
+
+Reading the log of jobs from its beginning, each row exactly once, however late it is committed.
 
 Where a reader stands is stored beside what it counted, in one transaction: who is killed between two steps,
 or has a rival, has counted nothing or all of a span. A growing number alone is no safe position on
@@ -17,19 +19,19 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, true, update
 
-from taskqueue import changes
-from taskqueue.changes import Position
-from taskqueue.tables import job_log
-from taskqueue.tables import log_readers as table
-from taskqueue.upserts import Twins
+from taskqueue.db.sql import Upsert
+from taskqueue.schema.tables import job_log
+from taskqueue.schema.tables import log_readers as table
+from taskqueue.task_queues import change_feed
+from taskqueue.task_queues.change_feed import FeedPosition
 
 #: A time that is further ahead than this is of a clock that is wrong; nobody waits for it.
 _WRONG_CLOCK = timedelta(hours=1)
 
-BEGIN = Twins(table, lambda insert: insert.on_conflict_do_nothing(index_elements=["name"]))
+BEGIN = Upsert(table, lambda insert: insert.on_conflict_do_nothing(index_elements=["name"]))
 GET = select(table).where(table.c.name == bindparam("the_name"))
 END = select(func.max(job_log.c.log_id))
-NOTE = (
+NOTE_END = (
     update(table)
     .where(table.c.name == bindparam("the_name"))
     .values(noted=bindparam("end"), under_way=bindparam("position"))
@@ -65,12 +67,12 @@ NEXT = select(
 )
 
 
-class ReadElsewhereError(Exception):
+class ConcurrentReadError(Exception):
     """Another process has counted these rows meanwhile; nothing of this transaction is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class LogSpan:
     """Rows of the log that nobody adds to any more."""
 
     after: int  #: the last number before it
@@ -87,18 +89,22 @@ class Span:
 is_within = and_(job_log.c.log_id > bindparam("after"), job_log.c.log_id <= bindparam("upto"))
 
 
-def note(conn: Connection, name: str) -> None:
+def note_end(conn: Connection, name: str) -> None:
     """Note how far the log goes now, where the reader has read what was noted before."""
-    reader = _reader(conn, name)
-    if reader["noted"] > reader["counted"] and _history(reader) == _lasting(changes.position(conn)):
+    reader = _get_reader(conn, name)
+    if reader["noted"] > reader["counted"] and _read_history(reader) == _to_json_value(
+        change_feed.read_position(conn)
+    ):
         return
     end = conn.execute(END).scalar_one() or 0
     if end > reader["counted"]:
-        position = _as_text(changes.position(conn))
-        conn.execute(NOTE, {"the_name": name, "end": end, "position": position})
+        position = _format_position(change_feed.read_position(conn))
+        conn.execute(NOTE_END, {"the_name": name, "end": end, "position": position})
 
 
-def following(conn: Connection, name: str, *, now: datetime, lag: timedelta, most: int) -> Span | None:
+def read_next_span(
+    conn: Connection, name: str, *, now: datetime, lag: timedelta, most: int
+) -> LogSpan | None:
     """The next rows for this reader, in a later transaction than `note`; None: there are none to read yet.
 
     Args:
@@ -108,7 +114,7 @@ def following(conn: Connection, name: str, *, now: datetime, lag: timedelta, mos
         lag: How long ago a row has to be of; of rows of the future only what was noted is read.
         most: Rows.
     """
-    reader = _reader(conn, name)
+    reader = _get_reader(conn, name)
     if reader["noted"] <= reader["counted"] or not _is_settled(conn, reader):
         return None
     bounds = {"after": reader["counted"], "upto": reader["noted"], "most": most}
@@ -117,10 +123,10 @@ def following(conn: Connection, name: str, *, now: datetime, lag: timedelta, mos
     # What was noted may be gone, with its job; there is nothing before it then.
     last = reader["noted"] if found.rows < most else found.last
     upto = last if found.young is None else found.young - 1
-    return Span(after=reader["counted"], upto=upto, rows=found.rows) if upto > reader["counted"] else None
+    return LogSpan(after=reader["counted"], upto=upto, rows=found.rows) if upto > reader["counted"] else None
 
 
-def advance(conn: Connection, name: str, span: Span) -> None:
+def advance(conn: Connection, name: str, span: LogSpan) -> None:
     """Note that a span is counted, in the transaction that counts it and before that.
 
     What else the transaction reads it finds by indexes.
@@ -129,15 +135,15 @@ def advance(conn: Connection, name: str, span: Span) -> None:
         ReadElsewhereError: Another process was faster.
     """
     if conn.execute(ADVANCE, {"the_name": name, **span.bounds}).rowcount != 1:
-        raise ReadElsewhereError(f"the log up to {span.upto} is counted for {name} by another process")
+        raise ConcurrentReadError(f"the log up to {span.upto} is counted for {name} by another process")
     if conn.dialect.name == "postgresql":
         conn.execute(ROW_BY_ROW)
 
 
-def _reader(conn: Connection, name: str) -> RowMapping:
+def _get_reader(conn: Connection, name: str) -> RowMapping:
     reader = conn.execute(GET, {"the_name": name}).mappings().one_or_none()
     if reader is None:
-        conn.execute(BEGIN.of(conn), {"name": name, "counted": 0, "noted": 0, "under_way": "[]"})
+        conn.execute(BEGIN.to_statement(conn), {"name": name, "counted": 0, "noted": 0, "under_way": "[]"})
         reader = conn.execute(GET, {"the_name": name}).mappings().one()
     return reader
 
@@ -146,19 +152,19 @@ def _is_settled(conn: Connection, reader: RowMapping) -> bool:
     """Whether every transaction is over that was under way when the end was noted."""
     if conn.dialect.name == "sqlite":
         return True
-    here = changes.position(conn)
-    return _history(reader) == _lasting(here) and here.low >= json.loads(reader["under_way"])[-1]
+    here = change_feed.read_position(conn)
+    return _read_history(reader) == _to_json_value(here) and here.low >= json.loads(reader["under_way"])[-1]
 
 
-def _as_text(position: Position) -> str:
-    return json.dumps([*_lasting(position), position.high])
+def _format_position(position: FeedPosition) -> str:
+    return json.dumps([*_to_json_value(position), position.high])
 
 
-def _lasting(position: Position) -> list[Any]:
+def _to_json_value(position: FeedPosition) -> list[Any]:
     """What the numbers are of, as it comes back from JSON."""
     return list(position.history)
 
 
-def _history(reader: RowMapping) -> list[Any]:
+def _read_history(reader: RowMapping) -> list[Any]:
     found: list[Any] = json.loads(reader["under_way"])
     return found[:-1]

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from cs_config.tables import metadata
+from cs_config.versions.tables import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
 with context.begin_transaction():

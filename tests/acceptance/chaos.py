@@ -25,7 +25,7 @@ import httpx
 from sqlalchemy import Engine, text
 
 from examples.servers.starting import free_port
-from taskqueue import database
+from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer

@@ -30,11 +30,11 @@ import psutil
 from sqlalchemy import Engine, text
 
 from examples.servers.starting import free_port
-from pilotage.service import key_file
-from pilotage.service.grants import grant
-from pilotage.service.parts import utc_now
-from pilotage.service.tokens import Tokens
-from taskqueue import database
+from pilotage.service.auth import keys
+from pilotage.service.auth.callers import grant
+from pilotage.service.auth.tokens import Tokens
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests.acceptance import load_record
 from tests.acceptance.load_players import Gateway, Pilot, Play, User
 from tests.acceptance.load_record import Bounds, Step, Truth
@@ -125,7 +125,7 @@ class Installation:
 
     def token(self, role: str, **wishes: str) -> str:
         """As the installation mints it, without a process for each."""
-        tokens = Tokens(key_file.load_or_create(self.home / "signing-key.pem"))
+        tokens = Tokens(keys.load_or_create(self.home / "signing-key.pem"))
         return tokens.mint(grant(role=role, vo="load", **wishes), now=utc_now())[0]
 
     def kill_matcher(self, dice: random.Random) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue import database
+from taskqueue.db import database
 from tests.acceptance import chaos
 from tests.pgbouncer import Pgbouncer
 from tests.redis_server import RedisServer

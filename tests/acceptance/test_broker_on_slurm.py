@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
-from taskqueue import database
+from taskqueue.db import database
 from tests.director_field import Field
 from tests.running_service import running
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskqueue import database
+from taskqueue.db import database
 from tests import torque
 from tests.director_field import Field
 from tests.running_service import running

@@ -12,7 +12,7 @@ import yaml
 
 from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
-from taskqueue import database
+from taskqueue.db import database
 from tests.director_field import Field
 from tests.running_service import running
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue import database
+from taskqueue.db import database
 from tests.acceptance import load
 from tests.acceptance.load import KIND, LIMITED, MOST
 

@@ -14,10 +14,10 @@ import yaml
 
 from agents import lost_jobs
 from examples.servers.starting import wait_until
-from optimizers import batch
+from optimizers.chain import batch
 from pilotage.fabric.client import Client
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.running_service import Service, running
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.batch.batch_system import BatchSystem, Resources
+from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
 from pilotage.fabric.batch.grid_engine import GridEngine as GridEngineAdapter
-from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.slurm.slurm import Slurm as SlurmAdapter
 from pilotage.fabric.batch.work_area import WorkAreas
@@ -116,7 +116,7 @@ def _site(directory: Path, system: BatchSystem, shell: Shell, shared: Path, *, m
         shell=shell,
         shared=shared,
         batch_queue="short",
-        resources=Resources(wall_time=300, memory=memory),
+        resources=JobResources(wall_time=300, memory=memory),
         evidence=Evidence(listings=3, seconds=20),
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from examples.servers.slurm import Slurm
 from pilotage.fabric.director.pilots import ACTIVE
-from taskqueue import database
+from taskqueue.db import database
 from tests.director_field import Field
 from tests.running_service import running
 

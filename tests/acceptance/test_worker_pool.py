@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from examples.servers.starting import wait_until
-from optimizers.doorbell import RedisDoorbell
-from taskqueue import database
+from optimizers.workers.rq import RQNotifier
+from taskqueue.db import database
 from tests import submitted
 from tests.acceptance.processes import PILOTAGE
 from tests.redis_server import RedisServer
@@ -41,7 +41,7 @@ def test_a_pool_of_workers_replaces_the_dead_and_prepares_jobs(
         before = _workers_of(pool)
         before[0].kill()
         wait_until(lambda: len(set(_workers_of(pool)) - set(before)) == 1)
-        RedisDoorbell(redis_server.url).ring(job_ids)
+        RQNotifier(redis_server.url).ring(job_ids)
         wait_until(lambda: list(submitted.waiting(engine)) == job_ids)
         workers = _workers_of(pool)
         pool.send_signal(signal.SIGTERM)

@@ -9,18 +9,20 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, func, select, update
 
 from agents import accounting
-from taskqueue import database, handover, hindrances, job_control, lost
-from taskqueue.accounting import use
-from taskqueue.accounting.use import Use
-from taskqueue.claims import Place
-from taskqueue.handover import Finish
-from taskqueue.hindrances import Hindrance
-from taskqueue.tables import accounted_use, accounted_waits, attempts, job_flows
+from taskqueue.accounting import usage
+from taskqueue.accounting.usage import Usage
+from taskqueue.db import database
+from taskqueue.jobs import control, wait_times
+from taskqueue.jobs.wait_times import WaitCause
+from taskqueue.leases import expiry, lifecycle
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.schema.tables import accounted_use, accounted_waits, attempts, job_flows
 from tests import accounted, faults, waiting
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-PLACE = Place(site="LCG.A.org", ce="ce1", queue="long")
+PLACE = Location(site="LCG.A.org", ce="ce1", queue="long")
 
 
 def _cycle(engine: Engine, now: datetime) -> None:
@@ -41,7 +43,7 @@ def test_an_attempt_counts_where_and_when_its_time_was_spent(engine: Engine, now
     with database.writing(engine) as conn:
         leases = accounted.begin(conn, accounted.put(conn, now), now + MINUTE, place=PLACE)
         conn.execute(update(attempts).values(processors=4))
-        done = Finish(status="Done", exit_code=0, cpu_seconds=7200.0, cpu_power=10.0)
+        done = PayloadResult(status="Done", exit_code=0, cpu_seconds=7200.0, cpu_power=10.0)
         accounted.finish(conn, leases, now + 2 * HOUR + MINUTE, done)
     _cycle(engine, now + 3 * HOUR)
     with database.reading(engine) as conn:
@@ -61,7 +63,7 @@ def test_what_no_pilot_told_is_not_taken_for_idle(engine: Engine, now: datetime)
     with database.writing(engine) as conn:
         for told in (None, 1800.0):
             [lease] = accounted.begin(conn, accounted.put(conn, now), now)
-            accounted.finish(conn, [lease], now + HOUR, Finish(status="Failed", cpu_seconds=told))
+            accounted.finish(conn, [lease], now + HOUR, PayloadResult(status="Failed", cpu_seconds=told))
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "wall_seconds", "status") == {"Failed": 7200}
@@ -76,14 +78,15 @@ def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
     with database.writing(engine) as conn:
         job_ids = accounted.put(conn, now, 2)
         leases = accounted.begin(conn, job_ids, now)
-        job_control.kill_all(conn, job_ids, source="test", now=now + HOUR)
+        control.kill_jobs(conn, job_ids, source="test", now=now + HOUR)
     _cycle(engine, now + HOUR + 5 * MINUTE)
     with database.writing(engine) as conn:
         assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
         assert _sum(conn, accounted_use, "wall_seconds", "status") == {}
         accounted.finish(conn, leases[:1], now + 2 * HOUR)
         assert (
-            lost.close_killed(conn, vo="lhcb", silent_since=now + 3 * HOUR, now=now + 3 * HOUR) == job_ids[1:]
+            expiry.close_killed(conn, vo="lhcb", silent_since=now + 3 * HOUR, now=now + 3 * HOUR)
+            == job_ids[1:]
         )
     _cycle(engine, now + 4 * HOUR)
     with database.reading(engine) as conn:
@@ -98,13 +101,13 @@ def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, 
         job_ids = accounted.put(conn, now, 6)
         done, failed, released, taken, _, silent = accounted.begin(conn, job_ids, now)
         accounted.finish(conn, [done], later)
-        accounted.finish(conn, [failed], later, Finish(status="Failed"))
-        handover.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
+        accounted.finish(conn, [failed], later, PayloadResult(status="Failed"))
+        lifecycle.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
         by_lease = dict(conn.execute(select(attempts.c.lease, attempts.c.job_id)).all())
-        job_control.reschedule(conn, by_lease[taken], source="test", now=later, maximum=3)
-        handover.heartbeat(conn, silent, lease_time=HOUR, now=now)
-        lost.stall(conn, vo="lhcb", silent_since=later, now=later)
-        lost.give_up(
+        control.reschedule_job(conn, by_lease[taken], source="test", now=later, maximum=3)
+        lifecycle.heartbeat(conn, silent, lease_time=HOUR, now=now)
+        expiry.mark_stalled(conn, vo="lhcb", silent_since=later, now=later)
+        expiry.give_up_stalled(
             conn, vo="lhcb", silent_since=later, stalled_since=later + MINUTE, max_rescheduling=0, now=later
         )
     _cycle(engine, now + 2 * HOUR)
@@ -119,7 +122,7 @@ def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, 
 
 def test_a_job_that_never_ran_ends_nowhere(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_control.kill_all(conn, accounted.put(conn, now), source="test", now=now + HOUR)
+        control.kill_jobs(conn, accounted.put(conn, now), source="test", now=now + HOUR)
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "jobs", "site", "status") == {("", "Killed"): 1}
@@ -130,12 +133,12 @@ def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine,
     with database.writing(engine) as conn:
         [job_id] = accounted.put(conn, now)
         leases = accounted.begin(conn, [job_id], now + 10 * MINUTE, place=PLACE)
-        accounted.finish(conn, leases, now + 20 * MINUTE, Finish(status="Failed"))
+        accounted.finish(conn, leases, now + 20 * MINUTE, PayloadResult(status="Failed"))
     _cycle(engine, now + HOUR)
     with database.writing(engine) as conn:
         assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {("Failed", "a pilot"): 600}
-        job_control.reschedule(conn, job_id, source="test", now=now + 2 * HOUR, maximum=3)
-        job_control.kill(conn, job_id, source="test", now=now + 3 * HOUR)
+        control.reschedule_job(conn, job_id, source="test", now=now + 2 * HOUR, maximum=3)
+        control.kill_job(conn, job_id, source="test", now=now + 3 * HOUR)
     _cycle(engine, now + 4 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {
@@ -147,13 +150,13 @@ def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine,
 def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         [job_id] = accounted.put(conn, now)
-        kept = Hindrance(
+        kept = WaitCause(
             task_queue_id=waiting.task_queue_of(conn, job_id),
             cause="throttled",
             since=now,
             until=now + 15 * MINUTE,
         )
-        hindrances.write(conn, [kept])
+        wait_times.record_causes(conn, [kept])
         leases = accounted.begin(conn, [job_id], now + 20 * MINUTE, place=PLACE)
         accounted.finish(conn, leases, now + HOUR)
     accounting.cycle(engine, now=now + HOUR + MINUTE, holder="test")
@@ -170,8 +173,8 @@ def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime
 def test_a_wrong_clock_does_not_hold_the_others_up(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         first, second = accounted.put(conn, now, 2)
-        job_control.kill(conn, first, source="test", now=now + timedelta(days=365))
-        job_control.kill(conn, second, source="test", now=now + MINUTE)
+        control.kill_job(conn, first, source="test", now=now + timedelta(days=365))
+        control.kill_job(conn, second, source="test", now=now + MINUTE)
     _cycle(engine, now + HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
@@ -192,14 +195,14 @@ def test_a_time_is_spread_over_its_hours(
     now: datetime, minutes: tuple[int, int], expected: dict[int, float]
 ) -> None:
     since, until = (now + each * MINUTE for each in minutes)
-    found = {(hour - now) // HOUR: share for hour, share in use.spread(since, until)}
+    found = {(hour - now) // HOUR: share for hour, share in usage.spread_over_hours(since, until)}
     assert found == pytest.approx(expected)
 
 
 def test_sums_add_up_field_by_field() -> None:
-    one = Use(jobs=1, attempts=2, wall_seconds=3.0, cpu_seconds=4.0)
+    one = Usage(jobs=1, attempts=2, wall_seconds=3.0, cpu_seconds=4.0)
     assert Counter(asdict(one + one)) == Counter({name: 2 * value for name, value in asdict(one).items()})
-    assert one * 0.5 == Use(wall_seconds=1.5, cpu_seconds=2.0)
+    assert one * 0.5 == Usage(wall_seconds=1.5, cpu_seconds=2.0)
 
 
 def test_what_is_old_is_kept_by_longer_times(engine: Engine, now: datetime) -> None:
@@ -208,10 +211,12 @@ def test_what_is_old_is_kept_by_longer_times(engine: Engine, now: datetime) -> N
         for hour in range(3):
             begun = at + hour * HOUR
             leases = accounted.begin(conn, accounted.put(conn, begun), begun + MINUTE, **place)
-            accounted.finish(conn, leases, begun + 30 * MINUTE, Finish(status="Done", cpu_seconds=60.0))
+            accounted.finish(
+                conn, leases, begun + 30 * MINUTE, PayloadResult(status="Done", cpu_seconds=60.0)
+            )
     _cycle(engine, now)
     with database.reading(engine) as conn:
-        fine = {name: _sum(conn, accounted_use, name, "vo") for name in use.NAMES}
+        fine = {name: _sum(conn, accounted_use, name, "vo") for name in usage.SUM_NAMES}
         waited = _sum(conn, accounted_waits, "seconds", "cause")
         assert len(_sum(conn, accounted_use, "jobs", "hour")) == 3
     for days in (4, 91, 92):
@@ -219,7 +224,7 @@ def test_what_is_old_is_kept_by_longer_times(engine: Engine, now: datetime) -> N
     with database.reading(engine) as conn:
         [(day, number)] = _sum(conn, accounted_use, "jobs", "hour").items()
         assert (day, number) == (now.replace(hour=0), 3)
-        assert {name: _sum(conn, accounted_use, name, "vo") for name in use.NAMES} == fine
+        assert {name: _sum(conn, accounted_use, name, "vo") for name in usage.SUM_NAMES} == fine
         assert _sum(conn, accounted_waits, "seconds", "cause") == waited
         assert len(_sum(conn, accounted_waits, "seconds", "hour")) == 1
         assert set(_sum(conn, job_flows, "came", "minute")) == {at + hour * HOUR for hour in range(3)}

@@ -10,14 +10,15 @@ import pytest
 from sqlalchemy import Engine, select, update
 
 from agents import accounting, retention
-from agents.turn import TurnLostError
-from taskqueue import database, job_control, jobs
+from agents.leader import LeadershipLostError
 from taskqueue import retention as removal
-from taskqueue.accounting import log_reader, series
-from taskqueue.accounting.log_reader import ReadElsewhereError
-from taskqueue.accounting.series import Series
+from taskqueue.accounting import log_reader, time_series
+from taskqueue.accounting.log_reader import ConcurrentReadError
+from taskqueue.accounting.time_series import StatusSeries
+from taskqueue.db import database
+from taskqueue.jobs import control, jobs
+from taskqueue.schema.tables import log_readers
 from taskqueue.states import FINAL, JobStatus
-from taskqueue.tables import log_readers
 from tests import accounted, faults, stored, waiting
 
 MINUTE = timedelta(minutes=1)
@@ -36,9 +37,9 @@ def _cycle(engine: Engine, now: datetime, holder: str = "test") -> None:
     assert accounting.cycle(engine, now=now, holder=holder) is not None
 
 
-def _series(engine: Engine, now: datetime) -> Series:
+def _series(engine: Engine, now: datetime) -> StatusSeries:
     with database.reading(engine) as conn:
-        return series.series(conn, since=now, until=now + 9 * MINUTE)
+        return time_series.read_series(conn, since=now, until=now + 9 * MINUTE)
 
 
 def _three_jobs(engine: Engine, now: datetime) -> None:
@@ -49,7 +50,7 @@ def _three_jobs(engine: Engine, now: datetime) -> None:
         accounted.finish(conn, leases[:1], now + 2 * MINUTE)
 
 
-def _is_right(found: Series) -> bool:
+def _is_right(found: StatusSeries) -> bool:
     return (
         found.jobs[S.WAITING][:4] == [3, 1, 1, 1]
         and found.jobs[S.RUNNING][:4] == [0, 2, 1, 1]
@@ -64,12 +65,14 @@ def test_jobs_by_status_and_matches_are_told_by_the_minute(engine: Engine, now: 
         _cycle(engine, now + HOUR)
     assert _is_right(_series(engine, now))
     with database.reading(engine) as conn:
-        assert series.stocks(conn) == {"lhcb": {S.WAITING: 1, S.RUNNING: 1}}
-        assert series.stocks(conn, ["cms"]) == {}
-        assert series.ended(conn) == {"lhcb": {S.DONE: 1}}
-        of_others = series.series(conn, vos=["cms"], since=now, until=now)
+        assert time_series.count_current(conn) == {"lhcb": {S.WAITING: 1, S.RUNNING: 1}}
+        assert time_series.count_current(conn, ["cms"]) == {}
+        assert time_series.count_ended(conn) == {"lhcb": {S.DONE: 1}}
+        of_others = time_series.read_series(conn, vos=["cms"], since=now, until=now)
         assert (of_others.jobs, of_others.came) == ({}, {})
-        by_five = series.series(conn, vos=["lhcb"], since=now + MINUTE, until=now + HOUR, step=5 * MINUTE)
+        by_five = time_series.read_series(
+            conn, vos=["lhcb"], since=now + MINUTE, until=now + HOUR, step=5 * MINUTE
+        )
     assert (by_five.begins[0], by_five.came[S.MATCHED][0], by_five.jobs[S.WAITING]) == (now, 2, [1] * 13)
 
 
@@ -77,7 +80,7 @@ def test_a_series_of_the_past_says_what_was_then(engine: Engine, now: datetime) 
     _three_jobs(engine, now)
     _cycle(engine, now + HOUR)
     with database.reading(engine) as conn:
-        found = series.series(conn, since=now - MINUTE, until=now + MINUTE)
+        found = time_series.read_series(conn, since=now - MINUTE, until=now + MINUTE)
     assert found.jobs[S.WAITING] == [0, 3, 1]
     assert found.jobs[S.RUNNING] == [0, 0, 2]
 
@@ -100,10 +103,10 @@ def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_
                 died = False
         _cycle(engine, later + MINUTE, holder=f"heir {statement}")
         with database.writing(engine) as conn:
-            found = series.series(conn, since=later, until=later)
+            found = time_series.read_series(conn, since=later, until=later)
             assert found.came[S.WAITING] == [2], f"killed at statement {statement}"
             assert found.jobs[S.WAITING] == [3], f"killed at statement {statement}"
-            job_control.kill_all(conn, job_ids, source="test", now=later)
+            control.kill_jobs(conn, job_ids, source="test", now=later)
         _cycle(engine, later + 2 * MINUTE, holder=f"heir {statement}")
         if not died:
             break
@@ -118,26 +121,26 @@ def test_a_transaction_that_is_held_open_is_waited_for(postgresql: Engine, now: 
             stored.job_ids(conn, now, 3)
         _cycle(postgresql, now + MINUTE)
         with database.reading(postgresql) as conn:
-            assert series.stocks(conn) == {}, "what is committed comes after what is not"
+            assert time_series.count_current(conn) == {}, "what is committed comes after what is not"
     for _ in range(2):
         _cycle(postgresql, now + MINUTE)
     with database.reading(postgresql) as conn:
-        assert series.stocks(conn) == {"lhcb": {S.RECEIVED: 5}}
+        assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 5}}
 
 
 def test_a_transaction_that_begins_later_is_not_waited_for(postgresql: Engine, now: datetime) -> None:
     with database.writing(postgresql) as conn:
         stored.job_ids(conn, now, 3)
-        log_reader.note(conn, "flows")
+        log_reader.note_end(conn, "flows")
     with database.writing(postgresql) as late:
         stored.job_ids(late, now, 2)
         _cycle(postgresql, now + MINUTE)
         with database.reading(postgresql) as conn:
-            assert series.stocks(conn) == {"lhcb": {S.RECEIVED: 3}}
+            assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 3}}
     for _ in range(2):
         _cycle(postgresql, now + MINUTE)
     with database.reading(postgresql) as conn:
-        assert series.stocks(conn) == {"lhcb": {S.RECEIVED: 5}}
+        assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 5}}
 
 
 def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> None:
@@ -148,34 +151,34 @@ def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> 
         try:
             # Two of them think that they are one.
             return accounting.cycle(engine, now=now + number * HOUR, holder=f"test {number // 2}") is not None
-        except (ReadElsewhereError, TurnLostError):
+        except (ConcurrentReadError, LeadershipLostError):
             return 0
 
     stored.at_once(4, read)
     _cycle(engine, now + 9 * HOUR, holder="last")
     with database.reading(engine) as conn:
-        assert series.stocks(conn) == {"lhcb": {S.WAITING: len(job_ids)}}
+        assert time_series.count_current(conn) == {"lhcb": {S.WAITING: len(job_ids)}}
 
 
 def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, now: datetime) -> None:
     """A dump is restored whose reader had noted what was under way on the old server."""
     with database.writing(postgresql) as conn:
         accounted.put(conn, now, 2)
-        log_reader.note(conn, "flows")
+        log_reader.note_end(conn, "flows")
         [noted] = conn.execute(select(log_readers.c.under_way)).scalars()
         incarnation, _, tables, _ = json.loads(noted)
         elsewhere = json.dumps([incarnation, "another server", tables, 10**12])
         conn.execute(update(log_readers).values(under_way=elsewhere))
     _cycle(postgresql, now + MINUTE)
     with database.reading(postgresql) as conn:
-        assert series.stocks(conn) == {"lhcb": {S.WAITING: 2}}
+        assert time_series.count_current(conn) == {"lhcb": {S.WAITING: 2}}
 
 
 def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        log_reader.note(conn, "flows")
+        log_reader.note_end(conn, "flows")
         job_ids = accounted.put(conn, now, 2)
-        job_control.kill_all(conn, job_ids, source="test", now=now)
+        control.kill_jobs(conn, job_ids, source="test", now=now)
         old = {"vo": "lhcb", "before": now + HOUR, "limit": 10}
         assert removal.remove_jobs(conn, **old) == 0
         assert removal.remove_logs(conn, **old) == 0
@@ -190,7 +193,7 @@ def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> No
 def test_retention_counts_itself_where_nobody_does(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_ids = accounted.put(conn, now)
-        job_control.kill_all(conn, job_ids, source="test", now=now)
+        control.kill_jobs(conn, job_ids, source="test", now=now)
     result = retention.cycle(engine, waiting.grid(), now=now + timedelta(days=400), holder="test")
     assert result is not None
     assert result.removed["jobs"] == 1
@@ -203,15 +206,15 @@ def test_the_stocks_are_what_a_count_of_all_jobs_says(engine: Engine, now: datet
         job_ids = accounted.put(conn, now, 12)
         leases = accounted.begin(conn, job_ids[: 6 + seed], now)
         accounted.finish(conn, leases[: 2 + seed], now)
-        job_control.kill_all(conn, job_ids[-2:] + job_ids[:1], source="test", now=now)
-        log_reader.note(conn, "flows")
+        control.kill_jobs(conn, job_ids[-2:] + job_ids[:1], source="test", now=now)
+        log_reader.note_end(conn, "flows")
     _cycle(engine, now + HOUR)
     with database.writing(engine) as conn:
-        taken_back = job_control.reschedule_all(conn, job_ids[::2], source="test", now=now, maximum=3)
+        taken_back = control.reschedule_jobs(conn, job_ids[::2], source="test", now=now, maximum=3)
         assert taken_back
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
-        counted = Counter(jobs.get(conn, job_id).status for job_id in job_ids)
+        counted = Counter(jobs.get_job(conn, job_id).status for job_id in job_ids)
         living = {status: jobs_ for status, jobs_ in counted.items() if status not in FINAL}
-        assert series.stocks(conn)["lhcb"] == living
+        assert time_series.count_current(conn)["lhcb"] == living
         assert len(living) > 1

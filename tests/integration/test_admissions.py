@@ -6,11 +6,11 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Engine
 
-from cs_config.address import QueueAddress
-from matcher import presented
-from matcher.claiming import Look
-from matcher.requests import Caller
-from taskqueue import database
+from cs_config.tree.address import QueueAddress
+from matcher.claim.claim_loop import ClaimResult
+from matcher.request import match_request
+from matcher.request.match_request import MatchCaller
+from taskqueue.db import database
 from tests import waiting
 
 TREE = """
@@ -48,10 +48,10 @@ def put(engine: Engine, now: datetime, count: int = 1, owner: str = "alice", **b
         return waiting.put(conn, now, count, owner=owner, body={"Executable": "x", **body})
 
 
-def ask(engine: Engine, now: datetime, name: str, count: int = 1, **said: object) -> Look:
+def ask(engine: Engine, now: datetime, name: str, count: int = 1, **said: object) -> ClaimResult:
     matcher = waiting.matcher(engine, now, CONFIG)
     [look] = matcher.serve([waiting.request(count=count, **{**waiting.at(queue(name)), **said})])
-    assert isinstance(look, Look), look
+    assert isinstance(look, ClaimResult), look
     return look
 
 
@@ -117,7 +117,7 @@ def test_what_fills_the_placeholders_of_a_job_counts(engine: Engine, now: dateti
     tree = TREE.replace("other.Number == 7", 'other.Arguments == "7"')
     matcher = waiting.matcher(engine, now, waiting.grid(tree))
     [look] = matcher.serve([waiting.request(count=5, **waiting.at(queue("mine")))])
-    assert isinstance(look, Look)
+    assert isinstance(look, ClaimResult)
     assert [each.job_id for each in look.claimed] == [jobs[1]]
 
 
@@ -127,8 +127,8 @@ def test_a_listing_shows_only_task_queues_with_jobs_that_are_admitted(engine: En
 
     def owners(name: str) -> list[str]:
         matcher = waiting.matcher(engine, now, CONFIG)
-        said = presented.read({"CPUTime": 10**7, **waiting.at(queue(name))})
-        caller = Caller(subject="pilot", vos=frozenset({"lhcb"}))
+        said = match_request.read_resource({"CPUTime": 10**7, **waiting.at(queue(name))})
+        caller = MatchCaller(subject="pilot", vos=frozenset({"lhcb"}))
         return sorted(each.task_queue.owner for each in matcher.get_matching_task_queues(said, caller))
 
     assert owners("open") == ["alice", "bob"]
@@ -141,7 +141,7 @@ def test_who_states_a_site_only_gets_what_every_queue_there_admits(engine: Engin
     assert given(engine, now, "open", Queue=None, GridCE=None) == []
     matcher = waiting.matcher(engine, now, CONFIG)
     [look] = matcher.serve([waiting.request(Site="B.x")])
-    assert isinstance(look, Look)
+    assert isinstance(look, ClaimResult)
     assert [each.job_id for each in look.claimed] == job
 
 

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pilotage.cli import database_findings, settings
-from pilotage.cli.agents_by_name import AGENTS
-from pilotage.cli.finding import Finding, Health
+from pilotage.cli import settings
+from pilotage.cli.checks import database
+from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli.processes.agent import AGENTS
 from pilotage.cli.settings import Settings
-from taskqueue import agent_leases, database
+from taskqueue.db import agent_leases
+from taskqueue.db import database as db_database
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -20,9 +22,9 @@ def installation(home: Path) -> Settings:
 def came_through(home: Path, agents: Iterable[str], at: datetime) -> None:
     """An installation in which these agents had a cycle at this time."""
     url = installation(home).database_url
-    database.upgrade(url)
-    engine = database.connect(url)
-    with database.writing(engine) as conn:
+    db_database.upgrade(url)
+    engine = db_database.connect(url)
+    with db_database.writing(engine) as conn:
         for name in agents:
             fence = agent_leases.acquire(conn, name=name, holder="us", now=at, ttl=timedelta(seconds=30))
             assert fence is not None
@@ -31,7 +33,7 @@ def came_through(home: Path, agents: Iterable[str], at: datetime) -> None:
 
 
 def agents_of(home: Path, now: datetime) -> Finding:
-    [found] = [each for each in database_findings.all_of(installation(home), now) if each.subject == "agents"]
+    [found] = [each for each in database.check_database(installation(home), now) if each.subject == "agents"]
     return found
 
 

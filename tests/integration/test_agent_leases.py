@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine, select
 
-from taskqueue import agent_leases, database
-from taskqueue.tables import agent_leases as table
+from taskqueue.db import agent_leases, database
+from taskqueue.schema.tables import agent_leases as table
 from tests import stored
 
 MINUTE = timedelta(minutes=1)
@@ -34,8 +34,8 @@ def test_after_the_expiry_another_takes_over_with_a_higher_fence(engine: Engine,
     with database.writing(engine) as conn:
         _acquire(conn, "a", now)
         assert _acquire(conn, "b", now + MINUTE) == 2
-        assert not agent_leases.still_held(conn, name="pools", fence=1)
-        assert agent_leases.still_held(conn, name="pools", fence=2)
+        assert not agent_leases.is_held(conn, name="pools", fence=1)
+        assert agent_leases.is_held(conn, name="pools", fence=2)
         assert _acquire(conn, "a", now + MINUTE) is None
         assert _acquire(conn, "a", now + 2 * MINUTE) == 3
 
@@ -78,6 +78,6 @@ def test_who_wants_to_take_over_waits_for_a_transaction_that_still_holds_it(
             return _acquire(conn, "b", now + 2 * MINUTE)
 
     def work(conn: Connection) -> None:
-        assert agent_leases.still_held(conn, name="pools", fence=1)
+        assert agent_leases.is_held(conn, name="pools", fence=1)
 
     assert stored.meanwhile(engine, work, take_over) == 2

@@ -13,13 +13,16 @@ from sqlalchemy.exc import OperationalError
 from agents import loop, lost_jobs, retention, sweep
 from agents.lost_jobs import LostResult
 from agents.retention import RetentionResult
-from cs_config.configuration import Configuration
-from optimizers import batch
-from taskqueue import blobs, claims, database, handover, job_control
-from taskqueue.blob_store import DirectoryStore
-from taskqueue.claims import Claimed, Holder, Place
-from taskqueue.states import JobStatus
-from taskqueue.tables import (
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch
+from taskqueue import blobs
+from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.db import database
+from taskqueue.jobs import control
+from taskqueue.leases import claim, lifecycle
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.claim import ClaimedJob, LeaseHolder
+from taskqueue.schema.tables import (
     attempts,
     changes,
     descriptions,
@@ -28,14 +31,15 @@ from taskqueue.tables import (
     match_requests,
     task_queues,
 )
-from taskqueue.tables import jobs as jobs_table
+from taskqueue.schema.tables import jobs as jobs_table
+from taskqueue.states import JobStatus
 from tests import stored
 from tests.submitted import GRID, grid, job, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
-PLACE = Place(site="A.B.ch", ce="ce", queue="big")
+PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 @pytest.fixture(autouse=True)
@@ -51,19 +55,19 @@ def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:
     return ids
 
 
-def match(engine: Engine, now: datetime, count: int = 1) -> list[Claimed]:
+def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:
     with database.writing(engine) as conn:
         ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
-        holder = Holder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
-        taken = claims.take(conn, ids, count, place=PLACE, now=now)
-        return claims.hand_over(
-            conn, [claims.Given(row=row, place=PLACE, holder=holder) for row in taken], now=now
+        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
+        taken = claim.take_jobs(conn, ids, count, place=PLACE, now=now)
+        return claim.open_attempts(
+            conn, [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken], now=now
         )
 
 
-def start(engine: Engine, claimed: Claimed, now: datetime) -> None:
+def start(engine: Engine, claimed: ClaimedJob, now: datetime) -> None:
     with database.writing(engine) as conn:
-        handover.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
+        lifecycle.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
 
 
 def run(engine: Engine, now: datetime) -> int:
@@ -117,7 +121,7 @@ def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
         later = now + 32 * MINUTE
-        handover.heartbeat(conn, lease, lease_time=MINUTE, now=later)
+        lifecycle.heartbeat(conn, lease, lease_time=MINUTE, now=later)
     assert job(engine, job_id).status is JobStatus.RUNNING
     assert not look(engine, now + 61 * MINUTE)
 
@@ -142,7 +146,7 @@ def test_the_times_are_the_vos_own(engine: Engine, now: datetime) -> None:
 def test_a_killed_job_whose_pilot_is_gone_is_let_go(engine: Engine, now: datetime) -> None:
     job_id = run(engine, now)
     with database.writing(engine) as conn:
-        job_control.kill(conn, job_id, source="ann", now=now)
+        control.kill_job(conn, job_id, source="ann", now=now)
     assert look(engine, now + 6 * MINUTE) == LostResult(closed=1)
     assert job(engine, job_id).status is JobStatus.KILLED
 
@@ -186,7 +190,7 @@ def count(engine: Engine, table: object) -> int:
 
 
 def clean(
-    engine: Engine, now: datetime, store: DirectoryStore | None = None, text: str = GRID
+    engine: Engine, now: datetime, store: DirectoryBlobStore | None = None, text: str = GRID
 ) -> Mapping[str, int]:
     result = retention.cycle(engine, grid(text), now=now, holder="me", store=store)
     assert result is not None
@@ -207,7 +211,7 @@ def test_old_jobs_go_with_all_that_is_theirs(engine: Engine, now: datetime) -> N
     [young] = submit(engine, grid(), now, JOB)
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
-        handover.finish(conn, lease, handover.Finish(status="Done", exit_code=0), now=now)
+        lifecycle.finish(conn, lease, lifecycle.PayloadResult(status="Done", exit_code=0), now=now)
     assert not clean(engine, now + 29 * DAY).get("jobs")
     assert clean(engine, now + 31 * DAY)["jobs"] == 1
     assert job(engine, young)
@@ -241,21 +245,23 @@ def test_more_than_one_transactions_worth_goes(engine: Engine, now: datetime) ->
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "blobs")
+def store(tmp_path: Path) -> DirectoryBlobStore:
+    return DirectoryBlobStore(tmp_path / "blobs")
 
 
-def keep(engine: Engine, store: DirectoryStore, content: bytes, now: datetime, vo: str = "lhcb") -> str:
+def keep(engine: Engine, store: DirectoryBlobStore, content: bytes, now: datetime, vo: str = "lhcb") -> str:
     staged = store.stage(iter([content]), limit=100)
     with database.writing(engine) as conn:
-        return blobs.keep(conn, store, staged, vo=vo, quota=None, now=now)
+        return blobs.store_blob(conn, store, staged, vo=vo, quota=None, now=now)
 
 
-def held(store: DirectoryStore) -> set[str]:
+def held(store: DirectoryBlobStore) -> set[str]:
     return set(store.digests(before=datetime.now().astimezone() + DAY))
 
 
-def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+def test_a_sandbox_goes_when_no_job_needs_it(
+    engine: Engine, now: datetime, store: DirectoryBlobStore
+) -> None:
     needed, unneeded = (keep(engine, store, content, now) for content in (b"needed", b"not"))
     ids = submit(engine, grid(), now, JOB, sandbox=f"sha256:{needed}")
     assert clean(engine, now + 13 * DAY, store) == {}
@@ -267,14 +273,16 @@ def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, stor
     assert held(store) == set()
 
 
-def test_bytes_stay_while_another_vo_has_them(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+def test_bytes_stay_while_another_vo_has_them(
+    engine: Engine, now: datetime, store: DirectoryBlobStore
+) -> None:
     digest = keep(engine, store, b"same", now)
     assert keep(engine, store, b"same", now + 10 * DAY, vo="atlas") == digest
     assert clean(engine, now + 15 * DAY, store)["blobs"] == 1
     assert held(store) == {digest}
 
 
-def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryBlobStore) -> None:
     digest = keep(engine, store, b"output", now)
     run(engine, now)
     with database.writing(engine) as conn:
@@ -285,10 +293,10 @@ def test_outputs_go_as_configured(engine: Engine, now: datetime, store: Director
     assert held(store) == set()
 
 
-def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: DirectoryStore) -> None:
+def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: DirectoryBlobStore) -> None:
     now = datetime.now().astimezone()
     stray = store.stage(iter([b"stray"]), limit=100)
-    store.keep(stray)
+    store.store(stray)
     store.stage(iter([b"never kept"]), limit=100)
     known = keep(engine, store, b"known", now)
     assert clean(engine, now, store) == {}
@@ -311,7 +319,9 @@ def test_what_the_system_noted_for_itself_goes(engine: Engine, now: datetime) ->
     assert count(engine, idempotency_keys) == 0
 
 
-def test_retention_twice_at_once_does_no_harm(engine: Engine, now: datetime, store: DirectoryStore) -> None:
+def test_retention_twice_at_once_does_no_harm(
+    engine: Engine, now: datetime, store: DirectoryBlobStore
+) -> None:
     ids = submit(engine, grid(), now, *([JOB] * 30))
     end(engine, ids, now)
     keep(engine, store, b"x", now)

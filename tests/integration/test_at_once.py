@@ -7,12 +7,15 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy import text as sql
 
-from cs_config.configuration import Configuration
-from optimizers import batch, submission
-from optimizers.submission import Accepted
-from taskqueue import database, log, task_queues
-from taskqueue.jobs import Job
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch
+from optimizers.submit import submission
+from optimizers.submit.submission import Accepted
+from taskqueue.db import database
+from taskqueue.jobs import log
+from taskqueue.jobs.jobs import Job
 from taskqueue.states import JobStatus
+from taskqueue.task_queues import task_queues
 from tests.submitted import ANN, GRID, grid, job
 
 TEXT = """
@@ -56,12 +59,12 @@ def test_they_are_stored_as_the_optimizers_leave_them(
         assert stored(engine, job_id) == stored(engine, by_optimizers)
     with database.reading(engine) as conn:
         logs = [
-            [replace(line, job_id=0) for line in log.of_job(conn, job_id)]
+            [replace(line, job_id=0) for line in log.read_log(conn, job_id)]
             for job_id in (by_optimizers, alone, *both.job_ids)
         ]
         place = stored(engine, alone).task_queue_id
         assert place is not None
-        assert task_queues.first_jobs(conn, place, 10) == [by_optimizers, alone, *both.job_ids]
+        assert task_queues.list_first_jobs(conn, place, 10) == [by_optimizers, alone, *both.job_ids]
     assert logs[0] == logs[1] == logs[2] == logs[3]
     assert [job(engine, job_id).job_name for job_id in both.job_ids] == ["a", "b"]
 
@@ -130,4 +133,4 @@ def test_nothing_waits_of_a_submission_that_is_rolled_back(
     with database.reading(engine) as conn:
         place = stored(engine, 1).task_queue_id
         assert place is not None
-        assert task_queues.first_jobs(conn, place, 10) == [1]
+        assert task_queues.list_first_jobs(conn, place, 10) == [1]

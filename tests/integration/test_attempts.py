@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, select
 
-from taskqueue import attempts, database, handover, job_control, jobs, log, lost
-from taskqueue.attempts import Attempt
-from taskqueue.claims import Claimed
+from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, LeaseNotFound, StaleLease
-from taskqueue.handover import Finish
-from taskqueue.jobs import Job
-from taskqueue.progress import Phase, Progress
+from taskqueue.jobs import control, jobs, log
+from taskqueue.jobs.jobs import Job
+from taskqueue.leases import attempts, expiry, lifecycle
+from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.lifecycle import GridJobPhase, PayloadResult, Progress
+from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs as jobs_table
 from tests import stored, waiting
 
 S = JobStatus
 LEASE = timedelta(minutes=5)
 MINUTE = timedelta(minutes=1)
-DONE = Finish(status="Done", exit_code=0)
-FAILED = Finish(status="Failed", exit_code=2, minor_status="Application Finished With Errors")
+DONE = PayloadResult(status="Done", exit_code=0)
+FAILED = PayloadResult(status="Failed", exit_code=2, minor_status="Application Finished With Errors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Hand:
 
     def start(self, lease: str, now: datetime | None = None) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return handover.start(conn, lease, lease_time=LEASE, now=now or self.now)
+            return lifecycle.start(conn, lease, lease_time=LEASE, now=now or self.now)
 
     def running(self) -> str:
         lease = self.claim()
@@ -53,47 +54,47 @@ class Hand:
     def heartbeat(self, lease: str, now: datetime | None = None, **said: Any) -> dict[str, Any]:
         told = Progress(**said)
         with database.writing(self.engine) as conn:
-            return handover.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
+            return lifecycle.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
 
-    def finish(self, lease: str, report: Finish = DONE) -> dict[str, Any]:
+    def finish(self, lease: str, report: PayloadResult = DONE) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return handover.finish(conn, lease, report, now=self.now)
+            return lifecycle.finish(conn, lease, report, now=self.now)
 
     def release(self, lease: str, reason: str = "slot ends", most: int = 3) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return handover.release(conn, lease, reason=reason, max_rescheduling=most, now=self.now)
+            return lifecycle.release(conn, lease, reason=reason, max_rescheduling=most, now=self.now)
 
     def kill(self) -> None:
         with database.writing(self.engine) as conn:
-            job_control.kill(conn, self.job_id, source="alice", now=self.now)
+            control.kill_job(conn, self.job_id, source="alice", now=self.now)
 
     def reschedule(self) -> None:
         with database.writing(self.engine) as conn:
-            job_control.reschedule(conn, self.job_id, source="alice", now=self.now, maximum=3)
+            control.reschedule_job(conn, self.job_id, source="alice", now=self.now, maximum=3)
 
     def expire(self, now: datetime) -> list[int]:
         with database.writing(self.engine) as conn:
-            return lost.expire_leases(conn, vo="lhcb", silent_since=now, now=now)
+            return expiry.expire_leases(conn, vo="lhcb", silent_since=now, now=now)
 
     def stall(self, silent_since: datetime, now: datetime) -> list[int]:
         with database.writing(self.engine) as conn:
-            return lost.stall(conn, vo="lhcb", silent_since=silent_since, now=now)
+            return expiry.mark_stalled(conn, vo="lhcb", silent_since=silent_since, now=now)
 
     def give_up(self, now: datetime, most: int = 3) -> tuple[list[int], list[int]]:
         with database.writing(self.engine) as conn:
-            return lost.give_up(
+            return expiry.give_up_stalled(
                 conn, vo="lhcb", silent_since=now, stalled_since=now, max_rescheduling=most, now=now
             )
 
     @property
     def job(self) -> Job:
         with database.reading(self.engine) as conn:
-            return jobs.get(conn, self.job_id)
+            return jobs.get_job(conn, self.job_id)
 
     @property
     def attempt(self) -> Attempt:
         with database.reading(self.engine) as conn:
-            found = attempts.latest(conn, self.job_id)
+            found = attempts.get_latest(conn, self.job_id)
         assert found is not None
         return found
 
@@ -105,7 +106,7 @@ class Hand:
     @property
     def way(self) -> list[str]:
         with database.reading(self.engine) as conn:
-            return [entry.to_status.value for entry in log.of_job(conn, self.job_id)]
+            return [entry.to_status.value for entry in log.read_log(conn, self.job_id)]
 
     def everything(self) -> tuple[object, ...]:
         """All that a refused report must not change."""
@@ -113,7 +114,7 @@ class Hand:
 
 
 def _close_killed(conn: Connection, now: datetime) -> list[int]:
-    return lost.close_killed(conn, vo="lhcb", silent_since=now, now=now)
+    return expiry.close_killed(conn, vo="lhcb", silent_since=now, now=now)
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_a_heartbeat_brings_progress_and_the_tail_and_prolongs_the_lease(hand: H
 def test_phases_and_local_jobs_stay_until_others_are_told_and_when_it_is_over(hand: Hand) -> None:
     lease = hand.running()
     assert (hand.attempt.phases, hand.attempt.local_jobs) == (None, None)
-    phase = Phase(name="generated", done=117, of=250, unit="events")
+    phase = GridJobPhase(name="generated", done=117, of=250, unit="events")
     hand.heartbeat(lease, phases=[phase], local_jobs={"running": 3})
     hand.heartbeat(lease, text="goes on")
     hand.finish(lease)
@@ -157,7 +158,7 @@ def test_phases_and_local_jobs_stay_until_others_are_told_and_when_it_is_over(ha
 
 
 @pytest.mark.parametrize(("report", "status"), [(DONE, S.DONE), (FAILED, S.FAILED)])
-def test_finish_ends_job_and_attempt(hand: Hand, report: Finish, status: JobStatus) -> None:
+def test_finish_ends_job_and_attempt(hand: Hand, report: PayloadResult, status: JobStatus) -> None:
     lease = hand.running()
     assert hand.finish(lease, report)["status"] == status
     assert (hand.job.status, hand.job.ended_at) == (status, hand.now)
@@ -292,7 +293,7 @@ def _finish(hand: Hand) -> str:
 _OTHER_REPORTS: dict[str, Callable[[Hand, str], object]] = {
     "start": lambda hand, lease: hand.start(lease),
     "heartbeat": lambda hand, lease: hand.heartbeat(lease, text="99 %", output_tail="zombie"),
-    "finish": lambda hand, lease: hand.finish(lease, Finish(status="Failed", exit_code=9)),
+    "finish": lambda hand, lease: hand.finish(lease, PayloadResult(status="Failed", exit_code=9)),
     "release": lambda hand, lease: hand.release(lease, reason="another one"),
 }
 
@@ -313,7 +314,7 @@ def test_a_report_on_a_closed_attempt_is_refused_and_changes_nothing(
 def test_no_output_is_stored_on_a_closed_attempt(hand: Hand, closed_by: str) -> None:
     lease = _CLOSED_BY[closed_by](hand)
     with pytest.raises(StaleLease), database.writing(hand.engine) as conn:
-        handover.store_output(conn, lease, "d" * 64, now=hand.now)
+        lifecycle.store_output(conn, lease, "d" * 64, now=hand.now)
     assert hand.attempt.output is None
 
 
@@ -332,9 +333,9 @@ def test_a_zombie_does_not_disturb_the_next_attempt(hand: Hand) -> None:
 def test_what_was_refused_is_recorded(hand: Hand) -> None:
     lease = _expiry(hand)
     with database.writing(hand.engine) as conn:
-        handover.record_stale(conn, lease, "finish", now=hand.now)
-        last = log.of_job(conn, hand.job_id)[-1]
-    assert (last.from_status, last.to_status, last.source) == (S.WAITING, S.WAITING, handover.STALE)
+        lifecycle.record_stale(conn, lease, "finish", now=hand.now)
+        last = log.read_log(conn, hand.job_id)[-1]
+    assert (last.from_status, last.to_status, last.source) == (S.WAITING, S.WAITING, lifecycle.STALE)
     assert "finish" in last.minor_status
     assert hand.job.status is S.WAITING
 
@@ -369,7 +370,7 @@ def test_the_same_start_again_gets_the_same_answer(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("report", [DONE, FAILED])
-def test_the_same_finish_again_gets_the_same_answer(hand: Hand, report: Finish) -> None:
+def test_the_same_finish_again_gets_the_same_answer(hand: Hand, report: PayloadResult) -> None:
     lease = hand.running()
     first = hand.finish(lease, report)
     before = hand.everything()
@@ -442,7 +443,9 @@ def test_a_silent_job_is_stalled_and_not_given_away(hand: Hand) -> None:
 def test_jobs_of_other_vos_have_other_times(hand: Hand) -> None:
     hand.running()
     with database.writing(hand.engine) as conn:
-        assert lost.stall(conn, vo="cms", silent_since=hand.now + MINUTE, now=hand.now + MINUTE) == []
+        assert (
+            expiry.mark_stalled(conn, vo="cms", silent_since=hand.now + MINUTE, now=hand.now + MINUTE) == []
+        )
 
 
 def test_a_heartbeat_of_the_open_attempt_turns_stalled_back_to_running(hand: Hand) -> None:
@@ -502,7 +505,7 @@ def test_output_and_finish_of_a_killed_job_are_stored_and_it_stays_killed(hand: 
     lease = hand.running()
     hand.kill()
     with database.writing(hand.engine) as conn:
-        handover.store_output(conn, lease, "d" * 64, now=hand.now)
+        lifecycle.store_output(conn, lease, "d" * 64, now=hand.now)
     first = hand.finish(lease, FAILED)
     assert first["status"] == S.KILLED
     assert hand.finish(lease, FAILED) == first
@@ -554,29 +557,29 @@ def test_killed_jobs_are_neither_expired_nor_stalled(hand: Hand) -> None:
 def test_a_job_whose_pilot_was_never_told_waits_again(hand: Hand) -> None:
     lease = hand.claim()
     with database.writing(hand.engine) as conn:
-        assert handover.recall(conn, lease, reason="not delivered", now=hand.now)
-        assert not handover.recall(conn, lease, reason="not delivered", now=hand.now)
+        assert lifecycle.recall(conn, lease, reason="not delivered", now=hand.now)
+        assert not lifecycle.recall(conn, lease, reason="not delivered", now=hand.now)
     assert (hand.job.status, hand.waits) == (S.WAITING, True)
 
 
 def test_a_job_that_was_begun_all_the_same_is_not_recalled(hand: Hand) -> None:
     lease = hand.running()
     with database.writing(hand.engine) as conn:
-        assert not handover.recall(conn, lease, reason="not delivered", now=hand.now)
+        assert not lifecycle.recall(conn, lease, reason="not delivered", now=hand.now)
     assert hand.job.status is S.RUNNING
 
 
 def test_many_leases_expire_at_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         ids = waiting.put(conn, now, 1200)
-        claimed: list[Claimed] = waiting.claim(
+        claimed: list[ClaimedJob] = waiting.claim(
             conn, [waiting.task_queue_of(conn, ids[0])], now, count=len(ids)
         )
         assert len(claimed) == len(ids)
 
     def expire(conn: Connection) -> int:
         later = now + 2 * LEASE
-        return len(lost.expire_leases(conn, vo="lhcb", silent_since=later, now=later, most=1000))
+        return len(expiry.expire_leases(conn, vo="lhcb", silent_since=later, now=later, most=1000))
 
     with database.writing(engine) as conn:
         assert [expire(conn), expire(conn), expire(conn)] == [1000, 200, 0]

@@ -9,22 +9,23 @@ import pytest
 from sqlalchemy import Connection, Engine, insert, text
 from sqlalchemy.exc import IntegrityError
 
-from cs_config import rings, versions
-from matcher import claimer as claimer_module
-from matcher.claimer import Claimer
+from cs_config import notifications
+from cs_config.versions import store
+from matcher.claim import worker as claimer_module
+from matcher.claim.worker import ClaimWorker
 from pilotage.cli import wiring
-from taskqueue import changes, database, postgresql
-from taskqueue.bells.bell import Bell, quietly
-from taskqueue.bells.postgresql_wire import PostgresqlWire
-from taskqueue.bells.redis_wire import RedisWire
-from taskqueue.bells.wire import Wire, WireDownError
-from taskqueue.tables import installation
+from taskqueue.db import database, postgresql
+from taskqueue.db.notify import NotificationHub, NotificationTransport, TransportDownError, make_publisher
+from taskqueue.db.notify_postgresql import PostgresqlTransport
+from taskqueue.db.notify_redis import RedisTransport
+from taskqueue.schema.tables import installation
+from taskqueue.task_queues import change_feed
 from tests import waiting
 from tests.redis_server import RedisServer
 from tests.submitted import GRID
 from tests.waiting import until
 
-CHANGES, CONFIGURATION = frozenset({rings.CHANGES}), frozenset({rings.CONFIGURATION})
+CHANGES, CONFIGURATION = frozenset({notifications.CHANGES}), frozenset({notifications.CONFIGURATION})
 #: Longer than any test: who looks nevertheless was woken.
 _NEVER = 3600.0
 
@@ -40,10 +41,10 @@ class _Way:
             self._url: str = request.getfixturevalue("postgres_url")
         self._engines = ExitStack()
 
-    def wire(self) -> Wire:
+    def wire(self) -> NotificationTransport:
         if self.kind == "redis":
-            return RedisWire(self._redis.url)
-        return PostgresqlWire(self.engine(), self._url)
+            return RedisTransport(self._redis.url)
+        return PostgresqlTransport(self.engine(), self._url)
 
     def engine(self) -> Engine:
         engine = database.connect(self._url)
@@ -74,10 +75,10 @@ def way(request: pytest.FixtureRequest) -> Iterator[_Way]:
 
 
 @contextmanager
-def _bell(wire: Wire | None) -> Iterator[Bell]:
+def _bell(wire: NotificationTransport | None) -> Iterator[NotificationHub]:
     """A bell that listens already."""
-    bell = Bell(wire)
-    begun = [_told(bell, topic) for topic in rings.TOPICS]
+    bell = NotificationHub(wire)
+    begun = [_told(bell, topic) for topic in notifications.TOPICS]
     bell.start()
     try:
         assert wire is None or all(each.wait(20) for each in begun)
@@ -86,9 +87,9 @@ def _bell(wire: Wire | None) -> Iterator[Bell]:
         bell.stop()
 
 
-def _told(bell: Bell, topic: str = rings.CHANGES) -> Event:
+def _told(bell: NotificationHub, topic: str = notifications.CHANGES) -> Event:
     told = Event()
-    bell.answer(topic, told.set)
+    bell.subscribe(topic, told.set)
     return told
 
 
@@ -102,15 +103,15 @@ def _next(told: Event) -> bool:
 def test_a_ring_is_heard_by_the_other_processes_and_by_ones_own(way: _Way) -> None:
     with _bell(way.wire()) as ours, _bell(way.wire()) as theirs:
         here, there = _told(ours), _told(theirs)
-        ours.ring(CHANGES)
+        ours.publish(CHANGES)
         assert here.is_set(), "at once"
         assert _next(there)
 
 
 def test_only_those_are_told_who_follow_what_it_was_rung_for(way: _Way) -> None:
     with _bell(way.wire()) as ours, _bell(way.wire()) as theirs:
-        feed, configuration = _told(theirs), _told(theirs, rings.CONFIGURATION)
-        ours.ring(CONFIGURATION)
+        feed, configuration = _told(theirs), _told(theirs, notifications.CONFIGURATION)
+        ours.publish(CONFIGURATION)
         assert _next(configuration)
         assert not feed.is_set()
 
@@ -124,26 +125,26 @@ def test_who_could_not_hear_for_a_while_is_told_to_look_when_the_connection_is_b
 
 
 def test_redis_may_go_and_come(redis_server: RedisServer) -> None:
-    with _bell(RedisWire(redis_server.url)) as ours, _bell(RedisWire(redis_server.url)) as theirs:
+    with _bell(RedisTransport(redis_server.url)) as ours, _bell(RedisTransport(redis_server.url)) as theirs:
         there = _told(theirs)
         redis_server.kill()
-        ours.ring(CHANGES)
+        ours.publish(CHANGES)
         redis_server.start()
         assert _next(there)
         until(lambda: _rung(ours, there))
 
 
-def _rung(bell: Bell, told: Event) -> bool:
+def _rung(bell: NotificationHub, told: Event) -> bool:
     told.clear()
-    bell.ring(CHANGES)
+    bell.publish(CHANGES)
     return told.wait(0.2)
 
 
 def test_a_ring_in_the_thread_that_commits_is_heard_and_its_failure_is_no_error(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ring = quietly(RedisWire(redis_server.url))
-    with _bell(RedisWire(redis_server.url)) as theirs:
+    ring = make_publisher(RedisTransport(redis_server.url))
+    with _bell(RedisTransport(redis_server.url)) as theirs:
         there = _told(theirs)
         ring(CHANGES)
         assert _next(there)
@@ -157,8 +158,8 @@ def test_a_pooler_between_is_named_and_polling_goes_on(
 ) -> None:
     monkeypatch.setattr(postgresql, "is_pooled", lambda _conn: True)
     engine = database.connect(postgres_url)
-    with pytest.raises(WireDownError, match="set database_direct_url"):
-        PostgresqlWire(engine, postgres_url).listen(lambda _topics: None, Event())
+    with pytest.raises(TransportDownError, match="set database_direct_url"):
+        PostgresqlTransport(engine, postgres_url).listen(lambda _topics: None, Event())
     engine.dispose()
 
 
@@ -166,23 +167,23 @@ def test_a_commit_rings_for_what_it_appended_and_a_rollback_for_nothing(
     engine: Engine, now: datetime
 ) -> None:
     rung: list[frozenset[str]] = []
-    database.ring_with(engine, rung.append)
+    database.set_notifier(engine, rung.append)
     with pytest.raises(IntegrityError), database.writing(engine) as conn:
         _append_what_fails(conn, now)
     with database.writing(engine) as conn:
-        changes.append(conn, changes.TASK_QUEUE, [], now=now)
+        change_feed.append_changes(conn, change_feed.TASK_QUEUE, [], now=now)
     assert rung == []
     with database.writing(engine) as conn:
-        changes.append(conn, changes.TASK_QUEUE, ["1"], now=now)
+        change_feed.append_changes(conn, change_feed.TASK_QUEUE, ["1"], now=now)
         assert rung == [], "not before it is committed"
     assert rung == [CHANGES]
     with database.writing(engine) as conn:
-        versions.store(conn, GRID, author="ann", message="", source="x", expected=None, now=now)
+        store.store_text(conn, GRID, author="ann", message="", source="x", expected=None, now=now)
     assert rung == [CHANGES, CONFIGURATION]
 
 
 def _append_what_fails(conn: Connection, now: datetime) -> None:
-    changes.append(conn, changes.TASK_QUEUE, ["1"], now=now)
+    change_feed.append_changes(conn, change_feed.TASK_QUEUE, ["1"], now=now)
     conn.execute(insert(installation).values(row_number=1))
 
 
@@ -194,9 +195,9 @@ def test_an_idle_matcher_looks_at_once_when_another_process_rings(
     with ExitStack() as stack:
         stack.callback(ours.dispose)
         stack.callback(theirs.dispose)
-        bell = stack.enter_context(_bell(PostgresqlWire(ours, postgres_url)))
-        database.ring_with(ours, bell.ring)
-        other = stack.enter_context(_bell(PostgresqlWire(theirs, postgres_url)))
+        bell = stack.enter_context(_bell(PostgresqlTransport(ours, postgres_url)))
+        database.set_notifier(ours, bell.publish)
+        other = stack.enter_context(_bell(PostgresqlTransport(theirs, postgres_url)))
         looked = _idle_claimer(stack, theirs, now, other, monkeypatch)
         until(lambda: _looked_again(looked, ours, now))
 
@@ -204,12 +205,12 @@ def test_an_idle_matcher_looks_at_once_when_another_process_rings(
 def _looked_again(looked: Event, engine: Engine, now: datetime) -> bool:
     looked.clear()
     with database.writing(engine) as conn:
-        changes.append(conn, changes.TASK_QUEUE, ["1"], now=now)
+        change_feed.append_changes(conn, change_feed.TASK_QUEUE, ["1"], now=now)
     return looked.wait(1)
 
 
 def _idle_claimer(
-    stack: ExitStack, engine: Engine, now: datetime, bell: Bell, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack, engine: Engine, now: datetime, bell: NotificationHub, monkeypatch: pytest.MonkeyPatch
 ) -> Event:
     """A claimer that nobody asks; the event says that it looked."""
     matcher = waiting.matcher(engine, now)
@@ -220,8 +221,8 @@ def _idle_claimer(
         looked.set()
 
     monkeypatch.setattr(matcher, "refresh", noticed)
-    claimer = Claimer(engine, matcher)
-    bell.answer(rings.CHANGES, claimer.wake)
+    claimer = ClaimWorker(engine, matcher)
+    bell.subscribe(notifications.CHANGES, claimer.wake)
     claimer.start()
     stack.callback(claimer.stop)
     stack.callback(claimer.wake)  # it would wait for its next poll before it ends
@@ -247,8 +248,8 @@ def test_a_new_configuration_is_seen_at_once(
         stack.callback(ours.dispose)
         stack.callback(theirs.dispose)
         bell, other = (stack.enter_context(_bell(way.wire())) for _ in range(2))
-        database.ring_with(ours, bell.ring)
-        live = stack.enter_context(wiring.live_configuration(theirs, other))
+        database.set_notifier(ours, bell.publish)
+        live = stack.enter_context(wiring.track_configuration(theirs, other))
         with database.writing(ours) as conn:
-            versions.store(conn, GRID, author="ann", message="", source="x", expected=None, now=now)
+            store.store_text(conn, GRID, author="ann", message="", source="x", expected=None, now=now)
         until(lambda: live.current.version == 1)

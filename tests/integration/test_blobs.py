@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine
 
-from taskqueue import blobs, database, retention
-from taskqueue.blob_store import DirectoryStore
+from taskqueue import blobs, retention
+from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.db import database
 from taskqueue.errors import BlobNotFound, QuotaExceeded
 from tests import stored
 
@@ -16,13 +17,13 @@ LIMIT = 10**6
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "blobs")
+def store(tmp_path: Path) -> DirectoryBlobStore:
+    return DirectoryBlobStore(tmp_path / "blobs")
 
 
 def _keep(
     engine: Engine,
-    store: DirectoryStore,
+    store: DirectoryBlobStore,
     content: bytes,
     now: datetime,
     *,
@@ -33,12 +34,12 @@ def _keep(
     staged = store.stage([content], limit=LIMIT)
     try:
         with database.writing(engine) as conn:
-            return blobs.keep(conn, store, staged, vo=vo, quota=quota, now=now)
+            return blobs.store_blob(conn, store, staged, vo=vo, quota=quota, now=now)
     finally:
         store.discard(staged)
 
 
-def _is_there(store: DirectoryStore, digest: str) -> bool:
+def _is_there(store: DirectoryBlobStore, digest: str) -> bool:
     try:
         store.open(digest).close()
     except BlobNotFound:
@@ -46,24 +47,26 @@ def _is_there(store: DirectoryStore, digest: str) -> bool:
     return True
 
 
-def test_a_vo_sees_only_what_it_brought_itself(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+def test_a_vo_sees_only_what_it_brought_itself(
+    engine: Engine, store: DirectoryBlobStore, now: datetime
+) -> None:
     digest = _keep(engine, store, b"secret", now)
     with database.reading(engine) as conn:
-        assert blobs.size(conn, digest, vo="lhcb") == 6
+        assert blobs.read_size(conn, digest, vo="lhcb") == 6
         with pytest.raises(BlobNotFound):
-            blobs.size(conn, digest, vo="cms")
-        assert blobs.quota_used(conn, "lhcb") == 6
-        assert blobs.quota_used(conn, "cms") == 0
+            blobs.read_size(conn, digest, vo="cms")
+        assert blobs.read_quota_used(conn, "lhcb") == 6
+        assert blobs.read_quota_used(conn, "cms") == 0
 
 
-def test_the_same_archive_counts_once(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+def test_the_same_archive_counts_once(engine: Engine, store: DirectoryBlobStore, now: datetime) -> None:
     assert _keep(engine, store, b"twice", now, quota=5) == _keep(engine, store, b"twice", now, quota=5)
     with database.reading(engine) as conn:
-        assert blobs.quota_used(conn, "lhcb") == 5
+        assert blobs.read_quota_used(conn, "lhcb") == 5
 
 
 def test_what_is_over_the_quota_is_refused_and_leaves_nothing(
-    engine: Engine, store: DirectoryStore, now: datetime
+    engine: Engine, store: DirectoryBlobStore, now: datetime
 ) -> None:
     first = _keep(engine, store, b"x" * 60, now, quota=100)
     with pytest.raises(QuotaExceeded, match="lhcb has archives of 60 bytes; 41 more"):
@@ -76,7 +79,7 @@ def test_what_is_over_the_quota_is_refused_and_leaves_nothing(
 
 
 def test_many_uploads_at_once_stay_within_the_quota(
-    engine: Engine, store: DirectoryStore, now: datetime
+    engine: Engine, store: DirectoryBlobStore, now: datetime
 ) -> None:
     def upload(number: int) -> bool:
         try:
@@ -87,30 +90,32 @@ def test_many_uploads_at_once_stay_within_the_quota(
 
     assert sum(stored.at_once(6, upload)) == 3
     with database.reading(engine) as conn:
-        assert blobs.quota_used(conn, "lhcb") == 90
+        assert blobs.read_quota_used(conn, "lhcb") == 90
 
 
 def test_a_transaction_that_fails_after_the_rename_leaves_only_a_file_that_nobody_knows(
-    engine: Engine, store: DirectoryStore, now: datetime
+    engine: Engine, store: DirectoryBlobStore, now: datetime
 ) -> None:
     staged = store.stage([b"orphan"], limit=LIMIT)
 
     def crash(conn: Connection) -> None:
-        blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+        blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
         raise ConnectionError
 
     with pytest.raises(ConnectionError), database.writing(engine) as conn:
         crash(conn)
     with database.writing(engine) as conn:
         with pytest.raises(BlobNotFound):
-            blobs.size(conn, staged.digest, vo="lhcb")
+            blobs.read_size(conn, staged.digest, vo="lhcb")
         later = datetime.now(UTC) + timedelta(hours=1)
         [orphan] = store.digests(before=later)
         assert blobs.remove_file(conn, store, orphan)
     assert not _is_there(store, staged.digest)
 
 
-def test_the_bytes_stay_while_any_vo_has_them(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+def test_the_bytes_stay_while_any_vo_has_them(
+    engine: Engine, store: DirectoryBlobStore, now: datetime
+) -> None:
     digest = _keep(engine, store, b"shared", now, vo="lhcb")
     _keep(engine, store, b"shared", now, vo="cms")
     later = now + timedelta(days=1)
@@ -125,7 +130,7 @@ def test_the_bytes_stay_while_any_vo_has_them(engine: Engine, store: DirectorySt
 
 
 def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back(
-    engine: Engine, store: DirectoryStore, now: datetime
+    engine: Engine, store: DirectoryBlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"back again", now)
     with database.writing(engine) as conn:
@@ -139,7 +144,7 @@ def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back
 
 
 def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
-    engine: Engine, store: DirectoryStore, now: datetime
+    engine: Engine, store: DirectoryBlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"stays", now)
     with database.writing(engine) as conn:
@@ -151,13 +156,13 @@ def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
             return blobs.remove_file(conn, store, digest)
 
     def keep(conn: Connection) -> None:
-        blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+        blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
 
     assert not stored.meanwhile(engine, keep, remove)
     assert _is_there(store, digest)
 
 
-def test_what_is_known_is_always_there(engine: Engine, store: DirectoryStore, now: datetime) -> None:
+def test_what_is_known_is_always_there(engine: Engine, store: DirectoryBlobStore, now: datetime) -> None:
     contents = [bytes([number]) * 10 for number in range(4)]
 
     def work(number: int) -> None:
@@ -178,20 +183,20 @@ def test_what_is_known_is_always_there(engine: Engine, store: DirectoryStore, no
         store.discard(staged)
         with database.reading(engine) as conn:
             try:
-                blobs.size(conn, staged.digest, vo="lhcb")
+                blobs.read_size(conn, staged.digest, vo="lhcb")
             except BlobNotFound:
                 continue
         assert _is_there(store, staged.digest)
 
 
 def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
-    engine: Engine, store: DirectoryStore, now: datetime
+    engine: Engine, store: DirectoryBlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"sandbox", now)
     late = now + timedelta(days=30)
 
     def submit(conn: Connection) -> None:
-        assert blobs.touch(conn, digest, vo="lhcb", now=late)
+        assert blobs.touch_blob(conn, digest, vo="lhcb", now=late)
         stored.job_ids(conn, late, sandbox=digest)
 
     def retain() -> list[str]:
@@ -202,10 +207,10 @@ def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
 
 
 def test_an_archive_that_is_gone_or_of_others_cannot_be_named(
-    engine: Engine, store: DirectoryStore, now: datetime
+    engine: Engine, store: DirectoryBlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"sandbox", now)
     with database.writing(engine) as conn:
-        assert not blobs.touch(conn, digest, vo="cms", now=now)
+        assert not blobs.touch_blob(conn, digest, vo="cms", now=now)
         retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
-        assert not blobs.touch(conn, digest, vo="lhcb", now=now)
+        assert not blobs.touch_blob(conn, digest, vo="lhcb", now=now)

@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event, func, select
 
-from cs_config import versions
-from optimizers import batch
-from taskqueue import backlog, database, job_control
-from taskqueue.descriptions import of_job
+from cs_config.versions import store
+from optimizers.chain import batch
+from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
+from taskqueue.jobs import control, submission
+from taskqueue.jobs.descriptions import read_description
+from taskqueue.schema.tables import descriptions
 from taskqueue.states import JobStatus
-from taskqueue.tables import descriptions
 from tests import stored
 from tests.submitted import GRID, grid, job, log_of, store_grid, submit, waiting, way
 
@@ -55,7 +56,7 @@ def test_more_jobs_take_no_more_statements(engine: Engine, now: datetime) -> Non
     counts = []
     for count in (30, 600):
         with database.reading(engine) as conn:
-            config = versions.load(conn)  # in front of this one nothing is known of them
+            config = store.load_version(conn)  # in front of this one nothing is known of them
         with statements(engine) as submitting:
             ids = submit(engine, config, now, *jdls(count))
         with statements(engine) as preparing:
@@ -71,7 +72,7 @@ def test_each_job_keeps_what_it_said(engine: Engine, now: datetime) -> None:
     texts = jdls(9)
     ids = submit(engine, grid(), now, *texts)
     with database.reading(engine) as conn:
-        found = [of_job(conn, job_id) for job_id in ids]
+        found = [read_description(conn, job_id) for job_id in ids]
         assert conn.scalar(select(func.count()).select_from(descriptions)) == len(KINDS)
     assert [each.source for each in found] == texts
     assert [each.body["JobName"] for each in found] == [f"j{number}" for number in range(9)]
@@ -102,7 +103,7 @@ def test_those_that_share_are_decided_one_by_one_where_they_differ(engine: Engin
     )
     bad = submit(engine, strict, now, *unknown)
     with database.writing(engine) as conn:
-        job_control.kill(conn, ids[4], source="test", now=now)
+        control.kill_job(conn, ids[4], source="test", now=now)
     result = batch.optimize(engine, strict, [*ids, *bad], now=now)
     good = [job_id for job_id in ids if job_id != ids[4]]
     assert (result.waiting, result.failed, result.left) == (tuple(good), tuple(bad), (ids[4],))
@@ -131,9 +132,9 @@ def test_a_count_is_gone_on_from_and_never_lets_too_many_in(
     limited = grid(f"{GRID}Operations: {{Defaults: {{Limits: {{WaitingJobsPerOwner: 20}}}}}}\n")
     with database.writing(engine) as conn:
         ended = stored.job_ids(conn, now, 30)
-        job_control.kill_all(conn, ended, source="test", now=now)
+        control.kill_jobs(conn, ended, source="test", now=now)
     counts: list[Sequence[object]] = []
-    monkeypatch.setattr(backlog, "_count", _counting(counts))
+    monkeypatch.setattr(submission, "_count_waiting", _counting(counts))
     for start in range(0, 20, 5):
         submit(engine, limited, now, *jdls(5, first=start))
     assert len(counts) == 1
@@ -145,7 +146,7 @@ def test_a_count_is_gone_on_from_and_never_lets_too_many_in(
     assert len(counts) == 3
 
 
-def _counting(counts: list[Sequence[object]], count=backlog._count):  # type: ignore[no-untyped-def]
+def _counting(counts: list[Sequence[object]], count=submission._count_waiting):  # type: ignore[no-untyped-def]
     def counted(*arguments):  # type: ignore[no-untyped-def]
         counts.append(arguments)
         return count(*arguments)

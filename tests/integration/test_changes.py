@@ -6,50 +6,53 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, func, select, text, update
 
-from taskqueue import changes, database
-from taskqueue.changes import MAPPING, TASK_QUEUE, Change, Position
-from taskqueue.tables import changes as table
-from taskqueue.tables import installation
+from taskqueue.db import database
+from taskqueue.schema.tables import changes as table
+from taskqueue.schema.tables import installation
+from taskqueue.task_queues import change_feed
+from taskqueue.task_queues.change_feed import MAPPING, TASK_QUEUE, FeedChange, FeedPosition
 
 
 @pytest.fixture
-def start(engine: Engine) -> Position:
+def start(engine: Engine) -> FeedPosition:
     with database.reading(engine) as conn:
-        return changes.position(conn)
+        return change_feed.read_position(conn)
 
 
 def _append(engine: Engine, now: datetime, *keys: str, kind: str = TASK_QUEUE) -> None:
     with database.writing(engine) as conn:
-        changes.append(conn, kind, keys, now=now)
+        change_feed.append_changes(conn, kind, keys, now=now)
 
 
-def _read(engine: Engine, since: Position) -> tuple[set[str], Position]:
+def _read(engine: Engine, since: FeedPosition) -> tuple[set[str], FeedPosition]:
     with database.reading(engine) as conn:
-        read = changes.read(conn, since)
+        read = change_feed.read_changes(conn, since)
     assert read is not None
     found, following = read
     return _keys(found), following
 
 
-def _keys(found: Collection[Change]) -> set[str]:
+def _keys(found: Collection[FeedChange]) -> set[str]:
     return {change.key for change in found}
 
 
-def test_what_was_committed_after_the_start_is_read(engine: Engine, now: datetime, start: Position) -> None:
+def test_what_was_committed_after_the_start_is_read(
+    engine: Engine, now: datetime, start: FeedPosition
+) -> None:
     _append(engine, now, "1", "2")
     _append(engine, now, "lhcb", kind=MAPPING)
     with database.reading(engine) as conn:
-        read = changes.read(conn, start)
+        read = change_feed.read_changes(conn, start)
     assert read is not None
     assert set(read[0]) == {
-        Change(kind=TASK_QUEUE, key="1"),
-        Change(kind=TASK_QUEUE, key="2"),
-        Change(kind=MAPPING, key="lhcb"),
+        FeedChange(kind=TASK_QUEUE, key="1"),
+        FeedChange(kind=TASK_QUEUE, key="2"),
+        FeedChange(kind=MAPPING, key="lhcb"),
     }
 
 
 def test_who_goes_on_from_where_he_stood_reads_only_what_is_new(
-    engine: Engine, now: datetime, start: Position
+    engine: Engine, now: datetime, start: FeedPosition
 ) -> None:
     _append(engine, now, "1")
     found, position = _read(engine, start)
@@ -61,19 +64,19 @@ def test_who_goes_on_from_where_he_stood_reads_only_what_is_new(
 def test_what_was_committed_before_the_start_is_not_read(engine: Engine, now: datetime) -> None:
     _append(engine, now, "1")
     with database.reading(engine) as conn:
-        position = changes.position(conn)
+        position = change_feed.read_position(conn)
     assert _read(engine, position)[0] == set()
 
 
-def test_what_was_rolled_back_never_comes(engine: Engine, now: datetime, start: Position) -> None:
+def test_what_was_rolled_back_never_comes(engine: Engine, now: datetime, start: FeedPosition) -> None:
     with engine.connect() as conn, conn.begin() as transaction:
-        changes.append(conn, TASK_QUEUE, ["1"], now=now)
+        change_feed.append_changes(conn, TASK_QUEUE, ["1"], now=now)
         transaction.rollback()
     _append(engine, now, "2")
     assert _read(engine, start)[0] == {"2"}
 
 
-def test_no_keys_make_no_rows(engine: Engine, now: datetime, start: Position) -> None:
+def test_no_keys_make_no_rows(engine: Engine, now: datetime, start: FeedPosition) -> None:
     _append(engine, now)
     assert _read(engine, start)[0] == set()
 
@@ -83,9 +86,9 @@ def test_a_transaction_that_took_its_number_early_and_commits_late_is_not_skippe
 ) -> None:
     engine = database.connect(postgres_url)
     with database.reading(engine) as conn:
-        start = changes.position(conn)
+        start = change_feed.read_position(conn)
     with database.writing(engine) as slow:
-        changes.append(slow, TASK_QUEUE, ["slow"], now=now)
+        change_feed.append_changes(slow, TASK_QUEUE, ["slow"], now=now)
         _append(engine, now, "fast")
         found, position = _read(engine, start)
         assert found == {"fast"}, "what is committed does not wait for the slow one"
@@ -103,26 +106,26 @@ def test_a_transaction_that_begins_before_the_start_and_writes_after_it_is_not_s
 ) -> None:
     engine = database.connect(postgres_url)
     with database.writing(engine) as slow:
-        changes.append(slow, TASK_QUEUE, ["first"], now=now)
+        change_feed.append_changes(slow, TASK_QUEUE, ["first"], now=now)
         with database.reading(engine) as conn:
-            start = changes.position(conn)
-        changes.append(slow, TASK_QUEUE, ["second"], now=now)
+            start = change_feed.read_position(conn)
+        change_feed.append_changes(slow, TASK_QUEUE, ["second"], now=now)
     assert _read(engine, start)[0] == {"first", "second"}
     engine.dispose()
 
 
-def _is_lost(engine: Engine, since: Position) -> bool:
+def _is_lost(engine: Engine, since: FeedPosition) -> bool:
     with database.reading(engine) as conn:
-        return changes.read(conn, since) is None
+        return change_feed.read_changes(conn, since) is None
 
 
 def _trim(engine: Engine, before: datetime, most: int = 100) -> int:
     with database.writing(engine) as conn:
-        return changes.trim(conn, before=before, most=most)
+        return change_feed.trim_changes(conn, before=before, most=most)
 
 
 def test_who_was_away_while_rows_were_trimmed_is_told_to_begin_anew(
-    engine: Engine, now: datetime, start: Position
+    engine: Engine, now: datetime, start: FeedPosition
 ) -> None:
     _append(engine, now, "1")
     _, position = _read(engine, start)
@@ -134,7 +137,7 @@ def test_who_was_away_while_rows_were_trimmed_is_told_to_begin_anew(
 
 
 def test_only_old_rows_are_trimmed_and_a_part_of_them_at_a_time(
-    engine: Engine, now: datetime, start: Position
+    engine: Engine, now: datetime, start: FeedPosition
 ) -> None:
     _append(engine, now, "1", "2", "3")
     _append(engine, now + timedelta(hours=1), "4")
@@ -149,9 +152,9 @@ def test_a_transaction_that_is_held_open_keeps_its_readers_from_beginning_anew(
 ) -> None:
     engine = database.connect(postgres_url)
     with database.reading(engine) as conn:
-        start = changes.position(conn)
+        start = change_feed.read_position(conn)
     with database.writing(engine) as slow:
-        changes.append(slow, TASK_QUEUE, ["slow"], now=now)
+        change_feed.append_changes(slow, TASK_QUEUE, ["slow"], now=now)
         _append(engine, now, "fast")
         found, position = _read(engine, start)
         assert found == {"fast"}
@@ -161,7 +164,7 @@ def test_a_transaction_that_is_held_open_keeps_its_readers_from_beginning_anew(
     engine.dispose()
 
 
-def test_another_incarnation_is_another_history(engine: Engine, now: datetime, start: Position) -> None:
+def test_another_incarnation_is_another_history(engine: Engine, now: datetime, start: FeedPosition) -> None:
     with database.writing(engine) as conn:
         conn.execute(update(installation).values(incarnation=2))
     _append(engine, now, "1")
@@ -171,10 +174,10 @@ def test_another_incarnation_is_another_history(engine: Engine, now: datetime, s
 def test_a_database_that_has_gone_back_is_another_history(sqlite_url: str, now: datetime) -> None:
     engine = database.connect(sqlite_url)
     with database.reading(engine) as conn:
-        before = changes.position(conn)
+        before = change_feed.read_position(conn)
     _append(engine, now, "1")
     with database.reading(engine) as conn:
-        later = changes.position(conn)
+        later = change_feed.read_position(conn)
     with database.writing(engine) as conn:
         conn.execute(text("UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'changes'"))
     assert _is_lost(engine, later)
@@ -187,7 +190,7 @@ def test_tables_that_were_restored_beside_a_living_server_are_another_history(
 ) -> None:
     engine = database.connect(postgres_url)
     with database.reading(engine) as conn:
-        start = changes.position(conn)
+        start = change_feed.read_position(conn)
     with database.writing(engine) as conn:
         conn.execute(text("ALTER TABLE changes RENAME TO before_the_restore"))
         conn.execute(text("CREATE TABLE changes (LIKE before_the_restore INCLUDING ALL)"))
@@ -201,7 +204,7 @@ def test_rows_of_another_servers_dump_go_like_all_others(postgres_url: str, now:
     _append(engine, now, "of the other server")
     with database.writing(engine) as conn:
         conn.execute(update(table).values(xid=table.c.xid + 10**9))
-        start = changes.position(conn)
+        start = change_feed.read_position(conn)
     assert _trim(engine, now + timedelta(hours=1)) == 1
     with database.reading(engine) as conn:
         assert conn.scalar(select(func.count()).select_from(table)) == 0

@@ -12,14 +12,17 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
 
 from cs_config.errors import QueueNotFound
-from matcher import claimer as claimer_module
-from matcher.claimer import Claimer, Ticket
-from matcher.claiming import Look
+from matcher.claim import worker as claimer_module
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker, PendingRequest
 from matcher.errors import Busy, NotInTime
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchAnswer, MatchRequest
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from requirements.errors import PilotageError
-from taskqueue import attempts, database, handover, jobs, tables
+from taskqueue.db import database
+from taskqueue.jobs import jobs
+from taskqueue.leases import attempts, lifecycle
+from taskqueue.schema import tables
 from taskqueue.states import JobStatus
 from tests import waiting
 from tests.waiting import at, request, until
@@ -31,8 +34,8 @@ def matcher(engine: Engine, now: datetime) -> Matcher:
 
 
 @pytest.fixture
-def claimer(engine: Engine, matcher: Matcher) -> Iterator[Claimer]:
-    running = Claimer(engine, matcher)
+def claimer(engine: Engine, matcher: Matcher) -> Iterator[ClaimWorker]:
+    running = ClaimWorker(engine, matcher)
     running.start()
     yield running
     running.stop()
@@ -48,11 +51,11 @@ def _left(engine: Engine) -> list[int]:
         return waiting.left(conn)
 
 
-def _answer(ticket: Ticket) -> MatchAnswer:
+def _answer(ticket: PendingRequest) -> MatchResult:
     return ticket.future.result(20)
 
 
-Serve = Callable[[Sequence[MatchRequest]], list[Look | PilotageError]]
+Serve = Callable[[Sequence[MatchRequest]], list[ClaimResult | PilotageError]]
 
 
 def _instead(monkeypatch: pytest.MonkeyPatch, matcher: Matcher, serve: Callable[[Serve], Serve]) -> None:
@@ -65,7 +68,7 @@ def _held_up(monkeypatch: pytest.MonkeyPatch, matcher: Matcher) -> tuple[threadi
     claimed, go = threading.Event(), threading.Event()
 
     def wrap(serve: Serve) -> Serve:
-        def slow(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+        def slow(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
             looks = serve(batch)
             claimed.set()
             assert go.wait(20)
@@ -77,14 +80,14 @@ def _held_up(monkeypatch: pytest.MonkeyPatch, matcher: Matcher) -> tuple[threadi
     return claimed, go
 
 
-def test_a_request_gets_its_job(engine: Engine, now: datetime, claimer: Claimer) -> None:
+def test_a_request_gets_its_job(engine: Engine, now: datetime, claimer: ClaimWorker) -> None:
     [job_id] = _put(engine, now)
     answer = _answer(claimer.submit(request(**at(waiting.LONG))))
     assert [match.job_id for match in answer.matches] == [job_id]
     assert claimer.alive
 
 
-def test_nothing_to_give_is_answered_with_the_reason(claimer: Claimer) -> None:
+def test_nothing_to_give_is_answered_with_the_reason(claimer: ClaimWorker) -> None:
     answer = _answer(claimer.submit(request()))
     assert (answer.matches, answer.reason) == ((), "no_task_queue")
 
@@ -96,15 +99,15 @@ def test_all_that_have_come_in_are_served_in_one_transaction(
     sizes: list[int] = []
 
     def wrap(serve: Serve) -> Serve:
-        def counted(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+        def counted(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
             sizes.append(len(batch))
             return serve(batch)
 
         return counted
 
     _instead(monkeypatch, matcher, wrap)
-    claimer = Claimer(engine, matcher)
-    monkeypatch.setattr(Claimer, "alive", True)
+    claimer = ClaimWorker(engine, matcher)
+    monkeypatch.setattr(ClaimWorker, "alive", True)
     tickets = [claimer.submit(request()) for _ in range(10)]
     claimer.start()
     given = [match.job_id for ticket in tickets for match in _answer(ticket).matches]
@@ -114,7 +117,7 @@ def test_all_that_have_come_in_are_served_in_one_transaction(
 
 
 def test_wrong_requests_get_their_error_and_the_others_their_jobs(
-    engine: Engine, now: datetime, claimer: Claimer
+    engine: Engine, now: datetime, claimer: ClaimWorker
 ) -> None:
     _put(engine, now, 3)
     wrong = claimer.submit(request(Site="A.B.ch", GridCE="ce1", Queue="lnog"))
@@ -125,12 +128,12 @@ def test_wrong_requests_get_their_error_and_the_others_their_jobs(
 
 
 def test_a_poisoned_request_fails_alone(
-    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = _put(engine, now, 3)
 
     def wrap(serve: Serve) -> Serve:
-        def poisoned(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+        def poisoned(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
             looks = serve(batch)
             if any(each.request_id == "poison" for each in batch):
                 raise ZeroDivisionError("a defect of ours")
@@ -140,7 +143,9 @@ def test_a_poisoned_request_fails_alone(
 
     _instead(monkeypatch, matcher, wrap)
     tickets = [claimer.submit(request()) for _ in range(3)]
-    poison = claimer.submit(request(request_id="poison", caller=Caller(subject="x", vos=frozenset({"cms"}))))
+    poison = claimer.submit(
+        request(request_id="poison", caller=MatchCaller(subject="x", vos=frozenset({"cms"})))
+    )
     with pytest.raises(ZeroDivisionError):
         _answer(poison)
     given = [match.job_id for ticket in tickets for match in _answer(ticket).matches]
@@ -149,13 +154,13 @@ def test_a_poisoned_request_fails_alone(
 
 
 def test_a_database_that_is_away_is_told_to_all_and_the_claimer_goes_on(
-    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = _put(engine, now)
     away = [True]
 
     def wrap(serve: Serve) -> Serve:
-        def sometimes(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+        def sometimes(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
             if away:
                 raise OperationalError("SELECT 1", {}, Exception("server closed the connection"))
             return serve(batch)
@@ -172,21 +177,23 @@ def test_a_database_that_is_away_is_told_to_all_and_the_claimer_goes_on(
 # Deadlines, clients that have gone.
 
 
-def test_a_request_whose_time_is_over_takes_no_job(engine: Engine, now: datetime, claimer: Claimer) -> None:
+def test_a_request_whose_time_is_over_takes_no_job(
+    engine: Engine, now: datetime, claimer: ClaimWorker
+) -> None:
     [job_id] = _put(engine, now)
     with pytest.raises(NotInTime):
         _answer(claimer.submit(request(seconds=-1)))
     assert _left(engine) == [job_id]
     with database.reading(engine) as conn:
-        assert attempts.latest(conn, job_id) is None, "it was not claimed at all"
+        assert attempts.get_latest(conn, job_id) is None, "it was not claimed at all"
 
 
 def test_a_request_whose_client_has_gone_takes_no_job(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = _put(engine, now)
-    claimer = Claimer(engine, matcher)
-    monkeypatch.setattr(Claimer, "alive", True)
+    claimer = ClaimWorker(engine, matcher)
+    monkeypatch.setattr(ClaimWorker, "alive", True)
     gone, there = claimer.submit(request()), claimer.submit(request())
     claimer.abandon(gone)
     claimer.start()
@@ -200,7 +207,7 @@ def test_a_job_that_was_claimed_for_a_client_that_has_gone_waits_again_at_once(
     engine: Engine,
     now: datetime,
     matcher: Matcher,
-    claimer: Claimer,
+    claimer: ClaimWorker,
     monkeypatch: pytest.MonkeyPatch,
     request_id: str | None,
 ) -> None:
@@ -212,14 +219,14 @@ def test_a_job_that_was_claimed_for_a_client_that_has_gone_waits_again_at_once(
     go.set()
     until(lambda: _left(engine) == [job_id])
     with database.reading(engine) as conn:
-        job, attempt = jobs.get(conn, job_id), attempts.latest(conn, job_id)
+        job, attempt = jobs.get_job(conn, job_id), attempts.get_latest(conn, job_id)
     assert (job.status, job.reschedules) == (JobStatus.WAITING, 0)
     assert attempt is not None
     assert attempt.closed_as == "released"
 
 
 def test_a_job_that_was_claimed_too_late_waits_again_at_once(
-    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = _put(engine, now)
     claimed, go = _held_up(monkeypatch, matcher)
@@ -233,7 +240,9 @@ def test_a_job_that_was_claimed_too_late_waits_again_at_once(
     until(lambda: _left(engine) == [job_id])
 
 
-def test_an_answer_that_could_not_be_sent_goes_back(engine: Engine, now: datetime, claimer: Claimer) -> None:
+def test_an_answer_that_could_not_be_sent_goes_back(
+    engine: Engine, now: datetime, claimer: ClaimWorker
+) -> None:
     [job_id] = _put(engine, now)
     ticket = claimer.submit(request())
     assert _answer(ticket).matches
@@ -242,17 +251,17 @@ def test_an_answer_that_could_not_be_sent_goes_back(engine: Engine, now: datetim
 
 
 def test_what_was_begun_all_the_same_does_not_go_back(
-    engine: Engine, now: datetime, claimer: Claimer
+    engine: Engine, now: datetime, claimer: ClaimWorker
 ) -> None:
     [job_id] = _put(engine, now)
     ticket = claimer.submit(request(request_id="r"))
     [match] = _answer(ticket).matches
     with database.writing(engine) as conn:
-        handover.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
+        lifecycle.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
     claimer.abandon(ticket)
     assert _answer(claimer.submit(request())).reason == "no_task_queue", "it has been looked at by now"
     with database.reading(engine) as conn:
-        assert jobs.get(conn, job_id).status is JobStatus.RUNNING
+        assert jobs.get_job(conn, job_id).status is JobStatus.RUNNING
     _put(engine, now)
     assert _answer(claimer.submit(request(request_id="r"))).matches == (match,), "it has its answer"
 
@@ -261,19 +270,19 @@ def test_who_asks_again_is_not_given_what_is_about_to_go_back(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
     _put(engine, now, 2)
-    claimer = Claimer(engine, matcher)
-    gone, again = (Ticket(request=request(request_id="r")) for _ in range(2))
+    claimer = ClaimWorker(engine, matcher)
+    gone, again = (PendingRequest(request=request(request_id="r")) for _ in range(2))
     claimer._turn([gone])
     claimer.abandon(gone)
     claimer._turn([again])
     claimer._turn([])
     [match] = again.future.result(0).matches
     with database.reading(engine) as conn:
-        assert attempts.get(conn, match.lease).closed_at is None
+        assert attempts.get_attempt(conn, match.lease).closed_at is None
 
 
 def test_a_lost_answer_costs_nothing_if_the_same_request_comes_again(
-    engine: Engine, now: datetime, claimer: Claimer
+    engine: Engine, now: datetime, claimer: ClaimWorker
 ) -> None:
     _put(engine, now, 2)
     first = _answer(claimer.submit(request(request_id="r")))
@@ -286,7 +295,7 @@ def test_a_statement_that_the_database_cannot_take_fails_its_own_request_only(
     [job_id] = _put(engine, now)
 
     def wrap(serve: Serve) -> Serve:
-        def too_many(batch: Sequence[MatchRequest]) -> list[Look | PilotageError]:
+        def too_many(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
             if any(each.request_id == "too many" for each in batch):
                 values = range(300_000 if engine.dialect.name == "sqlite" else 70_000)
                 with database.reading(engine) as conn:
@@ -296,8 +305,8 @@ def test_a_statement_that_the_database_cannot_take_fails_its_own_request_only(
         return too_many
 
     _instead(monkeypatch, matcher, wrap)
-    claimer = Claimer(engine, matcher)
-    bad, good = Ticket(request=request(request_id="too many")), Ticket(request=request())
+    claimer = ClaimWorker(engine, matcher)
+    bad, good = PendingRequest(request=request(request_id="too many")), PendingRequest(request=request())
     claimer._turn([bad, good])
     assert [each.job_id for each in _answer(good).matches] == [job_id]
     with pytest.raises(OperationalError):
@@ -310,8 +319,8 @@ def test_a_statement_that_the_database_cannot_take_fails_its_own_request_only(
 def test_more_requests_than_there_is_room_for_are_sent_away(
     engine: Engine, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claimer = Claimer(engine, matcher, most_waiting=2)
-    monkeypatch.setattr(Claimer, "alive", True)
+    claimer = ClaimWorker(engine, matcher, most_waiting=2)
+    monkeypatch.setattr(ClaimWorker, "alive", True)
     claimer.submit(request())
     claimer.submit(request())
     with pytest.raises(Busy, match="2 requests wait already"):
@@ -319,7 +328,7 @@ def test_more_requests_than_there_is_room_for_are_sent_away(
 
 
 def test_before_its_start_and_after_its_end_it_is_not_alive(engine: Engine, matcher: Matcher) -> None:
-    claimer = Claimer(engine, matcher)
+    claimer = ClaimWorker(engine, matcher)
     assert not claimer.alive
     with pytest.raises(Busy):
         claimer.submit(request())
@@ -332,7 +341,7 @@ def test_before_its_start_and_after_its_end_it_is_not_alive(engine: Engine, matc
 
 
 def test_a_claimer_that_is_stuck_is_not_alive(
-    matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+    matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed, go = _held_up(monkeypatch, matcher)
     ticket = claimer.submit(request())
@@ -346,7 +355,7 @@ def test_a_claimer_that_is_stuck_is_not_alive(
 
 def test_what_has_come_in_is_served_before_the_end(engine: Engine, now: datetime, matcher: Matcher) -> None:
     _put(engine, now, 5)
-    claimer = Claimer(engine, matcher)
+    claimer = ClaimWorker(engine, matcher)
     claimer.start()
     tickets = [claimer.submit(request()) for _ in range(5)]
     claimer.stop()
@@ -355,7 +364,7 @@ def test_what_has_come_in_is_served_before_the_end(engine: Engine, now: datetime
 
 
 def test_a_defect_between_two_requests_does_not_end_the_claimer(
-    engine: Engine, now: datetime, matcher: Matcher, claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = threading.Event()
 
@@ -379,7 +388,7 @@ def test_nothing_is_not_said_while_a_job_that_fits_may_come_free_again(
     with database.writing(engine) as conn:
         [job_id] = waiting.put(conn, now)
         task_queue = waiting.task_queue_of(conn, job_id)
-    claimer = Claimer(engine, waiting.matcher(engine, now))
+    claimer = ClaimWorker(engine, waiting.matcher(engine, now))
     claimer.start()
     with engine.connect() as rival, rival.begin() as transaction:
         assert waiting.claim(rival, [task_queue], now)
@@ -400,7 +409,7 @@ def test_who_waits_for_other_hands_is_told_when_its_time_is_over(postgres_url: s
     with database.writing(engine) as conn:
         [job_id] = waiting.put(conn, now)
         task_queue = waiting.task_queue_of(conn, job_id)
-    claimer = Claimer(engine, waiting.matcher(engine, now))
+    claimer = ClaimWorker(engine, waiting.matcher(engine, now))
     claimer.start()
     with database.writing(engine) as rival:
         waiting.claim(rival, [task_queue], now)
@@ -418,7 +427,7 @@ def test_many_pilots_of_two_claimers_drain_the_task_queues(engine: Engine, now: 
     with database.writing(engine) as conn:
         for number in range(20):
             ids += waiting.put(conn, now, 15, owner=f"user{number}")
-    claimers = [Claimer(engine, waiting.matcher(engine, now)) for _ in range(2)]
+    claimers = [ClaimWorker(engine, waiting.matcher(engine, now)) for _ in range(2)]
     for each in claimers:
         each.start()
 

@@ -8,11 +8,14 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine
 
-from cs_config.queue_classes import queue_classes as configured
-from taskqueue import attempts, claims, database, job_control, jobs, log, match_requests, queue_classes
-from taskqueue.claims import Place
-from taskqueue.classes import RequirementClass
+from cs_config.classes.queue_classes import queue_classes as configured
+from taskqueue.db import database
+from taskqueue.jobs import control, jobs, log
+from taskqueue.leases import attempts, claim, match_requests
+from taskqueue.leases.assignment import Location
+from taskqueue.pools import queue_class_store
 from taskqueue.states import JobStatus
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 
 POOL = "a" * 64
@@ -21,17 +24,17 @@ POOL = "a" * 64
 def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
     engine: Engine, now: datetime
 ) -> None:
-    place = Place(site="A.B.ch", ce="ce1", queue="long")
-    holder = claims.Holder(subject="pilot-1", stamp="stamp-1", lease_time=timedelta(minutes=5))
+    place = Location(site="A.B.ch", ce="ce1", queue="long")
+    holder = claim.LeaseHolder(subject="pilot-1", stamp="stamp-1", lease_time=timedelta(minutes=5))
     with database.writing(engine) as conn:
         [job_id] = waiting.put(conn, now)
         task_queue = waiting.task_queue_of(conn, job_id)
     with database.writing(engine) as conn:
         [claimed] = waiting.claim(conn, [task_queue], now, place=place, holder=holder)
     with database.reading(engine) as conn:
-        job = jobs.get(conn, job_id)
-        attempt = attempts.get(conn, claimed.lease)
-        last = log.of_job(conn, job_id)[-1]
+        job = jobs.get_job(conn, job_id)
+        attempt = attempts.get_attempt(conn, claimed.lease)
+        last = log.read_log(conn, job_id)[-1]
         assert waiting.left(conn) == []
     assert (job.status, job.minor_status, job.site, job.epoch) == ("Matched", "Assigned", "A.B.ch", 1)
     assert (claimed.job_id, claimed.epoch) == (attempt.job_id, attempt.epoch) == (job_id, 1)
@@ -56,8 +59,8 @@ def test_a_claim_that_is_rolled_back_never_was(engine: Engine, now: datetime) ->
         transaction.rollback()
     with database.reading(engine) as conn:
         assert waiting.left(conn) == [job_id]
-        assert jobs.get(conn, job_id).status is JobStatus.WAITING
-        assert attempts.latest(conn, job_id) is None
+        assert jobs.get_job(conn, job_id).status is JobStatus.WAITING
+        assert attempts.get_latest(conn, job_id) is None
 
 
 def test_the_users_priority_comes_first_and_then_who_came_first(engine: Engine, now: datetime) -> None:
@@ -95,13 +98,13 @@ def test_an_empty_task_queue_gives_nothing_and_has_nothing_left(engine: Engine, 
         task_queue = waiting.task_queue_of(conn, job_id)
         waiting.claim(conn, [task_queue], now)
         assert waiting.claim(conn, [task_queue], now) == []
-        assert claims.left(conn, [task_queue], place=waiting.ANYWHERE) == frozenset()
+        assert claim.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == frozenset()
 
 
 def test_a_killed_job_is_not_claimed_and_the_next_one_is(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         first, second = waiting.put(conn, now, 2)
-        job_control.kill(conn, first, source="alice", now=now)
+        control.kill_job(conn, first, source="alice", now=now)
         [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, second)], now)
         assert claimed.job_id == second
 
@@ -117,45 +120,45 @@ def test_a_job_that_is_not_waiting_any_more_is_not_claimed_whatever_its_row_says
 
 
 @pytest.fixture
-def pooled(engine: Engine, now: datetime) -> tuple[int, Place]:
+def pooled(engine: Engine, now: datetime) -> tuple[int, Location]:
     """A task queue whose jobs have a pool, and the place whose queue is eligible for it."""
     config = waiting.grid()
     asked = replace(waiting.EVERYWHERE, submit_pool=POOL)
     with database.writing(engine) as conn:
         waiting.pool(conn, now, POOL, waiting.LONG, config=config)  # and what is like it at its CE
         [job_id] = waiting.put(conn, now, asked=asked)
-        place = Place(site="A.B.ch", ce="ce1", queue="long")
+        place = Location(site="A.B.ch", ce="ce1", queue="long")
         return waiting.task_queue_of(conn, job_id), place
 
 
 def test_a_job_with_a_pool_is_claimed_where_the_mapping_allows_it(
-    engine: Engine, now: datetime, pooled: tuple[int, Place]
+    engine: Engine, now: datetime, pooled: tuple[int, Location]
 ) -> None:
     task_queue, place = pooled
     with database.writing(engine) as conn:
-        assert claims.left(conn, [task_queue], place=place) == {task_queue}
+        assert claim.find_nonempty(conn, [task_queue], place=place) == {task_queue}
         assert len(waiting.claim(conn, [task_queue], now, place=place)) == 1
 
 
 def test_the_current_mapping_decides_not_what_a_matcher_remembers(
-    engine: Engine, now: datetime, pooled: tuple[int, Place]
+    engine: Engine, now: datetime, pooled: tuple[int, Location]
 ) -> None:
     task_queue, place = pooled
     with database.writing(engine) as conn:
         waiting.remap(conn, now, POOL, config=waiting.grid())
     with database.writing(engine) as conn:
         assert waiting.claim(conn, [task_queue], now, place=place) == []
-        assert claims.left(conn, [task_queue], place=place) == frozenset()
+        assert claim.find_nonempty(conn, [task_queue], place=place) == frozenset()
 
 
 def test_a_queue_that_has_become_another_one_does_not_get_the_jobs_of_what_it_was(
-    engine: Engine, now: datetime, pooled: tuple[int, Place]
+    engine: Engine, now: datetime, pooled: tuple[int, Location]
 ) -> None:
     task_queue, place = pooled
     smaller = waiting.grid(waiting.GRID.replace("long: {}, short", "long: {MaxRAM: 1}, short"), version=2)
     with database.writing(engine) as conn:
         classes = configured(smaller, "lhcb")
-        queue_classes.sync(conn, vo="lhcb", config_version=2, classes=classes, now=now)
+        queue_class_store.store_classes(conn, vo="lhcb", config_version=2, classes=classes, now=now)
     with database.writing(engine) as conn:
         assert waiting.claim(conn, [task_queue], now, place=place) == []
 
@@ -163,21 +166,21 @@ def test_a_queue_that_has_become_another_one_does_not_get_the_jobs_of_what_it_wa
 @pytest.mark.parametrize(
     ("place", "fits"),
     [
-        (Place(site=""), False),
-        (Place(site="A.B.ch"), True),
-        (Place(site="A.B.ch", ce="ce1"), True),
-        (Place(site="A.B.ch", ce="ce2"), False),
-        (Place(site="C.D.ch"), False),
-        (Place(site="A.B.ch", ce="ce1", queue="short"), True),
-        (Place(site="A.B.ch", ce="ce1", queue="none"), False),
+        (Location(site=""), False),
+        (Location(site="A.B.ch"), True),
+        (Location(site="A.B.ch", ce="ce1"), True),
+        (Location(site="A.B.ch", ce="ce2"), False),
+        (Location(site="C.D.ch"), False),
+        (Location(site="A.B.ch", ce="ce1", queue="short"), True),
+        (Location(site="A.B.ch", ce="ce1", queue="none"), False),
     ],
 )
 def test_pool_jobs_go_only_where_a_queue_of_the_stated_place_is_eligible(
-    engine: Engine, now: datetime, pooled: tuple[int, Place], place: Place, *, fits: bool
+    engine: Engine, now: datetime, pooled: tuple[int, Location], place: Location, *, fits: bool
 ) -> None:
     task_queue, _ = pooled
     with database.writing(engine) as conn:
-        assert bool(claims.left(conn, [task_queue], place=place)) == fits
+        assert bool(claim.find_nonempty(conn, [task_queue], place=place)) == fits
         assert bool(waiting.claim(conn, [task_queue], now, place=place)) == fits
 
 
@@ -192,7 +195,7 @@ def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgres_url: s
             assert [each.job_id for each in waiting.claim(conn, [task_queue], now)] == [second]
         with database.writing(engine) as conn:
             assert waiting.claim(conn, [task_queue], now) == []
-            assert claims.left(conn, [task_queue], place=waiting.ANYWHERE) == {task_queue}
+            assert claim.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == {task_queue}
     engine.dispose()
 
 
@@ -213,7 +216,7 @@ def test_however_many_claim_at_once_no_job_is_taken_twice_and_none_is_left(
             order = task_queues[turn % 5 :] + task_queues[: turn % 5]
             with database.writing(engine) as conn:
                 claimed = waiting.claim(conn, order, now, count=1 + turn % 3)
-                if not claimed and not claims.left(conn, order, place=waiting.ANYWHERE):
+                if not claimed and not claim.find_nonempty(conn, order, place=waiting.ANYWHERE):
                     return mine
             mine += [each.job_id for each in claimed]
         return mine
@@ -232,37 +235,37 @@ def test_a_kill_and_a_claim_at_once_leave_the_job_killed(engine: Engine, now: da
         for job_id in ids:
             with database.writing(engine) as conn:
                 if number == 0:
-                    job_control.kill_all(conn, [job_id], source="alice", now=now)
+                    control.kill_jobs(conn, [job_id], source="alice", now=now)
                 else:
                     waiting.claim(conn, [task_queue], now)
 
     stored.at_once(3, play)
     with database.reading(engine) as conn:
-        assert {jobs.get(conn, each).status for each in ids} == {JobStatus.KILLED}
+        assert {jobs.get_job(conn, each).status for each in ids} == {JobStatus.KILLED}
         assert waiting.left(conn) == []
-        open_ones = [each for each in ids if (last := attempts.latest(conn, each)) and not last.closed_at]
-        assert all(attempts.latest(conn, each).ending for each in open_ones)  # type: ignore[union-attr]
+        open_ones = [each for each in ids if (last := attempts.get_latest(conn, each)) and not last.closed_at]
+        assert all(attempts.get_latest(conn, each).ending for each in open_ones)  # type: ignore[union-attr]
 
 
 def test_what_a_holder_still_has_is_told_again_and_only_to_it(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         first, second = waiting.put(conn, now, 2)
         claimed = waiting.claim(conn, [waiting.task_queue_of(conn, first)], now, count=2)
-        attempts.close(conn, [second], closed_as="released", now=now)
-        assert claims.still_held(conn, [first, second], subject="pilot") == [
+        attempts.close_attempts(conn, [second], closed_as="released", now=now)
+        assert claim.list_held(conn, [first, second], subject="pilot") == [
             each for each in claimed if each.job_id == first
         ]
-        assert claims.still_held(conn, [first, second], subject="another") == []
+        assert claim.list_held(conn, [first, second], subject="another") == []
 
 
 def test_a_reserved_request_is_new_once(engine: Engine, now: datetime) -> None:
     one, two = ("pilot", "r1"), ("pilot", "r2")
     with database.writing(engine) as conn:
-        assert match_requests.reserve(conn, [one], now=now) == {one}
-        match_requests.remember(conn, {one: [3, 2]}, now=now)
-        assert match_requests.reserve(conn, [one, two], now=now) == {two}
-        match_requests.forget(conn, [two])
-        assert match_requests.answered(conn, [one, two, ("other", "r1")]) == {one: [2, 3]}
+        assert match_requests.reserve_keys(conn, [one], now=now) == {one}
+        match_requests.store_answers(conn, {one: [3, 2]}, now=now)
+        assert match_requests.reserve_keys(conn, [one, two], now=now) == {two}
+        match_requests.release_keys(conn, [two])
+        assert match_requests.read_answers(conn, [one, two, ("other", "r1")]) == {one: [2, 3]}
 
 
 def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
@@ -273,16 +276,16 @@ def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
 
     def again() -> dict[tuple[str, str], list[int]]:
         with database.writing(engine) as conn:
-            assert match_requests.reserve(conn, [key], now=now) == frozenset()
-            return dict(match_requests.answered(conn, [key]))
+            assert match_requests.reserve_keys(conn, [key], now=now) == frozenset()
+            return dict(match_requests.read_answers(conn, [key]))
 
     with database.writing(engine) as conn:
         waiting.put(conn, now)
     assert stored.meanwhile(
         engine,
         lambda conn: (
-            match_requests.reserve(conn, [key], now=now),
-            match_requests.remember(conn, {key: [7]}, now=now),
+            match_requests.reserve_keys(conn, [key], now=now),
+            match_requests.store_answers(conn, {key: [7]}, now=now),
         ),
         again,
     ) == {key: [7]}

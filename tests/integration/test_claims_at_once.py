@@ -16,24 +16,29 @@ import pytest
 from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.exc import OperationalError
 
-from matcher.claimer import Claimer, Ticket
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchRequest
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker, PendingRequest
+from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import PilotageError
-from taskqueue import attempts, bans, database, jobs, pilots, quick_claims
-from taskqueue.bans import Ban
-from taskqueue.claims import Allotment, Holder, Place, Want
-from taskqueue.quick_claims import Ask, Outcome
-from taskqueue.single_statements import SingleStatements
+from taskqueue.db import database
+from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.jobs import jobs
+from taskqueue.leases import attempts, claim_batch
+from taskqueue.leases.assignment import Location, TakeRequest
+from taskqueue.leases.claim import Allotment, LeaseHolder
+from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
+from taskqueue.pilots import pilots
+from taskqueue.schema.tables import attempts as attempts_table
+from taskqueue.schema.tables import match_requests
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts as attempts_table
-from taskqueue.tables import match_requests
 from tests import waiting
 from tests.waiting import request
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
-HERE = Place(site="A.B.ch", ce="ce1", queue="long")
+HERE = Location(site="A.B.ch", ce="ce1", queue="long")
 
 
 @pytest.fixture
@@ -61,8 +66,8 @@ def _standing_still(engine: Engine) -> int:
         return int(conn.execute(waits).scalar_one())
 
 
-def _ids(looks: list[Look | PilotageError]) -> list[list[int]]:
-    return [[each.job_id for each in look.claimed] for look in looks if isinstance(look, Look)]
+def _ids(looks: list[ClaimResult | PilotageError]) -> list[list[int]]:
+    return [[each.job_id for each in look.claimed] for look in looks if isinstance(look, ClaimResult)]
 
 
 @contextmanager
@@ -72,22 +77,24 @@ def _statements(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     def note(_conn: object, _cursor: object, statement: str, *_: object) -> None:
         seen.append(statement)
 
-    def note_single(server: SingleStatements, statement: str, values: Sequence[object]) -> Any:
+    def note_single(server: AutocommitRunner, statement: str, values: Sequence[object]) -> Any:
         seen.append(statement)
         return rows(server, statement, values)
 
-    rows = SingleStatements.rows
+    rows = AutocommitRunner.rows
     event.listen(engine, "before_cursor_execute", note)
-    monkeypatch.setattr(SingleStatements, "rows", note_single)
+    monkeypatch.setattr(AutocommitRunner, "rows", note_single)
     yield seen
     monkeypatch.undo()
     event.remove(engine, "before_cursor_execute", note)
 
 
-def _ask(task_queue: int, number: int = 0, *, request_id: str | None = None, site: str = "A.B.ch") -> Ask:
-    return Ask(
-        want=Want(task_queue_id=task_queue, count=1, place=Place(site=site), has_pool=False),
-        holder=Holder(subject=f"pilot{number}", stamp=None, lease_time=timedelta(minutes=5)),
+def _ask(
+    task_queue: int, number: int = 0, *, request_id: str | None = None, site: str = "A.B.ch"
+) -> BatchClaim:
+    return BatchClaim(
+        want=TakeRequest(task_queue_id=task_queue, count=1, place=Location(site=site), has_pool=False),
+        holder=LeaseHolder(subject=f"pilot{number}", stamp=None, lease_time=timedelta(minutes=5)),
         lease=f"lease{number}",
         allotment=Allotment(processors=1),
         request_id=request_id,
@@ -136,19 +143,19 @@ def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, match
     low = _put(engine, now, 2, priority=1.0)
     high = _put(engine, now, 1, priority=9.0)
     with database.writing(engine) as conn:
-        pilots.seen(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
-    caller = Caller(subject="pilot", vos=frozenset({"lhcb"}), stamp="stamp")
+        pilots.record_contact(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
+    caller = MatchCaller(subject="pilot", vos=frozenset({"lhcb"}), stamp="stamp")
     asked = [
         request(caller=caller, request_id=str(number), Site="A.B.ch", GridCE="ce1", Queue="long")
         for number in range(2)
     ]
     looks = matcher.serve(asked)
-    given = [each for look in looks if isinstance(look, Look) for each in look.claimed]
+    given = [each for look in looks if isinstance(look, ClaimResult) for each in look.claimed]
     assert {each.job_id for each in given} == {high[0], low[0]}
     with database.reading(engine) as conn:
         assert waiting.left(conn) == [low[1]]
         for each in given:
-            attempt = attempts.get(conn, each.lease)
+            attempt = attempts.get_attempt(conn, each.lease)
             assert (attempt.job_id, attempt.epoch, attempt.holder) == (each.job_id, 1, "pilot")
             assert (attempt.site, attempt.ce, attempt.queue, attempt.stamp) == (
                 HERE.site,
@@ -157,9 +164,9 @@ def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, match
                 "stamp",
             )
             assert attempt.lease_expires_at == each.lease_expires_at == now + timedelta(minutes=5)
-            assert jobs.get(conn, each.job_id).status is JobStatus.MATCHED
+            assert jobs.get_job(conn, each.job_id).status is JobStatus.MATCHED
             assert each.description["JobID"] == each.job_id
-        assert pilots.get(conn, "stamp").jobs == 2
+        assert pilots.get_pilot(conn, "stamp").jobs == 2
     assert _ids(matcher.serve(asked)) == [[each.job_id] for each in given], "said again: the same answer"
 
 
@@ -170,12 +177,12 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     job_ids = _put(engine, now, 5)
     with database.writing(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
-        bans.ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+        bans.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
-    with contextlib.closing(SingleStatements(engine)) as server:
-        assert [each.claimed for each in quick_claims.claim(server, asks, now=now)] == [None] * how_many
-        [*nothing, given] = quick_claims.claim(server, [*asks, allowed], now=now)
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        assert [each.claimed for each in claim_batch.claim_jobs(server, asks, now=now)] == [None] * how_many
+        [*nothing, given] = claim_batch.claim_jobs(server, [*asks, allowed], now=now)
     assert [each.claimed for each in nothing] == [None] * how_many
     assert given.claimed is not None
 
@@ -184,10 +191,10 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
     job_ids = _put(engine, now, 3)
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
-    with contextlib.closing(SingleStatements(engine)) as server:
-        [first] = quick_claims.claim(server, [_ask(task_queue, request_id="r")], now=now)
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        [first] = claim_batch.claim_jobs(server, [_ask(task_queue, request_id="r")], now=now)
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
-        [repeated, other] = quick_claims.claim(server, again, now=now)
+        [repeated, other] = claim_batch.claim_jobs(server, again, now=now)
     assert first.claimed is not None
     assert (repeated.claimed, repeated.repeated) == (None, True)
     assert other.claimed is not None, "another pilot's request of the same name"
@@ -214,7 +221,7 @@ def test_one_request_at_several_processes_at_once_gets_one_answer(
             [each.lease for each in look.claimed]
             for answer in answers
             for look in answer.result(20)
-            if isinstance(look, Look)
+            if isinstance(look, ClaimResult)
         ]
     assert given == [given[0]] * len(matchers)
     assert _open_attempts(engine) == how_many
@@ -224,9 +231,9 @@ def test_what_the_statement_cannot_take_fails_its_own_request_only(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
     _put(engine, now, 3)
-    claimer = Claimer(engine, matcher)
-    bad = Ticket(request=request(caller=Caller(subject="nul\0", vos=frozenset({"lhcb"}))))
-    good = [Ticket(request=request()) for _ in range(2)]
+    claimer = ClaimWorker(engine, matcher)
+    bad = PendingRequest(request=request(caller=MatchCaller(subject="nul\0", vos=frozenset({"lhcb"}))))
+    good = [PendingRequest(request=request()) for _ in range(2)]
     claimer._turn([good[0], bad, good[1]])
     assert all(each.future.result(0).matches for each in good)
     assert bad.future.exception(0) is not None
@@ -247,20 +254,20 @@ def test_a_claim_that_nobody_heard_of_goes_back(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = _put(engine, now)
-    claim = quick_claims.claim
+    claim = claim_batch.claim_jobs
 
-    def cut_off(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> None:
+    def cut_off(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
         claim(server, asks, now=now)  # it is committed
         raise _lost()
 
-    monkeypatch.setattr(quick_claims, "claim", cut_off)
-    claimer = Claimer(engine, matcher)
-    lost = Ticket(request=request(request_id="r"))
+    monkeypatch.setattr(claim_batch, "claim_jobs", cut_off)
+    claimer = ClaimWorker(engine, matcher)
+    lost = PendingRequest(request=request(request_id="r"))
     claimer._turn([lost])
     assert isinstance(lost.future.exception(0), OperationalError)
     assert _open_attempts(engine) == 1
     monkeypatch.undo()
-    again = Ticket(request=request(request_id="r"))
+    again = PendingRequest(request=request(request_id="r"))
     claimer._turn([again])
     assert [each.job_id for each in again.future.result(0).matches] == [job_id]
     assert _open_attempts(engine) == 1
@@ -273,10 +280,12 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
 ) -> None:
     _put(engine, now)
     both: list[MatchRequest] = [request(), request()]
-    claim = quick_claims.claim
+    claim = claim_batch.claim_jobs
     calls: list[int] = []
 
-    def once(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
+    def once(
+        server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime
+    ) -> list[BatchClaimResult]:
         calls.append(len(asks))
         if len(calls) > 1:
             raise _lost()
@@ -286,7 +295,7 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
     matcher.refresh()
     with database.writing(engine) as conn:  # one of the task queues is empty, and nobody knows
         conn.execute(text("DELETE FROM waiting_jobs WHERE job_id = (SELECT max(job_id) FROM waiting_jobs)"))
-    monkeypatch.setattr(quick_claims, "claim", once)
+    monkeypatch.setattr(claim_batch, "claim_jobs", once)
     looks = matcher.serve(both)
     assert sum(map(len, _ids(looks))) == 1
 
@@ -296,42 +305,44 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
 ) -> None:
     _put(engine, now, 2)
     _put(engine, now, 2, owner="bob")
-    claim = quick_claims.claim
+    claim = claim_batch.claim_jobs
 
-    def second_is_cut_off(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> list[Outcome]:
+    def second_is_cut_off(
+        server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime
+    ) -> list[BatchClaimResult]:
         [first] = claim(server, asks[:1], now=now)
         leases.append(asks[0].lease)
         if len(leases) > 1:
             raise _lost()  # it is committed
-        return [first, *[Outcome()] * (len(asks) - 1)]
+        return [first, *[BatchClaimResult()] * (len(asks) - 1)]
 
     leases: list[str] = []
     matcher.refresh()
-    monkeypatch.setattr(quick_claims, "claim", second_is_cut_off)
-    tickets = [Ticket(request=request(request_id=each)) for each in ("first", "second")]
-    claimer = Claimer(engine, matcher)
+    monkeypatch.setattr(claim_batch, "claim_jobs", second_is_cut_off)
+    tickets = [PendingRequest(request=request(request_id=each)) for each in ("first", "second")]
+    claimer = ClaimWorker(engine, matcher)
     claimer._turn(tickets)
     monkeypatch.undo()
     claimer._turn([])
     given = [match.lease for ticket in tickets for match in ticket.future.result(0).matches]
     assert given == leases
     with database.reading(engine) as conn:
-        assert all(attempts.get(conn, lease).closed_at is None for lease in given)
+        assert all(attempts.get_attempt(conn, lease).closed_at is None for lease in given)
 
 
 def test_claims_that_are_made_and_cannot_be_told_go_back(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_ids = _put(engine, now, 3)
-    claim = quick_claims.claim
+    claim = claim_batch.claim_jobs
 
-    def broken(server: SingleStatements, asks: Sequence[Ask], *, now: datetime) -> None:
+    def broken(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
         claim(server, asks, now=now)  # it is committed
         raise KeyError("a description that cannot be read")
 
-    monkeypatch.setattr(quick_claims, "claim", broken)
-    claimer = Claimer(engine, matcher)
-    tickets = [Ticket(request=request()) for _ in range(2)]
+    monkeypatch.setattr(claim_batch, "claim_jobs", broken)
+    claimer = ClaimWorker(engine, matcher)
+    tickets = [PendingRequest(request=request()) for _ in range(2)]
     claimer._turn(tickets)
     assert all(isinstance(each.future.exception(0), KeyError) for each in tickets)
     monkeypatch.undo()
@@ -342,7 +353,7 @@ def test_claims_that_are_made_and_cannot_be_told_go_back(
 
 
 def test_a_connection_that_was_given_up_is_not_held_on_to(engine: Engine) -> None:
-    with contextlib.closing(SingleStatements(engine)) as server:
+    with contextlib.closing(AutocommitRunner(engine)) as server:
         server.rows("SELECT 1", ())
         assert server._driver is not None
         known = weakref.ref(server._driver)
@@ -353,7 +364,7 @@ def test_a_connection_that_was_given_up_is_not_held_on_to(engine: Engine) -> Non
 
 
 def test_a_connection_that_the_server_ended_a_moment_ago_is_not_used(engine: Engine) -> None:
-    with contextlib.closing(SingleStatements(engine)) as server:
+    with contextlib.closing(AutocommitRunner(engine)) as server:
         [(ended,)] = server.rows("SELECT pg_backend_pid()", ())
         with database.writing(engine) as conn:
             # Waits until the other is really gone.
@@ -364,7 +375,7 @@ def test_a_connection_that_the_server_ended_a_moment_ago_is_not_used(engine: Eng
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")  # other tests have threads
 def test_a_child_that_was_forked_has_a_connection_of_its_own(engine: Engine) -> None:
-    with contextlib.closing(SingleStatements(engine)) as server:
+    with contextlib.closing(AutocommitRunner(engine)) as server:
         [(parents,)] = server.rows("SELECT pg_backend_pid()", ())
         reading, writing = os.pipe()
         if (child := os.fork()) == 0:
@@ -384,7 +395,7 @@ def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilo
 ) -> None:
     job_ids = _put(engine, now, 20)
     matcher.serve([])
-    claimer = Claimer(engine, matcher)
+    claimer = ClaimWorker(engine, matcher)
     claimer.start()
     with engine.connect() as rival, rival.begin() as transaction:
         # Every claim has to write here: all of them stand still until the lock goes.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.cli import running_configuration
+from pilotage.cli.commands import config_request
 from tests.commands import Run, run, send_to
 from tests.running_service import Service, running
 
@@ -88,14 +88,14 @@ def test_a_queue_shows_what_has_expired(service: Service, run: Run) -> None:
 def test_another_version_meanwhile_is_a_conflict_and_changes_nothing(
     service: Service, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = running_configuration.fetch
+    fetch = config_request.fetch_configuration
 
     def fetch_then_somebody_else(**where: Any) -> Any:
         found = fetch(**where)
         service.configure(TREE.replace("100000", "200000"))
         return found
 
-    monkeypatch.setattr(running_configuration, "fetch", fetch_then_somebody_else)
+    monkeypatch.setattr(config_request, "fetch_configuration", fetch_then_somebody_else)
     status, out, err = run("config", "import", "classad", SEED, "--site", "S", "--apply")
     assert (status, out) == (1, "")
     assert "version 2" in err

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from cs_config import file_imports, versions
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
-from taskqueue import database
+from cs_config.versions import file_imports
+from cs_config.versions import store as versions_store
+from taskqueue.db import database
 
 TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
 WRONG = "Resources: {Sites: {S: {MaxRamm: 1}}}\n"
@@ -25,7 +26,7 @@ def store(
     source: str = "api",
 ) -> int:
     with database.writing(engine) as conn:
-        return versions.store(
+        return versions_store.store_text(
             conn, text, author=author, message="why", source=source, expected=expected, now=now
         )
 
@@ -37,7 +38,7 @@ def import_file(engine: Engine, path: Path, now: datetime) -> int | None:
 
 def current(engine: Engine) -> int:
     with database.reading(engine) as conn:
-        return versions.current_version(conn)
+        return versions_store.current_version(conn)
 
 
 def together(count: int, action: Callable[[], object]) -> list[object]:
@@ -58,30 +59,30 @@ def together(count: int, action: Callable[[], object]) -> list[object]:
 def test_before_anything_is_stored_there_is_version_zero(engine: Engine) -> None:
     assert current(engine) == 0
     with database.reading(engine) as conn, pytest.raises(VersionNotFound):
-        versions.load(conn)
+        versions_store.load_version(conn)
 
 
 def test_versions_are_numbered_without_gaps_and_keep_their_text(engine: Engine, now: datetime) -> None:
     assert [store(engine, TEXT % ram, now) for ram in (1, 2, 3)] == [1, 2, 3]
     with database.reading(engine) as conn:
-        assert versions.text_of(conn, 2) == TEXT % 2
-        loaded = versions.load(conn)
+        assert versions_store.read_text(conn, 2) == TEXT % 2
+        loaded = versions_store.load_version(conn)
         assert (loaded.version, loaded.author, loaded.file) == (3, "ann", "api")
         assert loaded.values(loaded.addresses[0], "cms") == {"MaxRAM": 3}
-        assert versions.load(conn, 1).version == 1
+        assert versions_store.load_version(conn, 1).version == 1
         with pytest.raises(VersionNotFound):
-            versions.load(conn, 4)
+            versions_store.load_version(conn, 4)
 
 
 def test_history_tells_who_when_and_why_newest_first(engine: Engine, now: datetime) -> None:
     store(engine, TEXT % 1, now, author="ann")
     store(engine, TEXT % 2, now, author="bob")
     with database.reading(engine) as conn:
-        newest, oldest = versions.history(conn)
+        newest, oldest = versions_store.list_versions(conn)
         assert (newest.version, newest.author, newest.message, newest.source) == (2, "bob", "why", "api")
         assert newest.created_at == now
-        assert oldest.digest == versions.digest(TEXT % 1)
-        assert versions.history(conn, 1) == [newest]
+        assert oldest.digest == versions_store.text_digest(TEXT % 1)
+        assert versions_store.list_versions(conn, 1) == [newest]
 
 
 def test_a_version_that_is_wrong_is_not_stored(engine: Engine, now: datetime) -> None:
@@ -113,7 +114,7 @@ def test_the_primary_key_decides_between_transactions_that_do_not_see_each_other
 ) -> None:
     engine = database.connect(postgres_url)
     with database.writing(engine) as first, ThreadPoolExecutor(1) as other:
-        versions.store(first, TEXT % 1, author="a", message="", source="api", expected=0, now=now)
+        versions_store.store_text(first, TEXT % 1, author="a", message="", source="api", expected=0, now=now)
         second = other.submit(store, engine, TEXT % 2, now, 0)
         with pytest.raises(TimeoutError):
             second.result(timeout=0.2)  # it waits for the first one's end
@@ -132,8 +133,8 @@ def test_a_file_is_imported_when_it_changed(engine: Engine, now: datetime, tmp_p
     path.write_text(TEXT % 2)
     assert import_file(engine, path, now) == 2
     with database.reading(engine) as conn:
-        assert versions.history(conn)[0].source == "resources.yaml"
-        assert versions.load(conn).file == "resources.yaml"
+        assert versions_store.list_versions(conn)[0].source == "resources.yaml"
+        assert versions_store.load_version(conn).file == "resources.yaml"
 
 
 def test_an_unchanged_file_does_not_undo_later_edits(engine: Engine, now: datetime, tmp_path: Path) -> None:
@@ -196,4 +197,4 @@ def test_the_real_grid_is_stored_and_loaded(engine: Engine, now: datetime) -> No
     path = Path(__file__).parent.parent.parent / "examples" / "osg" / "resources.yaml"
     assert import_file(engine, path, now) == 1
     with database.reading(engine) as conn:
-        assert len(versions.load(conn).addresses) == 980
+        assert len(versions_store.load_version(conn).addresses) == 980

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from pilotage.cli import connections, serving
+from pilotage.cli.processes import client_connections, serve
 
 _Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, uvicorn.Server], Awaitable[None]]
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -34,7 +34,7 @@ def talk(said: _Talk) -> None:
 
     async def run() -> None:
         bound = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(serving.configuration(_app, log_level="error"))  # type: ignore[arg-type]
+        server = uvicorn.Server(serve.configuration(_app, log_level="error"))  # type: ignore[arg-type]
         task = asyncio.create_task(server.serve(sockets=[bound]))
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:
@@ -67,7 +67,7 @@ async def look(server: uvicorn.Server, seconds: float) -> None:
     while not server.server_state.connections:
         await asyncio.sleep(0)
     now = asyncio.get_running_loop().time() + seconds
-    connections.end_silent(server.server_state.connections, now=now)
+    client_connections.end_silent(server.server_state.connections, now=now)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,13 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Engine, func, select
 
-from agents import sweep, turn
-from optimizers import plugins
-from optimizers.candidate import Candidate
-from optimizers.context import Context
-from optimizers.outcome import Outcome
-from taskqueue import database, trials
+from agents import leader, sweep
+from optimizers.chain import chain
+from optimizers.chain.chain import ChainContext, JobContext, Outcome
+from taskqueue.db import database
+from taskqueue.jobs import optimizer_queue
+from taskqueue.schema.tables import trials as table
 from taskqueue.states import JobStatus
-from taskqueue.tables import trials as table
 from tests import stored
 from tests.submitted import grid, job, submit, waiting
 
@@ -24,11 +23,11 @@ JOB = {"Executable": "a.sh"}
 POISON = {**JOB, "JobName": "poison"}
 
 
-def _deadly(candidate: Candidate, context: Context) -> Outcome:
+def _deadly(candidate: JobContext, context: ChainContext) -> Outcome:
     """JobSanity with a defect in a library that is written in C."""
     if candidate.description.job_name == "poison":
         ctypes.string_at(0)
-    return plugins.installed()["JobSanity"](candidate, context)
+    return chain.installed_steps()["JobSanity"](candidate, context)
 
 
 def _sweep_in_child(url: str, now: datetime, holder: str) -> int:
@@ -38,7 +37,7 @@ def _sweep_in_child(url: str, now: datetime, holder: str) -> int:
         status = 1
         faulthandler.disable()  # it is meant
         try:
-            steps = {**plugins.installed(), "JobSanity": _deadly}
+            steps = {**chain.installed_steps(), "JobSanity": _deadly}
             sweep.cycle(database.connect(url), grid(), now=now, holder=holder, steps=steps)
             status = 0
         finally:
@@ -56,7 +55,7 @@ def test_a_job_that_kills_the_sweep_fails_alone(database_url: str, now: datetime
     engine.dispose()
     ends = []
     for number in range(1, 7):
-        ends.append(_sweep_in_child(database_url, now + number * 2 * turn.LENGTH, f"holder {number}"))
+        ends.append(_sweep_in_child(database_url, now + number * 2 * leader.LEASE_TIME, f"holder {number}"))
     assert waiting(engine) == good
     found = job(engine, bad)
     assert found.status is JobStatus.FAILED
@@ -73,9 +72,9 @@ def test_fresh_jobs_do_not_wait_for_those_under_suspicion(database_url: str, now
     submit(engine, grid(), now, POISON)
     engine.dispose()
     for number in range(1, 4):
-        fresh = submit(engine, grid(), now + number * turn.LENGTH, JOB)
+        fresh = submit(engine, grid(), now + number * leader.LEASE_TIME, JOB)
         engine.dispose()
-        assert _sweep_in_child(database_url, now + number * 2 * turn.LENGTH, f"holder {number}")
+        assert _sweep_in_child(database_url, now + number * 2 * leader.LEASE_TIME, f"holder {number}")
         if number > 1:  # at first nobody knows
             assert set(fresh) <= set(waiting(engine))
             engine.dispose()
@@ -87,12 +86,14 @@ def test_an_error_that_the_process_survives_is_no_crash(
     submit(engine, grid(), now, JOB)
     for _ in range(6):
         with monkeypatch.context() as patch:
-            patch.setattr("optimizers.batch.optimize", _away)
+            patch.setattr("optimizers.chain.batch.optimize", _away)
             with pytest.raises(ConnectionError):
-                sweep.cycle(engine, grid(), now=now + turn.LENGTH, holder="me")
+                sweep.cycle(engine, grid(), now=now + leader.LEASE_TIME, holder="me")
     with database.reading(engine) as conn:
         assert conn.scalar(select(func.count()).select_from(table)) == 1
-    assert sweep.cycle(engine, grid(), now=now + turn.LENGTH, holder="me") == sweep.SweepResult(waiting=1)
+    assert sweep.cycle(engine, grid(), now=now + leader.LEASE_TIME, holder="me") == sweep.SweepResult(
+        waiting=1
+    )
     with database.reading(engine) as conn:
         assert conn.scalar(select(func.count()).select_from(table)) == 0
 
@@ -105,10 +106,10 @@ def test_crashes_are_counted_by_the_holders_that_are_gone(engine: Engine, now: d
     with database.writing(engine) as conn:
         [job_id] = stored.job_ids(conn, now)
         for holder in ("a", "a", "b", "c"):
-            trials.begin(conn, [job_id], holder=holder)
-        assert trials.crashes(conn, [job_id], holder="c") == {job_id: 2}
-        assert trials.crashes(conn, [job_id], holder="d") == {job_id: 3}
-        trials.end(conn, [job_id], holder="b")
-        assert trials.crashes(conn, [job_id], holder="c") == {job_id: 2}
-        trials.end(conn, [job_id], holder="c")
-        assert trials.crashes(conn, [job_id], holder="d") == {}
+            optimizer_queue.begin_trial(conn, [job_id], holder=holder)
+        assert optimizer_queue.count_crashes(conn, [job_id], holder="c") == {job_id: 2}
+        assert optimizer_queue.count_crashes(conn, [job_id], holder="d") == {job_id: 3}
+        optimizer_queue.end_trial(conn, [job_id], holder="b")
+        assert optimizer_queue.count_crashes(conn, [job_id], holder="c") == {job_id: 2}
+        optimizer_queue.end_trial(conn, [job_id], holder="c")
+        assert optimizer_queue.count_crashes(conn, [job_id], holder="d") == {}

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from taskqueue import database
+from taskqueue.db import database
 from tests import stored
 from tests.postgres import Postgres
 

@@ -15,25 +15,30 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.fabric.api_errors import ApiError
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
     Capacity,
     Handle,
+    JobReport,
+    JobResources,
     Output,
-    Report,
-    Resources,
     State,
 )
-from pilotage.fabric.batch.conformance.glitches import Glitch, Glitchy
-from pilotage.fabric.batch.idealizer import Evidence, Idealized
+from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.client import Client
-from pilotage.fabric.director.cycle import Director
-from pilotage.fabric.director.outlets import Broker, Habits, Intent, Outlet, Sites
-from pilotage.fabric.director.summary import Summary
-from pilotage.service.parts import utc_now
+from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+from pilotage.fabric.client import ApiError, Client
+from pilotage.fabric.director.cycle_summary import DirectorSummary
+from pilotage.fabric.director.director import Director
+from pilotage.fabric.director.targets import (
+    Broker,
+    DirectorOptions,
+    DirectorTargets,
+    PilotIntent,
+    QueueTarget,
+)
+from pilotage.service.services import utc_now
 from tests.running_service import Service, running
 
 CONFIG = """
@@ -65,7 +70,7 @@ SLEEPS = "#!/bin/sh\nexec sleep 600\n"
 class Mortal:
     """A batch system whose caller dies at a submission: before it, or when it was taken."""
 
-    system: Glitchy
+    system: FaultySystem
     dies: str = ""
     submitted: Counter[str] = field(default_factory=Counter)
 
@@ -78,7 +83,7 @@ class Mortal:
             raise KeyboardInterrupt
         return reference
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         return self.system.status(handles)
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
@@ -106,19 +111,19 @@ class Ground:
     def __init__(self, service: Service, directory: Path) -> None:
         self.service = service
         self.host = LocalHost(directory=str(directory / "jobs"), cores=2, memory=100_000)
-        self.faults = Glitchy(system=self.host)
+        self.faults = FaultySystem(system=self.host)
         self.system = Mortal(system=self.faults)
         self.script = SLEEPS
         self.ahead = timedelta(0)  #: of the real time
         self.ticks = 0.0
         self.clients: list[Client] = []
-        self.intents: list[Intent] = []
+        self.intents: list[PilotIntent] = []
 
     def director(
         self,
         *queues: str,
         vos: Sequence[str] = ("cms",),
-        resources: Resources = Resources(),  # noqa: B008 - frozen
+        resources: JobResources = JobResources(),  # noqa: B008 - frozen
         brokers: Mapping[str, Broker] = MappingProxyType({}),
         **habits: object,
     ) -> Director:
@@ -126,26 +131,26 @@ class Ground:
             vo: Client(self.service.url, self.service.token("director", vo=vo, user="dora")) for vo in vos
         }
         self.clients += clients.values()
-        system = Idealized(
+        system = ReliableSystem(
             system=self.system,
             evidence=Evidence(listings=3, seconds=100),
             clock=lambda: self.ticks,
             sleep=lambda _: None,
         )
         outlets = {
-            queue: Outlet(queue=queue, system="host", batch_queue="local", resources=resources)
+            queue: QueueTarget(queue=queue, system="host", batch_queue="local", resources=resources)
             for queue in (() if brokers else queues or (LONG, SHORT))
         }
-        sites = Sites(
+        sites = DirectorTargets(
             outlets=outlets,
             brokers=brokers,
             systems={"host": system},
-            habits=replace(Habits(name="north"), **habits),  # type: ignore[arg-type]
+            habits=replace(DirectorOptions(name="north"), **habits),  # type: ignore[arg-type]
             script=self._script,
         )
         return Director(sites=sites, clients=clients, chance=random.Random(1), clock=lambda: self.ticks)
 
-    def _script(self, intent: Intent) -> str:
+    def _script(self, intent: PilotIntent) -> str:
         assert intent.secret
         self.intents.append(intent)
         return self.script
@@ -155,7 +160,7 @@ class Ground:
         answer = self.service.user(vo=vo).post("/api/v1/jobs", json={"jobs": [job] * number})
         assert answer.status_code == 201, answer.text
 
-    def cycle(self, director: Director) -> Summary:
+    def cycle(self, director: Director) -> DirectorSummary:
         self.ticks += 60
         return director.cycle(self.now)
 
@@ -310,11 +315,11 @@ def test_a_director_that_died_in_a_submission_loses_and_doubles_no_pilot(ground:
 def test_a_submission_without_an_answer_is_found_by_its_stamp(ground: Ground) -> None:
     ground.submit(2)
     director = ground.director()
-    ground.faults.glitch = Glitch.LATE
-    ground.system.system = Glitchy(system=_OnlySubmissions(ground.host, ground.faults))  # type: ignore[arg-type]
+    ground.faults.glitch = Fault.LATE
+    ground.system.system = FaultySystem(system=_OnlySubmissions(ground.host, ground.faults))  # type: ignore[arg-type]
 
     first = ground.cycle(director)
-    ground.system.system = Glitchy(system=ground.host)
+    ground.system.system = FaultySystem(system=ground.host)
     second = ground.cycle(director)
 
     assert (first.submitted, first.uncertain) == (0, 1)
@@ -325,7 +330,7 @@ def test_a_submission_without_an_answer_is_found_by_its_stamp(ground: Ground) ->
 class _OnlySubmissions:
     """Faults of submissions alone."""
 
-    def __init__(self, host: LocalHost, faults: Glitchy) -> None:
+    def __init__(self, host: LocalHost, faults: FaultySystem) -> None:
         self._host = host
         self.submit = faults.submit
 
@@ -333,13 +338,13 @@ class _OnlySubmissions:
         return getattr(self._host, name)
 
 
-@pytest.mark.parametrize("glitch", [Glitch.TIMEOUT, Glitch.PARTIAL, Glitch.LATE])
-def test_what_is_unknown_or_missing_for_a_while_is_not_gone(ground: Ground, glitch: Glitch) -> None:
+@pytest.mark.parametrize("glitch", [Fault.TIMEOUT, Fault.PARTIAL, Fault.LATE])
+def test_what_is_unknown_or_missing_for_a_while_is_not_gone(ground: Ground, glitch: Fault) -> None:
     ground.submit(3)
     director = ground.director()
     ground.cycle(director)
     before = ground.pilots()
-    rounds = 2 if glitch is Glitch.PARTIAL else 6
+    rounds = 2 if glitch is Fault.PARTIAL else 6
 
     ground.faults.glitch = glitch
     summaries = [ground.cycle(director) for _ in range(rounds)]
@@ -405,7 +410,7 @@ def test_a_batch_job_whose_pilot_has_ended_is_killed_and_its_files_go(ground: Gr
 
 def test_what_the_batch_system_refuses_is_told_and_not_tried_again_at_once(ground: Ground) -> None:
     ground.submit(5)
-    director = ground.director(LONG, resources=Resources(cores=64))
+    director = ground.director(LONG, resources=JobResources(cores=64))
 
     first, second = ground.cycle(director), ground.cycle(director)
 
@@ -470,7 +475,7 @@ def test_a_brokers_pilot_that_has_landed_is_counted_where_it_is(ground: Ground) 
     assert ground.statuses()["Running"] >= 1
 
 
-def landed(ground: Ground, intent: Intent, queue: str) -> httpx.Client:
+def landed(ground: Ground, intent: PilotIntent, queue: str) -> httpx.Client:
     """Speak for a pilot as it does where it lands."""
     exchange = {"request_id": "12345678-1234-5678-1234-567812345678"}
     path = f"/api/v1/pilots/{intent.stamp}/token"
@@ -542,7 +547,7 @@ def test_what_could_not_be_listed_or_asked_for_in_between_proves_nothing(ground:
     ground.host.submit(BatchJob(stamp=strange, script=SLEEPS, queue="local"))
     director = ground.director(**ORPHANS)
     for _ in range(5):
-        ground.faults.glitch = Glitch.TIMEOUT
+        ground.faults.glitch = Fault.TIMEOUT
         assert ground.cycle(director).killed == 0
     ground.faults.glitch = None
 
@@ -601,7 +606,7 @@ class BlackHole:
 
 def test_a_queue_that_swallows_a_brokers_pilots_does_not_keep_the_jobs_from_another(ground: Ground) -> None:
     ground.submit(2)
-    ground.system.system = Glitchy(system=BlackHole(ground.host))  # type: ignore[arg-type]
+    ground.system.system = FaultySystem(system=BlackHole(ground.host))  # type: ignore[arg-type]
     director = ground.director(brokers={"wms": replace(ROUTER, entry=None)})
 
     for _ in range(12):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sqlalchemy import Engine, func, select
 
-from taskqueue import database
-from taskqueue.tables import attempts, job_log
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts, job_log
 from tests import waiting
 
 ROOT = Path(__file__).parents[2]

@@ -6,12 +6,13 @@ from sqlalchemy import Engine, select
 
 from agents import pools as pool_agent
 from agents.pools import PoolResult
-from cs_config.configuration import Configuration
-from cs_config.live import LiveConfiguration
-from optimizers import batch
-from optimizers.candidate import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
-from taskqueue import database, mapping, pools, queue_classes
-from taskqueue.tables import changes
+from cs_config.tree.configuration import Configuration
+from cs_config.versions.live import LiveConfiguration
+from optimizers.chain import batch
+from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
+from taskqueue.db import database
+from taskqueue.pools import mapping, pools, queue_class_store
+from taskqueue.schema.tables import changes
 from tests import stored
 from tests.submitted import grid, job, store_grid, submit
 
@@ -58,7 +59,7 @@ def queues(engine: Engine, job_id: int) -> list[str]:
     pool_id = job(engine, job_id).submit_pool
     assert pool_id is not None
     with database.reading(engine) as conn:
-        return [queue.queue for queue in mapping.eligible_queues_of(conn, pool_id)]
+        return [queue.queue for queue in mapping.list_eligible_queues(conn, pool_id)]
 
 
 def change_ids(engine: Engine) -> list[int]:
@@ -111,7 +112,7 @@ def test_who_has_not_seen_the_expiry_yet_changes_nothing(engine: Engine, now: da
     pool_id = job(engine, late).submit_pool
     assert pool_id is not None
     with database.reading(engine) as conn:
-        assert pools.get(conn, pool_id).refreshed_at == now + LIFE + SECOND
+        assert pools.get_pool(conn, pool_id).refreshed_at == now + LIFE + SECOND
 
 
 def test_a_pool_that_is_new_after_the_expiry_does_not_get_the_queue(engine: Engine, now: datetime) -> None:
@@ -148,7 +149,7 @@ def test_arrivals_and_refreshes_on_both_sides_of_the_moment_end_after_it(
     assert len(ids) == 12
     assert all(queues(engine, job_id) == [] for job_id in ids)
     with database.writing(engine) as conn:
-        assert queue_classes.hold(conn, "lhcb") == (1, 1)
+        assert queue_class_store.lock_version(conn, "lhcb") == (1, 1)
 
 
 def test_a_process_shows_what_has_not_expired(engine: Engine, now: datetime) -> None:

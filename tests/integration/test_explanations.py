@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from agents import waits
-from cs_config.configuration import Configuration
-from pilotage.service.parts import utc_now
+from agents import wait_times
+from cs_config.tree.configuration import Configuration
+from pilotage.service.services import utc_now
 from tests.running_service import Service, running
 
 Json = Mapping[str, Any]
@@ -405,7 +405,12 @@ def test_the_time_waited_is_told_by_cause(service: Service):
     [job_id] = user.post("/api/v1/jobs", json={"jobs": [JOB]}).json()["job_ids"]
     assert set(user.get(f"/api/v1/jobs/{job_id}").json()["waited"]) <= {"optimizers", "a pilot"}
     user.post(f"/api/v1/jobs/{job_id}/kill")
-    waits.cycle(service.engine, now=utc_now() + timedelta(minutes=3), holder="test", memory=waits.Memory())
+    wait_times.cycle(
+        service.engine,
+        now=utc_now() + timedelta(minutes=3),
+        holder="test",
+        memory=wait_times.WaitTimesState(),
+    )
     [row] = user.get("/api/v1/jobs/summary?by=status").json()["summary"]
     assert (row["status"], row["count"]) == ("Killed", 1)
     assert row["waited"].keys() == user.get(f"/api/v1/jobs/{job_id}").json()["waited"].keys()

@@ -10,21 +10,22 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
-from matcher.claimer import Claimer
-from matcher.requests import Caller
+from matcher.claim.worker import ClaimWorker
+from matcher.request.match_request import MatchCaller
 from requirements.errors import PilotageError
-from taskqueue import database, handover, lost, recovery
-from taskqueue.claims import Claimed
+from taskqueue.db import database, incarnation
 from taskqueue.errors import LeaseNotFound
-from taskqueue.handover import Finish
+from taskqueue.leases import expiry, lifecycle
+from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.schema.tables import attempts, jobs
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts, jobs
 from tests import waiting
 from tests.postgres import Postgres
 from tests.waiting import request, until
 
 LEASE = timedelta(minutes=5)
-DONE = Finish(status="Done", exit_code=0)
+DONE = PayloadResult(status="Done", exit_code=0)
 _PILOTS = 6
 
 
@@ -65,12 +66,12 @@ def engine(primary: Postgres, replica: Postgres) -> Iterator[Engine]:
 class _Load:
     """Pilots that ask for jobs again and again, while they are let."""
 
-    def __init__(self, claimer: Claimer) -> None:
+    def __init__(self, claimer: ClaimWorker) -> None:
         self._claimer = claimer
         self._open = threading.Event()
         self._ended = threading.Event()
         self._asking: Counter[int] = Counter()
-        self.given: list[Claimed] = []
+        self.given: list[ClaimedJob] = []
         self._threads = [threading.Thread(target=self._live, args=(number,)) for number in range(_PILOTS)]
 
     def start(self) -> None:
@@ -97,14 +98,14 @@ class _Load:
         until(lambda: len(self.given) >= wanted, 60)
 
     def _live(self, number: int) -> None:
-        caller = Caller(subject=f"pilot {number}", vos=frozenset({"lhcb"}))
+        caller = MatchCaller(subject=f"pilot {number}", vos=frozenset({"lhcb"}))
         while self._open.wait() and not self._ended.is_set():
             self._asking[number] = 1
             if self._open.is_set():
                 self._ask(caller)
             self._asking[number] = 0
 
-    def _ask(self, caller: Caller) -> None:
+    def _ask(self, caller: MatchCaller) -> None:
         try:
             answer = self._claimer.submit(request(caller=caller)).future.result(60)
         except (PilotageError, *database.UNAVAILABLE):
@@ -114,7 +115,7 @@ class _Load:
 
 @pytest.fixture
 def load(engine: Engine, now: datetime) -> Iterator[_Load]:
-    claimer = Claimer(engine, waiting.matcher(engine, now))
+    claimer = ClaimWorker(engine, waiting.matcher(engine, now))
     claimer.start()
     load = _Load(claimer)
     yield load
@@ -135,15 +136,15 @@ def _known(engine: Engine) -> tuple[set[int], set[str]]:
     return set(found), set(leases)
 
 
-def _finish(engine: Engine, given: Sequence[Claimed], now: datetime) -> list[Claimed]:
+def _finish(engine: Engine, given: Sequence[ClaimedJob], now: datetime) -> list[ClaimedJob]:
     """The pilots end their jobs, without a word before; those that are told that nobody knows them."""
-    refused: list[Claimed] = []
+    refused: list[ClaimedJob] = []
     for each in given:
         with database.writing(engine) as conn:
             try:
-                handover.heartbeat(conn, each.lease, lease_time=LEASE, now=now)
-                handover.start(conn, each.lease, lease_time=LEASE, now=now)
-                handover.finish(conn, each.lease, DONE, now=now)
+                lifecycle.heartbeat(conn, each.lease, lease_time=LEASE, now=now)
+                lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
+                lifecycle.finish(conn, each.lease, DONE, now=now)
             except LeaseNotFound:
                 refused.append(each)
     return refused
@@ -164,7 +165,7 @@ def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
     replica.promote()
 
     with database.writing(engine) as conn:
-        done = recovery.recover(conn, now=now + timedelta(minutes=1))
+        done = incarnation.recover(conn, now=now + timedelta(minutes=1))
     known_jobs, known_leases = _known(engine)
     before = list(load.given)
     unknown = [each for each in before if each.lease not in known_leases]
@@ -205,6 +206,6 @@ def _nobody_is_orphaned(engine: Engine, load: _Load, now: datetime) -> None:
         open_ones = conn.execute(select(attempts.c.lease).where(attempts.c.closed_at.is_(None))).scalars()
         assert answered.isdisjoint(open_ones)
         later = now + timedelta(days=1)
-        unanswered = lost.expire_leases(conn, vo="lhcb", silent_since=later, now=later)
+        unanswered = expiry.expire_leases(conn, vo="lhcb", silent_since=later, now=later)
         statuses = conn.execute(select(jobs.c.job_id, jobs.c.status)).all()
     assert {row.job_id for row in statuses if row.status != JobStatus.DONE} == set(unanswered)

@@ -8,12 +8,14 @@ from random import Random
 import pytest
 from sqlalchemy import Engine
 
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from matcher.requests import MatchRequest
-from taskqueue import database, jobs, task_queues
-from taskqueue.claims import Claimed
-from taskqueue.classes import RequirementClass
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.request.match_request import MatchRequest
+from taskqueue.db import database
+from taskqueue.jobs import jobs
+from taskqueue.leases.claim import ClaimedJob
+from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 from tests.waiting import EVERYWHERE, request
 
@@ -33,13 +35,13 @@ def _put(engine: Engine, now: datetime, asked: RequirementClass, count: int = 1)
         return waiting.put(conn, now, count, asked=asked)
 
 
-def _served(matcher: Matcher, *batch: MatchRequest) -> list[tuple[Claimed, ...]]:
+def _served(matcher: Matcher, *batch: MatchRequest) -> list[tuple[ClaimedJob, ...]]:
     looks = matcher.serve(batch)
-    assert all(isinstance(look, Look) for look in looks), looks
-    return [look.claimed for look in looks if isinstance(look, Look)]
+    assert all(isinstance(look, ClaimResult) for look in looks), looks
+    return [look.claimed for look in looks if isinstance(look, ClaimResult)]
 
 
-def _cores(claimed: Sequence[Claimed]) -> list[int]:
+def _cores(claimed: Sequence[ClaimedJob]) -> list[int]:
     return sorted(each.allotment.processors or 0 for each in claimed)
 
 
@@ -165,9 +167,9 @@ def test_nothing_is_left_that_a_waiting_job_could_use(
 
 def _asked(engine: Engine, job_id: int) -> RequirementClass:
     with database.reading(engine) as conn:
-        task_queue_id = jobs.get(conn, job_id).task_queue_id
+        task_queue_id = jobs.get_job(conn, job_id).task_queue_id
         assert task_queue_id is not None
-        [found] = task_queues.occupied_of(conn, [task_queue_id])
+        [found] = task_queues.read_occupied(conn, [task_queue_id])
     return found.requirement_class
 
 

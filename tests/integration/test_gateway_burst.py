@@ -15,20 +15,27 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
-from pilotage.cli import gatewaying
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Output, Report, State
-from pilotage.fabric.batch.errors import SubmissionUncertain
-from pilotage.fabric.batch.idealizer import Idealized
+from pilotage.cli.processes import gateway as processes_gateway
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    Capacity,
+    Handle,
+    JobReport,
+    Output,
+    State,
+    SubmissionUncertain,
+)
+from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.permits import is_gathering
-from pilotage.fabric.manager.grid_job import Phase
-from pilotage.fabric.manager.station import Farm
-from pilotage.fabric.pilot.transport import Away
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from pilotage.fabric.manager.context import SharedBatchSystem
+from pilotage.fabric.manager.grid_job import ManagerPhase
+from pilotage.fabric.pilot.service.transport import Away
+from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.schema.tables import jobs
 from taskqueue.states import JobStatus
-from taskqueue.tables import jobs
 from tests.grid_gateway import Ground
 from tests.running_service import running
 
@@ -64,14 +71,14 @@ class SlowFarm:
             raise SubmissionUncertain("taken, but nobody is told, on purpose")
         return job.stamp
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         return {each.stamp: self._report(each.stamp) for each in handles}
 
-    def _report(self, stamp: str) -> Report:
+    def _report(self, stamp: str) -> JobReport:
         if stamp not in self.jobs:
-            return Report(state=State.MISSING)
+            return JobReport(state=State.MISSING)
         self.jobs[stamp] += 1
-        return Report(state=State.RUNNING if self.jobs[stamp] < 3 else State.DONE, exit_code=0)
+        return JobReport(state=State.RUNNING if self.jobs[stamp] < 3 else State.DONE, exit_code=0)
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         return {stamp: (stamp,) for stamp in stamps if stamp in self.jobs}
@@ -116,7 +123,7 @@ class Burst:
         grid_jobs = gateway.manager.grid_jobs()
         known = {each.taken.job_id for each in grid_jobs}
         on_the_way = len(set(self._matched()) - known)
-        submitting = sum(each.phase is Phase.SUBMITTING for each in grid_jobs) + on_the_way
+        submitting = sum(each.phase is ManagerPhase.SUBMITTING for each in grid_jobs) + on_the_way
         gathering = sum(map(is_gathering, grid_jobs))
         now = {
             "submitting": submitting,
@@ -178,12 +185,12 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
 ) -> None:
     chance = random.Random(throttle)
     farm = SlowFarm(chance=chance)
-    shared = Farm(
-        system=Idealized(system=farm, sleep=lambda _: None),
+    shared = SharedBatchSystem(
+        system=ReliableSystem(system=farm, sleep=lambda _: None),
         shell=LocalShell(),
         directory=str(tmp_path / "shared"),
     )
-    monkeypatch.setattr(gatewaying, "_farm", lambda *_: shared)
+    monkeypatch.setattr(processes_gateway, "_open_batch_system", lambda *_: shared)
     with running(engine, tmp_path, CONFIG.format(throttle=throttle)) as service:
         burst = Burst(ground=Ground(service, tmp_path / "gateway", monkeypatch), chance=chance)
         record = _Record(burst.came)

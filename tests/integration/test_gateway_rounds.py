@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import Engine
 
 from pilotage.fabric.gateway.gateway import Gateway
-from pilotage.fabric.manager.grid_job import Phase
-from pilotage.fabric.pilot.report import Report
-from pilotage.fabric.pilot.transport import Away, TokenNotAccepted
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from pilotage.fabric.manager.grid_job import ManagerPhase
+from pilotage.fabric.pilot.payload.payload import Report
+from pilotage.fabric.pilot.service.transport import Away, TokenNotAccepted
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
 from tests.running_service import running
 
@@ -116,10 +116,10 @@ def test_an_outage_costs_nothing_and_a_restart_goes_on_with_the_same_leases(grou
         assert gateway.talk(utc_now()).away
         ground.line.cut = False
         talk(gateway)
-        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+        assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
     with ground.gateway() as gateway:
         talk(gateway)
-        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+        assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
     assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Running", 1)
 
 
@@ -142,7 +142,7 @@ def test_a_kill_reaches_the_manager_and_the_job_stays_killed_with_its_output(
         talk(gateway)
         assert ground.service.user().post(f"/api/v1/jobs/{job_id}/kill").is_success
         assert "1 to be killed" in talk(gateway)
-        assert phases(gateway) == {job_id: Phase.CANCELLING}
+        assert phases(gateway) == {job_id: ManagerPhase.CANCELLING}
         end(gateway, job_id, PARTIAL, archive(tmp_path))
         assert gateway.deliver() == 1
         assert not gateway.manager.grid_jobs()
@@ -261,7 +261,7 @@ def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -
         assert ground.line is not None
         ground.line.speak_with("no.such.token")
         assert "not one of ours" in str(gateway.talk(utc_now()).away)
-        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+        assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
 
 
 def test_a_token_that_was_revoked_ends_what_is_here(ground: Ground) -> None:
@@ -316,7 +316,7 @@ def test_a_token_for_one_vo_more_goes_on_with_what_is_here(ground: Ground) -> No
     (ground.directory / "given").write_text(ground.service.token("gateway", vo="cms,dune", site=SITE))
     with ground.gateway() as gateway:
         assert "lost" not in talk(gateway)
-        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+        assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
         end(gateway, job_id, DONE)
         gateway.deliver()
     assert (ground.job(job_id)["status"], ground.job(job_id)["epoch"]) == ("Done", 1)
@@ -329,7 +329,7 @@ def test_a_page_that_is_not_found_is_no_lost_lease(ground: Ground) -> None:
         assert ground.line is not None
         ground.line._prefix = "/elsewhere"
         assert gateway.talk(utc_now()).away
-        assert phases(gateway) == {job_id: Phase.SUBMITTING}
+        assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
 
 
 def test_a_job_whose_news_do_not_get_through_keeps_no_other_from_being_heard(ground: Ground) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.manager.grid_job import Aggregate, LocalState, Phase
-from pilotage.fabric.manager.station import Retries
+from pilotage.fabric.manager.context import Retries
+from pilotage.fabric.manager.grid_job import Aggregate, LocalState, ManagerPhase
 from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
 
 
@@ -63,7 +63,7 @@ def test_progress_and_the_end_of_the_output_are_seen_while_it_runs(site: Site) -
 
     job = until(manager, lambda job: any(each.done for each in job.progress) and bool(job.tail))
 
-    assert (job.phase, job.aggregate) == (Phase.POLLING, Aggregate.ACTIVE)
+    assert (job.phase, job.aggregate) == (ManagerPhase.POLLING, Aggregate.ACTIVE)
     assert job.progress[0].of == 500
     assert job.progress[0].done in (125, 250)
     assert job.tail == "reading the geometry"
@@ -152,7 +152,7 @@ def test_a_killed_grid_job_ends_all_local_jobs_and_brings_what_they_wrote(site: 
     until(manager, lambda job: sum(each.done for each in job.progress) == 2)
 
     manager.cancel(7, 1)
-    assert manager.grid_jobs()[0].phase is Phase.CANCELLING
+    assert manager.grid_jobs()[0].phase is ManagerPhase.CANCELLING
     job = until(manager, ended)
 
     assert job.outcome is not None

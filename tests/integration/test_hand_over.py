@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import httpx
 import pytest
 
-from taskqueue import database
+from taskqueue.db import database
 from tests.lease_server import QUEUE, TOKEN, LeaseServer
 from tests.running_service import Service, running
 

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from taskqueue import attempts, database, handover, heartbeats, job_control, jobs, lost
-from taskqueue.attempts import Attempt
-from taskqueue.handover import Finish
-from taskqueue.heartbeats import Beat
-from taskqueue.progress import NOTHING, Progress
-from taskqueue.single_statements import SingleStatements
+from taskqueue.db import database
+from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.jobs import control, jobs
+from taskqueue.leases import attempts, expiry, lifecycle, lifecycle_batch
+from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.lifecycle import NO_PROGRESS, PayloadResult, Progress
+from taskqueue.leases.lifecycle_batch import HeartbeatReport
 from taskqueue.states import JobStatus
 from tests import stored, waiting
 from tests.waiting import HOLDER
@@ -27,13 +28,13 @@ def _running(engine: Engine, now: datetime, count: int) -> list[Attempt]:
         ids = waiting.put(conn, now, count)
         task_queue = waiting.task_queue_of(conn, ids[0])
         for each in waiting.claim(conn, [task_queue], now, count=count):
-            handover.start(conn, each.lease, lease_time=LEASE, now=now)
+            lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
     return _attempts(engine, ids)
 
 
 def _attempts(engine: Engine, job_ids: list[int]) -> list[Attempt]:
     with database.reading(engine) as conn:
-        found = [attempts.latest(conn, job_id) for job_id in job_ids]
+        found = [attempts.get_latest(conn, job_id) for job_id in job_ids]
     return [each for each in found if each is not None]
 
 
@@ -41,16 +42,22 @@ def _again(engine: Engine, before: list[Attempt]) -> list[Attempt]:
     return _attempts(engine, [each.job_id for each in before])
 
 
-def _beat(engine: Engine, now: datetime, *beats: Beat) -> Mapping[str, str]:
+def _beat(engine: Engine, now: datetime, *beats: HeartbeatReport) -> Mapping[str, str]:
     if engine.dialect.name == "sqlite":
         with database.writing(engine) as conn:
-            return heartbeats.beat_each(conn, beats, lease_time=lambda _vo: LEASE, now=now)
-    with contextlib.closing(SingleStatements(engine)) as server:
-        return heartbeats.beat(server, beats, vos=["lhcb"], lease_time=lambda _vo: LEASE, now=now)
+            return lifecycle_batch.record_heartbeats_sqlite(
+                conn, beats, lease_time=lambda _vo: LEASE, now=now
+            )
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        return lifecycle_batch.record_heartbeats(
+            server, beats, vos=["lhcb"], lease_time=lambda _vo: LEASE, now=now
+        )
 
 
-def _of(attempt: Attempt, holder: str | None = HOLDER.subject, said: Progress = NOTHING) -> Beat:
-    return Beat(lease=attempt.lease, holder=holder, said=said)
+def _of(
+    attempt: Attempt, holder: str | None = HOLDER.subject, said: Progress = NO_PROGRESS
+) -> HeartbeatReport:
+    return HeartbeatReport(lease=attempt.lease, holder=holder, said=said)
 
 
 def test_each_keeps_its_own_words_and_gets_its_own_time(engine: Engine, now: datetime) -> None:
@@ -77,17 +84,26 @@ def test_what_was_said_before_stays_until_something_else_is_said(engine: Engine,
 def test_whoever_is_not_plain_is_left_out_and_as_it_was(engine: Engine, now: datetime) -> None:
     plain, killed, stalled, ended, foreign = running = _running(engine, now, 5)
     with database.writing(engine) as conn:
-        job_control.kill(conn, killed.job_id, source="alice", now=now)
-        handover.finish(conn, ended.lease, Finish(status="Done"), now=now)
+        control.kill_job(conn, killed.job_id, source="alice", now=now)
+        lifecycle.finish(conn, ended.lease, PayloadResult(status="Done"), now=now)
         [waiting_id] = waiting.put(conn, now, owner="bob")
         [unbegun] = waiting.claim(conn, [waiting.task_queue_of(conn, waiting_id)], now)
         for each in (plain, killed, foreign):
-            conn.execute(handover.TOUCH, _touched(each, now + MINUTE))
-        assert lost.stall(conn, vo="lhcb", silent_since=now + MINUTE, now=now) == [stalled.job_id]
+            conn.execute(lifecycle.TOUCH, _touched(each, now + MINUTE))
+        assert expiry.mark_stalled(conn, vo="lhcb", silent_since=now + MINUTE, now=now) == [stalled.job_id]
     before = _again(engine, running)
     beats = [_of(each) for each in (plain, killed, stalled, ended)]
-    others = [_of(foreign, "somebody else"), Beat(lease=unbegun.lease, holder=None, said=NOTHING)]
-    noted = _beat(engine, now + 2 * MINUTE, *beats, *others, Beat(lease="none", holder=None, said=NOTHING))
+    others = [
+        _of(foreign, "somebody else"),
+        HeartbeatReport(lease=unbegun.lease, holder=None, said=NO_PROGRESS),
+    ]
+    noted = _beat(
+        engine,
+        now + 2 * MINUTE,
+        *beats,
+        *others,
+        HeartbeatReport(lease="none", holder=None, said=NO_PROGRESS),
+    )
     assert set(noted) == {plain.lease}
     assert _again(engine, running)[1:] == before[1:]
     [left] = _attempts(engine, [waiting_id])
@@ -100,7 +116,7 @@ def _touched(attempt: Attempt, now: datetime) -> dict[str, object]:
         "now": now,
         "started": None,
         "expires": now + LEASE,
-        **NOTHING.values(),
+        **NO_PROGRESS.values(),
     }
 
 
@@ -116,11 +132,11 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: date
 
     def happens(conn: Connection) -> None:
         if end == "kill":
-            job_control.kill(conn, attempt.job_id, source="alice", now=now)
+            control.kill_job(conn, attempt.job_id, source="alice", now=now)
         elif end == "finish":
-            handover.finish(conn, attempt.lease, Finish(status="Done"), now=now)
+            lifecycle.finish(conn, attempt.lease, PayloadResult(status="Done"), now=now)
         else:
-            assert len(lost.stall(conn, vo="lhcb", silent_since=now + MINUTE, now=now, most=1)) == 1
+            assert len(expiry.mark_stalled(conn, vo="lhcb", silent_since=now + MINUTE, now=now, most=1)) == 1
 
     noted = stored.meanwhile(
         engine, happens, lambda: _beat(engine, now + MINUTE, _of(attempt), _of(other)), waits=False
@@ -128,5 +144,5 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: date
     assert noted == {other.lease: "lhcb"}
     assert [each.heartbeat_at for each in _again(engine, running)] == [now, now + MINUTE]
     with database.reading(engine) as conn:
-        assert jobs.get(conn, attempt.job_id).status is not JobStatus.RUNNING
+        assert jobs.get_job(conn, attempt.job_id).status is not JobStatus.RUNNING
     engine.dispose()

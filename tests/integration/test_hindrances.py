@@ -8,14 +8,18 @@ from random import Random
 import pytest
 from sqlalchemy import Engine, event
 
-from agents import waits
-from matcher import gate
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from taskqueue import bans, database, hindrances, job_control, job_waits, jobs, log, retention
-from taskqueue.bans import Ban
-from taskqueue.hindrances import TURN, Hindrance
-from taskqueue.log import LogEntry
+from agents import wait_times
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.limits import place_policy
+from taskqueue import retention
+from taskqueue.db import database
+from taskqueue.jobs import control, jobs, log
+from taskqueue.jobs import wait_times as jobs_wait_times
+from taskqueue.jobs.log import LogEntry
+from taskqueue.jobs.wait_times import TURN_CAUSE, WaitCause
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
 from taskqueue.states import JobStatus
 from tests import stored, waiting
 from tests.waiting import LONG
@@ -57,22 +61,22 @@ class Hand:
             self.ask(matcher)
             self.now += timedelta(seconds=20)
 
-    def ask(self, matcher: Matcher | None = None) -> Look:
+    def ask(self, matcher: Matcher | None = None) -> ClaimResult:
         [look] = (matcher or self.matcher).serve([waiting.request(**waiting.at(LONG))])
-        assert isinstance(look, Look)
+        assert isinstance(look, ClaimResult)
         return look
 
     def waited(self, job_id: int) -> dict[str, float]:
         with database.reading(self.engine) as conn:
-            found = job_waits.running_total(
-                conn, jobs.get(conn, job_id), log.of_job(conn, job_id), now=self.now
+            found = jobs_wait_times.sum_until_now(
+                conn, jobs.get_job(conn, job_id), log.read_log(conn, job_id), now=self.now
             )
         return {cause: seconds for cause, seconds in found.items() if seconds}
 
-    def written(self, job_id: int) -> list[Hindrance]:
+    def written(self, job_id: int) -> list[WaitCause]:
         with database.reading(self.engine) as conn:
             task_queue = waiting.task_queue_of(conn, job_id)
-            found = hindrances.of_task_queues(conn, [task_queue], since=self.now - timedelta(days=1))
+            found = jobs_wait_times.read_causes(conn, [task_queue], since=self.now - timedelta(days=1))
         return sorted(found.get(task_queue, ()), key=lambda each: each.since)
 
 
@@ -100,21 +104,21 @@ def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: d
     hand.now += timedelta(seconds=100)
     assert hand.waited(job_id) == {"limits": 130, "a pilot": 90}
     with database.writing(engine) as conn:
-        job_control.kill(conn, job_id, source="test", now=hand.now)
-    memory = waits.Memory()
-    waits.cycle(engine, now=hand.now, holder="test", memory=memory)
+        control.kill_job(conn, job_id, source="test", now=hand.now)
+    memory = wait_times.WaitTimesState()
+    wait_times.cycle(engine, now=hand.now, holder="test", memory=memory)
     with database.reading(engine) as conn:
-        assert job_waits.of_job(conn, job_id) == {}  # a matcher may still have to write what it saw
-    waits.cycle(engine, now=hand.now + timedelta(minutes=2), holder="test", memory=memory)
+        assert jobs_wait_times.read_waits(conn, job_id) == {}  # a matcher may still have to write what it saw
+    wait_times.cycle(engine, now=hand.now + timedelta(minutes=2), holder="test", memory=memory)
     with database.reading(engine) as conn:
-        assert job_waits.of_job(conn, job_id) == {"limits": 130, "a pilot": 90, "optimizers": 0}
+        assert jobs_wait_times.read_waits(conn, job_id) == {"limits": 130, "a pilot": 90, "optimizers": 0}
 
 
 def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()
     with database.writing(engine) as conn:
-        bans.ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+        bans.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
     hand.asks(60)
     hand.matcher.write_down()
     assert hand.waited(job_id) == {"banned": 60}
@@ -128,7 +132,7 @@ def test_a_job_that_waits_while_others_are_handed_out_waits_for_its_turn(
     ids = [hand.put() for _ in range(4)]
     hand.asks(60)
     hand.matcher.write_down()
-    assert hand.waited(ids[-1]) == {TURN: 60}
+    assert hand.waited(ids[-1]) == {TURN_CAUSE: 60}
     assert hand.waited(kept_out) == {"limits": 60}
 
 
@@ -138,7 +142,7 @@ def test_nothing_is_written_within_a_minute_nor_by_any_poll(engine: Engine, now:
     hand.matcher.refresh()
     with _statements(engine) as statements:
         for _ in range(5):
-            assert hand.ask().refused == gate.LIMITS
+            assert hand.ask().refused == place_policy.LIMITS
             hand.matcher.write_down()
             hand.now += timedelta(seconds=10)
     assert not {"INSERT", "UPDATE", "DELETE"} & set(statements)
@@ -158,7 +162,7 @@ def test_what_could_not_be_written_is_written_the_next_time(
         raise RuntimeError("away")
 
     with monkeypatch.context() as broken:
-        broken.setattr(hindrances, "write", fail)
+        broken.setattr(jobs_wait_times, "record_causes", fail)
         with pytest.raises(RuntimeError):
             hand.matcher.write_down()
     assert hand.written(job_id) == []
@@ -180,7 +184,7 @@ def test_what_several_matchers_saw_counts_once(engine: Engine, now: datetime) ->
     assert hand.waited(job_id) == {"limits": 120}
     with database.writing(engine) as conn:
         seen = hand.written(job_id)
-        hindrances.write(conn, seen)
+        jobs_wait_times.record_causes(conn, seen)
     assert len(hand.written(job_id)) == len(seen) == 2
     assert hand.waited(job_id) == {"limits": 120}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue import database
+from taskqueue.db import database
 from tests import at_size
 from tests.at_size import CLASSES, Read
 from tests.postgres import Postgres

@@ -5,26 +5,27 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Connection, Engine
 
-from taskqueue import database, idempotency, job_search
+from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict
-from taskqueue.job_filter import Filter
+from taskqueue.jobs import search, submission
+from taskqueue.jobs.search import JobSelector
 from tests import stored
 
 
 def _submit(
     conn: Connection, now: datetime, *, subject: str = "alice", digest: str = "d", jobs: int = 2
 ) -> list[int]:
-    earlier = idempotency.reserve(conn, subject=subject, key="k", body_digest=digest, now=now)
+    earlier = submission.reserve_key(conn, subject=subject, key="k", body_digest=digest, now=now)
     if earlier is not None:
         return earlier
     job_ids = stored.job_ids(conn, now, jobs)
-    idempotency.fulfil(conn, subject=subject, key="k", job_ids=job_ids)
+    submission.fulfil_key(conn, subject=subject, key="k", job_ids=job_ids)
     return job_ids
 
 
 def _count(engine: Engine) -> int:
     with database.reading(engine) as conn:
-        return job_search.count(conn, Filter())
+        return search.count_jobs(conn, JobSelector())
 
 
 def test_the_same_request_again_gets_the_same_ids(engine: Engine, now: datetime) -> None:

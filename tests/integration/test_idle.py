@@ -7,14 +7,15 @@ from random import Random
 import pytest
 from sqlalchemy import Engine
 
-from cs_config.configuration import Configuration
-from matcher.claiming import Look
-from matcher.freshness import Freshness
-from matcher.matcher import Matcher
-from matcher.requests import MatchRequest
-from taskqueue import bans, database
-from taskqueue.bans import Ban
-from taskqueue.classes import RequirementClass
+from cs_config.tree.configuration import Configuration
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.index.waiting import FeedFreshness
+from matcher.request.match_request import MatchRequest
+from taskqueue.db import database
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 from tests.waiting import EVERYWHERE, LONG, at, request
 
@@ -27,11 +28,11 @@ class World:
         self.config: Configuration = waiting.grid()
         self.seconds = 100.0  # of the clock that says how old a look is
         self.matcher = Matcher(engine, lambda: self.config, lambda: now, Random(1))
-        self.matcher._freshness = Freshness(lambda: self.seconds)
+        self.matcher._freshness = FeedFreshness(lambda: self.seconds)
 
-    def ask(self, asked: MatchRequest | None = None) -> Look:
+    def ask(self, asked: MatchRequest | None = None) -> ClaimResult:
         [look] = self.matcher.serve([asked or _like(request(**at(LONG)))])
-        assert isinstance(look, Look)
+        assert isinstance(look, ClaimResult)
         return look
 
     def put(self, asked: RequirementClass = EVERYWHERE, owner: str = "alice") -> int:
@@ -41,7 +42,7 @@ class World:
 
     @property
     def tells_nothing(self) -> bool:
-        return self.matcher.in_vain("same") is not None
+        return self.matcher.find_no_match("same") is not None
 
 
 def _like(asked: MatchRequest) -> MatchRequest:
@@ -57,7 +58,7 @@ def test_what_was_looked_at_in_vain_is_told_again(world: World) -> None:
     assert not world.tells_nothing
     assert not world.ask().claimed
     assert world.tells_nothing
-    assert world.matcher.in_vain("another") is None
+    assert world.matcher.find_no_match("another") is None
 
 
 def test_after_a_ring_it_is_looked_at_again(world: World) -> None:
@@ -128,7 +129,7 @@ def test_another_configuration_has_it_looked_at_again(world: World) -> None:
 )
 def test_what_more_decides_about_is_not_remembered(world: World, said: dict[str, object]) -> None:
     [look] = world.matcher.serve([_like(request(**said))])
-    assert not (isinstance(look, Look) and look.claimed)
+    assert not (isinstance(look, ClaimResult) and look.claimed)
     assert not world.tells_nothing
 
 
@@ -141,7 +142,7 @@ def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reaso
     else:
         ban = Ban(site="A.B.ch", reason="fire", author="alice", at=world.now, until=None)
         with database.writing(world.engine) as conn:
-            bans.ban(conn, ban)
+            bans.set_ban(conn, ban)
     world.put()
     assert (world.ask().refused, world.tells_nothing) == (reason, False)
     assert (world.ask().refused, world.tells_nothing) == (reason, False)

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine
 
 from pilotage.cli import application
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests.grid_gateway import Ground
 from tests.running_service import Service, running
 

@@ -8,13 +8,16 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, delete, select, update
 
-from taskqueue import attempts, database, job_control, jobs, log, task_queues, transitions
-from taskqueue.classes import RequirementClass
+from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, JobNotFound, RescheduleLimit
+from taskqueue.jobs import control, jobs, log, transitions
+from taskqueue.leases import attempts
+from taskqueue.schema.tables import jobs as jobs_table
+from taskqueue.schema.tables import waiting_jobs
 from taskqueue.states import FINAL, JobStatus, may_become
-from taskqueue.tables import jobs as jobs_table
-from taskqueue.tables import waiting_jobs
-from taskqueue.task_queues import WaitingEntry
+from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.task_queues import WaitingEntry
 from tests import stored
 
 S = JobStatus
@@ -50,7 +53,7 @@ def _is_in_a_task_queue(conn: Connection, job_id: int) -> bool:
 
 
 def _kill(conn: Connection, job_id: int, now: datetime) -> None:
-    job_control.kill(conn, job_id, source="alice", now=now)
+    control.kill_job(conn, job_id, source="alice", now=now)
 
 
 def test_a_step_is_taken_if_and_only_if_the_table_has_it(engine: Engine, now: datetime) -> None:
@@ -61,13 +64,16 @@ def test_a_step_is_taken_if_and_only_if_the_table_has_it(engine: Engine, now: da
                 job_id = stored.job_in(conn, now, current)
                 if not may_become(current, wanted):
                     with pytest.raises(IllegalTransition, match=f"is {current}; it cannot become {wanted}"):
-                        job_control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
-                    assert (jobs.get(conn, job_id).status, len(log.of_job(conn, job_id))) == (current, 1)
+                        control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                    assert (jobs.get_job(conn, job_id).status, len(log.read_log(conn, job_id))) == (
+                        current,
+                        1,
+                    )
                     continue
-                job_control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
-                entry = log.of_job(conn, job_id)[-1]
+                control.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                entry = log.read_log(conn, job_id)[-1]
                 assert (entry.from_status, entry.to_status, entry.source) == (current, wanted, "test")
-                assert jobs.get(conn, job_id).status is wanted
+                assert jobs.get_job(conn, job_id).status is wanted
 
 
 @pytest.mark.parametrize("wanted", [S.WAITING, S.MATCHED])
@@ -75,15 +81,15 @@ def test_nobody_makes_a_job_wait_or_match_by_its_status_alone(
     engine: Engine, now: datetime, wanted: JobStatus
 ) -> None:
     with database.writing(engine) as conn, pytest.raises(ValueError, match="more than a status"):
-        job_control.set_status(conn, 1, wanted, minor="", source="test", now=now)
+        control.set_status(conn, 1, wanted, minor="", source="test", now=now)
 
 
 @pytest.mark.parametrize(
     "do",
     [
-        lambda conn, now: job_control.kill(conn, 4711, source="test", now=now),
-        lambda conn, now: job_control.reschedule(conn, 4711, source="test", now=now, maximum=3),
-        lambda conn, now: job_control.set_status(conn, 4711, S.DONE, minor="", source="test", now=now),
+        lambda conn, now: control.kill_job(conn, 4711, source="test", now=now),
+        lambda conn, now: control.reschedule_job(conn, 4711, source="test", now=now, maximum=3),
+        lambda conn, now: control.set_status(conn, 4711, S.DONE, minor="", source="test", now=now),
     ],
 )
 def test_a_job_that_does_not_exist_is_named(
@@ -96,8 +102,8 @@ def test_a_job_that_does_not_exist_is_named(
 def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
     def set_status(conn: Connection, wanted: JobStatus, minutes: int) -> jobs.Job:
         at = now + timedelta(minutes=minutes)
-        job_control.set_status(conn, job_id, wanted, minor="", source="test", now=at)
-        return jobs.get(conn, job_id)
+        control.set_status(conn, job_id, wanted, minor="", source="test", now=at)
+        return jobs.get_job(conn, job_id)
 
     with database.writing(engine) as conn:
         job_id = stored.job_in(conn, now, S.MATCHED)
@@ -112,18 +118,18 @@ def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
 def test_the_application_status_stays_unless_it_is_given(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = stored.job_in(conn, now, S.RUNNING, application_status="117 of 250 events")
-        job_control.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
-        assert jobs.get(conn, job_id).application_status == "117 of 250 events"
-        assert log.of_job(conn, job_id)[-1].application_status == "117 of 250 events"
-        job_control.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
-        assert jobs.get(conn, job_id).application_status == "ok"
+        control.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
+        assert jobs.get_job(conn, job_id).application_status == "117 of 250 events"
+        assert log.read_log(conn, job_id)[-1].application_status == "117 of 250 events"
+        control.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
+        assert jobs.get_job(conn, job_id).application_status == "ok"
 
 
 def test_a_killed_job_that_waited_is_in_no_task_queue(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = _waiting(conn, now)
         _kill(conn, job_id, now)
-        assert jobs.get(conn, job_id).status is S.KILLED
+        assert jobs.get_job(conn, job_id).status is S.KILLED
         assert not _is_in_a_task_queue(conn, job_id)
 
 
@@ -131,7 +137,7 @@ def test_a_killed_job_that_was_prepared_is_no_work_for_the_optimizers(engine: En
     with database.writing(engine) as conn:
         [job_id] = stored.job_ids(conn, now)
         _kill(conn, job_id, now)
-        assert jobs.get(conn, job_id).due_at is None
+        assert jobs.get_job(conn, job_id).due_at is None
 
 
 @pytest.mark.parametrize("status", HELD)
@@ -142,8 +148,8 @@ def test_the_attempt_of_a_killed_job_is_ending_and_stays_open(
         job_id = stored.job_in(conn, now, status)
         lease = stored.open_attempt(conn, job_id, now)
         _kill(conn, job_id, now)
-        attempt = attempts.get(conn, lease)
-        assert jobs.get(conn, job_id).status is S.KILLED
+        attempt = attempts.get_attempt(conn, lease)
+        assert jobs.get_job(conn, job_id).status is S.KILLED
         assert (attempt.ending, attempt.closed_at) == (True, None)
 
 
@@ -151,11 +157,11 @@ def test_a_kill_reaches_only_the_attempt_that_is_open(engine: Engine, now: datet
     with database.writing(engine) as conn:
         job_id = stored.job_in(conn, now, S.RUNNING)
         first = stored.open_attempt(conn, job_id, now, epoch=1)
-        attempts.close(conn, [job_id], closed_as="expired", now=now)
+        attempts.close_attempts(conn, [job_id], closed_as="expired", now=now)
         second = stored.open_attempt(conn, job_id, now, epoch=2)
         _kill(conn, job_id, now)
-        assert not attempts.get(conn, first).ending
-        assert attempts.get(conn, second).ending
+        assert not attempts.get_attempt(conn, first).ending
+        assert attempts.get_attempt(conn, second).ending
 
 
 def test_killing_a_killed_job_again_changes_nothing(engine: Engine, now: datetime) -> None:
@@ -163,8 +169,8 @@ def test_killing_a_killed_job_again_changes_nothing(engine: Engine, now: datetim
         [job_id] = stored.job_ids(conn, now)
         _kill(conn, job_id, now)
         _kill(conn, job_id, now + timedelta(hours=1))
-        assert len(log.of_job(conn, job_id)) == 2
-        assert jobs.get(conn, job_id).updated_at == now
+        assert len(log.read_log(conn, job_id)) == 2
+        assert jobs.get_job(conn, job_id).updated_at == now
 
 
 @pytest.mark.parametrize("status", sorted(FINAL - {S.KILLED}))
@@ -179,11 +185,11 @@ def test_many_are_killed_at_once_and_those_that_have_ended_are_left(engine: Engi
     with database.writing(engine) as conn:
         ids = stored.job_ids(conn, now, 2500)
         stored.force(conn, ids[7], status="Done")
-        killed = job_control.kill_all(conn, [*ids, 10**9], source="alice", now=now)
+        killed = control.kill_jobs(conn, [*ids, 10**9], source="alice", now=now)
         assert killed == [job_id for job_id in ids if job_id != ids[7]]
-        assert job_control.kill_all(conn, ids, source="alice", now=now) == []
-        assert job_control.kill_all(conn, [], source="alice", now=now) == []
-        assert len(log.of_job(conn, ids[0])) == 2
+        assert control.kill_jobs(conn, ids, source="alice", now=now) == []
+        assert control.kill_jobs(conn, [], source="alice", now=now) == []
+        assert len(log.read_log(conn, ids[0])) == 2
 
 
 def test_a_rescheduled_job_is_due_again_and_its_attempt_closed(engine: Engine, now: datetime) -> None:
@@ -191,9 +197,9 @@ def test_a_rescheduled_job_is_due_again_and_its_attempt_closed(engine: Engine, n
     with database.writing(engine) as conn:
         job_id = stored.job_in(conn, now, S.RUNNING, step="JobScheduling")
         lease = stored.open_attempt(conn, job_id, now)
-        job_control.reschedule(conn, job_id, source="alice", now=later, maximum=3)
-        job = jobs.get(conn, job_id)
-        attempt = attempts.get(conn, lease)
+        control.reschedule_job(conn, job_id, source="alice", now=later, maximum=3)
+        job = jobs.get_job(conn, job_id)
+        attempt = attempts.get_attempt(conn, lease)
         step = conn.execute(select(jobs_table.c.step)).scalar_one()
     assert (job.status, job.due_at, job.reschedules, step) == (S.RESCHEDULED, later, 1, None)
     assert (attempt.closed_at, attempt.closed_as, attempt.ending) == (later, "rescheduled", False)
@@ -202,7 +208,7 @@ def test_a_rescheduled_job_is_due_again_and_its_attempt_closed(engine: Engine, n
 def test_a_job_that_waits_leaves_its_task_queue_when_it_is_rescheduled(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = _waiting(conn, now)
-        job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
+        control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         assert not _is_in_a_task_queue(conn, job_id)
 
 
@@ -210,11 +216,11 @@ def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> No
     with database.writing(engine) as conn:
         job_id = stored.job_in(conn, now, S.FAILED)
         for _ in range(3):
-            job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
-            job_control.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
+            control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
+            control.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
         with pytest.raises(RescheduleLimit, match="3 times already"):
-            job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
-        assert jobs.get(conn, job_id).reschedules == 3
+            control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
+        assert jobs.get_job(conn, job_id).reschedules == 3
 
 
 def test_a_killed_job_is_not_rescheduled_and_its_attempt_stays(engine: Engine, now: datetime) -> None:
@@ -223,15 +229,15 @@ def test_a_killed_job_is_not_rescheduled_and_its_attempt_stays(engine: Engine, n
         lease = stored.open_attempt(conn, job_id, now)
         _kill(conn, job_id, now)
         with pytest.raises(IllegalTransition):
-            job_control.reschedule(conn, job_id, source="alice", now=now, maximum=3)
-        assert attempts.get(conn, lease).closed_at is None
+            control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
+        assert attempts.get_attempt(conn, lease).closed_at is None
 
 
 def test_a_deleted_job_keeps_only_its_row(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         waiting, running = _waiting(conn, now), stored.job_in(conn, now, S.RUNNING)
-        assert job_control.delete_all(conn, [waiting, running], source="alice", now=now) == [waiting]
-        assert jobs.get(conn, waiting).status is S.DELETED
+        assert control.delete_jobs(conn, [waiting, running], source="alice", now=now) == [waiting]
+        assert jobs.get_job(conn, waiting).status is S.DELETED
         assert not _is_in_a_task_queue(conn, waiting)
 
 
@@ -248,12 +254,12 @@ def test_of_two_steps_at_once_only_those_that_the_table_allows_in_a_row_are_take
         for job_id in ids:
             with database.writing(engine) as conn:
                 # Said without locking or looking first: the statement itself has to refuse.
-                won += len(transitions.move(conn, [job_id], ends[number], minor="", source="t", now=now))
+                won += len(transitions.move_jobs(conn, [job_id], ends[number], minor="", source="t", now=now))
         return won
 
     assert sum(stored.at_once(6, end)) == len(ids)
     with database.reading(engine) as conn:
-        assert [len(log.of_job(conn, job_id)) for job_id in ids] == [2] * len(ids)
+        assert [len(log.read_log(conn, job_id)) for job_id in ids] == [2] * len(ids)
 
 
 def test_whatever_happens_at_once_the_log_tells_a_legal_story(engine: Engine, now: datetime) -> None:
@@ -265,16 +271,16 @@ def test_whatever_happens_at_once_the_log_tells_a_legal_story(engine: Engine, no
         for _ in range(25):
             wanted = dice.choice([S.RUNNING, S.STALLED, S.RESCHEDULED, S.RECEIVED, S.CHECKING, S.FAILED])
             with database.writing(engine) as conn:
-                transitions.lock(conn, ids)
-                transitions.move(conn, dice.sample(ids, 2), wanted, minor="", source="test", now=now)
+                transitions.lock_jobs(conn, ids)
+                transitions.move_jobs(conn, dice.sample(ids, 2), wanted, minor="", source="test", now=now)
 
     stored.at_once(4, act)
     with database.reading(engine) as conn:
         for job_id in ids:
-            story = log.of_job(conn, job_id)[1:]
+            story = log.read_log(conn, job_id)[1:]
             assert all(may_become(S(str(entry.from_status)), entry.to_status) for entry in story)
             assert all(before.to_status == after.from_status for before, after in itertools.pairwise(story))
-            assert jobs.get(conn, job_id).status is story[-1].to_status
+            assert jobs.get_job(conn, job_id).status is story[-1].to_status
 
 
 def test_a_kill_that_comes_during_a_claim_reaches_the_attempt(engine: Engine, now: datetime) -> None:
@@ -287,9 +293,9 @@ def test_a_kill_that_comes_during_a_claim_reaches_the_attempt(engine: Engine, no
 
     stored.meanwhile(engine, lambda conn: _claim(conn, job_id, now), kill)
     with database.reading(engine) as conn:
-        attempt = attempts.latest(conn, job_id)
+        attempt = attempts.get_latest(conn, job_id)
         assert attempt is not None
-        assert (jobs.get(conn, job_id).status, attempt.ending) == (S.KILLED, True)
+        assert (jobs.get_job(conn, job_id).status, attempt.ending) == (S.KILLED, True)
 
 
 def test_a_claim_that_comes_during_a_kill_finds_nothing(engine: Engine, now: datetime) -> None:
@@ -302,8 +308,8 @@ def test_a_claim_that_comes_during_a_kill_finds_nothing(engine: Engine, now: dat
 
     assert not stored.meanwhile(engine, lambda conn: _kill(conn, job_id, now), claim)
     with database.reading(engine) as conn:
-        assert jobs.get(conn, job_id).status is S.KILLED
-        assert attempts.latest(conn, job_id) is None
+        assert jobs.get_job(conn, job_id).status is S.KILLED
+        assert attempts.get_latest(conn, job_id) is None
 
 
 def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out(
@@ -329,7 +335,7 @@ def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out
 
     stored.meanwhile(engine, arrive, kill)
     with database.reading(engine) as conn:
-        assert jobs.get(conn, job_id).status is S.KILLED
+        assert jobs.get_job(conn, job_id).status is S.KILLED
         assert not _is_in_a_task_queue(conn, job_id)
 
 
@@ -348,14 +354,14 @@ def test_kills_claims_and_reschedules_at_once_neither_deadlock_nor_lose_a_job(
                     case 0:
                         _claim(conn, some[0], now)
                     case 1:
-                        job_control.kill_all(conn, some[:1], source="alice", now=now)
+                        control.kill_jobs(conn, some[:1], source="alice", now=now)
                     case 2:
-                        job_control.reschedule_all(conn, some, source="alice", now=now, maximum=9)
+                        control.reschedule_jobs(conn, some, source="alice", now=now, maximum=9)
 
     stored.at_once(6, act)
     with database.reading(engine) as conn:
         for job_id in ids:
-            status, attempt = jobs.get(conn, job_id).status, attempts.latest(conn, job_id)
+            status, attempt = jobs.get_job(conn, job_id).status, attempts.get_latest(conn, job_id)
             is_open = attempt is not None and attempt.closed_at is None
             assert _is_in_a_task_queue(conn, job_id) == (status is S.WAITING)
             assert is_open == (

@@ -4,10 +4,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
-from agents import waits
-from taskqueue import database, job_control, job_search, job_waits, jobs, log, retention
-from taskqueue.job_filter import Filter
-from taskqueue.log import LogEntry
+from agents import wait_times
+from taskqueue import retention
+from taskqueue.db import database
+from taskqueue.jobs import control, jobs, log, search
+from taskqueue.jobs import wait_times as jobs_wait_times
+from taskqueue.jobs.log import LogEntry
+from taskqueue.jobs.search import JobSelector
 from taskqueue.states import JobStatus
 from tests import stored, waiting
 
@@ -26,12 +29,12 @@ def _ended(conn: Connection, now: datetime, *, waited: timedelta) -> int:
         source="test",
     )
     log.append(conn, [entry])
-    job_control.kill(conn, job_id, source="test", now=now + MINUTE + waited)
+    control.kill_job(conn, job_id, source="test", now=now + MINUTE + waited)
     return job_id
 
 
-def _cycle(engine: Engine, now: datetime, memory: waits.Memory) -> int:
-    result = waits.cycle(engine, now=now, holder="test", memory=memory)
+def _cycle(engine: Engine, now: datetime, memory: wait_times.WaitTimesState) -> int:
+    result = wait_times.cycle(engine, now=now, holder="test", memory=memory)
     assert result is not None
     return result.booked
 
@@ -40,14 +43,14 @@ def test_the_time_waited_is_written_down_once_when_a_job_has_ended(engine: Engin
     with database.writing(engine) as conn:
         first = _ended(conn, now, waited=5 * MINUTE)
         [waits_still] = waiting.put(conn, now)
-    memory, later = waits.Memory(), now + timedelta(hours=1)
+    memory, later = wait_times.WaitTimesState(), now + timedelta(hours=1)
     assert [_cycle(engine, later, memory) for _ in range(2)] == [1, 0]
     with database.writing(engine) as conn:
-        assert job_waits.of_job(conn, first) == {"a pilot": 300, "optimizers": 60}
-        assert job_waits.of_job(conn, waits_still) == {}
+        assert jobs_wait_times.read_waits(conn, first) == {"a pilot": 300, "optimizers": 60}
+        assert jobs_wait_times.read_waits(conn, waits_still) == {}
         _ended(conn, later, waited=MINUTE)
     assert _cycle(engine, later + timedelta(hours=1), memory) == 1
-    assert _cycle(engine, later + timedelta(hours=1), waits.Memory()) == 0
+    assert _cycle(engine, later + timedelta(hours=1), wait_times.WaitTimesState()) == 0
 
 
 def test_the_time_waited_outlives_the_log_but_not_the_job(engine: Engine, now: datetime) -> None:
@@ -56,38 +59,38 @@ def test_the_time_waited_outlives_the_log_but_not_the_job(engine: Engine, now: d
     before = now + timedelta(days=1)
     with database.writing(engine) as conn:
         assert retention.remove_logs(conn, vo="lhcb", before=before, limit=10) == 1
-        assert log.of_job(conn, job_id) == []
-        assert job_waits.of_job(conn, job_id) == {"a pilot": 300, "optimizers": 60}
-    assert _cycle(engine, before, waits.Memory()) == 0
+        assert log.read_log(conn, job_id) == []
+        assert jobs_wait_times.read_waits(conn, job_id) == {"a pilot": 300, "optimizers": 60}
+    assert _cycle(engine, before, wait_times.WaitTimesState()) == 0
     with database.writing(engine) as conn:
         assert retention.remove_jobs(conn, vo="lhcb", before=before, limit=10) == 1
-        assert job_waits.of_job(conn, job_id) == {}
+        assert jobs_wait_times.read_waits(conn, job_id) == {}
 
 
 def test_the_time_waited_is_summed_by_what_jobs_are_counted_by(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         ids = [_ended(conn, now, waited=minutes * MINUTE) for minutes in (1, 2)]
         task_queue = str(waiting.task_queue_of(conn, ids[0]))
-    _cycle(engine, now + timedelta(hours=1), waits.Memory())
-    everything = Filter(vos=frozenset({"lhcb"}))
+    _cycle(engine, now + timedelta(hours=1), wait_times.WaitTimesState())
+    everything = JobSelector(vos=frozenset({"lhcb"}))
     with database.reading(engine) as conn:
-        assert job_search.waits(conn, ["status"], everything) == {
+        assert search.sum_waits(conn, ["status"], everything) == {
             ("Killed",): {"a pilot": 180, "optimizers": 120}
         }
-        [(values, spent)] = job_search.waits(conn, ["task_queue"], everything).items()
+        [(values, spent)] = search.sum_waits(conn, ["task_queue"], everything).items()
         assert (str(values[0]), spent["a pilot"]) == (task_queue, 180)
-        assert job_search.waits(conn, ["status"], Filter(vos=frozenset({"cms"}))) == {}
+        assert search.sum_waits(conn, ["status"], JobSelector(vos=frozenset({"cms"}))) == {}
 
 
 def test_a_job_that_ended_again_is_counted_anew(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = _ended(conn, now, waited=MINUTE)
         stored.force(conn, job_id, status=JobStatus.FAILED.value)
-    _cycle(engine, now + timedelta(hours=1), waits.Memory())
+    _cycle(engine, now + timedelta(hours=1), wait_times.WaitTimesState())
     with database.writing(engine) as conn:
-        job_control.reschedule(conn, job_id, source="test", now=now + timedelta(hours=1), maximum=3)
-        assert jobs.get(conn, job_id).status == JobStatus.RESCHEDULED
-        job_control.kill(conn, job_id, source="test", now=now + timedelta(hours=2))
-    assert _cycle(engine, now + timedelta(hours=3), waits.Memory()) == 1
+        control.reschedule_job(conn, job_id, source="test", now=now + timedelta(hours=1), maximum=3)
+        assert jobs.get_job(conn, job_id).status == JobStatus.RESCHEDULED
+        control.kill_job(conn, job_id, source="test", now=now + timedelta(hours=2))
+    assert _cycle(engine, now + timedelta(hours=3), wait_times.WaitTimesState()) == 1
     with database.reading(engine) as conn:
-        assert job_waits.of_job(conn, job_id) == {"optimizers": 3660, "a pilot": 60}
+        assert jobs_wait_times.read_waits(conn, job_id) == {"optimizers": 3660, "a pilot": 60}

@@ -10,13 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, event, select, text
 
-from taskqueue import database, job_counts, job_search, job_walks
-from taskqueue.job_counts import Count
-from taskqueue.job_filter import Filter
-from taskqueue.job_walks import Seen
+from taskqueue.db import database
+from taskqueue.jobs import search
+from taskqueue.jobs.search import JobCount, JobSelector, SearchPage
+from taskqueue.ownership import OwnershipFilter
+from taskqueue.schema.tables import jobs
 from taskqueue.states import FINAL, JobStatus
-from taskqueue.tables import jobs
-from taskqueue.whose import Whose
 from tests import stored
 
 STATUSES = (JobStatus.WAITING, JobStatus.RUNNING, JobStatus.DONE, JobStatus.FAILED)
@@ -47,14 +46,14 @@ def conn(engine: Engine, now: datetime) -> Iterator[Connection]:
         yield conn
 
 
-def _pages(conn: Connection, which: Filter, **how: Any) -> list[Seen]:
-    pages = [job_walks.look(conn, which, **how)]
+def _pages(conn: Connection, which: JobSelector, **how: Any) -> list[SearchPage]:
+    pages = [search.read_page(conn, which, **how)]
     while (after := pages[-1].next) is not None:
-        pages.append(job_walks.look(conn, which, after=after, **how))
+        pages.append(search.read_page(conn, which, after=after, **how))
     return pages
 
 
-def _ids(pages: list[Seen]) -> list[int]:
+def _ids(pages: list[SearchPage]) -> list[int]:
     return [job.job_id for page in pages for job in page.jobs]
 
 
@@ -67,7 +66,7 @@ def some_of(values: Any) -> st.SearchStrategy[Any]:
 
 
 FILTERS = st.builds(
-    Filter,
+    JobSelector,
     vos=some_of(["cms", "dune", "atlas"]),
     owner=one_of("ada", "bob", "eve"),
     statuses=some_of(STATUSES),
@@ -83,7 +82,7 @@ FILTERS = st.builds(
 def test_pages_hold_every_job_once_in_order_however_short_a_look_is(
     conn: Connection,
     monkeypatch: pytest.MonkeyPatch,
-    which: Filter,
+    which: JobSelector,
     limit: int,
     oldest_first: bool,
     rows: int,
@@ -91,9 +90,9 @@ def test_pages_hold_every_job_once_in_order_however_short_a_look_is(
     asked = select(jobs.c.job_id).where(*which.clauses()).order_by(jobs.c.job_id)
     expected = list(conn.execute(asked).scalars())
     with monkeypatch.context() as shorter:
-        shorter.setattr(job_walks, "MOST_ROWS", rows)
+        shorter.setattr(search, "MAX_SCANNED_ROWS", rows)
         pages = _pages(conn, which, limit=limit, oldest_first=oldest_first)
-        found = [job.job_id for job in job_search.find(conn, which, limit=1000)]
+        found = [job.job_id for job in search.list_jobs(conn, which, limit=1000)]
     assert _ids(pages) == (expected if oldest_first else expected[::-1])
     assert all(len(page.jobs) <= limit for page in pages)
     assert found == expected[::-1]
@@ -101,27 +100,27 @@ def test_pages_hold_every_job_once_in_order_however_short_a_look_is(
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(which=FILTERS)
-def test_counts_are_those_of_the_summary_where_there_are_few(conn: Connection, which: Filter) -> None:
-    whole = job_search.summary(conn, ["status"], which)
-    counted = job_counts.by_status(conn, which)
+def test_counts_are_those_of_the_summary_where_there_are_few(conn: Connection, which: JobSelector) -> None:
+    whole = search.count_by_columns(conn, ["status"], which)
+    counted = search.count_by_status(conn, which)
     assert {status.value: count.jobs for status, count in counted.items()} == {
         status: number for (status,), number in whole.items()
     }
     assert not any(count.more for count in counted.values())
-    assert job_counts.total(counted) == Count(sum(whole.values()))
+    assert search.sum_counts(counted) == JobCount(sum(whole.values()))
 
 
 def test_counting_ends_where_it_was_told_to_and_says_so(conn: Connection) -> None:
-    counted = job_counts.by_status(conn, Filter(vos=frozenset({"cms"})), most=2)
+    counted = search.count_by_status(conn, JobSelector(vos=frozenset({"cms"})), most=2)
     assert set(counted) == set(STATUSES)
     assert all(count.more and count.jobs <= 2 for count in counted.values())
-    ada = Filter(vos=frozenset({"cms"}), owner="ada")
-    assert job_counts.by_status(conn, ada, most=2)[JobStatus.DONE] == Count(2), "no more than these"
+    ada = JobSelector(vos=frozenset({"cms"}), owner="ada")
+    assert search.count_by_status(conn, ada, most=2)[JobStatus.DONE] == JobCount(2), "no more than these"
 
 
 def test_a_look_that_ends_early_says_so(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    rare = Filter(sites=frozenset({"LCG.A.org"}), job_name="n9")
-    monkeypatch.setattr(job_walks, "MOST_ROWS", 12)
+    rare = JobSelector(sites=frozenset({"LCG.A.org"}), job_name="n9")
+    monkeypatch.setattr(search, "MAX_SCANNED_ROWS", 12)
     pages = _pages(conn, rare, limit=10)
     assert [page.is_cut for page in pages] == [True, True, False]
     assert not _ids(pages)
@@ -130,16 +129,23 @@ def test_a_look_that_ends_early_says_so(conn: Connection, monkeypatch: pytest.Mo
 def test_where_no_job_can_be_meant_a_look_ends_at_once(
     conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_walks, "MOST_ROWS", 5)
-    for which in (Filter(vos=frozenset()), Filter(vos=frozenset(), owner="ada"), Filter(sites=frozenset())):
-        assert job_walks.look(conn, which, limit=2) == Seen(jobs=(), next=None, is_cut=False)
+    monkeypatch.setattr(search, "MAX_SCANNED_ROWS", 5)
+    for which in (
+        JobSelector(vos=frozenset()),
+        JobSelector(vos=frozenset(), owner="ada"),
+        JobSelector(sites=frozenset()),
+    ):
+        assert search.read_page(conn, which, limit=2) == SearchPage(jobs=(), next=None, is_cut=False)
 
 
 def test_jobs_of_one_or_another_are_found_together(conn: Connection) -> None:
-    of_ada = Filter(vos=frozenset({"cms"}), owner="ada")
-    of_site = Filter(sites=frozenset({"LCG.A.org"}))
-    either = Filter(
-        any_of=(Whose(vos=frozenset({"cms"}), owner="ada"), Whose(sites=frozenset({"LCG.A.org"})))
+    of_ada = JobSelector(vos=frozenset({"cms"}), owner="ada")
+    of_site = JobSelector(sites=frozenset({"LCG.A.org"}))
+    either = JobSelector(
+        any_of=(
+            OwnershipFilter(vos=frozenset({"cms"}), owner="ada"),
+            OwnershipFilter(sites=frozenset({"LCG.A.org"})),
+        )
     )
     each = [
         set(conn.execute(select(jobs.c.job_id).where(*which.clauses())).scalars())
@@ -152,19 +158,22 @@ def test_jobs_of_one_or_another_are_found_together(conn: Connection) -> None:
 
 
 LOOKS = [
-    Filter(),
-    Filter(vos=frozenset({"cms"})),
-    Filter(vos=frozenset({"cms"}), owner="ada"),
-    Filter(vos=frozenset({"cms"}), owner="ada", statuses=frozenset({JobStatus.DONE})),
-    Filter(vos=frozenset({"cms"}), owner="ada", sites=frozenset({"LCG.A.org"})),
-    Filter(owner="ada"),
-    Filter(
+    JobSelector(),
+    JobSelector(vos=frozenset({"cms"})),
+    JobSelector(vos=frozenset({"cms"}), owner="ada"),
+    JobSelector(vos=frozenset({"cms"}), owner="ada", statuses=frozenset({JobStatus.DONE})),
+    JobSelector(vos=frozenset({"cms"}), owner="ada", sites=frozenset({"LCG.A.org"})),
+    JobSelector(owner="ada"),
+    JobSelector(
         statuses=frozenset(JobStatus) - FINAL,
-        any_of=(Whose(vos=frozenset({"cms"}), owner="ada"), Whose(sites=frozenset({"LCG.A.org"}))),
+        any_of=(
+            OwnershipFilter(vos=frozenset({"cms"}), owner="ada"),
+            OwnershipFilter(sites=frozenset({"LCG.A.org"})),
+        ),
     ),
-    Filter(submit_pool=POOL, vos=frozenset({"cms"})),
-    Filter(statuses=frozenset(JobStatus) - FINAL),
-    Filter(statuses=frozenset({JobStatus.FAILED}), job_name="n1"),
+    JobSelector(submit_pool=POOL, vos=frozenset({"cms"})),
+    JobSelector(statuses=frozenset(JobStatus) - FINAL),
+    JobSelector(statuses=frozenset({JobStatus.FAILED}), job_name="n1"),
 ]
 
 
@@ -173,8 +182,8 @@ def test_looks_and_counts_read_no_table_whole_and_sort_nothing(engine: Engine, c
     with database.reading(engine) as other, plans.watched():
         for which in LOOKS:
             for oldest_first in (False, True):
-                job_walks.look(other, which, limit=20, after=25, oldest_first=oldest_first)
-            job_counts.by_status(other, which)
+                search.read_page(other, which, limit=20, after=25, oldest_first=oldest_first)
+            search.count_by_status(other, which)
     assert len(plans.told) >= 3 * len(LOOKS)
     for plan in plans.told:
         assert "USE TEMP B-TREE" not in plan, plan

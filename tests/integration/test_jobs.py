@@ -6,11 +6,12 @@ import pytest
 from sqlalchemy import Engine
 
 from requirements.errors import InvalidRequest
-from taskqueue import database, descriptions, job_search, jobs, log, new_jobs
-from taskqueue.descriptions import NewDescription
+from taskqueue.db import database
 from taskqueue.errors import JobNotFound
-from taskqueue.job_filter import Filter
-from taskqueue.new_jobs import NewJob
+from taskqueue.jobs import descriptions, jobs, log, search, submission
+from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.search import JobSelector
+from taskqueue.jobs.submission import NewJob
 from taskqueue.states import JobStatus
 from tests import stored
 
@@ -22,8 +23,8 @@ def _new(owner: str = "alice", **about: object) -> NewJob:
 def test_a_new_job_is_received_and_due(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         [job_id] = stored.job_ids(conn, now)
-        job = jobs.get(conn, job_id)
-        entries = log.of_job(conn, job_id)
+        job = jobs.get_job(conn, job_id)
+        entries = log.read_log(conn, job_id)
     assert (job.status, job.minor_status, job.due_at) == (JobStatus.RECEIVED, "Job accepted", now)
     assert (job.submitted_at, job.updated_at, job.started_at, job.ended_at) == (now, now, None, None)
     assert (job.epoch, job.reschedules, job.site, job.submit_pool) == (0, 0, "ANY", None)
@@ -34,9 +35,11 @@ def test_ids_come_in_the_order_of_the_jobs(engine: Engine, now: datetime) -> Non
     described = [NewDescription(source=f"{b}", body={"Executable": f"{b}"}) for b in range(3)]
     placed = [(b, _new(job_name=f"{b}.{number}")) for b in range(3) for number in range(700)]
     with database.writing(engine) as conn:
-        ids = new_jobs.store(conn, described, placed, now=now)
-        named = {job.job_id: job.job_name for job in job_search.find(conn, Filter(), limit=5000)}
-        bodies = [descriptions.of_job(conn, job_id).body["Executable"] for job_id in (ids[0], ids[-1])]
+        ids = submission.store_jobs(conn, described, placed, now=now)
+        named = {job.job_id: job.job_name for job in search.list_jobs(conn, JobSelector(), limit=5000)}
+        bodies = [
+            descriptions.read_description(conn, job_id).body["Executable"] for job_id in (ids[0], ids[-1])
+        ]
     assert [named[job_id] for job_id in ids] == [f"{b}.{n}" for b in range(3) for n in range(700)]
     assert bodies == ["0", "2"]
 
@@ -46,9 +49,9 @@ def test_any_text_comes_back_as_it_was(engine: Engine, now: datetime) -> None:
     described = [NewDescription(source=name, body={}, sandbox=name or None) for name in names]
     placed = [(place, _new(job_name=name)) for place, name in enumerate(names)]
     with database.writing(engine) as conn:
-        ids = new_jobs.store(conn, described, placed, now=now)
-        found = [descriptions.of_job(conn, job_id) for job_id in ids]
-        assert [jobs.get(conn, job_id).job_name for job_id in ids] == names
+        ids = submission.store_jobs(conn, described, placed, now=now)
+        found = [descriptions.read_description(conn, job_id) for job_id in ids]
+        assert [jobs.get_job(conn, job_id).job_name for job_id in ids] == names
     assert [(each.source, each.sandbox or "") for each in found] == [(name, name) for name in names]
 
 
@@ -62,8 +65,8 @@ def test_ids_are_never_given_out_twice(engine: Engine, now: datetime) -> None:
 
 def test_no_jobs_store_nothing(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        assert new_jobs.store(conn, [], [], now=now) == []
-        assert job_search.count(conn, Filter()) == 0
+        assert submission.store_jobs(conn, [], [], now=now) == []
+        assert search.count_jobs(conn, JobSelector()) == 0
 
 
 def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now: datetime) -> None:
@@ -72,8 +75,8 @@ def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now
     )
     new = [_new(parameters={"s": f"part{n}", "n": str(n), "dataset": "2012"}) for n in range(2)]
     with database.writing(engine) as conn:
-        ids = new_jobs.submit(conn, description=description, jobs=new, now=now)
-        found = [descriptions.of_job(conn, job_id) for job_id in ids]
+        ids = submission.submit_jobs(conn, description=description, jobs=new, now=now)
+        found = [descriptions.read_description(conn, job_id) for job_id in ids]
     assert [each.body["Arguments"] for each in found] == ["part0 of 2012", "part1 of 2012"]
     assert [each.body["OutputSandbox"] for each in found] == [["0.log"], ["1.log"]]
     assert {each.sandbox for each in found} == {"ab" * 32}
@@ -82,17 +85,17 @@ def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now
 def test_a_job_that_does_not_exist_is_not_found(engine: Engine) -> None:
     with database.reading(engine) as conn:
         with pytest.raises(JobNotFound, match="job 4711 does not exist"):
-            jobs.get(conn, 4711)
+            jobs.get_job(conn, 4711)
         with pytest.raises(JobNotFound):
-            descriptions.of_job(conn, 4711)
-        assert log.of_job(conn, 4711) == []
+            descriptions.read_description(conn, 4711)
+        assert log.read_log(conn, 4711) == []
 
 
 def test_pages_go_on_where_the_last_one_ended(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         ids = stored.job_ids(conn, now, 5)
-        first = job_search.find(conn, Filter(), limit=3)
-        second = job_search.find(conn, Filter(), limit=3, after=first[-1].job_id)
+        first = search.list_jobs(conn, JobSelector(), limit=3)
+        second = search.list_jobs(conn, JobSelector(), limit=3, after=first[-1].job_id)
     assert [job.job_id for job in first + second] == sorted(ids, reverse=True)
 
 
@@ -103,8 +106,8 @@ def test_a_filter_finds_what_meets_all_of_it(engine: Engine, now: datetime) -> N
         stored.force(conn, mine, status="Done", site="LCG.CERN.ch", submit_pool="p" * 64, job_group="g")
 
         def found(**asked: object) -> list[int]:
-            which = Filter(**asked)  # type: ignore[arg-type]
-            return [job.job_id for job in job_search.find(conn, which, limit=9)]
+            which = JobSelector(**asked)  # type: ignore[arg-type]
+            return [job.job_id for job in search.list_jobs(conn, which, limit=9)]
 
         assert found(owner="alice", vos=frozenset({"lhcb"})) == [mine]
         assert found(statuses=frozenset({JobStatus.DONE, JobStatus.FAILED})) == [mine]
@@ -120,12 +123,12 @@ def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         ids = stored.job_ids(conn, now, 3) + stored.job_ids(conn, now, owner="bob")
         stored.force(conn, ids[0], status="Done", site="A")
-        assert job_search.summary(conn, ["status", "site"], Filter()) == {
+        assert search.count_by_columns(conn, ["status", "site"], JobSelector()) == {
             ("Done", "A"): 1,
             ("Received", "ANY"): 3,
         }
-        assert job_search.summary(conn, ["submit_pool"], Filter(owner="bob")) == {(None,): 1}
-        assert job_search.count(conn, Filter(statuses=frozenset({JobStatus.RECEIVED}))) == 3
+        assert search.count_by_columns(conn, ["submit_pool"], JobSelector(owner="bob")) == {(None,): 1}
+        assert search.count_jobs(conn, JobSelector(statuses=frozenset({JobStatus.RECEIVED}))) == 3
 
 
 @pytest.mark.parametrize(
@@ -134,4 +137,4 @@ def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
 )
 def test_a_summary_by_something_else_is_refused(engine: Engine, by: list[str], message: str) -> None:
     with database.reading(engine) as conn, pytest.raises(InvalidRequest, match=message):
-        job_search.summary(conn, by, Filter())
+        search.count_by_columns(conn, by, JobSelector())

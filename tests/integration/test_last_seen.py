@@ -10,15 +10,15 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from pilotage.cli import last_seen, settings
-from pilotage.cli.failures import Refused
+from pilotage.cli.errors import CommandRefused
 from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
-from taskqueue import database, installation
-from taskqueue.installation import Standing
+from taskqueue.db import database, incarnation
+from taskqueue.db.incarnation import InstallationState
 from tests import waiting
 
-Overtaken = Callable[[Connection], Standing]
-READ = installation.standing
+Overtaken = Callable[[Connection], InstallationState]
+READ = incarnation.read_state
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def chosen(engine: Engine, tmp_path: Path) -> Settings:
 def overtaken(engine: Engine, chosen: Settings, now: datetime) -> Overtaken:
     """Reads the standing; another process of this home commits and notes its own before we are done."""
 
-    def read(conn: Connection) -> Standing:
+    def read(conn: Connection) -> InstallationState:
         found = READ(conn)
-        last_seen.write(chosen, _grow(engine, now))
+        last_seen.write_last_seen(chosen, _grow(engine, now))
         return found
 
     return read
@@ -42,7 +42,7 @@ def _settings(home: Path, url: str) -> Settings:
     return settings.load({"home": home, "database_url": url}, {})
 
 
-def _grow(engine: Engine, now: datetime) -> Standing:
+def _grow(engine: Engine, now: datetime) -> InstallationState:
     with database.writing(engine) as conn:
         waiting.put(conn, now)
     with database.reading(engine) as conn:
@@ -58,32 +58,32 @@ def test_what_another_process_notes_while_we_look_is_no_loss(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     _grow(engine, now)
-    monkeypatch.setattr(installation, "standing", overtaken)
+    monkeypatch.setattr(incarnation, "read_state", overtaken)
     seen = LastSeen(engine, chosen)
     with caplog.at_level(logging.ERROR):
         seen.look(now)
     assert caplog.messages == []
     with database.reading(engine) as conn:
-        assert last_seen.read(chosen) == READ(conn), "it is not lowered by who looked earlier"
+        assert last_seen.read_last_seen(chosen) == READ(conn), "it is not lowered by who looked earlier"
 
 
 def test_a_loss_is_reported_and_stays_noted(engine: Engine, chosen: Settings, now: datetime) -> None:
     standing = _grow(engine, now)
     ahead = replace(standing, log_id=standing.log_id + 1)
-    last_seen.write(chosen, ahead)
-    with pytest.raises(Refused, match=f"its log ends at {standing.log_id} .*, but {ahead.log_id} "):
+    last_seen.write_last_seen(chosen, ahead)
+    with pytest.raises(CommandRefused, match=f"its log ends at {standing.log_id} .*, but {ahead.log_id} "):
         LastSeen(engine, chosen)
-    assert last_seen.read(chosen) == ahead
+    assert last_seen.read_last_seen(chosen) == ahead
 
 
 def test_a_new_database_at_the_same_address_has_lost_nothing(
     engine: Engine, chosen: Settings, now: datetime
 ) -> None:
-    last_seen.write(chosen, Standing(incarnation=1, log_id=1000))
+    last_seen.write_last_seen(chosen, InstallationState(incarnation=1, log_id=1000))
     seen = LastSeen(engine, chosen)
     standing = _grow(engine, now)
     seen.look(now)
-    assert last_seen.read(chosen) == standing
+    assert last_seen.read_last_seen(chosen) == standing
 
 
 def test_databases_of_one_home_are_noted_side_by_side(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_databases_of_one_home_are_noted_side_by_side(tmp_path: Path) -> None:
     urls = ("postgresql://pilotage@one/pilotage", "postgresql://pilotage@two/pilotage")
     both = [_settings(tmp_path, url) for url in urls]
     for number, each in enumerate(both, 1):
-        last_seen.write(each, Standing(incarnation=1, log_id=number))
-    assert [last_seen.read(each) for each in both] == [
-        Standing(incarnation=1, log_id=1),
-        Standing(incarnation=1, log_id=2),
+        last_seen.write_last_seen(each, InstallationState(incarnation=1, log_id=number))
+    assert [last_seen.read_last_seen(each) for each in both] == [
+        InstallationState(incarnation=1, log_id=1),
+        InstallationState(incarnation=1, log_id=2),
     ]

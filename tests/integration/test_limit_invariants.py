@@ -18,14 +18,16 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import Engine, select, update
 
-from matcher import claiming
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from taskqueue import database, handover, job_control, lost
-from taskqueue.classes import RequirementClass
+from matcher.claim import claim_loop
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
-from taskqueue.handover import Finish
-from taskqueue.tables import matching_delays
+from taskqueue.jobs import control
+from taskqueue.leases import expiry, lifecycle
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.schema.tables import matching_delays
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 
 AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2
@@ -87,7 +89,7 @@ class Limited(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), ce=st.sampled_from(["one", "two"]), count=st.integers(1, 6))
     def match(self, which: int, ce: str, count: int) -> None:
         [look] = self.matchers[which].serve([self._request(ce, count)])
-        assert isinstance(look, Look)
+        assert isinstance(look, ClaimResult)
         for job in look.claimed:
             self.held[job.lease] = (job.job_id, ce)
             self.slow += self.kinds[job.job_id][0] == "slow"
@@ -100,18 +102,18 @@ class Limited(RuleBasedStateMachine):
             claim_all(*said, **more)
             raise Crash
 
-        claim_all, claiming.claim_all = claiming.claim_all, dies  # type: ignore[assignment]
+        claim_all, claim_loop.claim_all = claim_loop.claim_all, dies  # type: ignore[assignment]
         try:
             with contextlib.suppress(Crash):
                 self.matchers[0].serve([self._request("one", count)])
         finally:
-            claiming.claim_all = claim_all
+            claim_loop.claim_all = claim_all
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def start(self, data: Any) -> None:
         with contextlib.suppress(StaleLease), database.writing(self.engine) as conn:
-            handover.start(conn, self._one(data), lease_time=LEASE, now=self.now)
+            lifecycle.start(conn, self._one(data), lease_time=LEASE, now=self.now)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), give_back=st.booleans())
@@ -119,9 +121,9 @@ class Limited(RuleBasedStateMachine):
         lease = self._one(data)
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
             if give_back:
-                handover.release(conn, lease, reason="", max_rescheduling=9, now=self.now)
+                lifecycle.release(conn, lease, reason="", max_rescheduling=9, now=self.now)
             else:
-                handover.finish(conn, lease, Finish(status="Done"), now=self.now)
+                lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
             del self.held[lease]
 
     @precondition(lambda self: self.held)
@@ -130,7 +132,7 @@ class Limited(RuleBasedStateMachine):
         """It counts until its pilot has ended it."""
         job_id, _ = self.held[self._one(data)]
         with contextlib.suppress(IllegalTransition), database.writing(self.engine) as conn:
-            job_control.kill(conn, job_id, source="test", now=self.now)
+            control.kill_job(conn, job_id, source="test", now=self.now)
 
     @rule()
     def leases_end(self) -> None:
@@ -139,7 +141,7 @@ class Limited(RuleBasedStateMachine):
             self.passed += (2 * LEASE).total_seconds()
         with database.writing(self.engine) as conn:
             silent = {"vo": "lhcb", "silent_since": self.now, "now": self.now}
-            gone = {*lost.expire_leases(conn, **silent), *lost.close_killed(conn, **silent)}
+            gone = {*expiry.expire_leases(conn, **silent), *expiry.close_killed(conn, **silent)}
         self.held = {lease: held for lease, held in self.held.items() if held[0] not in gone}
 
     @rule(seconds=st.sampled_from([100.0, 1000.0, 5000.0]))

@@ -13,15 +13,18 @@ from sqlalchemy import Engine, event, select, update
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from matcher import claiming, view
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchRequest
+from matcher.claim import claim_loop, snapshot
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource
-from taskqueue import bans, database, handover, job_control, jobs
-from taskqueue.bans import Ban
-from taskqueue.classes import RequirementClass
-from taskqueue.tables import matching_delays, waiting_jobs
+from taskqueue.db import database
+from taskqueue.jobs import control, jobs
+from taskqueue.leases import lifecycle
+from taskqueue.schema.tables import matching_delays, waiting_jobs
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 from tests.waiting import ELSEWHERE, LONG, SHORT
 
@@ -51,9 +54,9 @@ def _put(engine: Engine, now: datetime, count: int, **values: str) -> list[int]:
     return ids
 
 
-def _ask(matcher: Matcher, count: int = 1, where: object = LONG) -> Look:
+def _ask(matcher: Matcher, count: int = 1, where: object = LONG) -> ClaimResult:
     [look] = matcher.serve([waiting.request(**waiting.at(where), count=count)])  # type: ignore[arg-type]
-    assert isinstance(look, Look)
+    assert isinstance(look, ClaimResult)
     return look
 
 
@@ -71,14 +74,14 @@ def _read_only() -> Iterator[None]:
     def claims(*_: object, **__: object) -> NoReturn:
         raise AssertionError("that was a write")
 
-    claim_all, claiming.claim_all = claiming.claim_all, claims  # type: ignore[assignment]
+    claim_all, claim_loop.claim_all = claim_loop.claim_all, claims  # type: ignore[assignment]
     try:
         yield
     finally:
-        claiming.claim_all = claim_all
+        claim_loop.claim_all = claim_all
 
 
-def _ids(look: Look) -> list[int]:
+def _ids(look: ClaimResult) -> list[int]:
     return [each.job_id for each in look.claimed]
 
 
@@ -104,10 +107,10 @@ def test_what_ends_makes_room_and_what_is_killed_counts_until_it_has_ended(
     matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}")
     first, second = _ask(matcher, 9).claimed
     with database.writing(engine) as conn:
-        job_control.kill(conn, first.job_id, source="test", now=now)
+        control.kill_job(conn, first.job_id, source="test", now=now)
     assert _ask(matcher).refused == "limits"
     with database.writing(engine) as conn:
-        handover.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+        lifecycle.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
     assert len(_ask(matcher, 9).claimed) == 1
 
 
@@ -121,7 +124,7 @@ def test_a_limit_of_a_ce_counts_that_ce(engine: Engine, now: datetime) -> None:
     [unsaid] = matcher.serve([waiting.request(Site="A.B.CH", count=9)])
     assert isinstance(unsaid, InvalidResource), "it may be at ce1"
     [look] = matcher.serve([waiting.request(Site="A.B.CH", GridCE="ce2", count=9)])
-    assert isinstance(look, Look)
+    assert isinstance(look, ClaimResult)
     assert len(look.claimed) == 2
 
 
@@ -165,7 +168,7 @@ CHEF = "{Policy: expression, Requirements: 'TARGET.Owner == \"chef\"', Stale: de
 def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuses(
     engine: Engine, now: datetime, asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
+    monkeypatch.setattr(snapshot, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
     matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
     statements: list[str] = []
@@ -280,7 +283,7 @@ def test_directors_are_told_only_what_the_place_lets_in(engine: Engine, now: dat
 
     assert listed() == [*free, test]
     with database.writing(engine) as conn:
-        bans.ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+        bans.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
     assert listed() == [test]
     [other] = _put(engine, now, 1, job_type="test", owner="eve")
     assert listed() == [test, other]
@@ -342,16 +345,16 @@ def test_a_banned_site_gets_tests_only_until_it_is_allowed_or_the_time_has_come(
     tests = _put(engine, now, 1, job_type="Test")
     end = now + timedelta(hours=1)
     with database.writing(engine) as conn:
-        bans.ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
+        bans.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
     matcher = _matcher(engine, now, "MaxRescheduling: 3")
     assert _ids(_ask(matcher, 9)) == tests
     look = _ask(matcher, 9)
     assert (look.claimed, look.refused) == ((), "banned")
     assert len(_ask(_matcher(engine, end, "MaxRescheduling: 3")).claimed) == 1
     with database.writing(engine) as conn:
-        assert bans.allow(conn, "A.B.ch")
-        assert not bans.allow(conn, "A.B.ch")
-        assert jobs.get(conn, plain[-1]).status == "Waiting"
+        assert bans.lift_ban(conn, "A.B.ch")
+        assert not bans.lift_ban(conn, "A.B.ch")
+        assert jobs.get_job(conn, plain[-1]).status == "Waiting"
     assert _ids(_ask(matcher, 9)) == plain[1:]
 
 
@@ -377,7 +380,7 @@ def _of_both_vos(engine: Engine, now: datetime, count: int) -> None:
 
 
 def _asked_by(vo: str) -> MatchRequest:
-    return waiting.request(caller=Caller(subject=vo, vos=frozenset({vo})), **waiting.at(LONG))
+    return waiting.request(caller=MatchCaller(subject=vo, vos=frozenset({vo})), **waiting.at(LONG))
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -392,7 +395,7 @@ def test_what_a_vo_with_its_own_limit_takes_counts_for_the_others(
     matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
     asked = [_asked_by(vo) for vo in ("cms", "cms", "lhcb")]
     looks = matcher.serve(asked) if together else [look for each in asked for look in matcher.serve([each])]
-    assert [len(look.claimed) for look in looks if isinstance(look, Look)] == [1, 1, 0]
+    assert [len(look.claimed) for look in looks if isinstance(look, ClaimResult)] == [1, 1, 0]
 
 
 def test_a_task_queue_that_a_limit_keeps_out_here_is_drawn_elsewhere(engine: Engine, now: datetime) -> None:

@@ -6,10 +6,11 @@ from random import Random
 
 from sqlalchemy import Engine
 
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from taskqueue import bans, database
-from taskqueue.bans import Ban
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from taskqueue.db import database
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
 from tests import stored, waiting
 from tests.waiting import LONG
 
@@ -47,7 +48,7 @@ def _listed(matcher: Matcher) -> list[tuple[str, int, list[int]]]:
 
 def _given(matcher: Matcher, count: int) -> list[int]:
     [look] = matcher.serve([waiting.request(**waiting.at(LONG), count=count)])
-    assert isinstance(look, Look)
+    assert isinstance(look, ClaimResult)
     return sorted(each.job_id for each in look.claimed)
 
 
@@ -78,7 +79,7 @@ def test_a_banned_site_is_offered_tests_only(engine: Engine, now: datetime) -> N
     _put(engine, now, 2, job_type="User")
     tests = _put(engine, now, 1, owner="bob", job_type="Test")
     with database.writing(engine) as conn:
-        bans.ban(conn, Ban(site="A.B.ch", reason="r", author="a", at=now, until=now + timedelta(hours=1)))
+        bans.set_ban(conn, Ban(site="A.B.ch", reason="r", author="a", at=now, until=now + timedelta(hours=1)))
     assert _listed(matcher) == [("bob", 1, tests)]
 
 

@@ -6,24 +6,19 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import Engine, update
 
-from cs_config.address import QueueAddress
-from matcher import reach, survey
-from optimizers import batch
-from optimizers.submission import Submitter
-from taskqueue import (
-    database,
-    grid_jobs,
-    mapping,
-    pilot_search,
-    pilots,
-    pool_search,
-    pool_usage,
-    task_queue_search,
-    waiting_classes,
-)
-from taskqueue.job_counts import Count
+from cs_config.tree.address import QueueAddress
+from matcher.explain import parameter_impact, queue_set
+from optimizers.chain import batch
+from optimizers.submit.submitter import Submitter
+from taskqueue.db import database
+from taskqueue.jobs import grid_jobs
+from taskqueue.jobs.search import JobCount
+from taskqueue.pilots import pilots, search
+from taskqueue.pools import listing, mapping
+from taskqueue.schema.tables import attempts
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts
+from taskqueue.task_queues import listing as task_queues_listing
+from taskqueue.task_queues import waiting_classes
 from tests import stored, submitted
 
 BOB = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_prod")
@@ -48,12 +43,12 @@ def test_pilots_come_by_their_last_news_page_by_page(engine: Engine, now: dateti
             at = now + timedelta(minutes=number // 2)
             pilots.register(conn, stamp=stamp, vo="lhcb", queue=queue, submitted_by="d", now=at)
     with database.reading(engine) as conn:
-        pages = [[each.stamp for each in pilot_search.latest(conn, pilot_search.Filter(), limit=2)]]
+        pages = [[each.stamp for each in search.list_latest(conn, search.PilotFilter(), limit=2)]]
         while pages[-1]:
-            found = pilot_search.latest(conn, pilot_search.Filter(), limit=2, after=pages[-1][-1])
+            found = search.list_latest(conn, search.PilotFilter(), limit=2, after=pages[-1][-1])
             pages.append([each.stamp for each in found])
         assert pages == [["e", "c"], ["d", "a"], ["b"], []]
-        gone = pilot_search.latest(conn, pilot_search.Filter(), limit=1, after="gone")
+        gone = search.list_latest(conn, search.PilotFilter(), limit=1, after="gone")
     assert [each.stamp for each in gone] == ["e"]
 
 
@@ -62,8 +57,8 @@ def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: 
     with database.reading(engine) as conn:
 
         def found(**asked: object) -> list[tuple[str, int]]:
-            which = task_queue_search.Filter(**asked)  # type: ignore[arg-type]
-            every = task_queue_search.find(conn, which, limit=10)
+            which = task_queues_listing.TaskQueueFilter(**asked)  # type: ignore[arg-type]
+            every = task_queues_listing.list_task_queues(conn, which, limit=10)
             assert all(a.task_queue.task_queue_id < b.task_queue.task_queue_id for a, b in pairwise(every))
             return sorted((each.task_queue.owner, each.waiting) for each in every)
 
@@ -73,21 +68,23 @@ def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: 
         assert found(submit_pool=pool) == [("ann", 2), ("bob", 1)]
         assert found(submit_pool="%") == []
         assert found(vos=frozenset({"cms"})) == []
-        [first, second, third] = task_queue_search.find(conn, task_queue_search.Filter(), limit=10)
-        after = task_queue_search.find(
-            conn, task_queue_search.Filter(), limit=10, after=first.task_queue.task_queue_id
+        [first, second, third] = task_queues_listing.list_task_queues(
+            conn, task_queues_listing.TaskQueueFilter(), limit=10
+        )
+        after = task_queues_listing.list_task_queues(
+            conn, task_queues_listing.TaskQueueFilter(), limit=10, after=first.task_queue.task_queue_id
         )
     assert list(after) == [second, third]
 
 
 def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[int]) -> None:
     with database.reading(engine) as conn:
-        ids = [pool.pool_id for pool in pool_search.find(conn, pool_search.Filter(), limit=10)]
-        listed = pool_usage.queues(conn, ids)
-        assert listed == {pool_id: mapping.eligible_queues_of(conn, pool_id) for pool_id in ids}
+        ids = [pool.pool_id for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)]
+        listed = listing.list_queues(conn, ids)
+        assert listed == {pool_id: mapping.list_eligible_queues(conn, pool_id) for pool_id in ids}
         assert sorted(map(len, listed.values())) == [1, 3]
-        assert pool_usage.queue_counts(conn, ids) == {each: len(listed[each]) for each in ids}
-        assert pool_usage.queues(conn, []) == pool_usage.queue_counts(conn, []) == {}
+        assert listing.count_queues(conn, ids) == {each: len(listed[each]) for each in ids}
+        assert listing.list_queues(conn, []) == listing.count_queues(conn, []) == {}
 
 
 def test_jobs_of_pools_are_counted_no_further_than_is_fair_to_all_of_them(
@@ -95,21 +92,21 @@ def test_jobs_of_pools_are_counted_no_further_than_is_fair_to_all_of_them(
 ) -> None:
     small, large = (submitted.job(engine, each).submit_pool or "" for each in (waiting[0], waiting[3]))
     with database.reading(engine) as conn:
-        whole = pool_usage.jobs_by_status(conn, [small, large])
-        assert whole == {small: {JobStatus.WAITING: Count(3)}, large: {JobStatus.WAITING: Count(1)}}
-        monkeypatch.setattr(pool_usage, "MOST_JOBS", 4)
-        cut = pool_usage.jobs_by_status(conn, [small, large])
-        assert cut[small] == {JobStatus.WAITING: Count(2, more=True)}
-        assert cut[large] == {JobStatus.WAITING: Count(1)}
-        assert pool_usage.jobs_by_status(conn, [small])[small] == {JobStatus.WAITING: Count(3)}
+        whole = listing.count_jobs_by_status(conn, [small, large])
+        assert whole == {small: {JobStatus.WAITING: JobCount(3)}, large: {JobStatus.WAITING: JobCount(1)}}
+        monkeypatch.setattr(listing, "MAX_COUNTED_JOBS", 4)
+        cut = listing.count_jobs_by_status(conn, [small, large])
+        assert cut[small] == {JobStatus.WAITING: JobCount(2, more=True)}
+        assert cut[large] == {JobStatus.WAITING: JobCount(1)}
+        assert listing.count_jobs_by_status(conn, [small])[small] == {JobStatus.WAITING: JobCount(3)}
 
 
 def test_sites_reach_what_their_queues_may_run(engine: Engine, waiting: list[int]) -> None:
     config = submitted.grid()
     with database.reading(engine) as conn:
-        classes = waiting_classes.read(conn, None)
-    assert reach.by_site(config, classes, {}) == {"A.B.ch": 4, "C.D.ch": 3}
-    assert set(survey.of_vo(config, "lhcb").sites) == {"A.B.ch", "C.D.ch"}
+        classes = waiting_classes.list_waiting(conn, None)
+    assert parameter_impact.runnable_by_site(config, classes, {}) == {"A.B.ch": 4, "C.D.ch": 3}
+    assert set(queue_set.all_queues(config, "lhcb").sites) == {"A.B.ch", "C.D.ch"}
 
 
 def test_grid_jobs_are_the_open_attempts_of_job_managers(engine: Engine, now: datetime) -> None:
@@ -122,11 +119,11 @@ def test_grid_jobs_are_the_open_attempts_of_job_managers(engine: Engine, now: da
         closed = {"closed_at": now, "closed_as": "finished"}
         conn.execute(update(attempts).where(attempts.c.job_id == ids[0]).values(**closed))
     with database.reading(engine) as conn:
-        found = grid_jobs.find(conn, grid_jobs.Filter(), limit=10)
+        found = grid_jobs.list_grid_jobs(conn, grid_jobs.GridJobFilter(), limit=10)
         assert [each.job_id for each in found] == [ids[2], ids[1]]
         assert (found[0].local_jobs, found[0].phases[0].name) == ({"done": 2}, "generate")
-        assert grid_jobs.find(conn, grid_jobs.Filter(), limit=10, after=ids[2]) == found[1:]
-        assert grid_jobs.find(conn, grid_jobs.Filter(sites=["C.D.ch"]), limit=10) == []
-        [manager] = grid_jobs.managers(conn, grid_jobs.Filter(sites=["A.B.ch"]))
+        assert grid_jobs.list_grid_jobs(conn, grid_jobs.GridJobFilter(), limit=10, after=ids[2]) == found[1:]
+        assert grid_jobs.list_grid_jobs(conn, grid_jobs.GridJobFilter(sites=["C.D.ch"]), limit=10) == []
+        [manager] = grid_jobs.list_managers(conn, grid_jobs.GridJobFilter(sites=["A.B.ch"]))
         assert (manager.site, manager.grid_jobs) == ("A.B.ch", 2)
-        assert grid_jobs.managers(conn, grid_jobs.Filter(owner="nobody")) == []
+        assert grid_jobs.list_managers(conn, grid_jobs.GridJobFilter(owner="nobody")) == []

@@ -4,18 +4,20 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Connection, Engine
 
-from cs_config import versions
-from cs_config.configuration import Configuration
 from cs_config.errors import one_problem
-from cs_config.live import LiveConfiguration
-from taskqueue import database
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import store as versions_store
+from cs_config.versions.live import LiveConfiguration
+from taskqueue.db import database
 
 TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
 
 
 def store(engine: Engine, text: str, now: datetime) -> int:
     with database.writing(engine) as conn:
-        return versions.store(conn, text, author="a", message="", source="api", expected=None, now=now)
+        return versions_store.store_text(
+            conn, text, author="a", message="", source="api", expected=None, now=now
+        )
 
 
 def refresh(live: LiveConfiguration, engine: Engine) -> bool:
@@ -52,7 +54,7 @@ def test_a_version_that_cannot_be_read_leaves_the_running_one(
         loads.append(version)
         if version == 2:
             raise one_problem("Resources", "made by a newer release")
-        return versions.load(conn, version)
+        return versions_store.load_version(conn, version)
 
     live = LiveConfiguration(load)
     store(engine, TEXT % 1, now)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import BatchJob, Handle, Output, Report, State
-from pilotage.fabric.manager.book import Book
+from pilotage.fabric.batch.batch_system import BatchJob, Handle, JobReport, Output, State
 from pilotage.fabric.manager.grid_job import GridJob, LocalState
+from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
 from tests.grid_jobs import Sandboxes, Site, ended, output, taken
 from tests.pretended_batch import PretendedBatch
@@ -36,7 +36,7 @@ class Fuse:
 FUSE = Fuse()
 
 
-class CrashingBook(Book):
+class CrashingBook(Journal):
     @contextmanager
     def _writing(self) -> Iterator[Any]:
         FUSE.tick()
@@ -54,7 +54,7 @@ class CrashingBatch(PretendedBatch):
         FUSE.tick()
         return reference
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         FUSE.tick()
         return super().status(handles)
 

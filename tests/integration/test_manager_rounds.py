@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import BatchJob, State
-from pilotage.fabric.batch.conformance.glitches import Glitch, Glitchy, GlitchyShell
-from pilotage.fabric.batch.errors import SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.idealizer import Evidence
+from pilotage.fabric.batch.batch_system import BatchJob, State, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultyShell, FaultySystem
+from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.manager import local_script
-from pilotage.fabric.manager.book import Book
+from pilotage.fabric.manager import submission
+from pilotage.fabric.manager.context import Retries
 from pilotage.fabric.manager.errors import StateUnusable
-from pilotage.fabric.manager.grid_job import Aggregate, GridJob, LocalState, Phase, Taken
+from pilotage.fabric.manager.grid_job import (
+    Aggregate,
+    GridJob,
+    LocalState,
+    ManagerPhase,
+    PulledGridJob,
+)
+from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.records import Entry, Key
-from pilotage.fabric.manager.station import Retries
+from pilotage.fabric.manager.records import AttemptKey, GridJobEntry
 from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
 from tests.pretended_batch import PretendedBatch
 
@@ -43,11 +48,11 @@ def the_one(manager: Manager) -> GridJob:
     return job
 
 
-@pytest.mark.parametrize("glitch", list(Glitch))
+@pytest.mark.parametrize("glitch", list(Fault))
 def test_glitches_of_minutes_neither_fail_nor_double_anything(
-    site: Site, batch: PretendedBatch, glitch: Glitch
+    site: Site, batch: PretendedBatch, glitch: Fault
 ) -> None:
-    glitchy, shell = Glitchy(system=batch), GlitchyShell(shell=LocalShell())
+    glitchy, shell = FaultySystem(system=batch), FaultyShell(shell=LocalShell())
     site.system, site.shell = glitchy, shell
     site.evidence = Evidence(listings=3, seconds=300)
     now = [0.0]
@@ -65,7 +70,7 @@ def test_glitches_of_minutes_neither_fail_nor_double_anything(
             break
 
     job = the_one(manager)
-    assert job.outcome is not None, manager.book.log(Key(7, 1))
+    assert job.outcome is not None, manager.book.log(AttemptKey(7, 1))
     assert (job.outcome.status, job.local) == ("Done", {LocalState.DONE: LOCAL_JOBS})
     assert batch.executed == dict.fromkeys(range(1, LOCAL_JOBS + 1), 1)
     assert set(batch.submissions.values()) == {1}
@@ -73,7 +78,7 @@ def test_glitches_of_minutes_neither_fail_nor_double_anything(
 
 
 def test_a_kill_reaches_a_local_job_whose_reference_never_arrived(site: Site, batch: PretendedBatch) -> None:
-    glitchy = Glitchy(system=batch, glitch=Glitch.LATE)
+    glitchy = FaultySystem(system=batch, glitch=Fault.LATE)
     site.system = glitchy
     manager = site.manager()
     manager.take(taken())
@@ -96,7 +101,7 @@ def test_a_grid_job_is_submitting_until_its_last_local_job_was_submitted(
     for _ in range(LOCAL_JOBS):
         manager.advance()
         phases.append(the_one(manager).phase)
-    assert phases == [Phase.SUBMITTING] * LOCAL_JOBS + [Phase.POLLING]
+    assert phases == [ManagerPhase.SUBMITTING] * LOCAL_JOBS + [ManagerPhase.POLLING]
 
 
 def test_local_jobs_that_the_site_loses_are_submitted_again_and_that_is_no_submitting(
@@ -110,9 +115,9 @@ def test_local_jobs_that_the_site_loses_are_submitted_again_and_that_is_no_submi
 
     manager.advance()
 
-    assert the_one(manager).phase is Phase.UPDATING
+    assert the_one(manager).phase is ManagerPhase.UPDATING
     manager.advance()
-    assert the_one(manager).phase is Phase.POLLING
+    assert the_one(manager).phase is ManagerPhase.POLLING
     assert len(batch.submissions) == 3
 
 
@@ -158,18 +163,18 @@ def test_while_the_service_is_away_a_grid_job_waits_for_its_sandbox(site: Site) 
     manager = site.manager()
     manager.take(taken())
     manager.advance()
-    assert the_one(manager).phase is Phase.SUBMITTING
+    assert the_one(manager).phase is ManagerPhase.SUBMITTING
     assert "does not answer" in the_one(manager).problem
     site.sandboxes.away = False
     manager.advance()
-    assert (the_one(manager).phase, the_one(manager).problem) == (Phase.POLLING, "")
+    assert (the_one(manager).phase, the_one(manager).problem) == (ManagerPhase.POLLING, "")
 
 
 def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> None:
     manager = site.manager()
-    asked: list[Taken] = []
+    asked: list[PulledGridJob] = []
 
-    def may_gather(wants: Taken) -> bool:
+    def may_gather(wants: PulledGridJob) -> bool:
         asked.append(wants)
         return len(asked) > 2
 
@@ -180,7 +185,7 @@ def test_a_gathering_waits_for_its_permit(site: Site, batch: PretendedBatch) -> 
         manager.advance()
         batch.run()
         phases.append(the_one(manager).phase)
-    assert phases == [Phase.POLLING] * 4 + [Phase.ENDED]
+    assert phases == [ManagerPhase.POLLING] * 4 + [ManagerPhase.ENDED]
     assert asked == [taken()] * 3
 
 
@@ -217,7 +222,7 @@ def test_a_state_that_cannot_be_read_is_an_error_that_names_it(site: Site, tmp_p
 def test_a_second_manager_of_one_directory_is_refused(site: Site) -> None:
     site.manager()
     with pytest.raises(StateUnusable, match="another manager has it open"):
-        Book(site.directory / "state")
+        Journal(site.directory / "state")
 
 
 def test_what_a_killed_manager_was_starting_does_not_keep_the_next_one_out(tmp_path: Path) -> None:
@@ -226,7 +231,7 @@ def test_what_a_killed_manager_was_starting_does_not_keep_the_next_one_out(tmp_p
     left = (state / "lock").open("w")
     fcntl.flock(left, fcntl.LOCK_EX)
     threading.Timer(0.2, left.close).start()
-    Book(state).close()
+    Journal(state).close()
 
 
 def test_a_batch_system_that_hangs_is_asked_once_in_a_round_for_all_grid_jobs(
@@ -373,14 +378,14 @@ def test_a_fault_of_the_gateway_over_one_grid_job_holds_up_no_other(
     manager = site.manager()
     manager.take(taken(7))
     manager.take(taken(8))
-    text = local_script.text
+    text = submission.script_text
 
-    def faulty(entry: Entry, *rest: Any) -> str:
+    def faulty(entry: GridJobEntry, *rest: Any) -> str:
         if entry.taken.job_id == 7:
             raise KeyError("on purpose")
         return text(entry, *rest)
 
-    monkeypatch.setattr(local_script, "text", faulty)
+    monkeypatch.setattr(submission, "script_text", faulty)
     manager.advance()
     faulty_one, other = manager.grid_jobs()
     assert faulty_one.problem == "a fault of the gateway: KeyError('on purpose')"

@@ -9,12 +9,13 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, Integer, bindparam, insert, select, text
 
-from cs_config.configuration import QueueAddress
-from cs_config.queue_classes import QueueClass
-from taskqueue import database, mapping, pool_refresh, pools, queue_classes, served_pools
-from taskqueue.class_sets import ClassSet, has
-from taskqueue.pools import NewPool
-from taskqueue.tables import pool_queue_classes
+from cs_config.classes.queue_classes import QueueClass
+from cs_config.tree.address import QueueAddress
+from taskqueue.db import database
+from taskqueue.pools import by_queue, mapping, pools, queue_class_store, refresh
+from taskqueue.pools.pools import NewPool
+from taskqueue.schema.bitset_type import BitsetType, has_slot
+from taskqueue.schema.tables import pool_queue_classes
 from tests.postgres import Postgres
 
 QUEUES = [QueueAddress(site=f"S{number % 3}", ce="ce", queue=f"q{number}") for number in range(40)]
@@ -32,7 +33,7 @@ def older(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         url = server.url("older")
     engine = database.connect(url)
     with database.writing(engine) as conn:
-        command.upgrade(database._alembic(conn), "0013")
+        command.upgrade(database._configure_alembic(conn), "0013")
     yield engine
     engine.dispose()
     if request.param == "postgresql":
@@ -42,7 +43,7 @@ def older(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 def test_a_set_in_sql_has_the_classes_that_it_has_here(engine: Engine) -> None:
     draw = random.Random(4)
     sets = [0, 1, 1 << 63, *(draw.getrandbits(size) for size in (7, 8, 9, 64, 300) for _ in range(4))]
-    asked = select(has(bindparam("classes", type_=ClassSet()), bindparam("slot", type_=Integer)))
+    asked = select(has_slot(bindparam("classes", type_=BitsetType()), bindparam("slot", type_=Integer)))
     with database.reading(engine) as conn:
         for classes in sets:
             for slot in (*range(10), *draw.sample(range(400), 20)):
@@ -61,13 +62,13 @@ def test_queues_are_told_the_same_pools_one_by_one_and_all_together(engine: Engi
             new = [
                 NewPool(pool_id=f"{vo}{each}", vo=vo, requirements="{}", original="{}") for each in digests
             ]
-            pools.touch_all(conn, new, now=now)
-            queue_classes.sync(conn, vo=vo, config_version=1, classes=CLASSES, now=now)
+            pools.touch_pools(conn, new, now=now)
+            queue_class_store.store_classes(conn, vo=vo, config_version=1, classes=CLASSES, now=now)
             of_vo = {f"{vo}{pool_id}": each for pool_id, each in digests.items()}
-            mapping.resolve_all(conn, vo=vo, config_version=1, digests=of_vo, now=now)
-        together = served_pools.for_queues(conn, ["lhcb", "cms"], QUEUES)
+            mapping.store_mappings(conn, vo=vo, config_version=1, digests=of_vo, now=now)
+        together = by_queue.list_mapped_pools(conn, ["lhcb", "cms"], QUEUES)
         for queue, each in zip(QUEUES, CLASSES, strict=True):
-            alone = served_pools.for_queues(conn, ["lhcb", "cms"], [queue])[queue]
+            alone = by_queue.list_mapped_pools(conn, ["lhcb", "cms"], [queue])[queue]
             assert list(alone) == list(together[queue])
             assert {(found.pool_id, found.undecided) for found in alone} == {
                 (f"{vo}{pool_id}", of_pool[each.digest])
@@ -83,7 +84,7 @@ def test_the_release_before_may_map_a_pool_meanwhile_and_it_is_computed_anew(
     with database.writing(engine) as conn:
         _resolved(conn, now)
         assert _unmapped(conn) == []
-        class_id = queue_classes.class_of(conn, "lhcb", QUEUES[1])
+        class_id = queue_class_store.find_class(conn, "lhcb", QUEUES[1])
         conn.execute(insert(pool_queue_classes).values(pool_id="p", queue_class_id=class_id))
         assert _unmapped(conn) == ["p"]
         _resolve(conn, now)
@@ -95,9 +96,9 @@ def test_a_class_that_the_release_before_added_gets_a_slot(engine: Engine, now: 
     with database.writing(engine) as conn:
         _resolved(conn, now)
         conn.execute(text("UPDATE queue_classes SET slot = NULL WHERE queue_class_id > 20"))
-        assert len(queue_classes.slots(conn, "lhcb")) == 20
-        queue_classes.sync(conn, vo="lhcb", config_version=1, classes=CLASSES, now=now)
-        assert sorted(queue_classes.slots(conn, "lhcb").values()) == list(range(40))
+        assert len(queue_class_store.read_slots(conn, "lhcb")) == 20
+        queue_class_store.store_classes(conn, vo="lhcb", config_version=1, classes=CLASSES, now=now)
+        assert sorted(queue_class_store.read_slots(conn, "lhcb").values()) == list(range(40))
 
 
 def test_an_upgrade_keeps_what_pools_were_mapped_to(older: Engine, now: datetime) -> None:
@@ -107,9 +108,9 @@ def test_an_upgrade_keeps_what_pools_were_mapped_to(older: Engine, now: datetime
             conn.execute(text(statement), stamp)
     database.upgrade(older.url.render_as_string(hide_password=False))
     with database.reading(older) as conn:
-        assert mapping.eligible_queues_of(conn, "p") == QUEUES[:1]
-        assert mapping.eligible_queues_of(conn, "none") == []
-        found = served_pools.for_queues(conn, ["lhcb"], QUEUES[:2])
+        assert mapping.list_eligible_queues(conn, "p") == QUEUES[:1]
+        assert mapping.list_eligible_queues(conn, "none") == []
+        found = by_queue.list_mapped_pools(conn, ["lhcb"], QUEUES[:2])
         assert [(each.pool_id, each.undecided) for each in found[QUEUES[0]]] == [("p", False)]
         assert [(each.pool_id, each.undecided) for each in found[QUEUES[1]]] == [("q", True)]
 
@@ -136,15 +137,15 @@ _LEFT_BEHIND = (
 
 
 def _resolved(conn: Connection, now: datetime) -> None:
-    pools.touch(conn, pool_id="p", vo="lhcb", requirements_json="{}", original_json="{}", now=now)
-    queue_classes.sync(conn, vo="lhcb", config_version=1, classes=CLASSES, now=now)
+    pools.touch_pool(conn, pool_id="p", vo="lhcb", requirements_json="{}", original_json="{}", now=now)
+    queue_class_store.store_classes(conn, vo="lhcb", config_version=1, classes=CLASSES, now=now)
     _resolve(conn, now)
 
 
 def _resolve(conn: Connection, now: datetime) -> None:
     digests = [CLASSES[0].digest]
-    mapping.resolve(conn, pool_id="p", config_version=1, queue_class_digests=digests, now=now)
+    mapping.store_pool_mapping(conn, pool_id="p", config_version=1, queue_class_digests=digests, now=now)
 
 
 def _unmapped(conn: Connection) -> list[str]:
-    return pool_refresh.unmapped(conn, "lhcb")
+    return refresh.list_unmapped(conn, "lhcb")

@@ -6,25 +6,29 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, func, select
 
-from cs_config.address import QueueAddress
 from cs_config.errors import QueueNotFound
-from matcher import matcher as matching
-from matcher.claiming import Look
+from cs_config.tree.address import QueueAddress
+from matcher.claim import matcher as matching
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.claim.snapshot import MatcherCache
 from matcher.errors import NotServed
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchRequest
-from matcher.view import Memory
+from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource, PilotageError
-from taskqueue import attempts, database, handover, job_control, pilots, task_queues
-from taskqueue.classes import RequirementClass
-from taskqueue.tables import match_requests, requirement_classes
+from taskqueue.db import database
+from taskqueue.jobs import control
+from taskqueue.leases import attempts, lifecycle
+from taskqueue.pilots import pilots
+from taskqueue.schema.tables import match_requests, requirement_classes
+from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 from tests.waiting import at, request
 
 POOL, OTHER_POOL = "a" * 64, "b" * 64
 POOLED = replace(waiting.EVERYWHERE, submit_pool=POOL)
-CMS = Caller(subject="cms-pilot", vos=frozenset({"cms"}))
-BOUND = Caller(subject="bound", vos=frozenset({"lhcb"}), queue=waiting.LONG)
+CMS = MatchCaller(subject="cms-pilot", vos=frozenset({"cms"}))
+BOUND = MatchCaller(subject="bound", vos=frozenset({"lhcb"}), queue=waiting.LONG)
 
 
 @pytest.fixture
@@ -44,12 +48,12 @@ def _serve(matcher: Matcher, *batch: MatchRequest) -> list[list[int] | str]:
         if isinstance(look, PilotageError):
             answers.append(type(look).__name__)
             continue
-        given = matching.answer(each, look)
+        given = matching.build_answer(each, look)
         answers.append(given.reason or [match.job_id for match in given.matches])
     return answers
 
 
-def _one(matcher: Matcher, asked: MatchRequest) -> Look:
+def _one(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
     [look] = matcher.serve([asked])
     if isinstance(look, PilotageError):
         raise look
@@ -67,7 +71,7 @@ def test_a_pilot_gets_a_job_that_fits(engine: Engine, now: datetime, matcher: Ma
 
 def test_nothing_to_give_says_so_in_one_word(matcher: Matcher) -> None:
     asked = request(Foo=1, **at(waiting.LONG))
-    answer = matching.answer(asked, _one(matcher, asked))
+    answer = matching.build_answer(asked, _one(matcher, asked))
     assert (answer.matches, answer.reason) == ((), "no_task_queue")
     assert answer.retry_after
     assert len(answer.warnings) == 1
@@ -179,10 +183,10 @@ def test_requests_that_find_empty_task_queues_leave_no_row(
 def test_a_pilot_is_credited_with_its_jobs(engine: Engine, now: datetime, matcher: Matcher) -> None:
     _put(engine, now, 3)
     with database.writing(engine) as conn:
-        pilots.seen(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
-    _serve(matcher, request(caller=Caller(subject="p", vos=frozenset({"lhcb"}), stamp="stamp"), count=2))
+        pilots.record_contact(conn, stamp="stamp", vo="lhcb", queue=waiting.LONG, now=now)
+    _serve(matcher, request(caller=MatchCaller(subject="p", vos=frozenset({"lhcb"}), stamp="stamp"), count=2))
     with database.reading(engine) as conn:
-        assert pilots.get(conn, "stamp").jobs == 2
+        assert pilots.get_pilot(conn, "stamp").jobs == 2
 
 
 # The same request again.
@@ -208,7 +212,7 @@ def test_the_same_request_twice_in_one_batch_is_one(engine: Engine, now: datetim
 
 def test_a_request_id_belongs_to_its_subject(engine: Engine, now: datetime, matcher: Matcher) -> None:
     ids = _put(engine, now, 2)
-    other = Caller(subject="another pilot", vos=frozenset({"lhcb"}))
+    other = MatchCaller(subject="another pilot", vos=frozenset({"lhcb"}))
     answers = _serve(matcher, request(request_id="r"), request(request_id="r", caller=other))
     assert sorted(answers) == [[each] for each in ids]
 
@@ -217,7 +221,7 @@ def test_a_request_whose_jobs_went_back_gets_others(engine: Engine, now: datetim
     [job_id] = _put(engine, now)
     [match] = _one(matcher, request(request_id="r")).claimed
     with database.writing(engine) as conn:
-        handover.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
+        lifecycle.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
     [again] = _one(matcher, request(request_id="r")).claimed
     assert (again.job_id, again.epoch) == (job_id, 2)
     assert again.lease != match.lease
@@ -294,7 +298,7 @@ def test_a_mapping_that_changed_unseen_wastes_a_try_and_gives_no_wrong_job(
     _one(matcher, request(CPUTime=1, **at(waiting.LONG)))  # remembers the pools of the queue
     with database.writing(engine) as conn:
         waiting.remap(conn, now, POOL, config=waiting.grid())
-    monkeypatch.setattr(Memory, "follow", lambda _memory, _conn: 0)
+    monkeypatch.setattr(MatcherCache, "follow", lambda _memory, _conn: 0)
     assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
 
 
@@ -372,7 +376,7 @@ def test_a_vo_that_the_token_does_not_stand_for_is_refused(matcher: Matcher) -> 
 def test_of_several_vos_the_stated_one_is_served(engine: Engine, now: datetime, matcher: Matcher) -> None:
     _put(engine, now)
     [of_cms] = _put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
-    both = Caller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
+    both = MatchCaller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
     assert _serve(matcher, request(caller=both, VO="CMS", **at(waiting.LONG))) == [[of_cms]]
 
 
@@ -441,7 +445,7 @@ def test_a_director_learns_what_waits_for_a_queue(
 def test_emptied_task_queues_are_not_listed(engine: Engine, now: datetime, matcher: Matcher) -> None:
     [job_id] = _put(engine, now)
     with database.writing(engine) as conn:
-        job_control.kill(conn, job_id, source="alice", now=now)
+        control.kill_job(conn, job_id, source="alice", now=now)
     asked = request()
     assert matcher.get_matching_task_queues(asked.presented, asked.caller) == []
 
@@ -450,7 +454,7 @@ def test_a_claim_writes_one_attempt_a_job(engine: Engine, now: datetime, matcher
     ids = _put(engine, now, 5)
     matcher.serve([request(count=2), request(count=2), request(count=2)])
     with database.reading(engine) as conn:
-        assert [attempts.latest(conn, each) is not None for each in ids] == [True] * 5
+        assert [attempts.get_latest(conn, each) is not None for each in ids] == [True] * 5
         assert conn.scalar(select(func.count()).select_from(requirement_classes)) == 1
 
 
@@ -464,7 +468,7 @@ def test_a_change_that_could_not_be_looked_at_comes_again(
         raise ConnectionError("in the middle of reading what changed")
 
     with monkeypatch.context() as broken:
-        broken.setattr(task_queues, "occupied_of", away)
+        broken.setattr(task_queues, "read_occupied", away)
         with pytest.raises(ConnectionError):
             matcher.refresh()
     assert _serve(matcher, request()) == [[job_id]]

@@ -9,13 +9,13 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, text
 
-import taskqueue.tables
-import taskqueue.views  # noqa: F401  # the view belongs to the metadata
+import taskqueue.pools.mapping  # noqa: F401  # the view belongs to the metadata
 from agents import sweep
-from cs_config.tables import metadata
-from taskqueue import database, handover
-from taskqueue.claims import Place
-from taskqueue.handover import Finish
+from cs_config.versions.tables import metadata
+from taskqueue.db import database
+from taskqueue.leases import lifecycle
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.lifecycle import PayloadResult
 from taskqueue.states import JobStatus
 from tests import waiting
 from tests.postgres import Postgres
@@ -141,7 +141,7 @@ def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(
 ) -> None:
     engine = database.connect(empty_url)
     with database.writing(engine) as conn:
-        command.upgrade(database._alembic(conn), "0001")
+        command.upgrade(database._configure_alembic(conn), "0001")
         for statement in _LEFT_BEHIND:
             conn.execute(text(statement), {"now": now.replace(tzinfo=None) if _is_sqlite(conn) else now})
     engine.dispose()
@@ -151,11 +151,11 @@ def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(
     )
     with database.writing(engine) as conn:
         ids = conn.scalars(text("SELECT task_queue_id FROM task_queues")).all()
-        claimed = waiting.claim(conn, ids, now, count=5, place=Place(site="A.B.ch", ce="ce", queue="big"))
+        claimed = waiting.claim(conn, ids, now, count=5, place=Location(site="A.B.ch", ce="ce", queue="big"))
         assert sorted(each.job_id for each in claimed) == [1, 2]
         for lease in (*(each.lease for each in claimed), "old-lease"):
-            handover.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
-            handover.finish(conn, lease, Finish(status="Done", exit_code=0), now=now)
+            lifecycle.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
+            lifecycle.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
     assert [job(engine, each).status for each in (1, 2, 3)] == [JobStatus.DONE] * 3
     engine.dispose()
 

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from sqlalchemy import Engine
 
-from matcher.claiming import Look
+from matcher.claim.claim_loop import ClaimResult
 from requirements.errors import InvalidResource
-from taskqueue import database
-from taskqueue.classes import RequirementClass
+from taskqueue.db import database
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 from tests.waiting import request
 
@@ -21,9 +21,9 @@ DATA = yaml.safe_load((Path(__file__).parents[1] / "data" / "share_scenarios.yam
 ASKED = RequirementClass(vo="lhcb", cpu_time=21_600)
 
 
-def look(engine: Engine, now: datetime, count: int = 1, **said: object) -> Look:
+def look(engine: Engine, now: datetime, count: int = 1, **said: object) -> ClaimResult:
     [found] = waiting.matcher(engine, now).serve([request(count=count, **said)])
-    assert isinstance(found, Look)
+    assert isinstance(found, ClaimResult)
     return found
 
 
@@ -71,7 +71,7 @@ def test_of_two_requests_for_one_job_one_gets_it(engine: Engine, now: datetime) 
     with database.writing(engine) as conn:
         named, _ = waiting.put(conn, now, 2, asked=ASKED)
     found = waiting.matcher(engine, now).serve([request(JobID=named), request(JobID=named), request()])
-    claimed = [[job.job_id for job in each.claimed] for each in found if isinstance(each, Look)]
+    claimed = [[job.job_id for job in each.claimed] for each in found if isinstance(each, ClaimResult)]
     assert claimed.count([named]) == 1
     assert sum(map(len, claimed)) == 2
 
@@ -90,7 +90,7 @@ def test_a_throttled_place_lets_a_named_job_in_only_with_room(engine: Engine, no
     matcher = waiting.matcher(engine, now, config)
     for job_id, expected in ((named, [named]), (other, [])):
         [found] = matcher.serve([request(JobID=job_id, **waiting.at(waiting.LONG))])
-        assert isinstance(found, Look)
+        assert isinstance(found, ClaimResult)
         assert [each.job_id for each in found.claimed] == expected
     assert found.refused == "throttled"
 

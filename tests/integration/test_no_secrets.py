@@ -12,11 +12,11 @@ import httpx
 import pytest
 from sqlalchemy import make_url
 
-from pilotage.cli import application, databases
-from pilotage.service import key_file
-from pilotage.service.grants import grant
-from pilotage.service.parts import utc_now
-from pilotage.service.tokens import Tokens
+from pilotage.cli import application, engine
+from pilotage.service.auth import keys
+from pilotage.service.auth.callers import grant
+from pilotage.service.auth.tokens import Tokens
+from pilotage.service.services import utc_now
 from tests.acceptance.processes import PILOTAGE
 from tests.integration.http.test_http_access import QUEUE, TOKENS
 from tests.postgres import Postgres
@@ -40,7 +40,7 @@ class Installation:
     said: list[str]
 
     def token(self, role: str, **wishes: Any) -> str:
-        tokens = Tokens(key_file.load(self.home / "signing-key.pem"))
+        tokens = Tokens(keys.load(self.home / "signing-key.pem"))
         return tokens.mint(grant(role=role, **wishes), now=utc_now())[0]
 
     def ask(self, method: str, path: str, token: str, **more: object) -> httpx.Response:
@@ -66,7 +66,7 @@ def installation(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -
             "PILOTAGE_LOG_LEVEL": "debug",
         }
         made = Installation(home, environment, "", [])
-        databases.upgrade(url)
+        engine.upgrade_schema(url)
         log = home / "service.log"
         with log.open("wb") as stream:
             words = ["serve", "--port", "0", "--resources", str(home / "grid.yaml"), "--json"]

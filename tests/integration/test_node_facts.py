@@ -9,20 +9,21 @@ import pytest
 from sqlalchemy import Engine
 
 from agents import pools as pool_agent
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from matcher import matcher as matching
-from matcher.matcher import Matcher
-from matcher.requests import Caller, MatchRequest
-from optimizers import batch
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.claim import matcher as matching
+from matcher.claim.matcher import Matcher
+from matcher.request.match_request import MatchCaller, MatchRequest
+from optimizers.chain import batch
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.declarations import Declarations
+from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidResource, PilotageError
-from requirements.expression import parse_expression
-from requirements.record import parse_record
-from taskqueue import claims, database
-from taskqueue.claims import Place
+from requirements.record.declarations import Declarations
+from requirements.record.record import parse_record
+from taskqueue.db import database
+from taskqueue.leases import claim
+from taskqueue.leases.assignment import Location
 from tests import submitted, waiting
 from tests.submitted import submit
 from tests.waiting import at, request
@@ -97,7 +98,7 @@ class Grid:
         [look] = self.matcher.serve([asked])
         if isinstance(look, PilotageError):
             raise look
-        given = matching.answer(asked, look)
+        given = matching.build_answer(asked, look)
         return given.reason or [match.job_id for match in given.matches]
 
 
@@ -168,18 +169,18 @@ def test_a_claim_without_a_queue_asks_for_the_check_at_every_queue(grid: Grid) -
     job = grid.submit({"OS": "el9"})
     with database.writing(grid.engine) as conn:
         task_queue = waiting.task_queue_of(conn, job)
-        site, version = Place(site="A.B.ch"), grid.config.version
+        site, version = Location(site="A.B.ch"), grid.config.version
 
-        def left(place: Place) -> bool:
-            return bool(claims.left(conn, [task_queue], place=place))
+        def left(place: Location) -> bool:
+            return bool(claim.find_nonempty(conn, [task_queue], place=place))
 
         assert not left(site)
         assert not left(replace(site, ce="ce", checked=version + 1))
         assert left(replace(site, checked=version))
         assert left(replace(site, ce="ce", queue="plain"))
         assert not left(replace(site, ce="ce", queue="mixed"))
-        assert claims.take(conn, [task_queue], 1, place=site, now=grid.now) == []
-        [taken] = claims.take(conn, [task_queue], 1, place=replace(site, checked=version), now=grid.now)
+        assert claim.take_jobs(conn, [task_queue], 1, place=site, now=grid.now) == []
+        [taken] = claim.take_jobs(conn, [task_queue], 1, place=replace(site, checked=version), now=grid.now)
         assert taken.job_id == job
         conn.rollback()
 
@@ -291,7 +292,7 @@ def test_whoever_gets_a_job_has_all_that_it_asks_and_who_has_it_gets_it(grid: Gr
     for number, facts in enumerate(FACTS):
         listed = grid.matcher.get_matching_task_queues(
             request(NodeFacts={**facts, "Number": number}, **at(MIXED)).presented,
-            Caller(subject="pilot", vos=frozenset({"lhcb"})),
+            MatchCaller(subject="pilot", vos=frozenset({"lhcb"})),
         )
         given[number] = {each.task_queue.requirement_class.submit_pool for each in listed}
     for number, facts in enumerate(FACTS):

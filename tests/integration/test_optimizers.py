@@ -5,16 +5,16 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine, func, insert, select
 
-from optimizers import batch, plugins
-from optimizers.candidate import NO_ELIGIBLE_QUEUE, Candidate
-from optimizers.chain import Step
-from optimizers.context import Context
-from optimizers.inline import InlineOptimizer
-from optimizers.outcome import Done, Hold, Outcome
+from optimizers.chain import batch, chain
+from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, ChainContext, Done, Hold, JobContext, Outcome, Step
+from optimizers.workers.inline import InlineOptimizer
 from requirements.canonical import pool_id
-from requirements.record import Record
-from taskqueue import database, job_control, mapping, pools, preparing, queue_classes
-from taskqueue.tables import (
+from requirements.record.record import Record
+from taskqueue.db import database
+from taskqueue.jobs import control, optimizer_queue
+from taskqueue.pools import mapping, pools, queue_class_store
+from taskqueue.pools.mapping import pool_queues
+from taskqueue.schema.tables import (
     job_log,
     pool_mappings,
     queue_class_versions,
@@ -22,8 +22,7 @@ from taskqueue.tables import (
     submit_pools,
     task_queues,
 )
-from taskqueue.tables import jobs as jobs_table
-from taskqueue.views import pool_queues
+from taskqueue.schema.tables import jobs as jobs_table
 from tests import stored
 from tests.submitted import ANN, GRID, grid, job, log_of, submit, waiting, way
 
@@ -40,11 +39,11 @@ def count(engine: Engine, table: object) -> int:
 
 def queues(engine: Engine, pool: str) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in mapping.eligible_queues_of(conn, pool)]
+        return [str(queue) for queue in mapping.list_eligible_queues(conn, pool)]
 
 
 def with_step(name: str, step: Step) -> dict[str, Step]:
-    return {**plugins.installed(), name: step}
+    return {**chain.installed_steps(), name: step}
 
 
 def test_a_job_comes_to_wait_in_its_task_queue_and_pool(engine: Engine, now: datetime) -> None:
@@ -176,7 +175,7 @@ def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: d
 
 
 def test_a_defect_in_a_step_holds_one_job_alone(engine: Engine, now: datetime) -> None:
-    def brittle(candidate: Candidate, context: Context) -> Outcome:
+    def brittle(candidate: JobContext, context: ChainContext) -> Outcome:
         if candidate.description.job_name == "bad":
             raise RuntimeError("I break")
         return Done(candidate=candidate)
@@ -190,7 +189,7 @@ def test_a_defect_in_a_step_holds_one_job_alone(engine: Engine, now: datetime) -
 
 
 def test_a_job_that_cannot_be_stored_is_held_alone_until_it_can(engine: Engine, now: datetime) -> None:
-    def poisonous(candidate: Candidate, context: Context) -> Outcome:
+    def poisonous(candidate: JobContext, context: ChainContext) -> Outcome:
         poisoned = candidate.description.job_name == "bad"
         return Done(candidate=replace(candidate, minor_status=object()) if poisoned else candidate)  # type: ignore[arg-type]
 
@@ -225,7 +224,7 @@ def test_a_job_is_checked_again_with_the_configuration_of_now(engine: Engine, no
 
 
 def test_a_held_job_is_visible_and_goes_on_after_its_delay(engine: Engine, now: datetime) -> None:
-    def once(candidate: Candidate, context: Context) -> Outcome:
+    def once(candidate: JobContext, context: ChainContext) -> Outcome:
         if candidate.held_by == "Requirements":
             return Done(candidate=candidate)
         return Hold(reason="not yet", delay=timedelta(seconds=90))
@@ -239,7 +238,7 @@ def test_a_held_job_is_visible_and_goes_on_after_its_delay(engine: Engine, now: 
     early = batch.optimize(engine, grid(), [job_id], now=now + timedelta(seconds=89), steps=steps)
     assert early.left == (job_id,)
     with database.reading(engine) as conn:
-        assert preparing.due(conn, now=now + timedelta(seconds=90), most=10) == [job_id]
+        assert optimizer_queue.list_due(conn, now=now + timedelta(seconds=90), most=10) == [job_id]
     later = now + timedelta(seconds=90)
     assert batch.optimize(engine, grid(), [job_id], now=later, steps=steps).waiting == (job_id,)
     assert way(engine, job_id) == ["Received", "Checking", "Waiting"]
@@ -257,7 +256,7 @@ def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, n
     [job_id] = submit(engine, grid(), now, NEEDS_4000)
     batch.optimize(engine, grid(), [job_id], now=now)
     with database.writing(engine) as conn:
-        job_control.reschedule(conn, job_id, source="ann", now=now, maximum=3)
+        control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)
     batch.optimize(engine, grid(), [job_id], now=now)
     assert job(engine, job_id).application_status.startswith("rescheduled 1 times")
     batch.optimize(engine, grid(), [job_id], now=now + timedelta(seconds=60))
@@ -266,9 +265,9 @@ def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, n
 
 
 def test_a_job_that_is_killed_on_its_way_stays_killed(engine: Engine, now: datetime) -> None:
-    def kill(candidate: Candidate, context: Context) -> Outcome:
+    def kill(candidate: JobContext, context: ChainContext) -> Outcome:
         with database.writing(engine) as conn:
-            job_control.kill(conn, candidate.job_id, source="ann", now=now)
+            control.kill_job(conn, candidate.job_id, source="ann", now=now)
         return Done(candidate=candidate)
 
     [job_id] = submit(engine, grid(), now, JOB)
@@ -314,8 +313,8 @@ def test_a_pool_that_an_older_configuration_brings_is_left_to_the_pool_agent(
     batch.optimize(engine, grid(), [job_id], now=now)
     assert waiting(engine) == [job_id]
     with database.reading(engine) as conn:
-        assert pools.get(conn, POOL_4000).refreshed_at is None
-        assert queue_classes.version(conn, "lhcb") == 7
+        assert pools.get_pool(conn, POOL_4000).refreshed_at is None
+        assert queue_class_store.read_version(conn, "lhcb") == 7
 
 
 def test_a_job_without_requirements_has_no_pool(engine: Engine, now: datetime) -> None:

@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from examples.servers.starting import wait_until
-from pilotage.service import keys
-from pilotage.service.keys import KeyRing
-from taskqueue import attempts, database
+from pilotage.service.auth import keys
+from pilotage.service.auth.keys import KeyRing
+from taskqueue.db import database
+from taskqueue.leases import attempts
 from tests.pilot_process import PilotProcess, files_of, run, sandbox, wait_until_gone, wait_until_there
 from tests.running_service import KEY, Service, running
 
@@ -131,7 +132,7 @@ def test_the_cpu_time_of_all_processes_of_a_payload_is_told(
     run(service.url, tmp_path / "work", "--cpu-power", "12.5", token=service.token("pilot", vo="cms"))
 
     with database.reading(service.parts.engine) as conn:
-        attempt = attempts.latest(conn, job_id)
+        attempt = attempts.get_latest(conn, job_id)
     assert attempt is not None
     assert attempt.request is not None
     told = json.loads(attempt.request)["finish"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import processes
+from pilotage.fabric.pilot.node import linux
 from tests.lease_server import LeaseServer
 from tests.pilot_process import PilotProcess, files_of, run, shell, wait_until_gone, wait_until_there
 
@@ -29,7 +29,7 @@ def family(marker: str, *, obstinate: bool = False) -> dict[str, object]:
 
 def signal_all(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process and everything below it, the youngest first."""
-    for each in (*reversed(processes.descendants(pid)), pid):
+    for each in (*reversed(linux.descendants(pid)), pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, number)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.fabric import pilot_script
+from pilotage.fabric import node_script
 from pilotage.fabric.client import Client
+from pilotage.fabric.node_script import PilotScript
 from pilotage.fabric.pilot import bundle
-from pilotage.fabric.pilot_script import PilotScript
 from tests.lease_server import SECRET, TOKEN, LeaseServer, Refusal
 from tests.pilot_process import PilotProcess, files_of, run
 from tests.running_service import Service, running
@@ -177,7 +177,7 @@ def script(service: Service, directory: Path) -> Path:
         words=("--max-empty=1", "--grace=1", f"--work-dir={directory / 'work'}"),
     )
     file = directory / "script"
-    file.write_text(pilot_script.text(about, bundle.content()), encoding="ascii")
+    file.write_text(node_script.pilot_text(about, bundle.content()), encoding="ascii")
     file.chmod(0o700)
     return file
 

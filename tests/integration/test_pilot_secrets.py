@@ -5,12 +5,13 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, select
 
-from cs_config.configuration import QueueAddress
-from taskqueue import database, pilot_secrets, pilots
+from cs_config.tree.address import QueueAddress
+from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, PilotNotFound, SecretUsed
-from taskqueue.pilots import Pilot
+from taskqueue.pilots import pilot_secrets, pilots
+from taskqueue.pilots.pilots import Pilot
+from taskqueue.schema.tables import pilot_secrets as table
 from taskqueue.states import PilotStatus
-from taskqueue.tables import pilot_secrets as table
 from tests import stored
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
@@ -20,7 +21,7 @@ SECOND = timedelta(seconds=1)
 
 def _issue(conn: Connection, now: datetime, *, life: timedelta = DAY, stamp: str = "s") -> str:
     pilots.register(conn, stamp=stamp, vo="lhcb", queue=QUEUE, submitted_by="director", now=now)
-    return pilot_secrets.issue(conn, stamp, life=life, now=now)[0]
+    return pilot_secrets.issue_secret(conn, stamp, life=life, now=now)[0]
 
 
 def _issued(engine: Engine, now: datetime, **wishes: timedelta) -> str:
@@ -32,7 +33,7 @@ def _redeem(
     engine: Engine, now: datetime, secret: str, *, request_id: str = "r", stamp: str = "s"
 ) -> Pilot | None:
     with database.writing(engine) as conn:
-        return pilot_secrets.redeem(conn, stamp, secret, request_id=request_id, now=now)
+        return pilot_secrets.redeem_secret(conn, stamp, secret, request_id=request_id, now=now)
 
 
 def test_a_secret_stands_for_its_pilot_which_runs_from_then_on(engine: Engine, now: datetime) -> None:
@@ -42,7 +43,7 @@ def test_a_secret_stands_for_its_pilot_which_runs_from_then_on(engine: Engine, n
     assert pilot is not None
     assert (pilot.stamp, pilot.vo, pilot.queue) == ("s", "lhcb", "long")
     with database.reading(engine) as conn:
-        seen = pilots.get(conn, "s")
+        seen = pilots.get_pilot(conn, "s")
     assert (seen.status, seen.last_seen_at) == (PilotStatus.RUNNING, later)
 
 
@@ -70,7 +71,7 @@ def test_a_lost_answer_is_given_again_for_some_minutes_to_the_same_request(
     engine: Engine, now: datetime
 ) -> None:
     secret = _issued(engine, now)
-    last = now + pilot_secrets.ANSWERED_AGAIN
+    last = now + pilot_secrets.RETRY_WINDOW
     assert _redeem(engine, now, secret, request_id="mine") is not None
     assert _redeem(engine, last, secret, request_id="mine") is not None
     for request_id, at in (("mine", last + SECOND), ("the twin's", now)):
@@ -123,7 +124,7 @@ def test_while_a_secret_is_redeemed_no_other_is_issued(engine: Engine, now: date
     secret = _issued(engine, now)
 
     def redeem(conn: Connection) -> None:
-        pilot_secrets.redeem(conn, "s", secret, request_id="r", now=now)
+        pilot_secrets.redeem_secret(conn, "s", secret, request_id="r", now=now)
 
     with pytest.raises(SecretUsed):
         stored.meanwhile(engine, redeem, lambda: _issued(engine, now))
@@ -146,4 +147,4 @@ def test_a_pilot_that_has_ended_gets_neither_secret_nor_token(
 
 def test_only_registered_pilots_have_secrets(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn, pytest.raises(PilotNotFound):
-        pilot_secrets.issue(conn, "unknown", life=DAY, now=now)
+        pilot_secrets.issue_secret(conn, "unknown", life=DAY, now=now)

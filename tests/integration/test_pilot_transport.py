@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pilotage.fabric.pilot import authorities, proxy
-from pilotage.fabric.pilot.transport import Away, Refused, TooLarge, Transport
+from pilotage.fabric.pilot.service import transport
+from pilotage.fabric.pilot.service.transport import Away, Refused, TooLarge, Transport
 from tests.forward_proxy import ForwardProxy
 
 
@@ -203,18 +203,18 @@ def test_tls_is_verified(tmp_path: Path) -> None:
     file = certificate(tmp_path)
     with answering_with_tls(file) as url:
         for trusted in (file, tmp_path):
-            trusting = Transport(url, "token", context=authorities.context(trusted))
+            trusting = Transport(url, "token", context=transport.tls_context(trusted))
             assert trusting.call("GET", "/x").body == {"a": 1}
         with pytest.raises(Away, match=r"(?i)certificate"):
-            Transport(url, "token", context=authorities.context(None)).call("GET", "/x")
+            Transport(url, "token", context=transport.tls_context(None)).call("GET", "/x")
 
 
 def test_a_damaged_certificate_in_a_directory_spoils_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.pem").write_text("no certificate")
     with pytest.raises(ValueError, match="holds no CA certificate"):
-        authorities.context(tmp_path)
+        transport.tls_context(tmp_path)
     with answering_with_tls(certificate(tmp_path)) as url:
-        trusting = Transport(url, "token", context=authorities.context(tmp_path))
+        trusting = Transport(url, "token", context=transport.tls_context(tmp_path))
         assert trusting.call("GET", "/x").body == {"a": 1}
 
 
@@ -222,15 +222,15 @@ def test_a_damaged_certificate_in_a_directory_spoils_nothing(tmp_path: Path) -> 
 def test_a_file_without_certificates_is_wrong_usage(tmp_path: Path, named: str) -> None:
     (tmp_path / "broken").write_text("no certificate")
     with pytest.raises(ValueError, match=f"authorities .*{named}"):
-        authorities.context(tmp_path / named)
+        transport.tls_context(tmp_path / named)
 
 
 def test_through_a_proxy_tls_goes_to_the_service_itself(tmp_path: Path) -> None:
     file = certificate(tmp_path)
     with answering_with_tls(file) as url, ForwardProxy(authorization="Basic bWU6c2VjcmV0") as between:
         environment = {"HTTPS_PROXY": between.url.replace("//", "//me:secret@")}
-        on_the_way = proxy.choose(url, None, environment)
-        going = Transport(url, "token", context=authorities.context(file), proxy=on_the_way)
+        on_the_way = transport.choose_proxy(url, None, environment)
+        going = Transport(url, "token", context=transport.tls_context(file), proxy=on_the_way)
         assert going.call("GET", "/x").body == {"a": 1}
     assert between.asked == [f"CONNECT {url.removeprefix('https://')}"], "nothing of the request is seen"
 
@@ -238,7 +238,7 @@ def test_through_a_proxy_tls_goes_to_the_service_itself(tmp_path: Path) -> None:
 def test_through_a_proxy_plain_http_is_asked_with_the_whole_address() -> None:
     with answering(http(b'{"a": 1}')) as address, ForwardProxy() as between:
         going = Transport(
-            f"http://{address}", "token", proxy=proxy.choose(f"http://{address}", between.url, {})
+            f"http://{address}", "token", proxy=transport.choose_proxy(f"http://{address}", between.url, {})
         )
         assert going.call("POST", "/x", {}).body == {"a": 1}
     assert between.asked == [f"POST http://{address}/api/v1/x"]
@@ -251,4 +251,4 @@ def test_a_proxy_that_refuses_may_be_tried_again(tmp_path: Path) -> None:
         ForwardProxy(authorization="Basic x") as between,
         pytest.raises(Away, match="407"),
     ):
-        Transport(url, "token", proxy=proxy.choose(url, between.url, {})).call("GET", "/x")
+        Transport(url, "token", proxy=transport.choose_proxy(url, between.url, {})).call("GET", "/x")

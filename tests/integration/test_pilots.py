@@ -5,9 +5,10 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from cs_config.configuration import QueueAddress
-from taskqueue import database, pilot_search, pilots
+from cs_config.tree.address import QueueAddress
+from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
+from taskqueue.pilots import pilots, search
 from taskqueue.states import PilotStatus, pilot_may_become
 from tests import stored
 
@@ -23,7 +24,7 @@ def test_an_intent_is_stored_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         assert _register(conn, "s", now)
         assert not _register(conn, "s", now)
-        pilot = pilots.get(conn, "s")
+        pilot = pilots.get_pilot(conn, "s")
     assert (pilot.status, pilot.reference, pilot.queue, pilot.jobs) == (P.SUBMITTED, None, "long", 0)
 
 
@@ -52,11 +53,11 @@ def test_the_table_decides_about_every_step(engine: Engine, now: datetime) -> No
                 stored.force_pilot(conn, stamp, status=current.value)
                 if pilot_may_become(current, wanted):
                     pilots.set_status(conn, stamp, wanted, reason="r", now=now)
-                    assert pilots.get(conn, stamp).status is wanted
+                    assert pilots.get_pilot(conn, stamp).status is wanted
                 else:
                     with pytest.raises(IllegalTransition, match=f"is {current}; it cannot become {wanted}"):
                         pilots.set_status(conn, stamp, wanted, now=now)
-                    assert pilots.get(conn, stamp).status is current
+                    assert pilots.get_pilot(conn, stamp).status is current
 
 
 def test_the_reference_stays_once_it_is_known(engine: Engine, now: datetime) -> None:
@@ -64,14 +65,14 @@ def test_the_reference_stays_once_it_is_known(engine: Engine, now: datetime) -> 
         _register(conn, "s", now)
         pilots.set_status(conn, "s", P.WAITING, reference="job 42", now=now)
         pilots.set_status(conn, "s", P.UNKNOWN, reason="the CE does not answer", now=now)
-        pilot = pilots.get(conn, "s")
+        pilot = pilots.get_pilot(conn, "s")
     assert (pilot.reference, pilot.status_reason) == ("job 42", "the CE does not answer")
 
 
 def test_a_pilot_that_nobody_registered_came_by_itself(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        pilots.seen(conn, stamp="s", vo="lhcb", queue=QUEUE, now=now)
-        pilot = pilots.get(conn, "s")
+        pilots.record_contact(conn, stamp="s", vo="lhcb", queue=QUEUE, now=now)
+        pilot = pilots.get_pilot(conn, "s")
     assert (pilot.status, pilot.submitted_by, pilot.last_seen_at, pilot.site) == (
         P.RUNNING,
         "",
@@ -84,31 +85,31 @@ def test_a_pilot_that_speaks_runs(engine: Engine, now: datetime) -> None:
     later = now + timedelta(minutes=5)
     with database.writing(engine) as conn:
         _register(conn, "s", now)
-        pilots.seen(conn, stamp="s", vo="lhcb", queue=None, now=later)
-        pilot = pilots.get(conn, "s")
+        pilots.record_contact(conn, stamp="s", vo="lhcb", queue=None, now=later)
+        pilot = pilots.get_pilot(conn, "s")
         assert (pilot.status, pilot.updated_at, pilot.last_seen_at) == (P.RUNNING, later, later)
         assert (pilot.site, pilot.queue) == ("LCG.CERN.ch", "long")  # it said nothing else
-        pilots.seen(conn, stamp="s", vo="lhcb", queue=None, now=later + timedelta(minutes=5))
-        assert pilots.get(conn, "s").updated_at == later
+        pilots.record_contact(conn, stamp="s", vo="lhcb", queue=None, now=later + timedelta(minutes=5))
+        assert pilots.get_pilot(conn, "s").updated_at == later
         pilots.set_status(conn, "s", P.ABORTED, now=later)
-        pilots.seen(conn, stamp="s", vo="lhcb", queue=None, now=later)
-        assert pilots.get(conn, "s").status is P.ABORTED
+        pilots.record_contact(conn, stamp="s", vo="lhcb", queue=None, now=later)
+        assert pilots.get_pilot(conn, "s").status is P.ABORTED
 
 
 def test_a_pilot_of_another_vo_does_not_speak_for_it(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         _register(conn, "s", now)
-        pilots.seen(conn, stamp="s", vo="cms", queue=None, now=now)
-        assert pilots.get(conn, "s").last_seen_at is None
+        pilots.record_contact(conn, stamp="s", vo="cms", queue=None, now=now)
+        assert pilots.get_pilot(conn, "s").last_seen_at is None
 
 
 def test_jobs_are_counted(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         _register(conn, "s", now)
-        pilots.give(conn, {"s": 2, "unknown": 1})
-        pilots.give(conn, {"s": 1})
-        pilots.give(conn, {})
-        assert pilots.get(conn, "s").jobs == 3
+        pilots.add_jobs(conn, {"s": 2, "unknown": 1})
+        pilots.add_jobs(conn, {"s": 1})
+        pilots.add_jobs(conn, {})
+        assert pilots.get_pilot(conn, "s").jobs == 3
 
 
 def test_pilots_are_found_in_pages(engine: Engine, now: datetime) -> None:
@@ -117,21 +118,21 @@ def test_pilots_are_found_in_pages(engine: Engine, now: datetime) -> None:
             _register(conn, f"s{number}", now, vo="cms" if number == 4 else "lhcb")
         pilots.set_status(conn, "s0", P.FAILED, now=now)
 
-        def stamps(which: pilot_search.Filter, after: str = "") -> list[str]:
-            return [pilot.stamp for pilot in pilot_search.find(conn, which, limit=3, after=after)]
+        def stamps(which: search.PilotFilter, after: str = "") -> list[str]:
+            return [pilot.stamp for pilot in search.list_pilots(conn, which, limit=3, after=after)]
 
-        assert stamps(pilot_search.Filter()) == ["s0", "s1", "s2"]
-        assert stamps(pilot_search.Filter(), after="s2") == ["s3", "s4"]
-        assert stamps(pilot_search.Filter(vos={"cms"}, sites={"LCG.CERN.ch"}, submitted_by="director")) == [
+        assert stamps(search.PilotFilter()) == ["s0", "s1", "s2"]
+        assert stamps(search.PilotFilter(), after="s2") == ["s3", "s4"]
+        assert stamps(search.PilotFilter(vos={"cms"}, sites={"LCG.CERN.ch"}, submitted_by="director")) == [
             "s4"
         ]
-        assert stamps(pilot_search.Filter(statuses={P.FAILED})) == ["s0"]
-        assert stamps(pilot_search.Filter(vos=[])) == []
+        assert stamps(search.PilotFilter(statuses={P.FAILED})) == ["s0"]
+        assert stamps(search.PilotFilter(vos=[])) == []
 
 
 def test_an_unknown_pilot_is_not_found(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         with pytest.raises(PilotNotFound, match="pilot s does not exist"):
-            pilots.get(conn, "s")
+            pilots.get_pilot(conn, "s")
         with pytest.raises(PilotNotFound):
             pilots.set_status(conn, "s", P.DONE, now=now)

@@ -9,19 +9,23 @@ from typing import Any, Literal
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from taskqueue import attempts, database, handover, job_control, jobs, log, plain_reports
-from taskqueue.claims import Claimed
-from taskqueue.handover import Finish
-from taskqueue.plain_reports import Finished, Moved, Started
-from taskqueue.single_statements import SingleStatements
+from taskqueue.db import database
+from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.jobs import control, jobs, log
+from taskqueue.leases import attempts, lifecycle, lifecycle_batch
+from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.leases.lifecycle_batch import FinishReport, ReportedJob, StartReport
 from taskqueue.states import JobStatus
 from tests import stored, waiting
 from tests.waiting import HOLDER
 
 LEASE = timedelta(minutes=7)
 MINUTE = timedelta(minutes=1)
-DONE = Finish(status="Done", exit_code=0, cpu_seconds=3.5)
-FAILED = Finish(status="Failed", exit_code=-9, minor_status="torn", application_status="half “done” \\ 'x'")
+DONE = PayloadResult(status="Done", exit_code=0, cpu_seconds=3.5)
+FAILED = PayloadResult(
+    status="Failed", exit_code=-9, minor_status="torn", application_status="half “done” \\ 'x'"
+)
 
 
 @pytest.fixture
@@ -32,55 +36,55 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def server(engine: Engine) -> Iterator[SingleStatements]:
-    with contextlib.closing(SingleStatements(engine)) as server:
+def server(engine: Engine) -> Iterator[AutocommitRunner]:
+    with contextlib.closing(AutocommitRunner(engine)) as server:
         yield server
 
 
-def _given(engine: Engine, now: datetime, count: int) -> list[Claimed]:
+def _given(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
     with database.writing(engine) as conn:
         ids = waiting.put(conn, now, count)
         return waiting.claim(conn, [waiting.task_queue_of(conn, ids[0])], now, count=count)
 
 
-def _running(engine: Engine, now: datetime, count: int) -> list[Claimed]:
+def _running(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
     given = _given(engine, now, count)
     with database.writing(engine) as conn:
         for each in given:
-            handover.start(conn, each.lease, lease_time=LEASE, now=now)
+            lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
     return given
 
 
 def _start(
-    server: SingleStatements, now: datetime, *given: Claimed, holder: str | None = HOLDER.subject
-) -> list[Moved | None]:
-    reports = [Started(lease=each.lease, holder=holder) for each in given]
-    return plain_reports.start(server, reports, vos=["lhcb"], lease_time=lambda _vo: LEASE, now=now)
+    server: AutocommitRunner, now: datetime, *given: ClaimedJob, holder: str | None = HOLDER.subject
+) -> list[ReportedJob | None]:
+    reports = [StartReport(lease=each.lease, holder=holder) for each in given]
+    return lifecycle_batch.start_jobs(server, reports, vos=["lhcb"], lease_time=lambda _vo: LEASE, now=now)
 
 
 def _finish(
-    server: SingleStatements,
+    server: AutocommitRunner,
     now: datetime,
-    *given: Claimed,
-    report: Finish = DONE,
+    *given: ClaimedJob,
+    report: PayloadResult = DONE,
     holder: str | None = HOLDER.subject,
-) -> list[Moved | None]:
-    reports = [Finished(lease=each.lease, holder=holder, report=report) for each in given]
-    return plain_reports.finish(server, reports, now=now)
+) -> list[ReportedJob | None]:
+    reports = [FinishReport(lease=each.lease, holder=holder, report=report) for each in given]
+    return lifecycle_batch.finish_jobs(server, reports, now=now)
 
 
 def _written(engine: Engine, job_id: int) -> list[dict[str, Any]]:
     """All that is kept of a job, but for what tells it from others."""
     with database.reading(engine) as conn:
-        rows = [jobs.get(conn, job_id), *attempts.newest(conn, job_id), *log.of_job(conn, job_id)]
+        rows = [jobs.get_job(conn, job_id), *attempts.list_newest(conn, job_id), *log.read_log(conn, job_id)]
     own = {"job_id", "lease", "description_id", "answer"}
     return [{name: value for name, value in asdict(row).items() if name not in own} for row in rows]
 
 
-def _answer(engine: Engine, each: Claimed, report: Finish) -> dict[str, Any]:
+def _answer(engine: Engine, each: ClaimedJob, report: PayloadResult) -> dict[str, Any]:
     """What the pilot gets that says the same once more."""
     with database.writing(engine) as conn:
-        return handover.finish(conn, each.lease, report, now=_LATER)
+        return lifecycle.finish(conn, each.lease, report, now=_LATER)
 
 
 _LATER = datetime.fromisoformat("2031-01-01T00:00:00+00:00")
@@ -88,49 +92,49 @@ _LATER = datetime.fromisoformat("2031-01-01T00:00:00+00:00")
 
 @pytest.mark.parametrize("report", [DONE, FAILED])
 def test_what_is_written_is_what_each_alone_would_write(
-    engine: Engine, server: SingleStatements, now: datetime, report: Finish
+    engine: Engine, server: AutocommitRunner, now: datetime, report: PayloadResult
 ) -> None:
     alone, *together = given = _given(engine, now, 4)
     later = now + MINUTE
     with database.writing(engine) as conn:
-        handover.start(conn, alone.lease, lease_time=LEASE, now=later)
+        lifecycle.start(conn, alone.lease, lease_time=LEASE, now=later)
     assert _start(server, later, *together) == [
-        Moved(job_id=each.job_id, epoch=each.epoch, vo="lhcb") for each in together
+        ReportedJob(job_id=each.job_id, epoch=each.epoch, vo="lhcb") for each in together
     ]
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
 
     later += MINUTE
     with database.writing(engine) as conn:
-        answer = handover.finish(conn, alone.lease, report, now=later)
+        answer = lifecycle.finish(conn, alone.lease, report, now=later)
     assert None not in _finish(server, later, *together, report=report)
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
     for each in together:
         assert _answer(engine, each, report) == {**answer, "job_id": each.job_id}
 
 
-def _killed(conn: Connection, each: Claimed, now: datetime) -> None:
-    job_control.kill(conn, each.job_id, source="alice", now=now)
+def _killed(conn: Connection, each: ClaimedJob, now: datetime) -> None:
+    control.kill_job(conn, each.job_id, source="alice", now=now)
 
 
-def _stalled(conn: Connection, each: Claimed, now: datetime) -> None:
+def _stalled(conn: Connection, each: ClaimedJob, now: datetime) -> None:
     stored.force(conn, each.job_id, status=JobStatus.STALLED.value)
 
 
-def _closed(conn: Connection, each: Claimed, now: datetime) -> None:
-    handover.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
+def _closed(conn: Connection, each: ClaimedJob, now: datetime) -> None:
+    lifecycle.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
 
 
-def _given_up(conn: Connection, each: Claimed, now: datetime) -> None:
+def _given_up(conn: Connection, each: ClaimedJob, now: datetime) -> None:
     stored.force(conn, each.job_id, status=JobStatus.FAILED.value)
 
 
-_Spoil = Callable[[Connection, Claimed, datetime], None]
+_Spoil = Callable[[Connection, ClaimedJob, datetime], None]
 
 
 @pytest.mark.parametrize("what", ["start", "finish"])
 @pytest.mark.parametrize("spoil", [_killed, _stalled, _closed, _given_up])
 def test_what_is_not_plain_is_left_as_it_is(
-    engine: Engine, server: SingleStatements, now: datetime, what: str, spoil: _Spoil
+    engine: Engine, server: AutocommitRunner, now: datetime, what: str, spoil: _Spoil
 ) -> None:
     prepare, report = (_given, _start) if what == "start" else (_running, _finish)
     first, other, last = prepare(engine, now, 3)
@@ -142,7 +146,7 @@ def test_what_is_not_plain_is_left_as_it_is(
 
 
 def test_nobody_speaks_for_another_but_who_may(
-    engine: Engine, server: SingleStatements, now: datetime
+    engine: Engine, server: AutocommitRunner, now: datetime
 ) -> None:
     [each] = _given(engine, now, 1)
     before = _written(engine, each.job_id)
@@ -153,19 +157,19 @@ def test_nobody_speaks_for_another_but_who_may(
     assert _finish(server, now, each, holder=None) != [None]
 
 
-def test_the_same_said_twice_counts_once(engine: Engine, server: SingleStatements, now: datetime) -> None:
+def test_the_same_said_twice_counts_once(engine: Engine, server: AutocommitRunner, now: datetime) -> None:
     [each] = _given(engine, now, 1)
     assert sorted(moved is None for moved in _start(server, now, each, each)) == [False, True]
     assert _start(server, now, each) == [None]
     assert sorted(moved is None for moved in _finish(server, now, each, each)) == [False, True]
     assert _finish(server, now, each) == [None]
     with database.reading(engine) as conn:
-        steps = [entry.to_status for entry in log.of_job(conn, each.job_id)]
+        steps = [entry.to_status for entry in log.read_log(conn, each.job_id)]
     assert steps[-3:] == [JobStatus.MATCHED, JobStatus.RUNNING, JobStatus.DONE]
 
 
 def test_a_start_after_the_finish_changes_nothing(
-    engine: Engine, server: SingleStatements, now: datetime
+    engine: Engine, server: AutocommitRunner, now: datetime
 ) -> None:
     [each] = _running(engine, now, 1)
     _finish(server, now, each)
@@ -177,7 +181,7 @@ def test_a_start_after_the_finish_changes_nothing(
 @pytest.mark.parametrize("table", ["attempts", "jobs"])
 @pytest.mark.parametrize("what", ["start", "finish"])
 def test_one_in_other_hands_holds_up_nobody(
-    engine: Engine, server: SingleStatements, now: datetime, what: str, table: Literal["attempts", "jobs"]
+    engine: Engine, server: AutocommitRunner, now: datetime, what: str, table: Literal["attempts", "jobs"]
 ) -> None:
     prepare, report = (_given, _start) if what == "start" else (_running, _finish)
     held, free = prepare(engine, now, 2)
@@ -190,15 +194,15 @@ def test_one_in_other_hands_holds_up_nobody(
 
 
 def test_a_lease_of_a_vo_that_is_gone_is_good_for_the_common_time(
-    engine: Engine, server: SingleStatements, now: datetime
+    engine: Engine, server: AutocommitRunner, now: datetime
 ) -> None:
     [each] = _given(engine, now, 1)
-    plain_reports.start(
+    lifecycle_batch.start_jobs(
         server,
-        [Started(lease=each.lease, holder=None)],
+        [StartReport(lease=each.lease, holder=None)],
         vos=["cms"],
         lease_time=lambda vo: LEASE if vo == "" else MINUTE,
         now=now,
     )
     with database.reading(engine) as conn:
-        assert attempts.get(conn, each.lease).lease_expires_at == now + LEASE
+        assert attempts.get_attempt(conn, each.lease).lease_expires_at == now + LEASE

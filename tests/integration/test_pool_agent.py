@@ -7,17 +7,18 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event, select
 
+from agents import leader
 from agents import pools as pool_agent
-from agents import turn
 from agents.pools import PoolResult
-from cs_config.configuration import Configuration
-from optimizers import batch
-from optimizers.candidate import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch
+from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
 from requirements.canonical import pool_id
-from requirements.record import Record
-from taskqueue import database, mapping, pool_search, pools, queue_classes
+from requirements.record.record import Record
+from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
-from taskqueue.tables import changes
+from taskqueue.pools import listing, mapping, pools, queue_class_store
+from taskqueue.schema.tables import changes
 from tests import stored
 from tests.submitted import GRID, grid, job, log_of, submit, waiting
 
@@ -43,12 +44,12 @@ def cycle(engine: Engine, config: Configuration, now: datetime, holder: str = "m
 
 def queues(engine: Engine, memory: int) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in mapping.eligible_queues_of(conn, pool_of(memory))]
+        return [str(queue) for queue in mapping.list_eligible_queues(conn, pool_of(memory))]
 
 
 def pool(engine: Engine, memory: int) -> pools.Pool:
     with database.reading(engine) as conn:
-        return pools.get(conn, pool_of(memory))
+        return pools.get_pool(conn, pool_of(memory))
 
 
 def changed(text: str = GRID, *, version: int = 2, **memory: int) -> Configuration:
@@ -134,11 +135,11 @@ def test_pools_end_at_the_newest_version_in_every_interleaving(engine: Engine, n
     stored.at_once(3, do)
     cycle(engine, newest, now)
     with database.reading(engine) as conn:
-        assert queue_classes.version(conn, "lhcb") == 5
-        for each in pool_search.find(conn, pool_search.Filter(), limit=100):
+        assert queue_class_store.read_version(conn, "lhcb") == 5
+        for each in listing.list_pools(conn, listing.PoolFilter(), limit=100):
             assert each.config_version == 5
             memory = next(m for m in range(2900, 3100) if pool_of(m) == each.pool_id)
-            names = {str(queue) for queue in mapping.eligible_queues_of(conn, each.pool_id)}
+            names = {str(queue) for queue in mapping.list_eligible_queues(conn, each.pool_id)}
             assert ("C.D.ch/ce/middle" in names) is (memory <= 3005)
 
 
@@ -208,7 +209,7 @@ def test_an_agent_that_died_between_the_pools_and_their_jobs_is_continued(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("agents.pool_jobs.tell", die)
+        patched.setattr("agents.pools.update_minor_status", die)
         with pytest.raises(RuntimeError):
             cycle(engine, changed(big=1000), now + timedelta(seconds=1))
     assert job(engine, job_id).minor_status == WAITS_FOR_PILOT
@@ -262,16 +263,16 @@ def test_a_job_never_ends_without_its_pool(engine: Engine, now: datetime) -> Non
 def test_only_one_process_is_the_agent(engine: Engine, now: datetime) -> None:
     cycle(engine, grid(), now, holder="first")
     assert pool_agent.cycle(engine, grid(), now=now, holder="second") is None
-    assert pool_agent.cycle(engine, grid(), now=now + turn.LENGTH, holder="second") is not None
-    assert pool_agent.cycle(engine, grid(), now=now + turn.LENGTH, holder="first") is None
+    assert pool_agent.cycle(engine, grid(), now=now + leader.LEASE_TIME, holder="second") is not None
+    assert pool_agent.cycle(engine, grid(), now=now + leader.LEASE_TIME, holder="first") is None
 
 
 def test_an_agent_that_slept_through_its_turn_writes_nothing(engine: Engine, now: datetime) -> None:
     arrive(engine, grid(), now, 4000)
-    slept = turn.take(engine, "pools", holder="first", now=now)
+    slept = leader.acquire(engine, "pools", holder="first", now=now)
     assert slept is not None
-    assert turn.take(engine, "pools", holder="second", now=now + turn.LENGTH) is not None
-    with pytest.raises(turn.TurnLostError), slept.writing():
+    assert leader.acquire(engine, "pools", holder="second", now=now + leader.LEASE_TIME) is not None
+    with pytest.raises(leader.LeadershipLostError), slept.writing():
         pytest.fail("it should not get this far")
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from pilotage.cli import database_findings, settings
-from pilotage.cli.finding import Health
-from taskqueue import database, postgresql
+from pilotage.cli import settings
+from pilotage.cli.checks import database
+from pilotage.cli.checks.finding import Health
+from taskqueue.db import database as db_database
+from taskqueue.db import postgresql
 from tests import stored, waiting
 from tests.pgbouncer import SERVER_CONNECTIONS, Pgbouncer
 
@@ -29,14 +31,14 @@ def pooled_url(pgbouncer: Pgbouncer, postgres_url: str) -> str:
 
 @pytest.fixture
 def pooled(pooled_url: str) -> Iterator[Engine]:
-    engine = database.connect(pooled_url)
+    engine = db_database.connect(pooled_url)
     yield engine
     engine.dispose()
 
 
 def test_a_pooler_is_noticed_and_its_absence_too(pooled: Engine, postgres_url: str) -> None:
-    direct = database.connect(postgres_url)
-    with database.reading(pooled) as conn, database.reading(direct) as other:
+    direct = db_database.connect(postgres_url)
+    with db_database.reading(pooled) as conn, db_database.reading(direct) as other:
         assert (postgresql.is_pooled(conn), postgresql.is_pooled(other)) == (True, False)
     direct.dispose()
 
@@ -47,7 +49,7 @@ def test_statements_may_be_repeated_although_each_transaction_has_another_sessio
     def sessions(_number: int) -> set[int]:
         seen = set()
         for _ in range(30):
-            with database.writing(pooled) as conn:
+            with db_database.writing(pooled) as conn:
                 seen.add(conn.execute(text("SELECT pg_backend_pid() + :zero"), {"zero": 0}).scalar_one())
         return seen
 
@@ -56,22 +58,22 @@ def test_statements_may_be_repeated_although_each_transaction_has_another_sessio
 
 
 def test_the_settings_of_sessions_that_others_share_are_left_alone(pooled: Engine) -> None:
-    with database.writing(pooled) as conn:
+    with db_database.writing(pooled) as conn:
         assert conn.execute(text("SHOW statement_timeout")).scalar_one() == "0"
 
 
 def test_a_reading_transaction_through_a_pooler_leaves_no_session_read_only(pooled: Engine) -> None:
     for _ in range(2 * SERVER_CONNECTIONS):
-        with database.reading(pooled) as conn:
+        with db_database.reading(pooled) as conn:
             assert conn.execute(text("SHOW transaction_read_only")).scalar_one() == "on"
-        with database.writing(pooled) as conn:
+        with db_database.writing(pooled) as conn:
             assert conn.execute(text("SHOW transaction_read_only")).scalar_one() == "off"
 
 
 def test_pilots_of_several_processes_drain_everything_once(
     pooled: Engine, pooled_url: str, now: datetime
 ) -> None:
-    with database.writing(pooled) as conn:
+    with db_database.writing(pooled) as conn:
         asked = [replace(waiting.EVERYWHERE, cpu_time=1000 + number) for number in range(20)]
         ids = [job_id for each in asked for job_id in waiting.put(conn, now, 20, asked=each)]
     command = [sys.executable, "-m", "tests.draining_process", pooled_url, "8", "2"]
@@ -85,23 +87,23 @@ def test_pilots_of_several_processes_drain_everything_once(
 def test_the_schema_is_upgraded_through_a_pooler_by_many_at_once(
     pgbouncer: Pgbouncer, postgres_url: str
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as conn:
+    engine = db_database.connect(postgres_url)
+    with db_database.writing(engine) as conn:
         conn.execute(text("DROP SCHEMA public CASCADE"))
         conn.execute(text("CREATE SCHEMA public"))
-    stored.at_once(4, lambda _: database.upgrade(pgbouncer.url(postgres_url)))
-    assert database.schema_state(engine).is_current
+    stored.at_once(4, lambda _: db_database.upgrade(pgbouncer.url(postgres_url)))
+    assert db_database.schema_state(engine).is_current
     engine.dispose()
 
 
 def test_a_pooler_that_was_restarted_costs_no_request_an_error(pgbouncer: Pgbouncer, pooled: Engine) -> None:
-    with database.reading(pooled) as conn:
+    with db_database.reading(pooled) as conn:
         conn.execute(text("SELECT 1"))
     pgbouncer.stop()
-    with pytest.raises(database.UNAVAILABLE), database.reading(pooled):
+    with pytest.raises(db_database.UNAVAILABLE), db_database.reading(pooled):
         pass
     pgbouncer.start()
-    with database.reading(pooled) as conn:
+    with db_database.reading(pooled) as conn:
         assert postgresql.is_pooled(conn)
 
 
@@ -111,7 +113,7 @@ def test_the_doctor_names_what_a_pooled_database_lacks(
     def found(direct: str | None) -> dict[str, Health]:
         flags = {"home": tmp_path, "database_url": pooled_url, "database_direct_url": direct}
         chosen = settings.load(flags, {})
-        return {each.subject: each.health for each in database_findings.all_of(chosen, now)}
+        return {each.subject: each.health for each in database.check_database(chosen, now)}
 
     alone = found(None)
     assert {alone[name] for name in postgresql.LIMITS} == {Health.WARNING}

@@ -8,26 +8,19 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, select, text
 
-from cs_config.configuration import QueueAddress
-from cs_config.queue_class_index import EligibleSets
-from cs_config.queue_classes import QueueClass
-from requirements.bits import mask_of
-from taskqueue import (
-    database,
-    mapping,
-    pool_refresh,
-    pool_search,
-    pools,
-    queue_classes,
-    served_pools,
-    stuck_jobs,
-)
+from cs_config.classes.class_index import EligibleSets
+from cs_config.classes.queue_classes import QueueClass
+from cs_config.tree.address import QueueAddress
+from requirements.bitset import mask_from
+from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
-from taskqueue.pool_refresh import Standing
-from taskqueue.pools import NewPool
-from taskqueue.queue_classes import Known
+from taskqueue.jobs import unmatchable
+from taskqueue.pools import by_queue, listing, mapping, pools, queue_class_store, refresh
+from taskqueue.pools.pools import NewPool
+from taskqueue.pools.queue_class_store import StoredClasses
+from taskqueue.pools.refresh import RefreshState
+from taskqueue.schema.tables import changes, pool_mappings, queue_class_members, submit_pools
 from taskqueue.states import JobStatus
-from taskqueue.tables import changes, pool_mappings, queue_class_members, submit_pools
 from tests import stored
 
 HOUR = timedelta(hours=1)
@@ -41,18 +34,22 @@ def _classes(members: Mapping[str, Iterable[QueueAddress]]) -> list[QueueClass]:
 def _sync(
     conn: Connection, version: int, now: datetime, members: Mapping[str, Iterable[QueueAddress]]
 ) -> bool:
-    return queue_classes.sync(conn, vo="lhcb", config_version=version, classes=_classes(members), now=now)
+    return queue_class_store.store_classes(
+        conn, vo="lhcb", config_version=version, classes=_classes(members), now=now
+    )
 
 
 def _touch(conn: Connection, pool_id: str, now: datetime) -> bool:
-    return pools.touch(conn, pool_id=pool_id, vo="lhcb", requirements_json="{}", original_json="{}", now=now)
+    return pools.touch_pool(
+        conn, pool_id=pool_id, vo="lhcb", requirements_json="{}", original_json="{}", now=now
+    )
 
 
 def _resolve(
     conn: Connection, pool_id: str, version: int, names: str, now: datetime
-) -> mapping.Change | None:
+) -> mapping.MappingChange | None:
     digests = [name * 64 for name in names]
-    return mapping.resolve(
+    return mapping.store_pool_mapping(
         conn, pool_id=pool_id, config_version=version, queue_class_digests=digests, now=now
     )
 
@@ -67,7 +64,7 @@ def test_a_pool_is_stored_once_and_stays_unresolved_until_it_is_resolved(
     with database.writing(engine) as conn:
         assert _touch(conn, "p", now)
         assert _touch(conn, "p", now + HOUR)
-        pool = pools.get(conn, "p")
+        pool = pools.get_pool(conn, "p")
         assert (pool.created_at, pool.last_used_at, pool.refreshed_at) == (now, now + HOUR, None)
         _sync(conn, 1, now, {"x": [A]})
         _resolve(conn, "p", 1, "x", now)
@@ -77,17 +74,17 @@ def test_a_pool_is_stored_once_and_stays_unresolved_until_it_is_resolved(
 def test_many_pools_are_touched_at_once(engine: Engine, now: datetime) -> None:
     new = [NewPool(pool_id=f"{n:04}", vo="lhcb", requirements="{}", original="{}") for n in range(1500)]
     with database.writing(engine) as conn:
-        assert pools.touch_all(conn, [*new, *new], now=now) == {pool.pool_id for pool in new}
-        assert pools.touch_all(conn, [], now=now) == frozenset()
-        first = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000)
-        rest = pool_search.find(conn, pool_search.Filter(vos={"lhcb"}), limit=1000, after=first[-1].pool_id)
+        assert pools.touch_pools(conn, [*new, *new], now=now) == {pool.pool_id for pool in new}
+        assert pools.touch_pools(conn, [], now=now) == frozenset()
+        first = listing.list_pools(conn, listing.PoolFilter(vos={"lhcb"}), limit=1000)
+        rest = listing.list_pools(conn, listing.PoolFilter(vos={"lhcb"}), limit=1000, after=first[-1].pool_id)
         assert [pool.pool_id for pool in first + rest] == [pool.pool_id for pool in new]
-        assert pool_search.find(conn, pool_search.Filter(vos={"cms"}), limit=10) == []
+        assert listing.list_pools(conn, listing.PoolFilter(vos={"cms"}), limit=10) == []
 
 
 def test_a_pool_that_does_not_exist_is_not_found(engine: Engine) -> None:
     with database.reading(engine) as conn, pytest.raises(PoolNotFound, match="pool p does not exist"):
-        pools.get(conn, "p")
+        pools.get_pool(conn, "p")
 
 
 def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engine, now: datetime) -> None:
@@ -97,16 +94,16 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         _touch(conn, "q", now)
         _resolve(conn, "p", 7, "x", now)
         _resolve(conn, "q", 7, "", now)
-        assert mapping.eligible_queues_of(conn, "p") == [A, B]
-        assert mapping.eligible_queues_of(conn, "q") == []
-        assert stuck_jobs.have_queue(conn, ["p", "q"]) == {"p": True, "q": False}
-        assert served_pools.ids_for_queues(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
-        assert served_pools.ids_for_queues(conn, ["cms"], [A]) == {A: []}
+        assert mapping.list_eligible_queues(conn, "p") == [A, B]
+        assert mapping.list_eligible_queues(conn, "q") == []
+        assert unmatchable.read_has_queue(conn, ["p", "q"]) == {"p": True, "q": False}
+        assert by_queue.list_pool_ids(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
+        assert by_queue.list_pool_ids(conn, ["cms"], [A]) == {A: []}
         view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
         assert [row["queue"] for row in view] == ["a", "b"]
         assert {row["config_version"] for row in view} == {7}
-        assert queue_classes.class_of(conn, "lhcb", A) == queue_classes.class_of(conn, "lhcb", B)
-        assert queue_classes.class_of(conn, "cms", A) is None
+        assert queue_class_store.find_class(conn, "lhcb", A) == queue_class_store.find_class(conn, "lhcb", B)
+        assert queue_class_store.find_class(conn, "cms", A) is None
 
 
 def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine, now: datetime) -> None:
@@ -116,24 +113,24 @@ def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine,
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
         _sync(conn, 2, now, {"x": [A], "y": [C, B]})
-        assert mapping.eligible_queues_of(conn, "p") == [A]
+        assert mapping.list_eligible_queues(conn, "p") == [A]
         _sync(conn, 3, now, {"y": [C]})
-        assert mapping.eligible_queues_of(conn, "p") == []
+        assert mapping.list_eligible_queues(conn, "p") == []
 
 
 def test_only_differences_are_written(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         _sync(conn, 1, now, {"x": [A], "y": [B], "z": [C]})
         _touch(conn, "p", now)
-        assert _resolve(conn, "p", 1, "xy", now) == mapping.Change(gained=2, lost=0)
-        assert _resolve(conn, "p", 1, "yz", now) == mapping.Change(gained=1, lost=1)
+        assert _resolve(conn, "p", 1, "xy", now) == mapping.MappingChange(gained=2, lost=0)
+        assert _resolve(conn, "p", 1, "yz", now) == mapping.MappingChange(gained=1, lost=1)
         before = _changes(conn)
         again = _resolve(conn, "p", 1, "yz", now + HOUR)
         assert again is not None
         assert not again
         _sync(conn, 2, now, {"x": [A], "y": [B], "z": [C]})
         assert _changes(conn) == before  # matchers have nothing to look at again
-        assert pools.get(conn, "p").refreshed_at == now + HOUR
+        assert pools.get_pool(conn, "p").refreshed_at == now + HOUR
 
 
 def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> None:
@@ -142,15 +139,19 @@ def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> No
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
         _sync(conn, 2, now, {"z": [A, B]})
-        queue_classes.prune(conn, "lhcb")
-        assert queue_classes.slots(conn, "lhcb") == {"x" * 64: 0, "y" * 64: 1, "z" * 64: 2}  # p may have x
+        queue_class_store.prune_classes(conn, "lhcb")
+        assert queue_class_store.read_slots(conn, "lhcb") == {
+            "x" * 64: 0,
+            "y" * 64: 1,
+            "z" * 64: 2,
+        }  # p may have x
     _refresh(engine, 2, now, {"z": [A, B]})
     with database.writing(engine) as conn:
-        queue_classes.prune(conn, "lhcb")
-        assert queue_classes.slots(conn, "lhcb") == {"z" * 64: 2}
+        queue_class_store.prune_classes(conn, "lhcb")
+        assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2}
         _sync(conn, 3, now, {"z": [A, B], "v": [C]})
-        assert queue_classes.slots(conn, "lhcb") == {"z" * 64: 2, "v" * 64: 0}
-        assert mapping.eligible_queues_of(conn, "p") == [A, B]
+        assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2, "v" * 64: 0}
+        assert mapping.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None:
@@ -161,9 +162,9 @@ def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None
         assert not _sync(conn, 1, now, {"y": [A, B]})
         assert _resolve(conn, "p", 1, "", now) is None
         assert _resolve(conn, "p", 3, "", now) is None  # not synced yet
-        assert mapping.eligible_queues_of(conn, "p") == [A]
-        assert queue_classes.version(conn, "lhcb") == 2
-        assert queue_classes.version(conn, "cms") is None
+        assert mapping.list_eligible_queues(conn, "p") == [A]
+        assert queue_class_store.read_version(conn, "lhcb") == 2
+        assert queue_class_store.read_version(conn, "cms") is None
 
 
 def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: datetime) -> None:
@@ -172,30 +173,31 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         for pool_id in ("new", "old", "later"):
             _touch(conn, pool_id, now)
         _resolve(conn, "old", 1, "x", now)
-        pool_refresh.note(conn, "lhcb", now=now + HOUR)
+        refresh.record_refresh(conn, "lhcb", now=now + HOUR)
         _resolve(conn, "later", 1, "x", now + 2 * HOUR)
-        assert pool_refresh.unmapped(conn, "lhcb") == ["new"]
+        assert refresh.list_unmapped(conn, "lhcb") == ["new"]
         found = {
-            pool.pool_id: pool.refreshed_at for pool in pool_search.find(conn, pool_search.Filter(), limit=10)
+            pool.pool_id: pool.refreshed_at
+            for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)
         }
         assert found == {"new": None, "old": now + HOUR, "later": now + 2 * HOUR}
         _sync(conn, 2, now, {"x": [A]})
-        assert pools.get(conn, "old").config_version == 1
+        assert pools.get_pool(conn, "old").config_version == 1
         assert _standing(conn).is_of((1, 0), refreshed_after=now + HOUR)
         assert not _standing(conn).is_of((1, 0), refreshed_after=now + 2 * HOUR)
         assert not _standing(conn).is_of((2, 0), refreshed_after=now)
-        pool_refresh.note(conn, "lhcb", now=now + 3 * HOUR)
+        refresh.record_refresh(conn, "lhcb", now=now + 3 * HOUR)
         assert _standing(conn).is_of((2, 0), refreshed_after=now)
-        assert {pool.config_version for pool in pool_search.find(conn, pool_search.Filter(), limit=10)} == {
+        assert {pool.config_version for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)} == {
             0,
             2,
         }
-        assert sorted(pool_refresh.refreshed_since(conn, now + 2 * HOUR)) == ["later", "old"]
-        assert pool_refresh.refreshed_since(conn, now + 3 * HOUR) == []
+        assert sorted(refresh.list_refreshed(conn, now + 2 * HOUR)) == ["later", "old"]
+        assert refresh.list_refreshed(conn, now + 3 * HOUR) == []
 
 
-def _standing(conn: Connection) -> Standing:
-    return pool_refresh.standings(conn)["lhcb"]
+def _standing(conn: Connection) -> RefreshState:
+    return refresh.read_states(conn)["lhcb"]
 
 
 def _refresh(
@@ -203,14 +205,14 @@ def _refresh(
 ) -> None:
     """What the pool agent does with all pools; here each is mapped to all classes."""
     with database.writing(engine) as conn:
-        new = mapping.lock(conn, "lhcb", pool_refresh.unmapped(conn, "lhcb"))
+        new = mapping.lock_pools(conn, "lhcb", refresh.list_unmapped(conn, "lhcb"))
         if not _sync(conn, version, now, members):
             return
-        pool_refresh.hold(conn, "lhcb")
-        slots = queue_classes.slots(conn, "lhcb")
-        sets = EligibleSets(eligible=mask_of([slots[name * 64] for name in members]))
-        stored_before = mapping.stored(conn, "lhcb")
-        mapping.refresh_all(
+        refresh.lock_state(conn, "lhcb")
+        slots = queue_class_store.read_slots(conn, "lhcb")
+        sets = EligibleSets(eligible=mask_from([slots[name * 64] for name in members]))
+        stored_before = mapping.read_mappings(conn, "lhcb")
+        mapping.refresh_mappings(
             conn,
             vo="lhcb",
             config_version=version,
@@ -219,7 +221,7 @@ def _refresh(
             before=stored_before,
             now=now,
         )
-        pool_refresh.note(conn, "lhcb", now=now)
+        refresh.record_refresh(conn, "lhcb", now=now)
 
 
 def _arrive(
@@ -232,10 +234,12 @@ def _arrive(
     """What an optimizer does that knows this version; whether it was overtaken."""
     with database.writing(engine) as conn:
         new = [NewPool(pool_id=each, vo="lhcb", requirements="{}", original="{}") for each in pool_ids]
-        unresolved = pools.touch_all(conn, new, now=now)
+        unresolved = pools.touch_pools(conn, new, now=now)
         _sync(conn, version, now, members)
         digests = {pool_id: dict.fromkeys((name * 64 for name in members), False) for pool_id in unresolved}
-        return mapping.resolve_all(conn, vo="lhcb", config_version=version, digests=digests, now=now) is None
+        return (
+            mapping.store_mappings(conn, vo="lhcb", config_version=version, digests=digests, now=now) is None
+        )
 
 
 def test_a_pool_resolved_from_n_while_n_plus_1_lands_ends_at_n_plus_1(engine: Engine, now: datetime) -> None:
@@ -250,8 +254,8 @@ def test_a_pool_resolved_from_n_while_n_plus_1_lands_ends_at_n_plus_1(engine: En
 
     stored.meanwhile(engine, resolve, lambda: _refresh(engine, 2, now, newer))
     with database.reading(engine) as conn:
-        assert mapping.eligible_queues_of(conn, "p") == [A, B]
-        assert pools.get(conn, "p").config_version == 2
+        assert mapping.list_eligible_queues(conn, "p") == [A, B]
+        assert pools.get_pool(conn, "p").config_version == 2
 
 
 def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, now: datetime) -> None:
@@ -266,7 +270,7 @@ def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, no
     assert overtaken  # to be computed again
     assert not _arrive(engine, 2, now, newer, ["p"])
     with database.reading(engine) as conn:
-        assert mapping.eligible_queues_of(conn, "p") == [A, B]
+        assert mapping.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: Engine, now: datetime) -> None:
@@ -274,17 +278,17 @@ def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: En
     first, between = {"x": [A, B]}, {"y": [A], "z": [C]}
     with database.writing(engine) as conn:
         _sync(conn, 1, now, first)
-    before = Known(config_version=1, expiries=0, classes=_classes(first))
+    before = StoredClasses(config_version=1, expiries=0, classes=_classes(first))
 
     def back() -> bool:
         with database.writing(engine) as conn:
-            return queue_classes.sync(
+            return queue_class_store.store_classes(
                 conn, vo="lhcb", config_version=3, classes=_classes(first), now=now, before=before
             )
 
     assert stored.meanwhile(engine, lambda conn: _sync(conn, 2, now, between), back)
     with database.reading(engine) as conn:
-        of_each = [queue_classes.class_of(conn, "lhcb", queue) for queue in (A, B, C)]
+        of_each = [queue_class_store.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
         assert of_each[0] == of_each[1] is not None
         assert of_each[2] is None
 
@@ -309,9 +313,9 @@ def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine
     stored.at_once(6, work)
     _refresh(engine, 4, now, members[4])
     with database.reading(engine) as conn:
-        found = pool_search.find(conn, pool_search.Filter(), limit=100)
+        found = listing.list_pools(conn, listing.PoolFilter(), limit=100)
         assert {pool.config_version for pool in found} == {4}
-        assert {pool.pool_id: mapping.eligible_queues_of(conn, pool.pool_id) for pool in found} == {
+        assert {pool.pool_id: mapping.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
             pool.pool_id: [A, B, C] for pool in found
         }
         assert len(conn.execute(select(queue_class_members)).all()) == 3
@@ -371,7 +375,7 @@ def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, n
     # PostgreSQL passes over the locked row, SQLite waits for the writer.
     assert stored.meanwhile(engine, arrive, delete, waits=engine.dialect.name == "sqlite") == []
     with database.reading(engine) as conn:
-        assert pools.get(conn, "p").last_used_at == late
+        assert pools.get_pool(conn, "p").last_used_at == late
 
 
 def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine, now: datetime) -> None:
@@ -390,7 +394,7 @@ def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine
 
     assert stored.meanwhile(engine, delete, arrive)  # it is new again, and was resolved again
     with database.reading(engine) as conn:
-        assert mapping.eligible_queues_of(conn, "p") == [A]
+        assert mapping.list_eligible_queues(conn, "p") == [A]
 
 
 def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(
@@ -413,7 +417,7 @@ def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(
                 new = [
                     NewPool(pool_id=each, vo="lhcb", requirements="{}", original="{}") for each in pool_ids
                 ]
-                pools.touch_all(conn, new, now=time)
+                pools.touch_pools(conn, new, now=time)
                 for job_id, pool_id in zip(jobs, pool_ids, strict=True):
                     stored.force(conn, job_id, submit_pool=pool_id, status="Waiting")
             with database.writing(engine) as conn:  # they are soon over

@@ -7,15 +7,16 @@ import pytest
 from sqlalchemy import Engine, delete, event
 
 from agents import pools as pool_agent
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from matcher import pools_of_queues
-from matcher.pools_of_queues import PoolsOfQueues
-from optimizers import batch
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher import cache
+from matcher.cache import QueuePoolCache
+from optimizers.chain import batch
 from requirements.canonical import pool_id
-from requirements.record import Record
-from taskqueue import database, pools, recovery, served_pools
-from taskqueue.tables import pool_mappings
+from requirements.record.record import Record
+from taskqueue.db import database, incarnation
+from taskqueue.pools import by_queue, pools
+from taskqueue.schema.tables import pool_mappings
 from tests import stored
 from tests.submitted import GRID, grid, submit
 
@@ -31,12 +32,12 @@ def arrive(engine: Engine, config: Configuration, now: datetime, memory: int) ->
     return pool_id(Record(values=(("Memory", memory),)), "lhcb"), job_id
 
 
-def ask(engine: Engine, known: PoolsOfQueues) -> tuple[list[str], list[str]]:
+def ask(engine: Engine, known: QueuePoolCache) -> tuple[list[str], list[str]]:
     """What is told of two queues; it has to be what the tables say."""
     with database.reading(engine) as conn:
-        told = known.of(conn, LHCB, [BIG, MIDDLE])
+        told = known.read_pools(conn, LHCB, [BIG, MIDDLE])
     with database.reading(engine) as conn:
-        assert {each: list(ids) for each, ids in told.items()} == served_pools.ids_for_queues(
+        assert {each: list(ids) for each, ids in told.items()} == by_queue.list_pool_ids(
             conn, LHCB, [BIG, MIDDLE]
         )
     return list(told[BIG]), list(told[MIDDLE])
@@ -55,7 +56,7 @@ def statements(engine: Engine, do: Callable[[], object]) -> list[str]:
 
 
 def test_what_is_told_is_what_holds_after_every_change(engine: Engine, now: datetime) -> None:
-    known = PoolsOfQueues()
+    known = QueuePoolCache()
     assert ask(engine, known) == ([], [])
     pool, job_id = arrive(engine, grid(), now, 3000)
     assert ask(engine, known) == ([pool], [pool])
@@ -70,12 +71,12 @@ def test_what_is_told_is_what_holds_after_every_change(engine: Engine, now: date
 
 
 def test_what_did_not_change_is_not_read_again(engine: Engine, now: datetime) -> None:
-    known = PoolsOfQueues()
+    known = QueuePoolCache()
     arrive(engine, grid(), now, 3000)
 
     def look() -> None:
         with database.reading(engine) as conn:
-            known.of(conn, LHCB, [BIG, MIDDLE])
+            known.read_pools(conn, LHCB, [BIG, MIDDLE])
 
     assert statements(engine, look)
     assert statements(engine, look) == []
@@ -84,23 +85,26 @@ def test_what_did_not_change_is_not_read_again(engine: Engine, now: datetime) ->
 
 
 def test_after_a_recovery_everything_is_read_anew(engine: Engine, now: datetime) -> None:
-    known = PoolsOfQueues()
+    known = QueuePoolCache()
     pool, _ = arrive(engine, grid(), now, 3000)
     assert ask(engine, known) == ([pool], [pool])
     with database.writing(engine) as conn:
         conn.execute(delete(pool_mappings))  # what the feed does not tell of
-        recovery.recover(conn, now=now)
+        incarnation.recover(conn, now=now)
     assert ask(engine, known) == ([], [])
 
 
 def test_no_more_queues_are_remembered_than_there_is_room_for(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools_of_queues, "_REMEMBERED", 1)
-    known = PoolsOfQueues()
+    monkeypatch.setattr(cache, "_QUEUES", 1)
+    known = QueuePoolCache()
     pool, _ = arrive(engine, grid(), now, 3000)
     for _ in range(2):
         assert ask(engine, known) == ([pool], [pool])
         with database.reading(engine) as conn:
-            assert [list(known.of(conn, LHCB, [each])[each]) for each in (BIG, MIDDLE)] == [[pool], [pool]]
+            assert [list(known.read_pools(conn, LHCB, [each])[each]) for each in (BIG, MIDDLE)] == [
+                [pool],
+                [pool],
+            ]
     assert len(known._known) == 1

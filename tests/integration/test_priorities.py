@@ -8,17 +8,17 @@ import pytest
 from sqlalchemy import Connection, Engine, delete, select
 
 from agents import priorities
-from agents.priorities import Memory, PriorityResult
-from agents.use_history import UseHistory
-from cs_config.configuration import Configuration
-from cs_config.options import Measure
-from matcher.matcher import Matcher
-from taskqueue import changes, database, task_queues
-from taskqueue.shares import Entity
+from agents.priorities import PriorityResult, PriorityState, UsageCache
+from cs_config.options.options import Measure
+from cs_config.tree.configuration import Configuration
+from matcher.claim.matcher import Matcher
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts, waiting_jobs
+from taskqueue.schema.tables import changes as changes_table
+from taskqueue.schema.tables import task_queues as table
 from taskqueue.states import JobStatus
-from taskqueue.tables import attempts, waiting_jobs
-from taskqueue.tables import changes as changes_table
-from taskqueue.tables import task_queues as table
+from taskqueue.task_queues import change_feed, task_queues
+from taskqueue.task_queues.shares import ShareHolder
 from tests import stored
 from tests.waiting import EVERYWHERE, GRID, claim, grid, matcher, put, request, task_queue_of
 
@@ -36,7 +36,7 @@ class Agent:
         self.engine = engine
         self.config = config or grid()
         self.name = name
-        self.memory = Memory()
+        self.memory = PriorityState()
 
     def cycle(self, now: datetime) -> PriorityResult:
         result = self.try_cycle(now)
@@ -67,7 +67,7 @@ def told(engine: Engine) -> list[str]:
     """The groups whose weights the feed says have changed."""
     statement = (
         select(changes_table.c.key)
-        .where(changes_table.c.kind == changes.PRIORITY)
+        .where(changes_table.c.kind == change_feed.PRIORITY)
         .order_by(changes_table.c.change_id)
     )
     with database.reading(engine) as conn:
@@ -232,7 +232,7 @@ def test_what_could_not_be_written_is_weighed_in_the_next_cycle(
         raise ConnectionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("taskqueue.priorities.change", away)
+        patch.setattr("taskqueue.task_queues.priorities.store_weights", away)
         assert agent.cycle(now + SECOND).broken == ("lhcb",)
     agent.cycle(now + 2 * SECOND)
     assert weights(engine)[new] == 500
@@ -241,7 +241,7 @@ def test_what_could_not_be_written_is_weighed_in_the_next_cycle(
 def test_many_task_queues_are_weighed_in_parts(
     engine: Engine, now: datetime, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(priorities, "_AT_ONCE", 10)
+    monkeypatch.setattr(priorities, "_BATCH_SIZE", 10)
     for number in range(25):
         add(engine, now, asked=replace(EVERYWHERE, gpus=number))
     assert agent.cycle(now) == PriorityResult(vos=("lhcb",), weighed=25, changed=25)
@@ -261,7 +261,7 @@ def test_jobs_that_arrive_meanwhile_lose_nothing(engine: Engine, now: datetime, 
     agent.cycle(now + SECOND)
     assert sorted(weights(engine).values()) == [500, 500]
     with database.reading(engine) as conn:
-        assert task_queues.waiting_in(conn, [first]) == {first: 2}
+        assert task_queues.count_waiting(conn, [first]) == {first: 2}
 
 
 def shown(asked: Matcher) -> dict[int, float]:
@@ -287,7 +287,7 @@ def test_matchers_know_which_task_queues_weigh_together(engine: Engine, now: dat
     split = add(engine, now, asked=replace(EVERYWHERE, sites=frozenset({"A.B.ch"}), min_ram=2000))
     other, bobs = add(engine, now, asked=SHORT), add(engine, now, owner="bob")
     with database.reading(engine) as conn:
-        family = {each.task_queue_id: each.family for each in task_queues.occupied(conn)}
+        family = {each.task_queue_id: each.family for each in task_queues.list_occupied(conn)}
     assert family[one] == family[split]
     assert len({family[one], family[other], family[bobs]}) == 3
 
@@ -331,28 +331,28 @@ def used(
     *,
     span: timedelta = 24 * HOUR,
     measure: Measure = Measure.WALL_TIME,
-    history: UseHistory | None = None,
-) -> Mapping[Entity, float]:
+    history: UsageCache | None = None,
+) -> Mapping[ShareHolder, float]:
     with database.reading(engine) as conn:
-        found = (history or UseHistory()).used(conn, "lhcb", span=span, measure=measure, now=now)
+        found = (history or UsageCache()).read_usage(conn, "lhcb", span=span, measure=measure, now=now)
     return {who: pytest.approx(amount) for who, amount in found.items()}
 
 
-USERS = Entity("lhcb", "lhcb_user")
-PROD = Entity("lhcb", "lhcb_prod")
+USERS = ShareHolder("lhcb", "lhcb_user")
+PROD = ShareHolder("lhcb", "lhcb_prod")
 
 
 def test_use_is_wall_time_times_cores_or_the_number_of_jobs(engine: Engine, now: datetime) -> None:
     run(engine, now - 10 * HOUR, hours=2, group="lhcb_user", cores=8)
     run(engine, now - 10 * HOUR, hours=1, group="lhcb_user", owner="bob")
     run(engine, now - HOUR / 2, hours=None, group="lhcb_prod")
-    alice, bob = Entity("lhcb", "lhcb_user", "alice"), Entity("lhcb", "lhcb_user", "bob")
+    alice, bob = ShareHolder("lhcb", "lhcb_user", "alice"), ShareHolder("lhcb", "lhcb_user", "bob")
     assert used(engine, now) == {
         alice: 16 * 3600,
         bob: 3600,
         USERS: 17 * 3600,
         PROD: 1800,
-        Entity("lhcb", "lhcb_prod", "alice"): 1800,
+        ShareHolder("lhcb", "lhcb_prod", "alice"): 1800,
     }
     assert used(engine, now, measure=Measure.JOBS)[USERS] == 2
 
@@ -362,11 +362,11 @@ def test_only_what_ended_in_the_time_counts_and_only_of_the_vo(engine: Engine, n
     assert used(engine, now, span=7 * HOUR) == {}
     assert used(engine, now, span=9 * HOUR)[USERS] == 2 * 3600
     with database.reading(engine) as conn:
-        assert UseHistory().used(conn, "cms", span=9 * HOUR, measure=Measure.JOBS, now=now) == {}
+        assert UsageCache().read_usage(conn, "cms", span=9 * HOUR, measure=Measure.JOBS, now=now) == {}
 
 
 def test_what_is_remembered_of_use_is_renewed_and_says_the_same(engine: Engine, now: datetime) -> None:
-    history = UseHistory()
+    history = UsageCache()
     moment = now
     for number in range(30):
         run(engine, moment - HOUR, hours=0.9, group="lhcb_user")
@@ -379,7 +379,7 @@ def test_what_is_remembered_of_use_is_renewed_and_says_the_same(engine: Engine, 
 
 
 def test_use_is_not_read_again_within_a_quarter_of_an_hour(engine: Engine, now: datetime) -> None:
-    history = UseHistory()
+    history = UsageCache()
     assert used(engine, now, history=history) == {}
     run(engine, now, hours=0.1, group="lhcb_user")
     assert used(engine, now + 14 * SECOND * 60, history=history) == {}

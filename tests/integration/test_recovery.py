@@ -6,26 +6,28 @@ import pytest
 from sqlalchemy import Engine, insert, select, update
 
 from agents import priorities as priority_agent
-from cs_config import versions
-from cs_config.live import LiveConfiguration
-from taskqueue import agent_leases, attempts, database, handover, jobs, log, lost, recovery
-from taskqueue.claims import Claimed
+from cs_config.versions import store
+from cs_config.versions.live import LiveConfiguration
+from taskqueue.db import agent_leases, database, incarnation
+from taskqueue.db.incarnation import RecoveryResult
 from taskqueue.errors import IllegalTransition
-from taskqueue.handover import Finish
-from taskqueue.recovery import Recovered
+from taskqueue.jobs import jobs, log
+from taskqueue.leases import attempts, expiry, lifecycle
+from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.schema.tables import installation, scopes, submit_pools
 from taskqueue.states import JobStatus
-from taskqueue.tables import installation, scopes, submit_pools
 from tests import stored, waiting
 from tests.submitted import GRID, grid
 from tests.waiting import request
 
 LEASE = timedelta(minutes=5)
 MINUTE = timedelta(minutes=1)
-DONE = Finish(status="Done", exit_code=0)
+DONE = PayloadResult(status="Done", exit_code=0)
 
 
 @pytest.fixture
-def held(engine: Engine, now: datetime) -> Claimed:
+def held(engine: Engine, now: datetime) -> ClaimedJob:
     """A job that was handed out, of which nothing more was heard before commits were lost."""
     with database.writing(engine) as conn:
         [job_id] = waiting.put(conn, now)
@@ -33,23 +35,23 @@ def held(engine: Engine, now: datetime) -> Claimed:
         return claimed
 
 
-def _recover(engine: Engine, at: datetime) -> Recovered:
+def _recover(engine: Engine, at: datetime) -> RecoveryResult:
     with database.writing(engine) as conn:
-        return recovery.recover(conn, now=at)
+        return incarnation.recover(conn, now=at)
 
 
 def _status(engine: Engine, job_id: int) -> JobStatus:
     with database.reading(engine) as conn:
-        return jobs.get(conn, job_id).status
+        return jobs.get_job(conn, job_id).status
 
 
 def _expire(engine: Engine, at: datetime) -> list[int]:
     with database.writing(engine) as conn:
-        return lost.expire_leases(conn, vo="lhcb", silent_since=at, now=at)
+        return expiry.expire_leases(conn, vo="lhcb", silent_since=at, now=at)
 
 
 def test_an_attempt_that_was_not_begun_has_time_to_report(
-    engine: Engine, now: datetime, held: Claimed
+    engine: Engine, now: datetime, held: ClaimedJob
 ) -> None:
     later = now + timedelta(hours=2)
     done = _recover(engine, later)
@@ -60,59 +62,61 @@ def test_an_attempt_that_was_not_begun_has_time_to_report(
 
 
 def test_a_running_job_is_not_stalled_because_nobody_could_hear_of_it(
-    engine: Engine, now: datetime, held: Claimed
+    engine: Engine, now: datetime, held: ClaimedJob
 ) -> None:
     later = now + timedelta(hours=2)
     with database.writing(engine) as conn:
-        handover.start(conn, held.lease, lease_time=LEASE, now=now)
+        lifecycle.start(conn, held.lease, lease_time=LEASE, now=now)
     _recover(engine, later)
     with database.writing(engine) as conn:
-        assert lost.stall(conn, vo="lhcb", silent_since=later - MINUTE, now=later) == []
-        assert lost.stall(conn, vo="lhcb", silent_since=later + MINUTE, now=later) == [held.job_id]
+        assert expiry.mark_stalled(conn, vo="lhcb", silent_since=later - MINUTE, now=later) == []
+        assert expiry.mark_stalled(conn, vo="lhcb", silent_since=later + MINUTE, now=later) == [held.job_id]
 
 
 def test_a_heartbeat_or_an_end_says_that_a_job_was_begun_whose_start_is_lost(
-    engine: Engine, now: datetime, held: Claimed
+    engine: Engine, now: datetime, held: ClaimedJob
 ) -> None:
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        handover.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+        lifecycle.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.RUNNING
     assert _expire(engine, now + timedelta(days=1)) == [], "it is silent from now on, not unbegun"
     with database.writing(engine) as conn:
-        handover.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+        lifecycle.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
-def test_an_end_whose_start_is_lost_is_stored(engine: Engine, now: datetime, held: Claimed) -> None:
+def test_an_end_whose_start_is_lost_is_stored(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        handover.finish(conn, held.lease, DONE, now=now + 2 * MINUTE)
+        lifecycle.finish(conn, held.lease, DONE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
-def test_a_killed_job_whose_pilot_reports_stays_killed(engine: Engine, now: datetime, held: Claimed) -> None:
+def test_a_killed_job_whose_pilot_reports_stays_killed(
+    engine: Engine, now: datetime, held: ClaimedJob
+) -> None:
     with database.writing(engine) as conn:
-        attempts.end_for_kill(conn, [held.job_id])
+        attempts.request_end(conn, [held.job_id])
         stored.force(conn, held.job_id, status=JobStatus.KILLED.value)
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        answer = handover.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
-        handover.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+        answer = lifecycle.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+        lifecycle.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
     assert answer["commands"] == ["kill"]
     assert _status(engine, held.job_id) is JobStatus.KILLED
 
 
-def test_without_a_recovery_an_end_needs_a_start(engine: Engine, now: datetime, held: Claimed) -> None:
+def test_without_a_recovery_an_end_needs_a_start(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     with pytest.raises(IllegalTransition), database.writing(engine) as conn:
-        handover.finish(conn, held.lease, DONE, now=now)
+        lifecycle.finish(conn, held.lease, DONE, now=now)
 
 
-def test_the_log_of_a_job_says_what_happened_to_it(engine: Engine, now: datetime, held: Claimed) -> None:
+def test_the_log_of_a_job_says_what_happened_to_it(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     _recover(engine, now + MINUTE)
     with database.reading(engine) as conn:
-        last = log.of_job(conn, held.job_id)[-1]
-    assert (last.source, last.minor_status) == (recovery.SOURCE, recovery.QUARANTINED)
+        last = log.read_log(conn, held.job_id)[-1]
+    assert (last.source, last.minor_status) == (incarnation.SOURCE, incarnation.QUARANTINED)
     assert (last.from_status, last.to_status, last.epoch) == (JobStatus.MATCHED, JobStatus.MATCHED, 1)
 
 
@@ -122,13 +126,13 @@ def test_no_id_that_may_have_been_given_out_is_given_out_again(engine: Engine, n
     done = _recover(engine, now + timedelta(hours=1))
     with database.writing(engine) as conn:
         [after] = waiting.put(conn, now)
-        [entry, *_] = log.of_job(conn, after)
+        [entry, *_] = log.read_log(conn, after)
     assert after > before + 3600 * 10_000
     assert after > before + done.left_out
     assert entry.job_id == after
 
 
-def test_no_epoch_is_given_out_again(engine: Engine, now: datetime, held: Claimed) -> None:
+def test_no_epoch_is_given_out_again(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     """The job's attempts 2 and 3 may have been among what was lost."""
     done = _recover(engine, now + MINUTE)
     assert _expire(engine, done.until + MINUTE) == [held.job_id]
@@ -136,7 +140,7 @@ def test_no_epoch_is_given_out_again(engine: Engine, now: datetime, held: Claime
         task_queue_id = waiting.task_queue_of(conn, held.job_id)
         [again] = waiting.claim(conn, [task_queue_id], now)
         floor = conn.execute(select(installation.c.epoch_floor)).scalar_one()
-        handover.release(conn, again.lease, reason="", max_rescheduling=3, now=now)
+        lifecycle.release(conn, again.lease, reason="", max_rescheduling=3, now=now)
         [once_more] = waiting.claim(conn, [task_queue_id], now)
     assert held.epoch == 1
     assert (again.epoch, once_more.epoch) == (floor + 1, floor + 2)
@@ -165,7 +169,7 @@ def test_watermarks_and_turns_of_agents_go_beyond_what_may_have_been_given_out(
     done = _recover(engine, now)
     with database.writing(engine) as conn:
         assert conn.execute(select(scopes.c.watermark)).scalar_one() == 50 + done.left_out
-        assert not agent_leases.still_held(conn, name="pools", fence=fence or 0)
+        assert not agent_leases.is_held(conn, name="pools", fence=fence or 0)
         taken = agent_leases.acquire(conn, name="pools", holder="new", now=now + MINUTE, ttl=MINUTE)
     assert (taken or 0) > (fence or 0) + done.left_out
 
@@ -175,24 +179,24 @@ def test_a_version_that_may_have_been_lost_is_no_longer_the_number_of_another(
 ) -> None:
     live = LiveConfiguration()
     with database.writing(engine) as conn:
-        versions.store(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
+        store.store_text(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
         live.refresh(conn)
         waiting.pool(conn, now, "pool", config=grid())
     done = _recover(engine, now + timedelta(hours=1))
     with database.reading(engine) as conn:
         assert live.refresh(conn)
         assert conn.execute(select(submit_pools.c.config_version)).scalar_one() == 0, "mapped anew"
-        assert versions.changes(conn, done.config_version) == ()
+        assert store.list_changes(conn, done.config_version) == ()
     assert live.current.version == done.config_version > 3600
 
 
 def test_another_text_under_a_known_number_is_taken_up(engine: Engine, now: datetime) -> None:
     live = LiveConfiguration()
     with database.writing(engine) as conn:
-        versions.store(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
+        store.store_text(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
         live.refresh(conn)
         assert not live.refresh(conn)
-        conn.execute(update(versions.config_versions).values(text="Resources: {}", digest="of another"))
+        conn.execute(update(store.config_versions).values(text="Resources: {}", digest="of another"))
         assert live.refresh(conn)
     assert not live.current.sites
 
@@ -219,12 +223,12 @@ def test_where_no_job_ever_was_the_configuration_says_what_was_the_last_commit(
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        versions.store(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
+        store.store_text(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
     assert _recover(engine, now + MINUTE).last_commit == now
 
 
 def test_the_agent_of_priorities_weighs_everything_anew(engine: Engine, now: datetime) -> None:
-    memory = priority_agent.Memory()
+    memory = priority_agent.PriorityState()
     config = grid()
     priority_agent.cycle(engine, config, now=now, holder="one", memory=memory)
     history = memory.history

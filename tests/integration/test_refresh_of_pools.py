@@ -9,21 +9,23 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import Connection, Engine, select, update
 
-from agents import pool_mappings
+from agents import pools
 from agents import pools as pool_agent
-from agents.turn import Turn
-from cs_config.configuration import Configuration
-from cs_config.eligible_classes import eligible_classes
-from cs_config.queue_classes import queue_classes as configured_classes
-from optimizers import batch, eligibility
+from agents.leader import Leadership
+from cs_config.classes.class_index import eligible_classes
+from cs_config.classes.queue_classes import queue_classes as configured_classes
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch, eligibility
 from requirements import canonical
 from requirements.canonical import Requirements, pool_id
-from requirements.expression import Expression
-from requirements.record import Record
-from taskqueue import database, mapping, pool_refresh, pools, queue_classes
-from taskqueue.pool_refresh import Standing
-from taskqueue.tables import queue_class_versions
-from taskqueue.tables import queue_classes as queue_classes_table
+from requirements.classad.expression import Expression
+from requirements.record.record import Record
+from taskqueue.db import database
+from taskqueue.pools import mapping, queue_class_store, refresh
+from taskqueue.pools import pools as pools_pools
+from taskqueue.pools.refresh import RefreshState
+from taskqueue.schema.tables import queue_class_versions
+from taskqueue.schema.tables import queue_classes as queue_classes_table
 from tests import stored
 from tests.submitted import grid, submit
 
@@ -44,7 +46,7 @@ def tree(memories: dict[int, int], version: int, *, more: str = "") -> Configura
 
 
 def touch(conn: Connection, asked: Requirements, now: datetime) -> None:
-    pools.touch(
+    pools_pools.touch_pool(
         conn,
         pool_id=pool_id(asked, "lhcb"),
         vo="lhcb",
@@ -72,14 +74,14 @@ def wrong(engine: Engine, config: Configuration, asked: tuple[Requirements, ...]
         return [
             each
             for each in asked
-            if set(mapping.eligible_queues_of(conn, pool_id(each, "lhcb")))
+            if set(mapping.list_eligible_queues(conn, pool_id(each, "lhcb")))
             != {queue for found in eligible_classes(config, "lhcb", each) for queue in found.queues}
         ]
 
 
-def standing(engine: Engine) -> Standing:
+def standing(engine: Engine) -> RefreshState:
     with database.reading(engine) as conn:
-        return pool_refresh.standings(conn)["lhcb"]
+        return refresh.read_states(conn)["lhcb"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -100,8 +102,8 @@ def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
         assert wrong(engine, config, _ASKED[:version]) == []
         assert standing(engine).is_of((version, 0), refreshed_after=now)
         with database.reading(engine) as conn:  # what nobody has is gone, so that its slot may be given
-            assert len(queue_classes.slots(conn, "lhcb")) == len(
-                eligibility.of_configuration(config).index("lhcb", {}).classes
+            assert len(queue_class_store.read_slots(conn, "lhcb")) == len(
+                eligibility.eligibility_of(config).index("lhcb", {}).classes
             )
         for number in draw.sample(_NUMBERS, draw.choice((0, 1, 1, 3))):
             memories.pop(number, None)
@@ -118,7 +120,7 @@ def test_only_pools_that_a_changed_queue_may_concern_are_looked_at(engine: Engin
     assert wrong(engine, tree({0: 5000, 1: 9000}, 2), _ASKED) == []
 
 
-class Interrupted(Turn):
+class Interrupted(Leadership):
     """A turn in which something happens between the computation and the storing."""
 
     do: ClassVar[Callable[[], object]]
@@ -132,11 +134,11 @@ class Interrupted(Turn):
 
 def refresh_while(
     engine: Engine, config: Configuration, now: datetime, do: Callable[[], object]
-) -> dict[str, mapping.Change]:
+) -> dict[str, mapping.MappingChange]:
     """A refresh of all pools that is interrupted."""
     Interrupted.do = staticmethod(do)
     mine = Interrupted(engine=engine, name="pools", fence=0, now=now, last=None)
-    return dict(pool_mappings.refresh(mine, eligibility.of_configuration(config), "lhcb", whole=True))
+    return dict(pools.refresh_vo(mine, eligibility.eligibility_of(config), "lhcb", whole=True))
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -155,7 +157,7 @@ def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_cor
 
     refresh_while(engine, newer, now, arrive)
     with database.reading(engine) as conn:
-        assert pools.get(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
+        assert pools_pools.get_pool(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
     assert wrong(engine, newer, _ASKED[:2]) == []
 
 
@@ -181,7 +183,7 @@ def test_what_a_process_of_the_release_before_has_mapped_is_computed_anew(
     cycle(engine, older, now)
     with database.writing(engine) as conn:
         classes = configured_classes(newer, "lhcb")
-        queue_classes.sync(conn, vo="lhcb", config_version=2, classes=classes, now=now)
+        queue_class_store.store_classes(conn, vo="lhcb", config_version=2, classes=classes, now=now)
     assert not standing(engine).is_of((2, 0), refreshed_after=now)
     assert cycle(engine, newer, now).resolved == 1
     assert wrong(engine, newer, _ASKED[1:2]) == []
@@ -215,7 +217,7 @@ def test_queue_classes_of_another_release_are_computed_anew_with_all_mappings(
     assert standing(engine).is_of((1, 0), refreshed_after=now)
     assert wrong(engine, config, _ASKED[:2]) == []
     with database.reading(engine) as conn:
-        assert len(queue_classes.slots(conn, "lhcb")) == 2
+        assert len(queue_class_store.read_slots(conn, "lhcb")) == 2
 
 
 def test_a_newer_version_is_not_taken_for_a_few_changes_of_what_another_release_stored(
@@ -240,7 +242,7 @@ def test_a_queue_class_that_nobody_stored_leaves_the_pool_to_the_agent_which_doe
     [job_id] = submit(engine, ours, now, {"Executable": "a.sh", "Requirements": {"Memory": 3000}})
     assert batch.optimize(engine, ours, [job_id], now=now).waiting == (job_id,)
     with database.reading(engine) as conn:
-        assert pool_refresh.unmapped(conn, "lhcb") == [pool_id(_ASKED[1], "lhcb")]
+        assert refresh.list_unmapped(conn, "lhcb") == [pool_id(_ASKED[1], "lhcb")]
     cycle(engine, ours, now)
     assert caplog.text == ""
     cycle(engine, ours, now)
@@ -269,7 +271,7 @@ def test_a_queue_that_is_corrected_is_mapped_as_it_is_now(
     cycle(engine, said(wrong_one, 1), now)
     assert cycle(engine, said(right_one, 2), now).changed == 1
     with database.reading(engine) as conn:
-        assert [str(each) for each in mapping.eligible_queues_of(conn, pool_id(asked, "lhcb"))] == [
+        assert [str(each) for each in mapping.list_eligible_queues(conn, pool_id(asked, "lhcb"))] == [
             "A.B.ch/ce/a"
         ]
     assert wrong(engine, said(right_one, 2), (asked,)) == []

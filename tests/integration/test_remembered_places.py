@@ -4,9 +4,8 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
-from matcher.places import Places
-from matcher.served import Served
-from taskqueue import database
+from matcher.index.place_pools import PlaceCache, PlacePools
+from taskqueue.db import database
 from tests import waiting
 from tests.waiting import LONG, SHORT
 
@@ -14,10 +13,10 @@ VOS = frozenset({"lhcb"})
 
 
 def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: datetime) -> None:
-    config, places = waiting.grid(), Places()
+    config, places = waiting.grid(), PlaceCache()
 
-    def of_both() -> list[Served]:
-        with database.reading_if_asked(engine) as reading:
+    def of_both() -> list[PlacePools]:
+        with database.reading_lazily(engine) as reading:
             return [places.served(reading, config, queue, VOS, {}, age=places.age) for queue in (LONG, SHORT)]
 
     with database.writing(engine) as conn:

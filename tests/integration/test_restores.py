@@ -11,13 +11,14 @@ import httpx
 import pytest
 from sqlalchemy import make_url
 
-from pilotage.cli import application, database_findings, settings
-from pilotage.cli.failures import Refused
-from pilotage.cli.finding import Health
+from pilotage.cli import application, settings
+from pilotage.cli.checks import database
+from pilotage.cli.checks.finding import Health
+from pilotage.cli.errors import CommandRefused
 from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from pilotage.service.services import utc_now
+from taskqueue.db import database as db_database
 from tests.postgres import Postgres
 from tests.running_service import Service, running
 
@@ -42,7 +43,7 @@ class _Installation:
 
     @contextmanager
     def service(self) -> Iterator[Service]:
-        engine = database.connect(self.url)
+        engine = db_database.connect(self.url)
         with running(engine, self.home, TREE) as service:
             yield service
         engine.dispose()
@@ -73,7 +74,7 @@ class _Installation:
 
     def look(self) -> None:
         """As every process does that starts."""
-        engine = database.connect(self.url)
+        engine = db_database.connect(self.url)
         try:
             LastSeen(engine, self.settings)
         finally:
@@ -81,7 +82,7 @@ class _Installation:
 
     def doctor(self) -> tuple[Health, str]:
         [finding] = [
-            each for each in database_findings.all_of(self.settings, utc_now()) if each.subject == "history"
+            each for each in database.check_database(self.settings, utc_now()) if each.subject == "history"
         ]
         return finding.health, finding.message
 
@@ -161,7 +162,7 @@ def test_old_pilots_report_and_nothing_is_given_out_again(
         installation.look()
 
     installation.restore()
-    with pytest.raises(Refused, match="pilotage db recover"):
+    with pytest.raises(CommandRefused, match="pilotage db recover"):
         installation.look()
     assert installation.doctor()[0] is Health.BAD
     done = _recover(installation, capsys)

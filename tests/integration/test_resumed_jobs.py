@@ -10,29 +10,23 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, func, select
 
-from optimizers import batch
-from taskqueue import (
-    attempts,
-    claims,
-    database,
-    handover,
-    job_control,
-    lost,
-    quick_claims,
-    reservations,
-    scopes,
-)
-from taskqueue.accounting.use import NAMES
-from taskqueue.attempts import Attempt
-from taskqueue.claims import Claimed, Holder, Place
+from optimizers.chain import batch
+from taskqueue.accounting.usage import SUM_NAMES
+from taskqueue.db import database
+from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import LeaseNotFound, StaleLease
-from taskqueue.handover import Finish
-from taskqueue.quick_claims import Ask
-from taskqueue.single_statements import SingleStatements
+from taskqueue.jobs import control
+from taskqueue.leases import attempts, claim_batch, expiry, lifecycle
+from taskqueue.leases import claim as leases_claim
+from taskqueue.leases.assignment import Location, TakeRequest
+from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.claim import ClaimedJob, LeaseHolder
+from taskqueue.leases.claim_batch import BatchClaim
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
+from taskqueue.schema.tables import attempts as attempts_table
+from taskqueue.sites import reservations, scopes
 from taskqueue.states import JobStatus
-from taskqueue.tables import accounted_use, task_queues, waiting_jobs
-from taskqueue.tables import attempts as attempts_table
-from taskqueue.taking import Want
 from tests import accounted, stored
 from tests.submitted import grid, job, log_of, submit, waiting, way
 
@@ -40,8 +34,8 @@ S = JobStatus
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 LEASE = timedelta(minutes=30)
-PLACE = Place(site="A.B.ch", ce="ce", queue="big")
-DONE = Finish(status="Done", exit_code=0)
+PLACE = Location(site="A.B.ch", ce="ce", queue="big")
+DONE = PayloadResult(status="Done", exit_code=0)
 DIGEST = "d" * 64
 
 
@@ -64,7 +58,7 @@ class Lost:
     @property
     def attempt(self) -> Attempt:
         with database.reading(self.engine) as conn:
-            return attempts.get(conn, self.lease)
+            return attempts.get_attempt(conn, self.lease)
 
     def optimize(self) -> None:
         """Have them wait again; at first they are held for a moment."""
@@ -72,7 +66,7 @@ class Lost:
             batch.optimize(self.engine, grid(), list(self.leases), now=self.now + minute * MINUTE)
         assert set(waiting(self.engine)) == set(self.leases)
 
-    def claim(self, count: int = 1, now: datetime | None = None) -> list[Claimed]:
+    def claim(self, count: int = 1, now: datetime | None = None) -> list[ClaimedJob]:
         return claim(self.engine, now or self.now, count)
 
     def report(self, which: str, lease: str | None = None) -> object:
@@ -81,20 +75,20 @@ class Lost:
 
 
 _REPORTS: dict[str, Callable[[Any, str, datetime], object]] = {
-    "start": lambda conn, lease, now: handover.start(conn, lease, lease_time=LEASE, now=now),
-    "heartbeat": lambda conn, lease, now: handover.heartbeat(conn, lease, lease_time=LEASE, now=now),
-    "output": lambda conn, lease, now: handover.store_output(conn, lease, DIGEST, now=now),
-    "finish": lambda conn, lease, now: handover.finish(conn, lease, DONE, now=now),
+    "start": lambda conn, lease, now: lifecycle.start(conn, lease, lease_time=LEASE, now=now),
+    "heartbeat": lambda conn, lease, now: lifecycle.heartbeat(conn, lease, lease_time=LEASE, now=now),
+    "output": lambda conn, lease, now: lifecycle.store_output(conn, lease, DIGEST, now=now),
+    "finish": lambda conn, lease, now: lifecycle.finish(conn, lease, DONE, now=now),
 }
 
 
-def claim(engine: Engine, now: datetime, count: int) -> list[Claimed]:
+def claim(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
     with database.writing(engine) as conn:
         ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
-        holder = Holder(subject="other", stamp=None, lease_time=LEASE)
-        taken = claims.take(conn, ids, count, place=PLACE, now=now)
-        given = [claims.Given(row=row, place=PLACE, holder=holder) for row in taken]
-        return claims.hand_over(conn, given, now=now)
+        holder = LeaseHolder(subject="other", stamp=None, lease_time=LEASE)
+        taken = leases_claim.take_jobs(conn, ids, count, place=PLACE, now=now)
+        given = [leases_claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
+        return leases_claim.open_attempts(conn, given, now=now)
 
 
 def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
@@ -105,7 +99,7 @@ def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
     assert list(leases) == job_ids
     with database.writing(engine) as conn:
         for lease in leases.values():
-            handover.start(conn, lease, lease_time=LEASE, now=now)
+            lifecycle.start(conn, lease, lease_time=LEASE, now=now)
     give_up(engine, now + HOUR, most)
     return Lost(engine=engine, now=now + HOUR, leases=leases)
 
@@ -113,8 +107,8 @@ def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
 def give_up(engine: Engine, now: datetime, most: int = 3) -> None:
     since = {"vo": "lhcb", "silent_since": now}
     with database.writing(engine) as conn:
-        lost.stall(conn, **since, now=now - MINUTE)
-        lost.give_up(conn, **since, stalled_since=now, max_rescheduling=most, now=now)
+        expiry.mark_stalled(conn, **since, now=now - MINUTE)
+        expiry.give_up_stalled(conn, **since, stalled_since=now, max_rescheduling=most, now=now)
 
 
 @pytest.fixture
@@ -150,7 +144,7 @@ def test_a_job_that_came_back_is_as_others_are(gone: Lost) -> None:
         *("Stalled", "Rescheduled", "Checking", "Waiting", "Running", "Done")
     ]
     resumed = log_of(gone.engine, gone.job_id)[-2]
-    assert (resumed.minor_status, resumed.source, resumed.epoch) == (lost.RESUMED, "Pilot", 1)
+    assert (resumed.minor_status, resumed.source, resumed.epoch) == (expiry.RESUMED, "Pilot", 1)
 
 
 def test_it_may_be_lost_and_come_back_more_than_once(gone: Lost) -> None:
@@ -164,7 +158,7 @@ def test_a_kill_reaches_the_one_who_came_back(gone: Lost) -> None:
     gone.optimize()
     gone.report("heartbeat")
     with database.writing(gone.engine) as conn:
-        job_control.kill(conn, gone.job_id, source="alice", now=gone.now)
+        control.kill_job(conn, gone.job_id, source="alice", now=gone.now)
     assert gone.report("heartbeat") == {"commands": ["kill"]}
 
 
@@ -176,9 +170,9 @@ def _another_attempt(gone: Lost) -> None:
 def _another_attempt_that_ended(gone: Lost) -> None:
     _another_attempt(gone)
     with database.writing(gone.engine) as conn:
-        found = attempts.latest(conn, gone.job_id)
+        found = attempts.get_latest(conn, gone.job_id)
         assert found is not None
-        handover.release(conn, found.lease, reason="", max_rescheduling=3, now=gone.now)
+        lifecycle.release(conn, found.lease, reason="", max_rescheduling=3, now=gone.now)
     assert waiting(gone.engine) == [gone.job_id]
 
 
@@ -192,11 +186,11 @@ def _control(what: Callable[..., object]) -> Callable[[Lost], None]:
 
 
 def _reschedule(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
-    job_control.reschedule(conn, job_id, source=source, now=now, maximum=9)
+    control.reschedule_job(conn, job_id, source=source, now=now, maximum=9)
 
 
 def _delete(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
-    job_control.delete_all(conn, [job_id], source=source, now=now)
+    control.delete_jobs(conn, [job_id], source=source, now=now)
 
 
 def _reschedule_and_optimize(gone: Lost) -> None:
@@ -206,13 +200,13 @@ def _reschedule_and_optimize(gone: Lost) -> None:
 
 def _force(gone: Lost) -> None:
     with database.writing(gone.engine) as conn:
-        job_control.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
+        control.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
 
 
 _TAKES_AWAY = {
     "another attempt": _another_attempt,
     "another attempt that is over": _another_attempt_that_ended,
-    "a kill": _control(job_control.kill),
+    "a kill": _control(control.kill_job),
     "a person's reschedule": _control(_reschedule),
     "a person's reschedule, and the optimizers": _reschedule_and_optimize,
     "deletion": _control(_delete),
@@ -249,15 +243,15 @@ def test_a_lease_that_nobody_was_given_brings_nothing_back(gone: Lost) -> None:
 def test_its_reservation_counts_all_the_time(engine: Engine, now: datetime) -> None:
     gone = lose(engine, now, 1)
     with database.writing(engine) as conn:
-        scopes.lock(conn, ["A.B.ch"])
-        reservations.make(conn, [("A.B.ch", (gone.job_id, 1))])
-        assert reservations.count(conn, ["A.B.ch"]) == {"A.B.ch": 1}, "it may run there"
+        scopes.lock_scopes(conn, ["A.B.ch"])
+        reservations.create_reservations(conn, [("A.B.ch", (gone.job_id, 1))])
+        assert reservations.count_reservations(conn, ["A.B.ch"]) == {"A.B.ch": 1}, "it may run there"
     gone.report("heartbeat")
     with database.reading(engine) as conn:
-        assert reservations.count(conn, ["A.B.ch"]) == {"A.B.ch": 1}
+        assert reservations.count_reservations(conn, ["A.B.ch"]) == {"A.B.ch": 1}
     gone.report("finish")
     with database.reading(engine) as conn:
-        assert reservations.count(conn, ["A.B.ch"]) == {}
+        assert reservations.count_reservations(conn, ["A.B.ch"]) == {}
 
 
 @pytest.mark.parametrize("counted_late", [False, True])
@@ -266,11 +260,13 @@ def test_its_time_is_accounted_once(engine: Engine, now: datetime, counted_late:
     if not counted_late:
         accounted.count(engine, gone.now + MINUTE)
     with database.writing(engine) as conn:
-        handover.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
-        report = Finish(status="Done", cpu_seconds=3600)
-        handover.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
+        lifecycle.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
+        report = PayloadResult(status="Done", cpu_seconds=3600)
+        lifecycle.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
     accounted.count(engine, gone.now + 3 * HOUR)
-    sums = select(accounted_use.c.status, *(func.sum(accounted_use.c[name]).label(name) for name in NAMES))
+    sums = select(
+        accounted_use.c.status, *(func.sum(accounted_use.c[name]).label(name) for name in SUM_NAMES)
+    )
     with database.reading(engine) as conn:
         rows = conn.execute(sums.group_by(accounted_use.c.status).order_by(accounted_use.c.status)).all()
     assert [(row.status, row.attempts, row.wall_seconds) for row in rows] == [
@@ -290,9 +286,11 @@ def test_a_claim_that_is_under_way_wins(postgres_url: str, now: datetime) -> Non
         task_queue_ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
 
     def take(conn: Any) -> None:
-        [row] = claims.take(conn, task_queue_ids, 1, place=PLACE, now=gone.now)
-        given = claims.Given(row=row, place=PLACE, holder=Holder(subject="o", stamp=None, lease_time=LEASE))
-        claims.hand_over(conn, [given], now=gone.now)
+        [row] = leases_claim.take_jobs(conn, task_queue_ids, 1, place=PLACE, now=gone.now)
+        given = leases_claim.AssignedJob(
+            row=row, place=PLACE, holder=LeaseHolder(subject="o", stamp=None, lease_time=LEASE)
+        )
+        leases_claim.open_attempts(conn, [given], now=gone.now)
 
     def resume() -> object:
         with pytest.raises(StaleLease):
@@ -317,18 +315,18 @@ def test_a_job_that_is_coming_back_is_passed_over_by_claims(postgres_url: str, n
 
 
 def _claim_quickly(
-    gone: Lost, task_queue_ids: Sequence[int], number: int, server: SingleStatements
+    gone: Lost, task_queue_ids: Sequence[int], number: int, server: AutocommitRunner
 ) -> list[int]:
     asks = [
-        Ask(
-            want=Want(task_queue_id=task_queue_id, count=1, place=PLACE),
-            holder=Holder(subject=f"other {number}", stamp=None, lease_time=LEASE),
+        BatchClaim(
+            want=TakeRequest(task_queue_id=task_queue_id, count=1, place=PLACE),
+            holder=LeaseHolder(subject=f"other {number}", stamp=None, lease_time=LEASE),
             lease=f"lease {number} {task_queue_id}",
-            allotment=claims.Allotment(),
+            allotment=leases_claim.Allotment(),
         )
         for task_queue_id in task_queue_ids
     ]
-    outcomes = quick_claims.claim(server, asks, now=gone.now)
+    outcomes = claim_batch.claim_jobs(server, asks, now=gone.now)
     return [each.claimed.job_id for each in outcomes if each.claimed is not None]
 
 
@@ -360,7 +358,7 @@ def test_of_holders_that_come_back_claims_and_kills_one_wins_each_job(
         stop.set()
 
     def claim_all(number: int) -> None:
-        server = SingleStatements(engine) if number == 2 and engine.dialect.name == "postgresql" else None
+        server = AutocommitRunner(engine) if number == 2 and engine.dialect.name == "postgresql" else None
         turn = 0
         while not stop.is_set():
             turn += 1
@@ -372,7 +370,7 @@ def test_of_holders_that_come_back_claims_and_kills_one_wins_each_job(
     def kill(_: int) -> None:
         for job_id in doomed:
             with database.writing(engine) as conn:
-                killed.update(job_control.kill_all(conn, [job_id], source="alice", now=gone.now))
+                killed.update(control.kill_jobs(conn, [job_id], source="alice", now=gone.now))
 
     players = [come_back, claim_all, claim_all, kill]
     stored.at_once(len(players), lambda number: players[number](number))

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
-from taskqueue import blobs, database, jobs, log, pilot_search, pilots, retention
-from taskqueue.blob_store import DirectoryStore
+from taskqueue import blobs, retention
+from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.db import database
 from taskqueue.errors import JobNotFound
-from taskqueue.states import JobStatus, PilotStatus
-from taskqueue.tables import (
+from taskqueue.jobs import jobs, log
+from taskqueue.pilots import pilots, search
+from taskqueue.schema.tables import (
     attempts,
     descriptions,
     idempotency_keys,
@@ -19,6 +21,7 @@ from taskqueue.tables import (
     match_requests,
     revoked_tokens,
 )
+from taskqueue.states import JobStatus, PilotStatus
 from tests import stored
 
 DAY = timedelta(days=1)
@@ -62,8 +65,8 @@ def test_a_job_goes_with_all_that_is_its_own(engine: Engine, now: datetime) -> N
         assert _remove_jobs(conn, now, vo="cms") == 0
         assert _remove_jobs(conn, now) == 1
         with pytest.raises(JobNotFound):
-            jobs.get(conn, old)
-        assert jobs.get(conn, young)
+            jobs.get_job(conn, old)
+        assert jobs.get_job(conn, young)
         assert [_count(conn, table) for table in (job_log, attempts, descriptions)] == [1, 1, 1]
 
 
@@ -89,7 +92,7 @@ def test_no_more_go_at_once_than_the_limit(engine: Engine, now: datetime) -> Non
     with database.writing(engine) as conn:
         ids = [_old(conn, JobStatus.DONE, now, age=(9 - number) * DAY) for number in range(5)]
         assert _remove_jobs(conn, now, limit=3) == 3
-        assert jobs.get(conn, ids[-1])  # the oldest go first
+        assert jobs.get_job(conn, ids[-1])  # the oldest go first
         assert _remove_jobs(conn, now, limit=3) == 2
 
 
@@ -115,26 +118,26 @@ def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
         old, running = _old(conn, JobStatus.DONE, now), _old(conn, JobStatus.RUNNING, now)
         assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10) == 1
         assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10) == 0
-        assert (log.of_job(conn, old), len(log.of_job(conn, running))) == ([], 1)
-        assert jobs.get(conn, old)
+        assert (log.read_log(conn, old), len(log.read_log(conn, running))) == ([], 1)
+        assert jobs.get_job(conn, old)
 
 
-def _blob(conn: Connection, store: DirectoryStore, content: bytes, now: datetime) -> str:
+def _blob(conn: Connection, store: DirectoryBlobStore, content: bytes, now: datetime) -> str:
     staged = store.stage([content], limit=100)
-    return blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+    return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
 
 
 def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: Any) -> None:
-    store = DirectoryStore(tmp_path / "blobs")
+    store = DirectoryBlobStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"output", now - 3 * DAY)
         job_id = _old(conn, JobStatus.DONE, now)
         conn.execute(update(attempts).values(output=digest))
         assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == []  # still named
-        assert retention.forget_outputs(conn, vo="lhcb", before=now - 3 * DAY, limit=10) == 0
-        assert retention.forget_outputs(conn, vo="lhcb", before=now - DAY, limit=10) == 1
+        assert retention.detach_outputs(conn, vo="lhcb", before=now - 3 * DAY, limit=10) == 0
+        assert retention.detach_outputs(conn, vo="lhcb", before=now - DAY, limit=10) == 1
         assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == [digest]
-        assert jobs.get(conn, job_id)
+        assert jobs.get_job(conn, job_id)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +146,7 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
 def test_a_sandbox_stays_while_a_job_needs_it(
     engine: Engine, now: datetime, tmp_path: Any, status: JobStatus, *, goes: bool
 ) -> None:
-    store = DirectoryStore(tmp_path / "blobs")
+    store = DirectoryBlobStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"sandbox", now - 3 * DAY)
         [job_id] = stored.job_ids(conn, now, sandbox=digest)
@@ -184,9 +187,9 @@ def test_rows_that_only_matter_for_a_while_go(
 def test_pilots_that_have_ended_go(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         for status in PilotStatus:
-            pilots.seen(conn, stamp=status, vo="lhcb", queue=None, now=now - 2 * DAY)
+            pilots.record_contact(conn, stamp=status, vo="lhcb", queue=None, now=now - 2 * DAY)
             stored.force_pilot(conn, status, status=status.value)
         assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 4
         assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 0
-        left = {pilot.status for pilot in pilot_search.find(conn, pilot_search.Filter(), limit=10)}
+        left = {pilot.status for pilot in search.list_pilots(conn, search.PilotFilter(), limit=10)}
     assert left == {PilotStatus.SUBMITTED, PilotStatus.WAITING, PilotStatus.RUNNING, PilotStatus.UNKNOWN}

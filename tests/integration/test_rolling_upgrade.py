@@ -10,10 +10,13 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, inspect, text
 
-from pilotage.cli import database_findings, databases, db, settings, wiring
-from pilotage.cli.failures import Refused
-from pilotage.cli.finding import Health
-from taskqueue import database
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import settings, wiring
+from pilotage.cli.checks import database
+from pilotage.cli.checks.finding import Health
+from pilotage.cli.commands import db
+from pilotage.cli.errors import CommandRefused
+from taskqueue.db import database as db_database
 from tests import at_size
 from tests.running_service import Service
 
@@ -25,7 +28,7 @@ FIRST_PILOT = Path(__file__).parents[1] / "data" / "pilot_of_first_release.pyz"
 def expanded(engine: Engine) -> Engine:
     """What a later release may do: new tables, and new columns in every table."""
     tables = [name for name in inspect(engine).get_table_names() if name != "alembic_version"]
-    with database.writing(engine) as conn:
+    with db_database.writing(engine) as conn:
         conn.execute(text("CREATE TABLE of_a_later_release (id INTEGER PRIMARY KEY)"))
         for table in tables:
             conn.execute(text(f"ALTER TABLE {table} ADD COLUMN later_fact TEXT"))
@@ -49,8 +52,8 @@ def test_jobs_live_on_the_schema_of_the_next_release(service: Service) -> None:
 
 
 def test_the_schema_of_the_next_release_is_left_alone(expanded: Engine, database_url: str) -> None:
-    database.upgrade(database_url)
-    state = database.schema_state(expanded)
+    db_database.upgrade(database_url)
+    state = db_database.schema_state(expanded)
     assert (state.current, state.is_current, state.is_newer) == ("later", False, True)
 
 
@@ -58,9 +61,9 @@ def test_people_are_told_of_a_later_schema_and_processes_start_on_it(
     expanded: Engine, database_url: str, tmp_path: Path, now: datetime, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = settings.load({"home": tmp_path, "database_url": database_url}, {})
-    with wiring.opened(chosen):
+    with wiring.open_current_engine(chosen):
         pass
-    found = {each.subject: each for each in database_findings.all_of(chosen, now)}
+    found = {each.subject: each for each in database.check_database(chosen, now)}
     assert found["schema"].health is Health.WARNING
     db.check(database_url=database_url, home=tmp_path)
     assert "made by a later release" in capsys.readouterr().out
@@ -68,17 +71,17 @@ def test_people_are_told_of_a_later_schema_and_processes_start_on_it(
 
 def test_a_process_does_not_start_on_the_schema_of_an_earlier_release(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'old.db'}"
-    engine = databases.connect(url, pool_size=1)
-    with database.writing(engine) as conn:
+    engine = cli_engine.make_engine(url, pool_size=1)
+    with db_database.writing(engine) as conn:
         _make_first_schema(conn)
     engine.dispose()
     chosen = settings.load({"home": tmp_path, "database_url": url}, {})
-    with pytest.raises(Refused, match="earlier release"), wiring.opened(chosen):
+    with pytest.raises(CommandRefused, match="earlier release"), wiring.open_current_engine(chosen):
         pass
 
 
 def _make_first_schema(conn: Connection) -> None:
-    command.upgrade(database._alembic(conn), "0001")
+    command.upgrade(db_database._configure_alembic(conn), "0001")
 
 
 #: What a pilot says to the service, in the words and by the code of that release.
@@ -86,13 +89,13 @@ _CONVERSATION = """
 import io, sys
 sys.path.insert(0, sys.argv.pop(1))
 import pilotage
-from pilotage.fabric.pilot.service import Service
-from pilotage.fabric.pilot.settings import Place
-from pilotage.fabric.pilot.transport import Transport
+from pilotage.fabric.pilot.service.service_client import Service
+from pilotage.fabric.pilot.settings import QueuePlace
+from pilotage.fabric.pilot.service.transport import Transport
 
 assert ".pyz" in pilotage.__file__
 url, token, *place = sys.argv[1:]
-service, place = Service(Transport(url, token)), Place(*place)
+service, place = Service(Transport(url, token)), QueuePlace(*place)
 offer = {"Site": place.site, "GridCE": place.ce, "Queue": place.queue, "NumberOfProcessors": 1}
 offer["CPUTime"] = service.queue_parameters(place, None)["CPUTime"]
 offer["SubmitPool"] = service.submit_pools(place)

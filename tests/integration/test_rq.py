@@ -20,8 +20,8 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import Engine
 
 from agents import sweep
-from optimizers import doorbell
-from optimizers.doorbell import RedisDoorbell
+from optimizers.workers import rq
+from optimizers.workers.rq import RQNotifier
 from taskqueue.states import JobStatus
 from tests.redis_server import RedisServer
 from tests.submitted import GRID, grid, job, store_grid, submit, waiting, way
@@ -92,7 +92,7 @@ def test_a_worker_does_what_is_rung_for(
 ) -> None:
     store_grid(engine, now)
     ids = submit(engine, grid(), now, *([JOB] * 50))
-    RedisDoorbell(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).ring(ids)
     process = workers.start()
     until(lambda: waiting(engine) == ids, "the arrival of all jobs")
     assert job(engine, ids[0]).minor_status == "Pilot Agent Submission"
@@ -106,7 +106,7 @@ def test_a_worker_follows_the_configuration(
     store_grid(engine, now)
     workers.start()
     [first] = submit(engine, grid(), now, JOB)
-    RedisDoorbell(redis_server.url).ring([first])
+    RQNotifier(redis_server.url).ring([first])
     until(lambda: waiting(engine) == [first], "the arrival of the first job")
     store_grid(
         engine,
@@ -114,17 +114,17 @@ def test_a_worker_follows_the_configuration(
         GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n",
     )
     [second] = submit(engine, grid(), now, JOB)
-    RedisDoorbell(redis_server.url).ring([second])
+    RQNotifier(redis_server.url).ring([second])
     until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")
 
 
 def test_only_job_ids_go_through_redis(redis_server: RedisServer) -> None:
-    RedisDoorbell(redis_server.url).ring(range(1, 2201))
+    RQNotifier(redis_server.url).ring(range(1, 2201))
     with redis_server.client() as client:
-        queue = Queue(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
+        queue = Queue(rq.QUEUE, connection=client, serializer=JSONSerializer)
         batches = [client.hget(f"rq:job:{each}", "data") for each in queue.job_ids]
     calls = [json.loads(zlib.decompress(data)) for data in batches if isinstance(data, bytes)]
-    assert [call[0] for call in calls] == ["optimizers.rq_tasks.optimize_jobs"] * 3
+    assert [call[0] for call in calls] == ["optimizers.workers.rq.optimize_jobs"] * 3
     assert [job_id for call in calls for job_id in call[2][0]] == list(range(1, 2201))
 
 
@@ -135,7 +135,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
     workers.slow.touch()
     ids = submit(engine, grid(), now, *([JOB] * 20))
     process = workers.start()
-    RedisDoorbell(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).ring(ids)
     until(workers.began.exists, "the beginning of the batch")
     workers.kill(process)
     assert waiting(engine) == []
@@ -151,12 +151,12 @@ def test_a_worker_that_comes_late_after_the_sweep_does_nothing_twice(
     workers.slow.touch()
     ids = submit(engine, grid(), now, *([JOB] * 20))
     workers.start()
-    RedisDoorbell(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).ring(ids)
     until(workers.began.exists, "the beginning of the batch")
     assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 20
     workers.slow.unlink()
     with redis_server.client() as client:
-        started = StartedJobRegistry(doorbell.QUEUE, connection=client, serializer=JSONSerializer)
+        started = StartedJobRegistry(rq.QUEUE, connection=client, serializer=JSONSerializer)
         until(lambda: not started.get_job_ids(cleanup=False), "the end of the batch")
     assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
 
@@ -166,7 +166,7 @@ def test_a_flushed_redis_loses_nothing(
 ) -> None:
     store_grid(engine, now)
     ids = submit(engine, grid(), now, *([JOB] * 20))
-    bell = RedisDoorbell(redis_server.url)
+    bell = RQNotifier(redis_server.url)
     bell.ring(ids)
     redis_server.flush()
     workers.start()
@@ -181,7 +181,7 @@ def test_redis_away_is_no_error_for_the_submitter(
     engine: Engine, now: datetime, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = submit(engine, grid(), now, *([JOB] * 5))
-    bell = RedisDoorbell(redis_server.url)
+    bell = RQNotifier(redis_server.url)
     redis_server.kill()
     with caplog.at_level(logging.WARNING):
         bell.ring(ids)
@@ -198,14 +198,14 @@ def test_a_worker_outlives_the_loss_of_redis_in_the_middle_of_a_batch(
     workers.slow.touch()
     first = submit(engine, grid(), now, *([JOB] * 20))
     process = workers.start()
-    RedisDoorbell(redis_server.url).ring(first)
+    RQNotifier(redis_server.url).ring(first)
     until(workers.began.exists, "the beginning of the batch")
     redis_server.kill()
     workers.slow.unlink()
     until(lambda: waiting(engine) == first, "the end of the batch without Redis")
     redis_server.start()
     second = submit(engine, grid(), now, *([JOB] * 3))
-    RedisDoorbell(redis_server.url).ring(second)
+    RQNotifier(redis_server.url).ring(second)
     until(lambda: waiting(engine) == [*first, *second], "the arrival of jobs after the return of Redis")
     assert process.poll() is None
     assert {tuple(way(engine, job_id)) for job_id in [*first, *second]} == {("Received", "Waiting")}
@@ -215,7 +215,7 @@ def test_several_workers_share_the_work(
     engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
 ) -> None:
     store_grid(engine, now)
-    bell = RedisDoorbell(redis_server.url)
+    bell = RQNotifier(redis_server.url)
     ids = [job_id for _ in range(20) for ids in [submit(engine, grid(), now, *([JOB] * 5))] for job_id in ids]
     for start in range(0, 100, 5):
         bell.ring(ids[start : start + 10])

@@ -15,9 +15,10 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
-from pilotage.cli import client_env, serving
+from pilotage.cli import home_directory
+from pilotage.cli.processes import serve
+from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import InvalidSettings
-from pilotage.cli.tls import Certificate
 from tests.acceptance.processes import PILOTAGE
 from tests.certificates import Authority
 
@@ -106,7 +107,7 @@ def test_only_a_trusted_proxy_says_where_a_request_came_from(trusted: tuple[str,
     def whence(request: Request) -> list[str]:
         return [request.client.host if request.client else "", request.url.scheme]
 
-    config = serving.configuration(app, log_level="error", trusted_proxies=trusted)
+    config = serve.configuration(app, log_level="error", trusted_proxies=trusted)
     bound = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
@@ -157,7 +158,7 @@ def pilotage(home: Path, *words: str) -> str:
 
 
 def test_commands_and_pilots_believe_the_authority_that_is_named(home: Path):
-    assert client_env.read(home)["PILOTAGE_URL"].startswith("https://")
+    assert home_directory.read_client_env(home)["PILOTAGE_URL"].startswith("https://")
     (home / "job.jdl").write_text('[Executable = "/bin/true"; VO = "cms";]')
     [job_id] = json.loads(pilotage(home, "job", "submit", "--json", str(home / "job.jdl")))["job_ids"]
     said = pilotage(home, "job", "wait", "--json", str(job_id))
@@ -165,7 +166,7 @@ def test_commands_and_pilots_believe_the_authority_that_is_named(home: Path):
 
 
 def test_nobody_speaks_without_tls_or_to_another_authority(home: Path, tmp_path: Path):
-    url = client_env.read(home)["PILOTAGE_URL"]
+    url = home_directory.read_client_env(home)["PILOTAGE_URL"]
     with pytest.raises(httpx.TransportError):
         httpx.get(url.replace("https:", "http:"), trust_env=False)
     other = Authority(tmp_path)
@@ -176,5 +177,7 @@ def test_nobody_speaks_without_tls_or_to_another_authority(home: Path, tmp_path:
 
 def test_answers_over_tls_say_that_it_has_to_stay_so(home: Path, authority: Authority):
     context = ssl.create_default_context(cafile=str(authority.certificate))
-    answer = httpx.get(f"{client_env.read(home)['PILOTAGE_URL']}/login", verify=context, trust_env=False)
+    answer = httpx.get(
+        f"{home_directory.read_client_env(home)['PILOTAGE_URL']}/login", verify=context, trust_env=False
+    )
     assert "max-age" in answer.headers["Strict-Transport-Security"]

@@ -7,10 +7,13 @@ from sqlalchemy import Engine, func, select
 
 from agents import lost_jobs, retention
 from agents.lost_jobs import LostResult
-from taskqueue import attempts, database, handover, job_control, jobs, matching_delays, uptime
-from taskqueue.jobs import Job
+from taskqueue.db import database
+from taskqueue.jobs import control, jobs
+from taskqueue.jobs.jobs import Job
+from taskqueue.leases import attempts, lifecycle, uptime
+from taskqueue.schema.tables import service_uptime
+from taskqueue.sites import matching_delays
 from taskqueue.states import JobStatus
-from taskqueue.tables import service_uptime
 from tests import stored, waiting
 
 MINUTE = timedelta(minutes=1)
@@ -24,7 +27,7 @@ def running(engine: Engine, now: datetime) -> list[int]:
     with database.writing(engine) as conn:
         job_ids = waiting.put(conn, now, 5)
         for each in waiting.claim(conn, [waiting.task_queue_of(conn, job_ids[0])], now, count=5):
-            handover.start(conn, each.lease, lease_time=LEASE, now=now)
+            lifecycle.start(conn, each.lease, lease_time=LEASE, now=now)
     return job_ids
 
 
@@ -36,12 +39,12 @@ def look(engine: Engine, now: datetime) -> LostResult:
 
 def job(engine: Engine, job_id: int) -> Job:
     with database.reading(engine) as conn:
-        return jobs.get(conn, job_id)
+        return jobs.get_job(conn, job_id)
 
 
 def closed(engine: Engine, job_id: int) -> str | None:
     with database.reading(engine) as conn:
-        found = attempts.latest(conn, job_id)
+        found = attempts.get_latest(conn, job_id)
     assert found is not None
     return found.closed_as
 
@@ -95,7 +98,7 @@ def test_a_killed_job_can_still_deliver_after_the_service_was_away(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
     with database.writing(engine) as conn:
-        job_control.kill(conn, running[0], source="alice", now=now)
+        control.kill_job(conn, running[0], source="alice", now=now)
     stored.service_up(engine, now - FAR, now + MINUTE)
     back = now + 61 * MINUTE
     assert not look(engine, back)
@@ -115,7 +118,7 @@ def spans(engine: Engine, process: str) -> list[tuple[datetime, datetime]]:
 def test_a_process_extends_its_interval_and_begins_another_after_a_pause(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching_delays, "time", lambda _, now: now)
+    monkeypatch.setattr(matching_delays, "read_time", lambda _, now: now)
     second = timedelta(seconds=1)
     for seconds, process in ((0, "one"), (3, "other"), (5, "one"), (10, "one"), (100, "one"), (105, "one")):
         with database.writing(engine) as conn:

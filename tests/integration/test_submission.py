@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, func, select
 
-from optimizers import submission
-from optimizers.submission import Submitter
+from optimizers.submit import submission
+from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
-from taskqueue import blobs, database, descriptions
-from taskqueue.blob_store import DirectoryStore
+from taskqueue import blobs
+from taskqueue.blobs import DirectoryBlobStore
+from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
-from taskqueue.tables import descriptions as descriptions_table
-from taskqueue.tables import jobs as jobs_table
+from taskqueue.jobs import descriptions
+from taskqueue.schema.tables import descriptions as descriptions_table
+from taskqueue.schema.tables import jobs as jobs_table
 from tests import stored
 from tests.submitted import ANN, GRID, OPERATOR, grid, job, submit
 
@@ -29,7 +31,7 @@ def count(engine: Engine, table: object = jobs_table) -> int:
 
 def body(engine: Engine, job_id: int) -> dict[str, object]:
     with database.reading(engine) as conn:
-        return dict(descriptions.of_job(conn, job_id).body)
+        return dict(descriptions.read_description(conn, job_id).body)
 
 
 def test_a_job_is_stored_as_its_submitters(engine: Engine, now: datetime) -> None:
@@ -208,7 +210,9 @@ def test_many_jobs_are_refused_before_they_are_made_but_not_again_under_a_key_th
     many = {**JOB, "Parameters": 2000}
     config = grid(GRID + "Operations: {Defaults: {Limits: {WaitingJobsPerOwner: 3000}}}\n")
     first = submit(engine, config, now, many, key="one")
-    monkeypatch.setattr("optimizers.parametric.expand", lambda *_, **__: pytest.fail("expanded"))
+    monkeypatch.setattr(
+        "optimizers.description.parametric.expand_parameters", lambda *_, **__: pytest.fail("expanded")
+    )
     with pytest.raises(QuotaExceeded, match="ann has too many"):
         submit(engine, config, now, many)
     with pytest.raises(QuotaExceeded):
@@ -228,15 +232,15 @@ def test_limits_are_per_vo_and_owner(engine: Engine, now: datetime) -> None:
 @pytest.fixture
 def archive(engine: Engine, now: datetime, tmp_path: Path) -> str:
     """The digest of a sandbox of lhcb."""
-    store = DirectoryStore(tmp_path / "blobs")
+    store = DirectoryBlobStore(tmp_path / "blobs")
     staged = store.stage(iter([io.BytesIO(b"tar").read()]), limit=100)
     with database.writing(engine) as conn:
-        return blobs.keep(conn, store, staged, vo="lhcb", quota=None, now=now)
+        return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
 
 
 def sandbox_of(engine: Engine, job_id: int) -> str | None:
     with database.reading(engine) as conn:
-        return descriptions.of_job(conn, job_id).sandbox
+        return descriptions.read_description(conn, job_id).sandbox
 
 
 def test_a_sandbox_may_come_beside_or_in_the_description(engine: Engine, now: datetime, archive: str) -> None:
@@ -275,5 +279,5 @@ def test_the_source_is_kept_as_it_came(engine: Engine, now: datetime) -> None:
     text = "# mine\nExecutable: a.sh\n"
     first, second = submit(engine, grid(), now, text, JOB)
     with database.reading(engine) as conn:
-        assert descriptions.of_job(conn, first).source == text
-        assert json.loads(descriptions.of_job(conn, second).source) == JOB
+        assert descriptions.read_description(conn, first).source == text
+        assert json.loads(descriptions.read_description(conn, second).source) == JOB

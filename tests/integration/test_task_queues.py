@@ -5,26 +5,28 @@ from datetime import datetime
 
 from sqlalchemy import Engine, func, select
 
-from taskqueue import changes, database, jobs, task_queues
-from taskqueue.classes import RequirementClass
-from taskqueue.tables import changes as changes_table
-from taskqueue.tables import requirement_classes, waiting_jobs
-from taskqueue.tables import task_queues as table
+from taskqueue.db import database
+from taskqueue.jobs import jobs
+from taskqueue.schema.tables import changes as changes_table
+from taskqueue.schema.tables import requirement_classes, waiting_jobs
+from taskqueue.schema.tables import task_queues as table
+from taskqueue.task_queues import change_feed, task_queues
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 
 OTHER = RequirementClass(vo="lhcb", cpu_time=86400)
 
 
-def _told(engine: Engine, since: changes.Position) -> set[int]:
+def _told(engine: Engine, since: change_feed.FeedPosition) -> set[int]:
     with database.reading(engine) as conn:
-        read = changes.read(conn, since)
+        read = change_feed.read_changes(conn, since)
     assert read is not None
     return {int(change.key) for change in read[0]}
 
 
-def _position(engine: Engine) -> changes.Position:
+def _position(engine: Engine) -> change_feed.FeedPosition:
     with database.reading(engine) as conn:
-        return changes.position(conn)
+        return change_feed.read_position(conn)
 
 
 def test_jobs_that_ask_the_same_share_a_task_queue(engine: Engine, now: datetime) -> None:
@@ -63,7 +65,7 @@ def test_thousands_of_jobs_and_task_queues_go_in_at_once(engine: Engine, now: da
         task_queues.enqueue(conn, entries, now=now)
         assert waiting.left(conn) == job_ids
         assert len(waiting.occupied(conn)) == 1250
-        assert {jobs.get(conn, each).task_queue_id is None for each in job_ids[::100]} == {False}
+        assert {jobs.get_job(conn, each).task_queue_id is None for each in job_ids[::100]} == {False}
 
 
 def test_only_the_first_job_of_a_task_queue_is_told_to_the_matchers(engine: Engine, now: datetime) -> None:
@@ -108,9 +110,9 @@ def test_a_job_comes_back_to_its_place(engine: Engine, now: datetime) -> None:
         first, second = waiting.put(conn, now, 2, priority=3.0)
         task_queue = waiting.task_queue_of(conn, first)
         task_queues.dequeue(conn, [first])
-        task_queues.enqueue_again(conn, [first], now=now)
-        assert task_queues.first_jobs(conn, task_queue, 10) == [first, second]
-        assert task_queues.waiting_in(conn, [task_queue]) == {task_queue: 2}
+        task_queues.requeue(conn, [first], now=now)
+        assert task_queues.list_first_jobs(conn, task_queue, 10) == [first, second]
+        assert task_queues.count_waiting(conn, [task_queue]) == {task_queue: 2}
 
 
 def test_first_come_the_users_priority_and_then_the_order_of_arrival(engine: Engine, now: datetime) -> None:
@@ -118,7 +120,7 @@ def test_first_come_the_users_priority_and_then_the_order_of_arrival(engine: Eng
         low = waiting.put(conn, now, 2, priority=1.0)
         high = waiting.put(conn, now, 2, priority=9.0)
         task_queue = waiting.task_queue_of(conn, low[0])
-        assert task_queues.first_jobs(conn, task_queue, 3) == [*high, low[0]]
+        assert task_queues.list_first_jobs(conn, task_queue, 3) == [*high, low[0]]
 
 
 def test_who_would_call_it_empty_does_not_overlook_a_job_that_is_on_its_way_in(
@@ -155,7 +157,7 @@ def test_who_puts_a_job_in_waits_for_the_one_who_calls_it_empty_and_tells_it_ane
     start = _position(engine)
     stored.meanwhile(engine, lambda conn: task_queues.mark_empty(conn, [task_queue], now=now), put)
     with database.reading(engine) as conn:
-        told = conn.scalars(select(changes_table.c.key).where(changes_table.c.kind == changes.TASK_QUEUE))
+        told = conn.scalars(select(changes_table.c.key).where(changes_table.c.kind == change_feed.TASK_QUEUE))
         assert list(told) == [str(task_queue)] * 3, "made, emptied, occupied"
     assert _told(engine, start) == {task_queue}
     with database.reading(engine) as conn:

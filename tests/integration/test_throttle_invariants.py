@@ -18,13 +18,17 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import Engine
 
-from cs_config.throttle import Policy
-from matcher import claiming, standings
-from matcher.claiming import Look
-from matcher.matcher import Matcher
-from taskqueue import advertisements, database, handover, job_control, lost, scopes
+from cs_config.tree.throttle import Policy
+from matcher.claim import claim_loop
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.limits import throttle_state
+from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
-from taskqueue.handover import Finish
+from taskqueue.jobs import control
+from taskqueue.leases import expiry, lifecycle
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.sites import advertisements, scopes
 from tests import waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 
@@ -91,12 +95,12 @@ class Throttled(RuleBasedStateMachine):
             claim_all(*said, **more)
             raise Crash
 
-        claim_all, claiming.claim_all = claiming.claim_all, dies  # type: ignore[assignment]
+        claim_all, claim_loop.claim_all = claim_loop.claim_all, dies  # type: ignore[assignment]
         try:
             with contextlib.suppress(Crash):
                 self.matchers[0].serve([self._request(count)])
         finally:
-            claiming.claim_all = claim_all
+            claim_loop.claim_all = claim_all
 
     @precondition(lambda self: self.on_their_way)
     @rule(data=st.data())
@@ -137,9 +141,9 @@ class Throttled(RuleBasedStateMachine):
         job_id = self.on_their_way.get(lease) or self.jobs[lease]
         with contextlib.suppress(IllegalTransition), database.writing(self.engine) as conn:
             if kill:
-                job_control.kill(conn, job_id, source="test", now=self.now)
+                control.kill_job(conn, job_id, source="test", now=self.now)
             else:
-                job_control.reschedule(conn, job_id, source="test", now=self.now, maximum=1000)
+                control.reschedule_job(conn, job_id, source="test", now=self.now, maximum=1000)
 
     @rule()
     def leases_end(self) -> None:
@@ -147,8 +151,8 @@ class Throttled(RuleBasedStateMachine):
         self.now += 2 * LEASE
         with database.writing(self.engine) as conn:
             silent = {"vo": "lhcb", "silent_since": self.now, "now": self.now}
-            expired = set(lost.expire_leases(conn, **silent))
-            lost.close_killed(conn, **silent)
+            expired = set(expiry.expire_leases(conn, **silent))
+            expiry.close_killed(conn, **silent)
         gone = [lease for lease in self.gateway.phases if self.jobs[lease] in expired]
         for lease in gone:
             del self.gateway.phases[lease]
@@ -207,10 +211,10 @@ class Throttled(RuleBasedStateMachine):
         if self.policy in (Policy.LEVEL2, Policy.BROKERING):
             assert self.gateway.total <= JOBS_AT_MOST
 
-    def _ask(self, which: int, count: int) -> Look:
+    def _ask(self, which: int, count: int) -> ClaimResult:
         room = self._room()
         [look] = self.matchers[which].serve([self._request(count)])
-        assert isinstance(look, Look)
+        assert isinstance(look, ClaimResult)
         # Reported and unacknowledged together never reach over the limit.
         assert len(look.claimed) <= room
         assert look.refused == (None if room else "throttled") or not self._waiting()
@@ -228,15 +232,15 @@ class Throttled(RuleBasedStateMachine):
 
     def _room(self) -> int:
         with database.reading(self.engine) as conn:
-            found = scopes.read(conn, [self.site]).values()
-            room = standings.of(conn, self.config, found, self.now)[self.site].room().jobs
+            found = scopes.read_scopes(conn, [self.site]).values()
+            room = throttle_state.read_standings(conn, self.config, found, self.now)[self.site].room().jobs
         assert room is not None
         return room
 
     def _start(self, lease: str) -> None:
         try:
             with database.writing(self.engine) as conn:
-                handover.start(conn, lease, lease_time=LEASE, now=self.now)
+                lifecycle.start(conn, lease, lease_time=LEASE, now=self.now)
         except StaleLease:
             self.gateway.phases.pop(lease, None)
         except IllegalTransition:
@@ -245,7 +249,7 @@ class Throttled(RuleBasedStateMachine):
     def _hear(self, lease: str) -> None:
         try:
             with database.writing(self.engine) as conn:
-                answer = handover.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
+                answer = lifecycle.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
         except StaleLease:
             del self.gateway.phases[lease]
         else:
@@ -255,15 +259,15 @@ class Throttled(RuleBasedStateMachine):
 
     def _report(self, lease: str) -> None:
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
-            handover.finish(conn, lease, Finish(status="Done"), now=self.now)
+            lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
 
     def _watermark(self) -> int:
         with database.writing(self.engine) as conn:
-            return advertisements.give_watermark(conn, self.site)
+            return advertisements.create_watermark(conn, self.site)
 
     def _advertise(self, said: advertisements.Advertisement) -> bool:
         with database.writing(self.engine) as conn:
-            return advertisements.advertise(conn, self.site, said, now=self.now)
+            return advertisements.accept_advertisement(conn, self.site, said, now=self.now)
 
     @staticmethod
     def _one(data: Any, leases: dict[str, Any]) -> str:

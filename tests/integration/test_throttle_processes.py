@@ -11,8 +11,10 @@ from random import Random
 
 from sqlalchemy import Engine
 
-from taskqueue import advertisements, database, handover
-from taskqueue.handover import Finish
+from taskqueue.db import database
+from taskqueue.leases import lifecycle
+from taskqueue.leases.lifecycle import PayloadResult
+from taskqueue.sites import advertisements
 from tests import waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 
@@ -47,7 +49,7 @@ class Site:
         self.most = max(self.most, self.gateway.total)
         self.most_submitting = max(self.most_submitting, self.gateway.number(SUBMITTING))
         with database.writing(self.engine) as conn:
-            handover.start(conn, lease, lease_time=LEASE, now=datetime.now(UTC))
+            lifecycle.start(conn, lease, lease_time=LEASE, now=datetime.now(UTC))
 
     def work(self) -> None:
         for lease, phase in list(self.gateway.phases.items()):
@@ -58,14 +60,14 @@ class Site:
                 continue
             del self.gateway.phases[lease]
             with database.writing(self.engine) as conn:
-                handover.finish(conn, lease, Finish(status="Done"), now=datetime.now(UTC))
+                lifecycle.finish(conn, lease, PayloadResult(status="Done"), now=datetime.now(UTC))
 
     def advertise(self) -> None:
         with database.writing(self.engine) as conn:
-            said = self.gateway.count(advertisements.give_watermark(conn, "T.x"))
+            said = self.gateway.count(advertisements.create_watermark(conn, "T.x"))
         for scope in ("T.x", "T.x/ce/q"):
             with database.writing(self.engine) as conn:
-                advertisements.advertise(conn, scope, said, now=datetime.now(UTC))
+                advertisements.accept_advertisement(conn, scope, said, now=datetime.now(UTC))
 
 
 def test_no_process_gives_what_another_has_given(engine: Engine, database_url: str, tmp_path: Path) -> None:

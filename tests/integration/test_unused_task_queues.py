@@ -6,10 +6,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine, func, select
 
 from agents import retention
-from taskqueue import database, jobs, task_queues, unused_task_queues
-from taskqueue.classes import RequirementClass
-from taskqueue.tables import requirement_classes, waiting_jobs
-from taskqueue.tables import task_queues as table
+from taskqueue.db import database
+from taskqueue.jobs import jobs
+from taskqueue.schema.tables import requirement_classes, waiting_jobs
+from taskqueue.schema.tables import task_queues as table
+from taskqueue.task_queues import task_queues, unused
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 
 DAY = timedelta(days=1)
@@ -36,8 +38,8 @@ def _used_once(engine: Engine, now: datetime) -> int:
 
 
 def _remove(conn: Connection, before: datetime) -> None:
-    unused_task_queues.remove(conn, unused_task_queues.find(conn, before=before), before=before)
-    unused_task_queues.remove_classes(conn)
+    unused.remove_unused(conn, unused.list_unused(conn, before=before), before=before)
+    unused.remove_unused_classes(conn)
 
 
 def test_what_nothing_refers_to_goes_after_a_day(engine: Engine, now: datetime) -> None:
@@ -67,7 +69,7 @@ def test_a_task_queue_stays_as_long_as_some_job_remembers_it(engine: Engine, now
     retention.cycle(engine, waiting.grid(), now=now + 2 * DAY, holder="me")
     assert _rows(engine) == (2, 1)
     with database.writing(engine) as conn:
-        task_queues.enqueue_again(conn, [taken.job_id], now=now)
+        task_queues.requeue(conn, [taken.job_id], now=now)
         assert waiting.left(conn) == sorted([*running, *waits])
 
 
@@ -83,7 +85,7 @@ def test_a_job_that_comes_while_its_task_queue_goes_gets_a_new_one(engine: Engin
     with database.reading(engine) as conn:
         assert waiting.task_queue_of(conn, job_id) != old
         assert waiting.occupied(conn) == {waiting.task_queue_of(conn, job_id)}
-        assert jobs.get(conn, job_id).task_queue_id == waiting.task_queue_of(conn, job_id)
+        assert jobs.get_job(conn, job_id).task_queue_id == waiting.task_queue_of(conn, job_id)
 
 
 def test_a_task_queue_that_comes_while_its_class_goes_gets_a_new_one(engine: Engine, now: datetime) -> None:
@@ -119,12 +121,12 @@ def test_a_class_that_a_task_queue_is_being_made_for_stays(postgres_url: str, no
     engine = database.connect(postgres_url)
     _used_once(engine, now)
     with database.writing(engine) as conn:
-        unused_task_queues.remove(conn, unused_task_queues.find(conn, before=now + DAY), before=now + DAY)
+        unused.remove_unused(conn, unused.list_unused(conn, before=now + DAY), before=now + DAY)
     assert _rows(engine) == (0, 1)
 
     def remove() -> None:
         with database.writing(engine) as conn:
-            unused_task_queues.remove_classes(conn)
+            unused.remove_unused_classes(conn)
 
     stored.meanwhile(engine, lambda conn: waiting.put(conn, now + DAY), remove, waits=False)
     assert _rows(engine) == (1, 1)

@@ -13,24 +13,26 @@ import pytest
 from sqlalchemy import Engine
 
 from agents import lost_jobs, pools, priorities, retention
-from agents.turn import TurnLostError
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from optimizers import batch
-from pilotage.service import lease_times
-from taskqueue import claims, database, handover, plain_reports
-from taskqueue.claims import Holder, Place
+from agents.leader import LeadershipLostError
+from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
+from optimizers.chain import batch
+from pilotage.service import lease_reports
+from taskqueue.db import database
+from taskqueue.leases import claim, lifecycle, lifecycle_batch
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.claim import LeaseHolder
 from taskqueue.states import JobStatus
 from tests.submitted import GRID, OPERATOR, grid, job, submit, way
 
 MINUTE = timedelta(minutes=1)
-PLACE = Place(site="A.B.ch", ce="ce", queue="big")
+PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 def broken(section: str, **options: float) -> Configuration:
     """The grid in which this section of the options of the VO evil is as no validation would have it."""
     config = grid(GRID + "Operations: {evil: {Pools: {}}}\n")
-    evil = operations(config, "evil")
+    evil = options_for(config, "evil")
     wrong = getattr(evil, section).model_copy(update=options)
     return replace(config, vo_operations={"evil": evil.model_copy(update={section: wrong})})
 
@@ -45,13 +47,13 @@ def arrive(engine: Engine, now: datetime, asked: Mapping[str, object] | None = N
 
 def run(engine: Engine, now: datetime) -> tuple[int, int]:
     ids = arrive(engine, now)
-    holder = Holder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
+    holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
     with database.writing(engine) as conn:
         found = conn.exec_driver_sql("SELECT task_queue_id FROM task_queues").scalars().all()
-        taken = claims.take(conn, found, 2, place=PLACE, now=now)
-        given = [claims.Given(row=row, place=PLACE, holder=holder) for row in taken]
-        for each in claims.hand_over(conn, given, now=now):
-            handover.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
+        taken = claim.take_jobs(conn, found, 2, place=PLACE, now=now)
+        given = [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
+        for each in claim.open_attempts(conn, given, now=now):
+            lifecycle.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
     return ids
 
 
@@ -103,30 +105,30 @@ def test_task_queues_of_the_others_are_weighed(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrive(engine, now)
-    weigh = priorities._weigh
+    weigh = priorities._update_weights
 
     def weigh_but_evil(mine, holders, families):  # type: ignore[no-untyped-def]
         if holders.vo == "evil":
             raise OverflowError("no such weight")
         return weigh(mine, holders, families)
 
-    monkeypatch.setattr(priorities, "_weigh", weigh_but_evil)
-    result = priorities.cycle(engine, grid(), now=now, holder="me", memory=priorities.Memory())
+    monkeypatch.setattr(priorities, "_update_weights", weigh_but_evil)
+    result = priorities.cycle(engine, grid(), now=now, holder="me", memory=priorities.PriorityState())
     assert result is not None
     assert (result.weighed, result.broken) == (1, ("evil",))
 
 
 def test_a_turn_that_is_lost_ends_the_work_for_all(engine: Engine, now: datetime) -> None:
     run(engine, now)
-    mine = lost_jobs.turn.take(engine, "lost-jobs", holder="me", now=now)
+    mine = lost_jobs.leader.take(engine, "lost-jobs", holder="me", now=now)
     assert mine is not None
-    assert lost_jobs.turn.take(engine, "lost-jobs", holder="other", now=now + MINUTE) is not None
+    assert lost_jobs.leader.take(engine, "lost-jobs", holder="other", now=now + MINUTE) is not None
 
     def write(vo: str) -> None:
         with mine.writing():
             pass
 
-    with pytest.raises(TurnLostError):
+    with pytest.raises(LeadershipLostError):
         mine.serve_each(["evil", "lhcb"], write)
 
 
@@ -135,6 +137,8 @@ def test_signs_of_life_of_the_others_prolong_their_leases(
 ) -> None:
     config = broken("leases", stalled_time=1e15)
     with caplog.at_level(logging.WARNING):
-        text = plain_reports.expiry(["evil", "lhcb"], lambda vo: lease_times.length(config, vo), now)
+        text = lifecycle_batch.list_expiries(
+            ["evil", "lhcb"], lambda vo: lease_reports.length(config, vo), now
+        )
     assert set(json.loads(text)) == {"", "lhcb"}
     assert "the lease time of the VO evil" in caplog.text

@@ -6,29 +6,29 @@ import tarfile
 
 import pytest
 
-from pilotage.service import archive_listing
-from pilotage.service.archive_listing import HEAD, Listing, Member
-from tests import archives
+from pilotage.service.queries import archives
+from pilotage.service.queries.archives import HEAD, ArchiveListing, ArchiveMember
+from tests import archives as tests_archives
 
 
-def _read(archive: bytes) -> Listing:
-    return archive_listing.read(io.BytesIO(archive))
+def _read(archive: bytes) -> ArchiveListing:
+    return archives.read(io.BytesIO(archive))
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_files_are_listed_with_the_beginning_of_their_text(pack: "type[bytes]") -> None:
-    found = _read(pack(archives.tar({"std.out": b"hello\n", "data.root": b"\0\1\2", "empty": b""})))
+    found = _read(pack(tests_archives.tar({"std.out": b"hello\n", "data.root": b"\0\1\2", "empty": b""})))
     assert found.members == [
-        Member(name="std.out", size=6, head="hello\n"),
-        Member(name="data.root", size=3, head=None),
-        Member(name="empty", size=0, head=""),
+        ArchiveMember(name="std.out", size=6, head="hello\n"),
+        ArchiveMember(name="data.root", size=3, head=None),
+        ArchiveMember(name="empty", size=0, head=""),
     ]
     assert found.trouble is None
 
 
 def test_of_a_long_text_only_the_beginning_is_shown_up_to_a_whole_character() -> None:
     text = ("x" + "ä" * HEAD).encode()
-    [member] = _read(archives.tar({"log": text})).members
+    [member] = _read(tests_archives.tar({"log": text})).members
     assert member.head == "x" + "ä" * (HEAD // 2 - 1)
     assert not member.is_whole
     assert member.size == len(text)
@@ -36,7 +36,7 @@ def test_of_a_long_text_only_the_beginning_is_shown_up_to_a_whole_character() ->
 
 def test_what_unpacks_to_gigabytes_is_looked_at_no_further_than_allowed() -> None:
     files = {"first": b"1"} | {f"zeros{n}": bytes(20 << 20) for n in range(2)}
-    found = _read(gzip.compress(archives.tar(files), compresslevel=1))
+    found = _read(gzip.compress(tests_archives.tar(files), compresslevel=1))
     assert [member.name for member in found.members][:1] == ["first"]
     assert found.trouble == "only its first 32 MB were looked at"
 
@@ -50,15 +50,20 @@ def test_a_header_that_claims_a_name_of_gigabytes_is_not_believed() -> None:
 
 
 def test_of_very_many_files_the_first_are_listed() -> None:
-    found = _read(archives.tar({f"f{n}": b"" for n in range(archive_listing.MOST_MEMBERS + 5)}))
-    assert len(found.members) == archive_listing.MOST_MEMBERS
+    found = _read(tests_archives.tar({f"f{n}": b"" for n in range(archives.MOST_MEMBERS + 5)}))
+    assert len(found.members) == archives.MOST_MEMBERS
     assert found.trouble is not None
     assert "first 1000" in found.trouble
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"no archive at all", b"\x1f\x8b broken", gzip.compress(archives.tar({"a": b"1" * 9000}))[:-40]],
+    [
+        b"",
+        b"no archive at all",
+        b"\x1f\x8b broken",
+        gzip.compress(tests_archives.tar({"a": b"1" * 9000}))[:-40],
+    ],
     ids=["empty", "text", "broken", "cut off"],
 )
 def test_what_is_no_whole_archive_is_said_to_be_none(content: bytes) -> None:

@@ -1,9 +1,14 @@
-"""The seam: the few verbs by which everything is submitted, followed and ended."""
+"""The seam: the few verbs by which everything is submitted, followed and ended.
+
+What may go wrong between us and a batch system, by what to do next.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from requirements.errors import PilotageError
 
 
 class State(StrEnum):
@@ -24,7 +29,7 @@ ENDED = frozenset({State.DONE, State.FAILED, State.KILLED, State.GONE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class JobResources:
     """What a job asks of the batch system."""
 
     cores: int = 1
@@ -41,7 +46,7 @@ class BatchJob:
     stamp: str  #: our name of it, unique for ever: batch systems give their own numbers out again
     script: str  #: an executable text with its `#!` line
     queue: str
-    resources: Resources = Resources()
+    resources: JobResources = JobResources()
     flags: tuple[str, ...] = ()  #: arguments for the batch system, each one whole
 
 
@@ -54,7 +59,7 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class JobReport:
     """What a batch system says of a job."""
 
     state: State
@@ -97,7 +102,7 @@ class BatchSystem(Protocol):
         """
         ...
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand, by stamp, with one query for all; each that was asked for is in the answer."""
         ...
 
@@ -128,3 +133,21 @@ class BatchSystem(Protocol):
     def capacity(self) -> Mapping[str, Capacity]:
         """What the queues have, by name."""
         ...
+
+
+class BatchSystemAway(PilotageError):
+    """It could not be asked: skip it this cycle, conclude nothing."""
+
+    code = "ce_unavailable"
+
+
+class SubmissionRefused(PilotageError):
+    """The batch system will not take this job, now or later: mend the queue, the resources or the flags."""
+
+    code = "submission_refused"
+
+
+class SubmissionUncertain(PilotageError):
+    """The batch system did not answer: the job may be there. Look for its stamp before submitting again."""
+
+    code = "submission_uncertain"

@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
-from pilotage.fabric.batch import joining
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
-from pilotage.fabric.batch.commanded import Commanded
-from pilotage.fabric.batch.dialect.dialect import Joined
-from pilotage.fabric.batch.errors import BatchSystemAway
-from pilotage.fabric.batch.listing import Row
+from pilotage.fabric.batch import command_line
+from pilotage.fabric.batch.batch_system import BatchJob, BatchSystemAway, Capacity, JobResources, State
+from pilotage.fabric.batch.command_line import CommandLineSystem
+from pilotage.fabric.batch.dialect.dialect import JoinedOption
 from pilotage.fabric.batch.shell import Completed
+from pilotage.fabric.batch.work_area import ListedJob
 
 #: Names of jobs must not begin with a digit; stamps may.
 _PREFIX = "p."
@@ -24,7 +23,7 @@ _PREFIX = "p."
 _AWAY = ("commlib error", "unable to contact qmaster", "unable to send message to qmaster")
 #: How far back the accounting file is asked.
 _DAYS = "7"
-_REQUESTS = Joined(option="-l")
+_REQUESTS = JoinedOption(option="-l")
 _ACCOUNTED = re.compile(r"^=+$", re.MULTILINE)
 
 
@@ -40,7 +39,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridEngine(Commanded):
+class GridEngine(CommandLineSystem):
     """One cell as one user of it."""
 
     words: Words = Words()
@@ -52,7 +51,7 @@ class GridEngine(Commanded):
             *("qsub", "-terse", "-N", _PREFIX + job.stamp, "-q", job.queue),
             *("-wd", self.areas.path(job.stamp), "-o", "/dev/null", "-e", "/dev/null"),
             *("-r", "n", "-notify", "-S", "/bin/sh", "-w", "e"),
-            *_joined((*_asked(job.resources, self.words), *self.flags, *job.flags)),
+            *_joined((*_resource_requests(job.resources, self.words), *self.flags, *job.flags)),
             script,
         ]
 
@@ -62,26 +61,26 @@ class GridEngine(Commanded):
     def _is_away(self, done: Completed) -> bool:
         return any(words in done.stderr for words in _AWAY)
 
-    def _listing(self) -> Iterator[Row]:
+    def _listing(self) -> Iterator[ListedJob]:
         for job in self._jobs():
-            yield Row(
+            yield ListedJob(
                 stamp=_text(job, "JB_name").removeprefix(_PREFIX),
                 reference=_text(job, "JB_job_number"),
                 state=_state(letters := _text(job, "state")),
                 message=letters,
             )
 
-    def _lives(self, row: Row) -> bool:  # noqa: ARG002 - whichever
+    def _lives(self, row: ListedJob) -> bool:  # noqa: ARG002 - whichever
         """What is listed has not left: also a job in error stays until it is deleted."""
         return True
 
-    def _accounted(self, stamps: Collection[str]) -> Iterator[Row]:
+    def _accounted(self, stamps: Collection[str]) -> Iterator[ListedJob]:
         """What the accounting file says of the last days."""
         done = self._shell.run(["qacct", "-d", _DAYS, "-j"])
         for said in map(_record, _ACCOUNTED.split(done.stdout if done.status == 0 else "")):
             if (stamp := said["jobname"].removeprefix(_PREFIX)) in stamps:
                 ended_well = said["exit_status"] == said["failed"] == "0"
-                yield Row(
+                yield ListedJob(
                     stamp=stamp,
                     reference=said["jobnumber"],
                     state=State.DONE if ended_well else State.FAILED,
@@ -114,10 +113,10 @@ class GridEngine(Commanded):
 
 def _joined(words: Sequence[str]) -> Sequence[str]:
     """Requests in one, but where some are soft: of these the place matters."""
-    return words if "-soft" in words else joining.join(words, _REQUESTS)
+    return words if "-soft" in words else command_line.join_option(words, _REQUESTS)
 
 
-def _asked(resources: Resources, words: Words) -> list[str]:
+def _resource_requests(resources: JobResources, words: Words) -> list[str]:
     asked: list[str] = []
     if resources.cores > 1:
         asked += ["-pe", words.parallel_environment, str(resources.cores)]

@@ -21,14 +21,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
+    BatchSystemAway,
     Capacity,
     Handle,
+    JobReport,
+    JobResources,
     Output,
-    Report,
-    Resources,
     State,
+    SubmissionRefused,
 )
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas, is_stamp
 
@@ -54,7 +55,7 @@ class _Entry:
 
     stamp: str
     number: int  #: in the order of submission
-    resources: Resources
+    resources: JobResources
     killed_at: float | None = None  #: seconds since the epoch
 
 
@@ -74,10 +75,10 @@ class _Seen:
     def waits(self) -> bool:
         return self.process is None and self.entry.killed_at is None
 
-    def report(self) -> Report:
+    def report(self) -> JobReport:
         """How it stands."""
         state = State.WAITING if self.waits else State.RUNNING if self.alive else self._ending
-        return Report(state=state, reference=str(self.entry.number), exit_code=self.exit_code)
+        return JobReport(state=state, reference=str(self.entry.number), exit_code=self.exit_code)
 
     @property
     def _ending(self) -> State:
@@ -107,12 +108,12 @@ class LocalHost:
             self._turn([*entries, entry])
         return str(entry.number)
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand."""
         with self._locked() as entries:
             self._turn(entries)
             seen = {each.entry.stamp: each.report() for each in self._look(entries)}
-        missing = Report(state=State.MISSING)
+        missing = JobReport(state=State.MISSING)
         return {handle.stamp: seen.get(handle.stamp, missing) for handle in handles}
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:

@@ -7,14 +7,14 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.fabric.batch.arc.settings import ComputingElement
-from pilotage.fabric.batch.dialect import dialect, shipped_dialects
-from pilotage.fabric.batch.dialect.dialect import Dialect, changed
+from pilotage.fabric.batch.arc.rest import ComputingElement
+from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect.dialect import Dialect, merge_dialect
 
 Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
 
 
-class Kind(StrEnum):
+class BatchSystemKind(StrEnum):
     """The batch systems that are known."""
 
     SLURM = "slurm"
@@ -28,21 +28,21 @@ class Kind(StrEnum):
 
 
 #: Those that are told in a dialect.
-SPOKEN = frozenset({Kind.PBS, Kind.LSF, Kind.COMMAND})
+SPOKEN = frozenset({BatchSystemKind.PBS, BatchSystemKind.LSF, BatchSystemKind.COMMAND})
 _COMMANDS = frozenset({"environment", "flags", "ssh"})
 #: What has to be said of each kind, and what else may be.
-_NEEDED: Mapping[Kind, tuple[str, ...]] = {
-    Kind.SLURM: ("directory",),
-    Kind.GRID_ENGINE: ("directory",),
-    Kind.HTCONDOR: ("directory",),
+_NEEDED: Mapping[BatchSystemKind, tuple[str, ...]] = {
+    BatchSystemKind.SLURM: ("directory",),
+    BatchSystemKind.GRID_ENGINE: ("directory",),
+    BatchSystemKind.HTCONDOR: ("directory",),
     **dict.fromkeys(SPOKEN, ("directory", "dialect")),
-    Kind.ARC: ("ce",),
-    Kind.LOCAL: ("directory", "cores", "memory"),
+    BatchSystemKind.ARC: ("ce",),
+    BatchSystemKind.LOCAL: ("directory", "cores", "memory"),
 }
-_ALLOWED: Mapping[Kind, frozenset[str]] = {
-    **dict.fromkeys(Kind, _COMMANDS),
-    Kind.ARC: frozenset({"flags"}),
-    Kind.LOCAL: frozenset(),
+_ALLOWED: Mapping[BatchSystemKind, frozenset[str]] = {
+    **dict.fromkeys(BatchSystemKind, _COMMANDS),
+    BatchSystemKind.ARC: frozenset({"flags"}),
+    BatchSystemKind.LOCAL: frozenset(),
 }
 
 
@@ -58,12 +58,12 @@ class HeadNode(BaseModel):
     port: int = Field(default=22, ge=1, le=65_535)
 
 
-class System(BaseModel):
+class SystemSettings(BaseModel):
     """A batch system."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Kind
+    kind: BatchSystemKind
     directory: Path | None = None  #: where its jobs' files lie; its nodes have to see it, too
     environment: dict[str, str] = Field(default_factory=dict)  #: of its commands
     flags: Flags = ()  #: arguments of every submission
@@ -78,12 +78,12 @@ class System(BaseModel):
     @classmethod
     def _speaks_the_shipped_dialect(cls, said: object) -> object:
         """Put the changes of a site into the dialect that is shipped for its kind."""
-        if not isinstance(said, dict) or said.get("kind") not in shipped_dialects.NAMES:
+        if not isinstance(said, dict) or said.get("kind") not in dialect.NAMES:
             return said
         changes = {} if said.get("dialect") is None else said["dialect"]
         if not isinstance(changes, dict):
             return said
-        return {**said, "dialect": changed(shipped_dialects.content(said["kind"]), changes)}
+        return {**said, "dialect": merge_dialect(dialect.shipped_content(said["kind"]), changes)}
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -91,16 +91,16 @@ class System(BaseModel):
             raise ValueError(f"systems of the kind {self.kind} need {' and '.join(missing)}")
         for name in sorted(self.model_fields_set - {"kind"}):
             if getattr(self, name) and not _has(self.kind, name):
-                kinds = ", ".join(sorted(kind for kind in Kind if _has(kind, name)))
+                kinds = ", ".join(sorted(kind for kind in BatchSystemKind if _has(kind, name)))
                 raise ValueError(f"systems of the kind {self.kind} have no {name}: it is for {kinds}")
         if self.directory is not None and not self.directory.is_absolute():
             raise ValueError(f"directory: {self.directory} is not absolute")
         return self
 
 
-def _has(kind: Kind, name: str) -> bool:
+def _has(kind: BatchSystemKind, name: str) -> bool:
     return name in _NEEDED[kind] or name in _ALLOWED[kind]
 
 
 #: What settings of a batch system may be within.
-PARTS: tuple[type[BaseModel], ...] = (System, HeadNode, ComputingElement, *dialect.PARTS)
+PARTS: tuple[type[BaseModel], ...] = (SystemSettings, HeadNode, ComputingElement, *dialect.PARTS)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from pilotage.fabric.batch.errors import BatchSystemAway
-from pilotage.fabric.pilot import job_files, removal
+from pilotage.fabric.batch.batch_system import BatchSystemAway
+from pilotage.fabric.pilot import job_files
+from pilotage.fabric.pilot.payload import archives
 
 #: Characters that are shown of a complaint.
 _SAID = 500
@@ -143,4 +144,4 @@ class LocalShell:
     def remove(self, names: Sequence[str], *, below: str) -> None:
         """Remove files, and directories with all that is in them; what is not there is no error."""
         for name in names:
-            removal.remove(Path(below, name))
+            archives.remove_tree(Path(below, name))

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 
 import asyncssh
 
-from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import Completed, NoAnswer
-from pilotage.fabric.batch.work_area import batches
+from pilotage.fabric.batch.work_area import split_words
 from pilotage.fabric.node_script import PYTHONS
 from pilotage.fabric.pilot import job_files
 
@@ -94,7 +94,7 @@ class SshShell:
 
     def remove(self, names: Sequence[str], *, below: str) -> None:
         """Remove files, and directories with all that is in them; what is not there is no error."""
-        for some in batches(names):
+        for some in split_words(names):
             self.run(["rm", "-rf", "--", *(f"{below}/{name}" for name in some)])
 
     def _of_files(self, words: Sequence[str], content: bytes = b"", *, trouble: str) -> bytes:

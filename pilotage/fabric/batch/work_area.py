@@ -3,6 +3,8 @@
 The job runs in a wrapper that leaves marks of its own: `started`, made by one start only, so that a job
 which the batch system starts twice runs once; and `exit`, the status of the script. So the end of a job is
 known though the batch system has forgotten it.
+
+What batch systems say of jobs, and what follows for one of them.
 """
 
 import re
@@ -11,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pilotage.fabric.batch.batch_system import BatchJob, Output, State
+from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Handle, JobReport, Output, State
 from pilotage.fabric.batch.shell import Shell
 
 #: The status of a job that was started a second time.
 STARTED_TWICE = 75
 #: What is fetched of an output at most.
-_LAST = 10_000_000  # bytes
+_LAST_BYTES = 10_000_000  # bytes
 #: Of a mark, and of a log of a batch system.
 _MARK, _LOG = 100, 1_000_000  # bytes
 #: Where the submitter marks the jobs whose end it asked for; no stamp is so short.
@@ -44,7 +46,7 @@ exit $status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class StatusMarks:
     """What a job and its submitter left in its work area."""
 
     exit_code: int | None = None  #: of the script; None: it has not come to its end
@@ -93,14 +95,14 @@ class WorkAreas:
         self.shell.write(file, text.encode(), below=self.directory, executable=executable)
         return self.path(stamp, name)
 
-    def marks(self, stamps: Iterable[str]) -> Mapping[str, Marks]:
+    def marks(self, stamps: Iterable[str]) -> Mapping[str, StatusMarks]:
         """What jobs left, with few commands for all of them."""
         of_exit = {_own_file(stamp, "exit"): stamp for stamp in stamps}
         of_kill = {_killed_file(stamp): stamp for stamp in of_exit.values()}
         found = self.shell.read_small(sorted([*of_exit, *of_kill]), below=self.directory, most=_MARK)
         killed = {stamp for name, stamp in of_kill.items() if name in found}
         return {
-            stamp: Marks(exit_code=_status(found.get(name, b"")), killed=stamp in killed)
+            stamp: StatusMarks(exit_code=_status(found.get(name, b"")), killed=stamp in killed)
             for name, stamp in of_exit.items()
         }
 
@@ -118,7 +120,7 @@ class WorkAreas:
     def output(self, stamp: str) -> Output:
         """What the job wrote so far."""
         stdout, stderr = (
-            self.shell.read(_own_file(stamp, name), below=self.directory, last=_LAST)
+            self.shell.read(_own_file(stamp, name), below=self.directory, last=_LAST_BYTES)
             for name in ("out", "err")
         )
         return Output(stdout=stdout, stderr=stderr)
@@ -161,8 +163,62 @@ def wrapper(area: str) -> str:
     return _WRAPPER.format(area=shlex.quote(area), twice=STARTED_TWICE)
 
 
-def batches(words: Sequence[str]) -> Iterator[list[str]]:
+def split_words(words: Sequence[str]) -> Iterator[list[str]]:
     """Stamps or paths in parts that fit into one command."""
     rest = iter(words)
     while some := list(islice(rest, _AT_ONCE)):
         yield some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedJob:
+    """A job in a listing, or in the accounting."""
+
+    stamp: str
+    reference: str
+    state: State  #: *gone*: it ended, and how is not said
+    message: str = ""  #: in the words of the batch system
+    exit_code: int | None = None  #: of the script; 128 + number for a signal
+
+
+def index_by_stamp(rows: Iterable[ListedJob]) -> dict[str, list[ListedJob]]:
+    """The jobs of each stamp, each once however often it is listed; what is said last holds."""
+    found: dict[str, dict[str, ListedJob]] = {}
+    for row in rows:
+        found.setdefault(row.stamp, {})[row.reference] = row
+    return {stamp: list(of_stamp.values()) for stamp, of_stamp in found.items()}
+
+
+def choose_job(rows: Iterable[ListedJob], handle: Handle) -> ListedJob | None:
+    """Of several jobs of one stamp one that lives: it must not be forgotten; else the one that is meant."""
+    return min(rows, key=lambda row: (row.state in ENDED, row.reference != handle.reference), default=None)
+
+
+def job_report(row: ListedJob | None, marks: StatusMarks, handle: Handle) -> JobReport:
+    """How a job stands, by what its batch system says (None: nothing) and by what it left itself."""
+    if row is not None and row.state not in ENDED:
+        return JobReport(state=row.state, reference=row.reference, message=row.message)
+    reference = row.reference if row else handle.reference
+    if marks.ended:
+        # The script came to its end; whatever the batch system says of it came after.
+        killed = row is not None and row.state is State.KILLED
+        return JobReport(
+            state=State.KILLED if killed else marks.state,
+            reference=reference,
+            exit_code=marks.exit_code,
+            message=row.message if row else "forgotten by the batch system, known by what it left",
+        )
+    if row is None:
+        return JobReport(state=State.MISSING, reference=reference)
+    state = row.state
+    if marks.killed:
+        # Also where it is said to be done: a script that ends well leaves its mark before, and some batch
+        # systems say 0 of a job whose status they do not know yet.
+        state = State.KILLED
+    return JobReport(
+        # What it left may be on its way here still: the evidence is not complete.
+        state=State.MISSING if state is State.GONE else state,
+        reference=reference,
+        exit_code=row.exit_code,
+        message=row.message,
+    )

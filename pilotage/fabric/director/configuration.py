@@ -1,26 +1,113 @@
-"""What a director is told: a file with the service, the VOs, the batch systems and the queues."""
+"""What a file says of the slots that are asked for at a batch system.
 
-from collections.abc import Mapping, Sequence
+What a director's file says of brokers: batch systems that pick the queue of a pilot themselves.
+
+What a director is told: a file with the service, the VOs, the batch systems and the queues.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pilotage.fabric.batch import settings
-from pilotage.fabric.batch.evidence import Evidence
-from pilotage.fabric.batch.settings import Kind, System
-from pilotage.fabric.director import told_brokers
-from pilotage.fabric.director.experience import Pause
-from pilotage.fabric.director.outlets import Habits, Outlet
-from pilotage.fabric.director.posts import NAME
-from pilotage.fabric.director.slots import Address, Slot
-from pilotage.fabric.director.slots import Settings as _Told
-from pilotage.fabric.director.told_brokers import BrokerName, ToldBroker
+from pilotage.fabric.batch.batch_system import JobResources
+from pilotage.fabric.batch.reliable import Evidence
+from pilotage.fabric.batch.settings import BatchSystemKind, Flags, SystemSettings
+from pilotage.fabric.director.targets import BROKER, NAME, Broker, DirectorOptions, Pause, QueueTarget
 from pilotage.fabric.pilot import arguments
-from requirements.errors import InvalidInput
-from requirements.problem import Problem
-from requirements.suggestion import did_you_mean
+from requirements.errors import InvalidInput, Problem, did_you_mean
+from requirements.values import fold
+
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@+-]+(/[A-Za-z0-9._:@+-]+){2}$")]
+
+
+class FileSection(BaseModel):
+    """A part of a file: what it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SlotSettings(FileSection):
+    """What a job asks of the batch system."""
+
+    cores: int = Field(default=1, ge=1)
+    memory: int | None = Field(default=None, ge=1)  #: MB of a slot
+    wall_time: int | None = Field(default=None, ge=60)  #: seconds of a slot
+    gpus: int = Field(default=0, ge=0)
+    whole_node: bool = False
+    flags: Flags = ()
+
+    @property
+    def resources(self) -> JobResources:
+        """As batch systems take it."""
+        return JobResources(
+            cores=self.cores,
+            memory=self.memory,
+            wall_time=self.wall_time,
+            gpus=self.gpus,
+            whole_node=self.whole_node,
+        )
+
+
+BrokerName = Annotated[str, Field(pattern=f"^{BROKER.pattern}$")]
+BatchQueue = Annotated[str, Field(pattern=r"^[^\s,]+$", max_length=200)]
+
+
+class BrokerSettings(SlotSettings):
+    """A broker with the queues of the tree where its pilots may land."""
+
+    system: str
+    queues: dict[Address, BatchQueue] = Field(min_length=1)  #: with what each is called there
+    entry: BatchQueue | None = None  #: takes all pilots; none: a list of those that would do
+    vos: tuple[str, ...] = ()  #: that it is for; none: all of the director
+
+    @model_validator(mode="after")
+    def _tells_queues_apart(self) -> Self:
+        if len(set(self.queues.values())) < len(self.queues):
+            raise ValueError("queues: two have the same batch queue, so a pilot could not tell where it is")
+        return self
+
+    def broker(self, name: str) -> Broker:
+        """As the director uses it."""
+        return Broker(
+            name=name,
+            system=self.system,
+            queues=self.queues,
+            entry=self.entry,
+            resources=self.resources,
+            flags=self.flags,
+            vos=frozenset(map(fold, self.vos)),
+        )
+
+
+def list_broker_contradictions(
+    brokers: Mapping[str, BrokerSettings], *, takes_list: Mapping[str, bool], vos: Collection[str], file: str
+) -> list[Problem]:
+    """What is right by itself, and not together with the rest of the file.
+
+    Args:
+        brokers: By name.
+        takes_list: By batch system whether a job can be given to one of several of its queues.
+        vos: Of the director.
+        file: Its name.
+    """
+    wrong = []
+    for name, broker in sorted(brokers.items()):
+        if broker.system not in takes_list:
+            message = f"there is no system {broker.system}, only {', '.join(sorted(takes_list))}"
+            wrong.append(Problem(path=f"brokers/{name}/system", message=message, file=file))
+        elif broker.entry is None and not takes_list[broker.system]:
+            message = f"{broker.system} takes no list of queues; say which one takes all pilots"
+            wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
+        wrong += [
+            Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
+            for vo in sorted(set(map(fold, broker.vos)).difference(map(fold, vos)))
+        ]
+    return wrong
+
 
 _URL = r"^https?://[^\s]+$"
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
@@ -33,19 +120,19 @@ class InvalidDirector(InvalidInput):
 
 
 #: Those that a job can be given to for one of several queues, separated by commas.
-_TAKE_LISTS = frozenset({Kind.SLURM, Kind.GRID_ENGINE})
+_TAKE_LISTS = frozenset({BatchSystemKind.SLURM, BatchSystemKind.GRID_ENGINE})
 
 
-class Queue(Slot):
+class DirectorQueue(SlotSettings):
     """A queue of the resource tree, and the batch queue behind it."""
 
     queue: Address  #: `Site/CE/Queue`
     system: str
     batch_queue: str | None = Field(default=None, min_length=1)  #: none: the last part of `queue`
 
-    def outlet(self) -> Outlet:
+    def outlet(self) -> QueueTarget:
         """As the director uses it."""
-        return Outlet(
+        return QueueTarget(
             queue=self.queue,
             system=self.system,
             batch_queue=self.batch_queue or self.queue.rpartition("/")[2],
@@ -54,13 +141,13 @@ class Queue(Slot):
         )
 
 
-class Vo(_Told):
+class Vo(FileSection):
     """A VO that pilots are sent for."""
 
     token_file: Path  #: of a director's token for it, readable by its owner only
 
 
-class Proof(_Told):
+class EvidenceSettings(FileSection):
     """What it takes to believe something of a batch job."""
 
     listings: int = Field(default=3, ge=2)
@@ -71,23 +158,25 @@ class Proof(_Told):
         return Evidence(listings=self.listings, seconds=self.seconds)
 
 
-class Told(_Told):
+class DirectorFile(FileSection):
     """All of it."""
 
     url: str = Field(pattern=_URL)
     name: str = Field(pattern=f"^{NAME.pattern}$")
     vos: dict[str, Vo] = Field(min_length=1)
-    systems: dict[str, System] = Field(min_length=1)
-    queues: tuple[Queue, ...] = ()  #: that pilots are sent straight to
-    brokers: dict[BrokerName, ToldBroker] = Field(default_factory=dict)  #: that pick the queue
+    systems: dict[str, SystemSettings] = Field(min_length=1)
+    queues: tuple[DirectorQueue, ...] = ()  #: that pilots are sent straight to
+    brokers: dict[BrokerName, BrokerSettings] = Field(default_factory=dict)  #: that pick the queue
     every: Seconds = 60
     at_once: int = Field(default=100, ge=1)
     soon: Seconds = 900
     pause: Seconds = 120
     longest_pause: Seconds = 3600
     keep_output: Seconds = 6 * 3600
-    gone: Proof = Proof()
-    orphans: Proof = Proof(listings=5, seconds=1800)  #: that a batch job of ours is nobody's pilot
+    gone: EvidenceSettings = EvidenceSettings()
+    orphans: EvidenceSettings = EvidenceSettings(
+        listings=5, seconds=1800
+    )  #: that a batch job of ours is nobody's pilot
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
@@ -95,7 +184,7 @@ class Told(_Told):
     @field_validator("pilot")
     @classmethod
     def _is_understood_by_pilots(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        arguments.check(words)
+        arguments.check_words(words)
         return words
 
     @model_validator(mode="after")
@@ -104,9 +193,9 @@ class Told(_Told):
             raise ValueError("queues, brokers: one of them has to say where pilots are sent")
         return self
 
-    def habits(self) -> Habits:
+    def habits(self) -> DirectorOptions:
         """How the director is to go about it."""
-        return Habits(
+        return DirectorOptions(
             name=self.name,
             at_once=self.at_once,
             pause=Pause(
@@ -125,24 +214,24 @@ class Told(_Told):
 
 _Model = TypeVar("_Model", bound=BaseModel)
 #: What settings of a file may be within.
-PARTS: tuple[type[BaseModel], ...] = (Queue, ToldBroker, Proof, *settings.PARTS)
+PARTS: tuple[type[BaseModel], ...] = (DirectorQueue, BrokerSettings, EvidenceSettings, *settings.PARTS)
 
 
-def read(content: object, file: str) -> Told:
+def read_file(content: object, file: str) -> DirectorFile:
     """What a file says, already parsed.
 
     Raises:
         InvalidDirector: with every problem.
     """
-    told = checked(Told, content, file, InvalidDirector)
+    told = validate_file(DirectorFile, content, file, InvalidDirector)
     takes_list = {name: system.kind in _TAKE_LISTS for name, system in told.systems.items()}
-    of_brokers = told_brokers.contradictions(told.brokers, takes_list=takes_list, vos=told.vos, file=file)
-    if problems := contradictions(told.systems, told.queues, file) + of_brokers:
+    of_brokers = list_broker_contradictions(told.brokers, takes_list=takes_list, vos=told.vos, file=file)
+    if problems := list_contradictions(told.systems, told.queues, file) + of_brokers:
         raise InvalidDirector(problems)
     return told
 
 
-def checked(
+def validate_file(
     model: type[_Model],
     content: object,
     file: str,
@@ -188,7 +277,9 @@ def _problem(
     return Problem(path=path, message=f"{what}{shown}", file=file)
 
 
-def contradictions(systems: Mapping[str, System], queues: Sequence[Queue], file: str) -> list[Problem]:
+def list_contradictions(
+    systems: Mapping[str, SystemSettings], queues: Sequence[DirectorQueue], file: str
+) -> list[Problem]:
     """What is right by itself, and not together."""
     wrong = [
         Problem(

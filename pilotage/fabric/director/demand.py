@@ -1,13 +1,70 @@
-"""How many pilots each post gets: pure, from what waits, what is on its way and what there is room for."""
+"""A flow of waiting jobs to pilots that can take them: as much as can flow, given what each may carry.
+
+Room may be added bit by bit: what flows already is led around where that lets more through, and what has
+reached the end once stays there. So pilots that exist are used before new ones are sent, and better queues
+before worse ones. Source: Ford and Fulkerson; Edmonds and Karp.
+
+How many pilots each post gets: pure, from what waits, what is on its way and what there is room for.
+"""
 
 import math
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from pilotage.fabric.director.covering import BEGIN, END, Flow
-from pilotage.fabric.director.posts import Post
+from pilotage.fabric.director.targets import TargetGroup
+
+Node = Hashable
+BEGIN: Node = "begin"
+END: Node = "end"
+
+
+class FlowNetwork:
+    """A network whose arcs carry whole numbers, from `BEGIN` to `END`."""
+
+    def __init__(self) -> None:
+        self._free: dict[Node, dict[Node, int]] = defaultdict(dict)
+
+    def allow(self, source: Node, target: Node, more: int) -> None:
+        """Let an arc carry more; there is none in the other direction."""
+        self._free[source][target] = self._free[source].get(target, 0) + more
+        self._free[target].setdefault(source, 0)
+
+    def through(self, source: Node, target: Node) -> int:
+        """What an arc carries."""
+        return self._free[target].get(source, 0)
+
+    def fill(self) -> None:
+        """Let through as much as can be."""
+        while path := self._path():
+            most = min(self._free[source][target] for source, target in path)
+            for source, target in path:
+                self._free[source][target] -= most
+                self._free[target][source] += most
+
+    def _path(self) -> list[tuple[Node, Node]]:
+        """The arcs of a shortest way on which something can still be moved; empty: there is none."""
+        before: dict[Node, Node] = {}
+        queue = deque([BEGIN])
+        while queue and END not in before:
+            here = queue.popleft()
+            for there, free in self._free[here].items():
+                if free > 0 and there not in before and there != BEGIN:
+                    before[there] = here
+                    queue.append(there)
+        return _arcs(before)
+
+
+def _arcs(before: Mapping[Node, Node]) -> list[tuple[Node, Node]]:
+    if END not in before:
+        return []
+    way = [END]
+    while way[-1] != BEGIN:
+        way.append(before[way[-1]])
+    return list(pairwise(reversed(way)))
+
 
 #: A VO at a queue, which may have limits and a rank of its own there.
 Place = tuple[str, str]
@@ -17,15 +74,15 @@ _TURNS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class DemandedWork:
     """Jobs that wait, and where a pilot could take them; they are counted once, not once for each post."""
 
     jobs: int
-    posts: frozenset[Post]
+    posts: frozenset[TargetGroup]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class QueueLimits:
     """What a queue may have of our pilots.
 
     Source: DIRAC, MaxTotalJobs and MaxWaitingJobs of a queue.
@@ -40,7 +97,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class QueueRoom:
     """What a queue takes this time of the pilots of a VO."""
 
     pilots: int
@@ -48,23 +105,25 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class DemandSituation:
     """All that decides."""
 
-    work: Sequence[Work]
+    work: Sequence[DemandedWork]
     #: One that is not there takes none; all VOs together get no more of a queue than the one with most room.
-    rooms: Mapping[Place, Room]
-    there: Mapping[Post, int] = field(default_factory=dict)  #: pilots that will take a job without our doing
-    most: Mapping[Post, int] = field(default_factory=dict)  #: new pilots of posts with bad experience
+    rooms: Mapping[Place, QueueRoom]
+    there: Mapping[TargetGroup, int] = field(
+        default_factory=dict
+    )  #: pilots that will take a job without our doing
+    most: Mapping[TargetGroup, int] = field(default_factory=dict)  #: new pilots of posts with bad experience
 
 
-def decide(situation: Situation, chance: random.Random) -> Mapping[Post, int]:
+def decide_pilots(situation: DemandSituation, chance: random.Random) -> Mapping[TargetGroup, int]:
     """New pilots by post: as few as serve the most work within the limits.
 
     Pilots that are there take what they can; then come the queues, the best rank first, those of one rank
     side by side in an order of chance.
     """
-    flow = Flow()
+    flow = FlowNetwork()
     posts = _lay_out(flow, situation)
     flow.fill()
     for places in _ranked({place: room for place, room in situation.rooms.items() if room.pilots > 0}):
@@ -75,9 +134,9 @@ def decide(situation: Situation, chance: random.Random) -> Mapping[Post, int]:
     return {post: sent for post in sorted(posts) if (sent := flow.through(post, ("new", post)))}
 
 
-def _lay_out(flow: Flow, situation: Situation) -> frozenset[Post]:
+def _lay_out(flow: FlowNetwork, situation: DemandSituation) -> frozenset[TargetGroup]:
     """All arcs but those that let new pilots through."""
-    jobs: Counter[frozenset[Post]] = Counter()
+    jobs: Counter[frozenset[TargetGroup]] = Counter()
     for work in situation.work:
         jobs[work.posts] += work.jobs
     posts = frozenset(post for served in jobs for post in served)
@@ -98,7 +157,7 @@ def _lay_out(flow: Flow, situation: Situation) -> frozenset[Post]:
     return posts
 
 
-def _ranked(rooms: Mapping[Place, Room]) -> Iterator[Mapping[Place, int]]:
+def _ranked(rooms: Mapping[Place, QueueRoom]) -> Iterator[Mapping[Place, int]]:
     """Places with their room, those of one rank together."""
     ranks = {room.rank for room in rooms.values()}
     for rank in sorted(ranks, key=lambda each: -math.inf if each is None else each, reverse=True):

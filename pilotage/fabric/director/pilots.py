@@ -1,14 +1,26 @@
-"""Pilots as the service knows them, and what it is told of them."""
+"""Pilots as the service knows them, and what it is told of them.
 
-from collections.abc import Iterable, Iterator, Mapping
+From the list of our pilots to the numbers that decide.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from pilotage.fabric.api_errors import ApiError
-from pilotage.fabric.client import Client
-from pilotage.fabric.director.posts import Post
+from pilotage.fabric.client import ApiError, Client
+from pilotage.fabric.director.demand import QueueLimits
+from pilotage.fabric.director.targets import (
+    Pause,
+    SubmittedAs,
+    TargetGroup,
+    Trial,
+    flags_digest,
+    most_to_send,
+    parse_stamp,
+)
 
 _PAGE = 1000
 _CONFLICT = 409
@@ -32,7 +44,7 @@ ENDED = frozenset(Status) - ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pilot:
+class DirectorPilot:
     """One pilot."""
 
     stamp: str
@@ -60,15 +72,15 @@ class Pilots:
         self._client = client
         self._vo = vo
 
-    def active(self) -> list[Pilot]:
+    def active(self) -> list[DirectorPilot]:
         """Those that have not ended, as far as the service knows."""
         return list(self._all({"status": _words(ACTIVE)}))
 
-    def ended(self, since: datetime) -> list[Pilot]:
+    def ended(self, since: datetime) -> list[DirectorPilot]:
         """Those that have ended since then."""
         return list(self._all({"status": _words(ENDED), "since": since.isoformat()}))
 
-    def intend(self, stamp: str, post: Post) -> str:
+    def intend(self, stamp: str, post: TargetGroup) -> str:
         """Store the intent to submit a pilot; the secret for which it gets its token."""
         places: Mapping[str, Any] = {"landings": post.queues} if post.broker else {"queue": post.queues[0]}
         answer = self._client.register_pilot(stamp=stamp, vo=self._vo, secret=True, **places)
@@ -88,7 +100,7 @@ class Pilots:
             return False
         return True
 
-    def _all(self, filters: Mapping[str, str]) -> Iterator[Pilot]:
+    def _all(self, filters: Mapping[str, str]) -> Iterator[DirectorPilot]:
         after: object = None
         while True:
             page = self._client.pilots({"vo": self._vo, **filters}, limit=_PAGE, after=after)
@@ -101,9 +113,9 @@ def _words(statuses: Iterable[Status]) -> str:
     return ",".join(sorted(statuses))
 
 
-def _pilot(said: Mapping[str, Any]) -> Pilot:
+def _pilot(said: Mapping[str, Any]) -> DirectorPilot:
     seen = said["last_seen_at"]
-    return Pilot(
+    return DirectorPilot(
         stamp=said["stamp"],
         vo=said["vo"],
         queue=f"{said['site']}/{said['ce']}/{said['queue']}" if said["site"] else "",
@@ -116,3 +128,116 @@ def _pilot(said: Mapping[str, Any]) -> Pilot:
         landings=tuple(said["landings"]),
         has_output=said["has_output"],
     )
+
+
+_BAD = frozenset({Status.FAILED, Status.ABORTED})
+
+
+def is_running(pilot: DirectorPilot) -> bool:
+    """Whether it counts as running; what nobody knows of, is taken to be as it was: on its way."""
+    return pilot.status is Status.RUNNING or pilot.last_seen_at is not None
+
+
+def free_room(pilots: Iterable[DirectorPilot], limits: QueueLimits) -> int:
+    """Pilots that may be added to a queue which has these."""
+    active = [is_running(pilot) for pilot in pilots if pilot.status in ACTIVE]
+    return limits.room(waiting=active.count(False), running=active.count(True))
+
+
+def pilots_by_group(
+    pilots: Iterable[DirectorPilot], posts: Iterable[TargetGroup], director: str
+) -> Mapping[TargetGroup, tuple[DirectorPilot, ...]]:
+    """The pilots of each post; those that were sent with flags which no post has now are in none.
+
+    What a broker may pick from changes with what its queues take: its pilots belong to the post that has
+    most in common with where they are or may be.
+    """
+    alike: dict[tuple[str, SubmittedAs], list[TargetGroup]] = defaultdict(list)
+    for post in sorted(posts):
+        alike[post.vo, SubmittedAs(kind=flags_digest(post.flags), broker=post.broker)].append(post)
+    found: dict[TargetGroup, list[DirectorPilot]] = defaultdict(list)
+    for pilot in pilots:
+        sent = parse_stamp(pilot.stamp, director)
+        closest = None if sent is None else _closest(pilot.queues, alike.get((pilot.vo, sent), ()))
+        if closest is not None:
+            found[closest].append(pilot)
+    return {post: tuple(of_post) for post, of_post in found.items()}
+
+
+def bad_landings(
+    pilots: Iterable[DirectorPilot], director: str, pause: Pause, now: datetime
+) -> frozenset[tuple[str, str, str]]:
+    """VO, broker and queue where a broker's pilots fared so badly that it is not to pick this queue now.
+
+    Counted are those of which it is known where they were: a queue on whose nodes pilots end at once is
+    always free, and would get all of them.
+    """
+    of_landing: dict[tuple[str, str, str], list[DirectorPilot]] = defaultdict(list)
+    for pilot in pilots:
+        sent = parse_stamp(pilot.stamp, director)
+        if sent is not None and sent.broker and len(pilot.queues) == 1:
+            of_landing[pilot.vo, sent.broker, pilot.queues[0]].append(pilot)
+    return frozenset(
+        landing for landing, there in of_landing.items() if most_to_send(list_trials(there), pause, now) == 0
+    )
+
+
+def pilots_by_queue(
+    pilots: Iterable[DirectorPilot], limits: Mapping[str, QueueLimits]
+) -> Mapping[str, Sequence[DirectorPilot]]:
+    """The active pilots of each queue; one on its way counts where most room is left of where it may land."""
+    found: dict[str, list[DirectorPilot]] = defaultdict(list)
+
+    def left(queue: str) -> int:
+        of_queue = limits.get(queue, QueueLimits())
+        return min(of_queue.total, of_queue.waiting) - len(found[queue])
+
+    active = (pilot for pilot in pilots if pilot.status in ACTIVE)
+    for pilot in sorted(active, key=lambda each: not each.queue):
+        found[pilot.queue or max(pilot.queues, key=left)].append(pilot)
+    return found
+
+
+def _closest(queues: Collection[str], posts: Sequence[TargetGroup]) -> TargetGroup | None:
+    """The post that shares most queues, and of those the one that has fewest others."""
+
+    def shared(post: TargetGroup) -> int:
+        return len(set(queues).intersection(post.queues))
+
+    best = max(posts, key=lambda post: (shared(post), -len(post.queues)), default=None)
+    return best if best is not None and shared(best) else None
+
+
+def will_take_a_job(pilot: DirectorPilot, now: datetime, *, lifetime: float | None, soon: timedelta) -> bool:
+    """Whether a pilot takes one of the waiting jobs by itself.
+
+    One that waits does, and one that has just begun. One that had jobs does if those were short: if it
+    will be free soon, and as much time is left of its slot as its jobs took so far.
+
+    Args:
+        pilot: Which.
+        now: The time.
+        lifetime: Seconds that its slot lasts; None: no end in sight.
+        soon: How short a job is short.
+    """
+    if pilot.status not in ACTIVE:
+        return False
+    if not is_running(pilot) or not pilot.jobs:
+        return True
+    age = now - pilot.created_at
+    each = age / pilot.jobs
+    left = timedelta.max if lifetime is None else timedelta(seconds=lifetime) - age
+    return each <= min(soon, left)
+
+
+def list_trials(pilots: Iterable[DirectorPilot]) -> Iterable[Trial]:
+    """What is known of how pilots fared: of those that had a job, that failed, or that ended without one."""
+    for pilot in pilots:
+        broke = pilot.status in _BAD or (pilot.status is Status.DONE and not pilot.jobs)
+        if pilot.jobs or broke:
+            yield Trial(sent_at=pilot.created_at, known_at=pilot.updated_at, good=pilot.jobs > 0)
+
+
+def waiting_and_running(pilots: Iterable[DirectorPilot]) -> Counter[bool]:
+    """How many active pilots run (True) and wait (False)."""
+    return Counter(is_running(pilot) for pilot in pilots if pilot.status in ACTIVE)

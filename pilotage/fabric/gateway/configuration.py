@@ -6,17 +6,14 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from pilotage.fabric.batch.evidence import Evidence
-from pilotage.fabric.batch.settings import System
+from pilotage.fabric.batch.reliable import Evidence
+from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import Proof, Seconds
-from pilotage.fabric.director.posts import NAME
-from pilotage.fabric.director.slots import Settings
+from pilotage.fabric.director.configuration import EvidenceSettings, FileSection, Seconds
+from pilotage.fabric.director.targets import NAME
+from pilotage.fabric.manager.context import ManagerOptions, Retries
 from pilotage.fabric.manager.handlers import SiteLimits
-from pilotage.fabric.manager.station import Habits, Retries
-from requirements.errors import InvalidInput
-from requirements.problem import Problem
-from requirements.suggestion import did_you_mean
+from requirements.errors import InvalidInput, Problem, did_you_mean
 
 _NAME = r"[A-Za-z0-9._:@+-]+"
 Scope = Annotated[str, Field(pattern=f"^{_NAME}(/{_NAME}){{0,2}}$")]
@@ -29,13 +26,13 @@ class InvalidGateway(InvalidInput):
     code = "config_error"
 
 
-class Queue(configuration.Queue):
+class GatewayQueue(configuration.DirectorQueue):
     """A queue of the resource tree whose grid jobs come here, and the batch queue of their local jobs."""
 
     max_grid_jobs: int = Field(default=10, ge=1, le=10_000)  #: at a time
 
 
-class JobType(Settings):
+class JobTypeSettings(FileSection):
     """What this site says of grid jobs of one type."""
 
     max_cpu_per_job: float | None = Field(default=None, gt=0)  #: seconds that a local job should take at most
@@ -51,14 +48,14 @@ class JobType(Settings):
         )
 
 
-class Again(Settings):
+class RetrySettings(FileSection):
     """Which local jobs are tried again."""
 
     tries: int = Field(default=3, ge=1, le=100)  #: of a local job, the first one included
     exit_codes: bool = False  #: also after an exit status of the payload
 
 
-class Told(Settings):
+class GatewayFile(FileSection):
     """All of it."""
 
     url: str = Field(pattern=_URL.pattern)
@@ -66,15 +63,15 @@ class Told(Settings):
     token_file: Path  #: of a gateway's token, readable by its owner only
     vos: tuple[str, ...] = Field(min_length=1)
     directory: Path  #: of its own, on a local disk
-    systems: dict[str, System] = Field(min_length=1)
-    queues: tuple[Queue, ...] = Field(min_length=1)
-    job_types: dict[str, JobType] = Field(default_factory=dict)  #: beside these, all with a handler
+    systems: dict[str, SystemSettings] = Field(min_length=1)
+    queues: tuple[GatewayQueue, ...] = Field(min_length=1)
+    job_types: dict[str, JobTypeSettings] = Field(default_factory=dict)  #: beside these, all with a handler
     advertise: tuple[Scope, ...] | None = None  #: none: the queues, their CEs and sites
     every: Seconds = 20  #: between two talks with the service; it may want to hear more often
     work_every: Seconds = 5  #: between two rounds of work on the grid jobs
     at_once: int = Field(default=50, ge=1)
-    retries: Again = Again()
-    gone: Proof = Proof()
+    retries: RetrySettings = RetrySettings()
+    gone: EvidenceSettings = EvidenceSettings()
     beat: Seconds = 10  #: between two news of a local job
     settle: float = Field(default=60, ge=0, le=3600)  #: seconds until all see what a node wrote
     sandbox_limit: int = Field(default=256 << 20, ge=1)  #: bytes
@@ -88,9 +85,9 @@ class Told(Settings):
             raise ValueError(f"directory: {self.directory} is not absolute")
         return self
 
-    def habits(self) -> Habits:
+    def habits(self) -> ManagerOptions:
         """How the job manager is to go about it."""
-        return Habits(
+        return ManagerOptions(
             name=self.name,
             directory=self.directory,
             at_once=self.at_once,
@@ -110,25 +107,25 @@ class Told(Settings):
         """What is advertised: sites before their CEs, and these before their queues."""
         if self.advertise is not None:
             return tuple(sorted(set(self.advertise)))
-        return tuple(sorted({scope for each in self.queues for scope in line(each.queue)}))
+        return tuple(sorted({scope for each in self.queues for scope in scopes_of_queue(each.queue)}))
 
 
-def line(queue: str) -> tuple[str, ...]:
+def scopes_of_queue(queue: str) -> tuple[str, ...]:
     """The site, the CE and the queue of `Site/CE/Queue`, each with all that is above it."""
     site, ce, _ = queue.split("/")
     return (site, f"{site}/{ce}", queue)
 
 
-def read(content: object, file: str) -> Told:
+def read_file(content: object, file: str) -> GatewayFile:
     """What a file says, already parsed.
 
     Raises:
         InvalidGateway: with every problem.
     """
-    parts: tuple[type[BaseModel], ...] = (Queue, JobType, Again, *configuration.PARTS)
-    told = configuration.checked(Told, content, file, InvalidGateway, parts)
+    parts: tuple[type[BaseModel], ...] = (GatewayQueue, JobTypeSettings, RetrySettings, *configuration.PARTS)
+    told = configuration.validate_file(GatewayFile, content, file, InvalidGateway, parts)
     problems = [
-        *configuration.contradictions(told.systems, told.queues, file),
+        *configuration.list_contradictions(told.systems, told.queues, file),
         *_not_shared(told, file),
         *_not_ours(told, file),
     ]
@@ -137,7 +134,7 @@ def read(content: object, file: str) -> Told:
     return told
 
 
-def _not_shared(told: Told, file: str) -> list[Problem]:
+def _not_shared(told: GatewayFile, file: str) -> list[Problem]:
     """Batch systems without a directory, in which a job manager works."""
     return [
         Problem(
@@ -150,9 +147,9 @@ def _not_shared(told: Told, file: str) -> list[Problem]:
     ]
 
 
-def _not_ours(told: Told, file: str) -> list[Problem]:
+def _not_ours(told: GatewayFile, file: str) -> list[Problem]:
     """Scopes that none of the queues is in."""
-    ours = sorted({scope for each in told.queues for scope in line(each.queue)})
+    ours = sorted({scope for each in told.queues for scope in scopes_of_queue(each.queue)})
     return [
         Problem(
             path=f"advertise/{number}",

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pilotage.fabric.gateway.advertising import Advertising
-from pilotage.fabric.gateway.delivering import Delivering
-from pilotage.fabric.gateway.leases import Leases
+from pilotage.fabric.gateway.advertising import GatewayAdvertising
+from pilotage.fabric.gateway.cycle_summary import GatewaySummary
+from pilotage.fabric.gateway.delivery import OutputDelivery
+from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import Pulling
-from pilotage.fabric.gateway.summary import Summary
+from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.manager.grid_job import GridJob
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.pilot.transport import Away
+from pilotage.fabric.pilot.service.transport import Away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +27,18 @@ class Gateway:
 
     manager: Manager
     permits: Permits
-    leases: Leases
-    advertising: Advertising
-    pulling: Pulling
-    delivering: Delivering
+    leases: GatewayLeases
+    advertising: GatewayAdvertising
+    pulling: GridJobPulling
+    delivering: OutputDelivery
 
-    def talk(self, now: datetime) -> Summary:
+    def talk(self, now: datetime) -> GatewaySummary:
         """One round with the service: news of what is here, the throttles, new work.
 
         Raises:
             StateUnusable: What is here cannot be read or recorded.
         """
-        summary = Summary(at=now)
+        summary = GatewaySummary(at=now)
         try:
             self._talk(summary)
         except Away as error:
@@ -63,7 +63,7 @@ class Gateway:
         """
         return self.delivering.deliver()
 
-    def _talk(self, summary: Summary) -> None:
+    def _talk(self, summary: GatewaySummary) -> None:
         grid_jobs = self.manager.grid_jobs()
         self.permits.observe(grid_jobs)
         self.leases.keep(grid_jobs, summary)
@@ -75,7 +75,7 @@ class Gateway:
         return frozenset(gate.outlet.queue.partition("/")[0] for gate in self.pulling.gates)
 
 
-def _count(grid_jobs: Sequence[GridJob], summary: Summary) -> None:
+def _count(grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
     summary.grid_jobs = Counter(each.phase.value for each in grid_jobs)
     for each in grid_jobs:
         summary.local_jobs.update({state.value: number for state, number in each.local.items()})

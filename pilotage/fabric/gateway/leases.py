@@ -1,4 +1,6 @@
-"""Leases of grid jobs: begun, kept alive with news of how far the jobs are, and ended with their outcome.
+"""How far a grid job is, in the words of a heartbeat.
+
+Leases of grid jobs: begun, kept alive with news of how far the jobs are, and ended with their outcome.
 
 One thread keeps them, another delivers outputs, which may take long; a lease has a lock, so that nobody
 speaks for an attempt while it is being finished.
@@ -8,17 +10,51 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilotage.fabric.gateway import news
-from pilotage.fabric.gateway.permits import Key, key_of
-from pilotage.fabric.gateway.summary import Summary
-from pilotage.fabric.manager.grid_job import GridJob, Taken
+from pilotage.fabric.gateway.cycle_summary import GatewaySummary
+from pilotage.fabric.gateway.permits import Key, permit_key
+from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.pilot.heart import KILL
-from pilotage.fabric.pilot.service import News, Service
-from pilotage.fabric.pilot.transport import Away, Refused
+from pilotage.fabric.pilot.payload import payload
+from pilotage.fabric.pilot.service.heartbeat import KILL
+from pilotage.fabric.pilot.service.service_client import News, Service
+from pilotage.fabric.pilot.service.transport import Away, Refused
+from pilotage.fabric.runner.progress import Progress
+
+#: What a grid job is in when it has just come.
+FIRST = ManagerPhase.SUBMITTING
+#: Numbers beyond this are not exact in every JSON reader; the service takes none.
+_LARGEST = 2**53
+#: Characters that the service takes.
+_LONGEST = 2000
+_LONGEST_TAIL = 16_384
+
+
+def heartbeat_body(grid_job: GridJob) -> Mapping[str, object]:
+    """What a heartbeat tells of it."""
+    return {
+        "progress": payload.printable(_progress_text(grid_job), _LONGEST),
+        "output_tail": payload.printable(grid_job.tail[-_LONGEST_TAIL:], _LONGEST_TAIL),
+        "phases": [_phase(each, grid_job.taken) for each in grid_job.progress],
+        "local_jobs": {state.value: number for state, number in grid_job.local.items() if number},
+    }
+
+
+def _phase(phase: Progress, taken: PulledGridJob) -> Mapping[str, object]:
+    """One phase; one that goes over all that the user asks for counts events."""
+    unit = "events" if phase.of == taken.description.get("Events") else ""
+    done, of = min(phase.done, _LARGEST), min(phase.of, _LARGEST)
+    return {"name": phase.name, "done": done, "of": of, "unit": unit}
+
+
+def _progress_text(grid_job: GridJob) -> str:
+    said = [f"{grid_job.phase}, {grid_job.aggregate}"]
+    said += [f"{number} local jobs {state}" for state, number in sorted(grid_job.local.items()) if number]
+    said += [str(each) for each in grid_job.progress]
+    return "; ".join([*said, *filter(None, [grid_job.problem])])
+
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +63,10 @@ _AWAY = 3
 
 
 @dataclass(slots=True)
-class Lease:
+class GridJobLease:
     """The hold of a grid job, as far as this process knows."""
 
-    taken: Taken
+    taken: PulledGridJob
     started: bool = False
     closed: bool = False  #: nobody wants to hear of it any more
     told_to_end: bool = False
@@ -38,26 +74,26 @@ class Lease:
 
 
 @dataclass(slots=True, kw_only=True)
-class Leases:
+class GatewayLeases:
     """All that this process holds; every method raises `Away` when the service does not answer."""
 
     service: Service
     manager: Manager
     heartbeat_seconds: float | None = None  #: how often the service wants to hear from us
-    _held: dict[Key, Lease] = field(default_factory=dict)
+    _held: dict[Key, GridJobLease] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, taken: Taken) -> Lease:
+    def of(self, taken: PulledGridJob) -> GridJobLease:
         """The lease of a grid job."""
         with self._turn:
-            return self._held.setdefault(key_of(taken), Lease(taken))
+            return self._held.setdefault(permit_key(taken), GridJobLease(taken))
 
-    def forget(self, taken: Taken) -> None:
+    def forget(self, taken: PulledGridJob) -> None:
         """It has ended, and the service knows."""
         with self._turn:
-            self._held.pop(key_of(taken), None)
+            self._held.pop(permit_key(taken), None)
 
-    def keep(self, grid_jobs: Sequence[GridJob], summary: Summary) -> None:
+    def keep(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
         """Tell of each grid job how far it is, and hear what is wanted of it.
 
         One whose news do not get through keeps no others from being heard; some in a row mean that the
@@ -74,20 +110,20 @@ class Leases:
                     raise
                 summary.problems.append(f"job {each.taken.job_id}: {error}")
 
-    def _keep(self, grid_job: GridJob, summary: Summary) -> None:
+    def _keep(self, grid_job: GridJob, summary: GatewaySummary) -> None:
         lease = self.of(grid_job.taken)
         with lease.turn:
             if not lease.closed:
                 self._tell(lease, grid_job, summary)
 
-    def begin(self, taken: Sequence[Taken], summary: Summary) -> None:
+    def begin(self, taken: Sequence[PulledGridJob], summary: GatewaySummary) -> None:
         """Say of grid jobs that were just recorded that they are here."""
         for each in taken:
             lease = self.of(each)
             with lease.turn:
-                self._tell(lease, GridJob(taken=each, phase=news.FIRST), summary)
+                self._tell(lease, GridJob(taken=each, phase=FIRST), summary)
 
-    def _tell(self, lease: Lease, grid_job: GridJob, summary: Summary) -> None:
+    def _tell(self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary) -> None:
         """The next word on an attempt; the lease is locked.
 
         A word that is refused for what it says is none of the grid job's faults: the next one may do.
@@ -100,19 +136,19 @@ class Leases:
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")
 
-    def begin_or_beat(self, lease: Lease, grid_job: GridJob) -> News:
+    def begin_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
         """Start the attempt if this process has not done so, else a heartbeat.
 
         Raises:
             Away, Refused: The service does not take it.
         """
         if lease.started:
-            return self.service.heartbeat(lease.taken.lease, news.of(grid_job))
+            return self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
         answer = self.service.start(lease.taken.lease, {"host": socket.gethostname()})
         lease.started = True
         return answer
 
-    def _obey(self, answer: News, lease: Lease, summary: Summary) -> None:
+    def _obey(self, answer: News, lease: GridJobLease, summary: GatewaySummary) -> None:
         self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds
         if KILL in answer.commands:
             self.manager.cancel(lease.taken.job_id, lease.taken.epoch)
@@ -121,7 +157,7 @@ class Leases:
                 log.warning("job %d: the service wants it to end", lease.taken.job_id)
             lease.told_to_end = True
 
-    def _close(self, lease: Lease, why: Refused, summary: Summary) -> None:
+    def _close(self, lease: GridJobLease, why: Refused, summary: GatewaySummary) -> None:
         """Its local jobs run for nobody."""
         self.manager.cancel(lease.taken.job_id, lease.taken.epoch)
         lease.closed = True

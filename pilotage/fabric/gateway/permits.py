@@ -8,22 +8,22 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilotage.fabric.gateway.configuration import line
-from pilotage.fabric.manager.grid_job import GridJob, Phase, Taken
+from pilotage.fabric.gateway.configuration import scopes_of_queue
+from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
 
 #: A grid job: its number and that of the attempt.
 Key = tuple[int, int]
 
 
-def key_of(taken: Taken) -> Key:
+def permit_key(taken: PulledGridJob) -> Key:
     """Which grid job it is."""
     return (taken.job_id, taken.epoch)
 
 
 def is_gathering(grid_job: GridJob) -> bool:
     """Whether its output is put together, or on its way to the service."""
-    ended = grid_job.phase is Phase.ENDED and grid_job.output is not None
-    return ended or grid_job.phase is Phase.GATHERING
+    ended = grid_job.phase is ManagerPhase.ENDED and grid_job.output is not None
+    return ended or grid_job.phase is ManagerPhase.GATHERING
 
 
 @dataclass(slots=True)
@@ -44,20 +44,20 @@ class Permits:
 
     def observe(self, grid_jobs: Sequence[GridJob]) -> None:
         """All that is here; by the thread that pulls work, or it would forget what that has just taken."""
-        keys = {key_of(each.taken) for each in grid_jobs}
-        busy = (each for each in grid_jobs if each.phase is Phase.SUBMITTING or is_gathering(each))
+        keys = {permit_key(each.taken) for each in grid_jobs}
+        busy = (each for each in grid_jobs if each.phase is ManagerPhase.SUBMITTING or is_gathering(each))
         with self._turn:
             self._granted = {key: queue for key, queue in self._granted.items() if key in keys}
             self._refused = {key: queue for key, queue in self._refused.items() if key in keys}
-            self._here = {key_of(each.taken): each.taken.queue for each in busy} | self._granted
+            self._here = {permit_key(each.taken): each.taken.queue for each in busy} | self._granted
 
-    def may_gather(self, wants: Taken) -> bool:
+    def may_gather(self, wants: PulledGridJob) -> bool:
         """Whether a grid job may begin to gather.
 
         One may always where no other does, or a limit of 0 would keep what is there for ever.
         """
         with self._turn:
-            key = key_of(wants)
+            key = permit_key(wants)
             others = [queue for each, queue in self._here.items() if each != key]
             if self._limits is None or not self._room(
                 [*others, *self._coming.values()], wants.queue, least=1
@@ -95,20 +95,22 @@ class Permits:
         with self._turn:
             return sum(each == queue for each in self._coming.values())
 
-    def came(self, request_id: str, taken: Iterable[Taken]) -> None:
+    def came(self, request_id: str, taken: Iterable[PulledGridJob]) -> None:
         """A request was answered, and what it brought is recorded."""
         with self._turn:
-            self._here |= {key_of(each): each.queue for each in taken}
+            self._here |= {permit_key(each): each.queue for each in taken}
             self._coming.pop(request_id, None)
 
-    def left(self, taken: Taken) -> None:
+    def left(self, taken: PulledGridJob) -> None:
         """A grid job is not here any more."""
         with self._turn:
             for counted in (self._here, self._granted, self._refused):
-                counted.pop(key_of(taken), None)
+                counted.pop(permit_key(taken), None)
 
     def _room(self, there: Sequence[str], queue: str, *, least: int) -> bool:
         """Whether one more fits at a queue and all that is above it, of which each takes `least` at least."""
-        above = line(queue)
+        above = scopes_of_queue(queue)
         limits = {scope: max(limit, least) for scope, limit in (self._limits or {}).items() if scope in above}
-        return all(sum(scope in line(each) for each in there) < limit for scope, limit in limits.items())
+        return all(
+            sum(scope in scopes_of_queue(each) for each in there) < limit for scope, limit in limits.items()
+        )

@@ -1,46 +1,114 @@
-"""Pulling grid jobs: one at a time, for each queue and VO as long as there is room.
+"""Names of requests for work, kept on disk: a gateway that was killed asks again under the same one.
+
+The service answers a request that it has answered before with the same jobs. So the name is written down
+before the request is made, and removed when what it brought is recorded: an answer that nobody saw, since
+the line or the gateway broke, costs nothing.
+
+Pulling grid jobs: one at a time, for each queue and VO as long as there is room.
 
 One at a time, since the parameters of a queue say what one node offers, and jobs of one request would have
 to share that.
 """
 
+import json
 import logging
+import os
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from pilotage.fabric.director import asking
-from pilotage.fabric.director.outlets import Outlet
+from pilotage.fabric.director import matcher_client
+from pilotage.fabric.director.targets import QueueTarget
+from pilotage.fabric.gateway.cycle_summary import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.requests import Requests
-from pilotage.fabric.gateway.summary import Summary
-from pilotage.fabric.manager.grid_job import GridJob, Taken, job_type
+from pilotage.fabric.manager.errors import StateUnusable
+from pilotage.fabric.manager.grid_job import GridJob, PulledGridJob, job_type
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.pilot.service import Match, Service
-from pilotage.fabric.pilot.settings import Place, Wishes
-from pilotage.fabric.pilot.transport import Refused
+from pilotage.fabric.pilot.service.service_client import Match, Service
+from pilotage.fabric.pilot.service.transport import Refused
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
+
+
+@dataclass(slots=True)
+class RequestNames:
+    """One file, of one process."""
+
+    file: Path
+    _names: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._names = self._read()
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Names of requests by what they ask for; those of an earlier process may have been answered."""
+        return self._names
+
+    def name(self, wanted: str) -> str:
+        """The name of the request to make for `wanted`, on the disk when it returns.
+
+        Raises:
+            StateUnusable: It cannot be written.
+        """
+        if wanted not in self._names:
+            self._write({**self._names, wanted: str(uuid.uuid4())})
+        return self._names[wanted]
+
+    def done(self, wanted: str) -> None:
+        """What the request brought is recorded: the next one has another name.
+
+        Raises:
+            StateUnusable: That cannot be written.
+        """
+        self._write({each: name for each, name in self._names.items() if each != wanted})
+
+    def _read(self) -> dict[str, str]:
+        try:
+            content = json.loads(self.file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StateUnusable(f"{self.file}: {error}") from error
+        if not isinstance(content, dict):
+            raise StateUnusable(f"{self.file}: holds {content!r:.60}, no names of requests")
+        return {str(wanted): str(name) for wanted, name in content.items()}
+
+    def _write(self, names: dict[str, str]) -> None:
+        aside = self.file.with_suffix(".new")
+        try:
+            with aside.open("w", encoding="utf-8") as file:
+                json.dump(names, file)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self.file)
+        except OSError as error:
+            raise StateUnusable(f"{self.file}: {error.strerror}") from error
+        self._names = names
+
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class PullQueue:
     """A queue that grid jobs come in by."""
 
-    outlet: Outlet
+    outlet: QueueTarget
     most: int  #: grid jobs at a time
     vos: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Pulling:
+class GridJobPulling:
     """The gateway's hand."""
 
     service: Service
     manager: Manager
     permits: Permits
-    requests: Requests
-    gates: Sequence[Gate]
+    requests: RequestNames
+    gates: Sequence[PullQueue]
     job_types: tuple[str, ...]  #: with a handler
     _turn: int = 0  #: rounds so far: who was first is last next time
 
@@ -48,7 +116,7 @@ class Pulling:
         for wanted, request_id in self.requests.names.items():
             self.permits.expect_again(request_id, wanted.partition(" ")[2])
 
-    def pull(self, grid_jobs: Sequence[GridJob], summary: Summary) -> list[Taken]:
+    def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
         """Take what there is and fits.
 
         Raises:
@@ -57,7 +125,7 @@ class Pulling:
         """
         here = Counter(each.taken.queue for each in grid_jobs)
         self._turn += 1
-        found: list[Taken] = []
+        found: list[PulledGridJob] = []
         for gate in self.gates:
             for vo in _turned(gate.vos, self._turn):
                 try:
@@ -69,7 +137,9 @@ class Pulling:
         summary.taken += len(found)
         return found
 
-    def _for(self, gate: Gate, vo: str, here: Mapping[str, int], summary: Summary) -> Iterator[Taken]:
+    def _for(
+        self, gate: PullQueue, vo: str, here: Mapping[str, int], summary: GatewaySummary
+    ) -> Iterator[PulledGridJob]:
         """Jobs of one VO for one queue, one after the other."""
         queue, wanted = gate.outlet.queue, f"{vo} {gate.outlet.queue}"
         offer: Mapping[str, object] | None = None
@@ -84,7 +154,7 @@ class Pulling:
                 return
             yield from taken
 
-    def _has_room(self, gate: Gate, wanted: str, here: Mapping[str, int]) -> bool:
+    def _has_room(self, gate: PullQueue, wanted: str, here: Mapping[str, int]) -> bool:
         """Whether one more may come; one that may have come already is asked for in any case."""
         queue = gate.outlet.queue
         name = self.requests.names.get(wanted)
@@ -92,15 +162,17 @@ class Pulling:
             return True
         return here[queue] + self.permits.coming(queue) < gate.most
 
-    def _offer(self, gate: Gate, vo: str) -> Mapping[str, object]:
+    def _offer(self, gate: PullQueue, vo: str) -> Mapping[str, object]:
         site, ce, queue = gate.outlet.queue.split("/")
-        parameters = self.service.queue_parameters(Place(site, ce, queue), vo)
-        made = asking.offered(gate.outlet, Wishes(vo=vo, job_types=self.job_types), parameters)
-        return asking.request(made, gate.outlet, parameters)
+        parameters = self.service.queue_parameters(QueuePlace(site, ce, queue), vo)
+        made = matcher_client.expected_offer(
+            gate.outlet, JobFilters(vo=vo, job_types=self.job_types), parameters
+        )
+        return matcher_client.build_request(made, gate.outlet, parameters)
 
     def _ask(
-        self, offer: Mapping[str, object], wanted: str, request_id: str, queue: str, summary: Summary
-    ) -> list[Taken]:
+        self, offer: Mapping[str, object], wanted: str, request_id: str, queue: str, summary: GatewaySummary
+    ) -> list[PulledGridJob]:
         """Ask for one job and record it; the request stays open until that is done."""
         try:
             work = self.service.request_job(offer, count=1, request_id=request_id)
@@ -118,11 +190,11 @@ class Pulling:
         self.permits.came(request_id, taken)
         return taken
 
-    def _typed(self, match: Match, queue: str) -> Taken:
+    def _typed(self, match: Match, queue: str) -> PulledGridJob:
         """As the manager takes it: its JobType in the handler's spelling."""
         stated = job_type(match.description)
         spelled = {each.lower(): each for each in self.job_types}.get(stated.lower(), stated)
-        return Taken(
+        return PulledGridJob(
             job_id=match.job_id,
             epoch=match.epoch,
             lease=match.lease,

@@ -1,17 +1,24 @@
-"""The service as a gateway sees it: as a pilot does, and its throttles."""
+"""The service as a gateway sees it: as a pilot does, and its throttles.
 
+The token of a gateway: the one that it was given, or a later one that it got in exchange.
+"""
+
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from pilotage.fabric import private_file
 from pilotage.fabric.client import scope_path
-from pilotage.fabric.pilot.service import Service, Token
-from pilotage.fabric.pilot.transport import Transport
+from pilotage.fabric.pilot.service import credentials
+from pilotage.fabric.pilot.service.service_client import Service, Token
+from pilotage.fabric.pilot.service.transport import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throttle:
+class ThrottleLimits:
     """What limits jobs at a site, CE or queue."""
 
     scope: str
@@ -47,12 +54,43 @@ class GatewayService(Service):
         """Say how many jobs a site, `Site/CE` or `Site/CE/Queue` has."""
         self._http.call("POST", f"{scope_path(scope)}/advertisement", said)
 
-    def throttles(self, site: str) -> list[Throttle]:
+    def throttles(self, site: str) -> list[ThrottleLimits]:
         """What limits jobs at a site and below."""
         answer = self._http.call("GET", f"/sites/{quote(site, safe='')}")
         return [_throttle(each) for each in answer.body["throttles"]]
 
 
-def _throttle(raw: Mapping[str, Any]) -> Throttle:
+def _throttle(raw: Mapping[str, Any]) -> ThrottleLimits:
     limits = {str(name): float(value) for name, value in raw["limits"].items()}
-    return Throttle(scope=str(raw["scope"]), policy=str(raw["policy"]), limits=limits)
+    return ThrottleLimits(scope=str(raw["scope"]), policy=str(raw["policy"]), limits=limits)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptToken:
+    """Where the renewed one lies."""
+
+    file: Path
+
+    def later_of(self, given: str) -> str:
+        """The one that is good for longer of `given` and ours, if ours speaks for the same one."""
+        try:
+            kept = self.file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return given
+        ours, theirs = credentials.read_claims(kept), credentials.read_claims(given)
+        same = all(ours.get(name) == theirs.get(name) for name in ("sub", "role", "vos", "sites"))
+        return kept if same and _expiry(ours.get("exp")) > _expiry(theirs.get("exp")) else given
+
+    def write(self, token: str) -> None:
+        """Keep a renewed one, for its owner only; where that cannot be, the one that was given has to do."""
+        try:
+            private_file.write(self.file, token)
+        except OSError as error:
+            log.warning("the renewed token cannot be kept: %s: %s", error.filename, error.strerror)
+
+
+def _expiry(claim: object) -> float:
+    return float(claim) if isinstance(claim, int | float) else 0.0

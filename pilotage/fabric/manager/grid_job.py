@@ -6,11 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pilotage.fabric.pilot.report import Report
+from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner.progress import Progress
 
 
-class Phase(StrEnum):
+class ManagerPhase(StrEnum):
     """What its manager does for it. Source: SAM-Grid, states of a job manager."""
 
     SUBMITTING = "submitting"  #: from its arrival until each of its local jobs was submitted once
@@ -56,7 +56,7 @@ def job_type(description: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class PulledGridJob:
     """A grid job as it came from the service."""
 
     job_id: int
@@ -75,8 +75,8 @@ class Taken:
 class GridJob:
     """A grid job as it stands."""
 
-    taken: Taken
-    phase: Phase
+    taken: PulledGridJob
+    phase: ManagerPhase
     local: Mapping[LocalState, int] = field(default_factory=dict)  #: numbers of local jobs, where not 0
     progress: tuple[Progress, ...] = ()  #: by phase of the payload, summed up over all local jobs
     output: Path | None = None  #: one tar, compressed; None: not yet, or there is none
@@ -87,10 +87,10 @@ class GridJob:
     @property
     def aggregate(self) -> Aggregate:
         """All local jobs in a word."""
-        return aggregated(self.local)
+        return aggregate_states(self.local)
 
 
-def aggregated(local: Mapping[LocalState, int]) -> Aggregate:
+def aggregate_states(local: Mapping[LocalState, int]) -> Aggregate:
     """Numbers by state in a word: any that goes on makes all active, one that did not end well an error."""
     states = {state for state, number in local.items() if number}
     if not states or states == {LocalState.UNSUBMITTED}:

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pilotage.fabric.manager import arguments, asked
+from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.errors import UnfitJob
-from pilotage.fabric.manager.handlers import Command, Job, SiteLimits
+from pilotage.fabric.manager.handlers import HandledJob, LocalCommand, SiteLimits
 
 EVENTS = "Events"
 EVENTS_PER_JOB = "EventsPerJob"
@@ -25,7 +25,7 @@ LARGEST_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class EventRange:
     """What one local job does."""
 
     events: int
@@ -36,21 +36,21 @@ class Part:
 class MonteCarlo:
     """`Events` events; each local job has its own seed and its own numbers of events."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: HandledJob) -> None:
         """Refuse numbers that nobody can mean."""
-        if asked.whole(job.description, EVENTS) is None:
+        if handlers.read_whole(job.description, EVENTS) is None:
             raise UnfitJob(
                 f"{EVENTS}: is missing: a grid job of type montecarlo says how many events it wants"
             )
-        asked.whole(job.description, EVENTS_PER_JOB)
-        asked.seconds(job.description, CPU_PER_EVENT)
-        asked.whole(job.description, FIRST_EVENT, least=0)
-        seed = asked.whole(job.description, SEED, least=0)
+        handlers.read_whole(job.description, EVENTS_PER_JOB)
+        handlers.read_seconds(job.description, CPU_PER_EVENT)
+        handlers.read_whole(job.description, FIRST_EVENT, least=0)
+        seed = handlers.read_whole(job.description, SEED, least=0)
         if seed is not None and seed > LARGEST_SEED:
             raise UnfitJob(f"{SEED}: {seed} is not allowed, only 0 to {LARGEST_SEED}")
         self.command(job, 1)
 
-    def number_of_jobs(self, job: Job, site: SiteLimits) -> int:
+    def number_of_jobs(self, job: HandledJob, site: SiteLimits) -> int:
         """As few local jobs as keep each within what the site and the user want."""
         events = _events(job)
         each = events_per_job(job, site)
@@ -62,15 +62,15 @@ class MonteCarlo:
             )
         return number
 
-    def prepare_work_area(self, job: Job, n: int) -> Mapping[str, bytes]:
+    def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:
         """A file that says what this local job does."""
-        part = part_of(job, n)
+        part = event_range(job, n)
         content = {"events": part.events, "first_event": part.first_event, "seed": part.seed}
         return {PART: json.dumps(content).encode()}
 
-    def command(self, job: Job, n: int) -> Command:
+    def command(self, job: HandledJob, n: int) -> LocalCommand:
         """The user's own, with `{events}`, `{first_event}`, `{seed}`, `{local_job}`, `{local_jobs}`."""
-        part = part_of(job, n)
+        part = event_range(job, n)
         values = {
             "events": part.events,
             "first_event": part.first_event,
@@ -78,46 +78,46 @@ class MonteCarlo:
             "local_job": n,
             "local_jobs": job.number,
         }
-        return arguments.command(job.description, values, size=part.events)
+        return handlers.build_command(job.description, values, size=part.events)
 
 
-def events_per_job(job: Job, site: SiteLimits) -> int:
+def events_per_job(job: HandledJob, site: SiteLimits) -> int:
     """Events that one local job does at most: what its CPU time allows and what the user wants.
 
     Raises:
         UnfitJob: Not even one event fits.
     """
     figures = []
-    cpu_per_event = asked.seconds(job.description, CPU_PER_EVENT)
+    cpu_per_event = handlers.read_seconds(job.description, CPU_PER_EVENT)
     if cpu_per_event is None and site.cpu_per_event is not None:
-        cpu_per_event = asked.exact(site.cpu_per_event)
+        cpu_per_event = handlers.exact_fraction(site.cpu_per_event)
     if site.max_cpu_per_job is not None and cpu_per_event is not None:
-        fit = int(asked.exact(site.max_cpu_per_job) / cpu_per_event)
+        fit = int(handlers.exact_fraction(site.max_cpu_per_job) / cpu_per_event)
         if fit < 1:
             raise UnfitJob(
                 f"{CPU_PER_EVENT}: one event takes {float(cpu_per_event):g} s,"
                 f" a local job at this site has {site.max_cpu_per_job:g} s"
             )
         figures.append(fit)
-    own = asked.whole(job.description, EVENTS_PER_JOB)
+    own = handlers.read_whole(job.description, EVENTS_PER_JOB)
     if own is not None:
         figures.append(own)
     return min(figures, default=RULE_OF_THUMB)
 
 
-def part_of(job: Job, n: int) -> Part:
+def event_range(job: HandledJob, n: int) -> EventRange:
     """What local job `n` does: numbers differ by one at most, the larger ones come first."""
     number = max(job.number, 1)
     each, more = divmod(_events(job), number)
     before = (n - 1) * each + min(n - 1, more)
-    first = asked.whole(job.description, FIRST_EVENT, least=0)
-    seed = asked.whole(job.description, SEED, least=0)
-    return Part(
+    first = handlers.read_whole(job.description, FIRST_EVENT, least=0)
+    seed = handlers.read_whole(job.description, SEED, least=0)
+    return EventRange(
         events=each + (n <= more),
         first_event=(1 if first is None else first) + before,
         seed=((job.job_id * 7919 if seed is None else seed) + n - 1) % (LARGEST_SEED + 1),
     )
 
 
-def _events(job: Job) -> int:
-    return asked.whole(job.description, EVENTS) or 0
+def _events(job: HandledJob) -> int:
+    return handlers.read_whole(job.description, EVENTS) or 0

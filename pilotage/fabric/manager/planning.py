@@ -4,19 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pilotage.fabric.manager import records
+from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.errors import UnfitJob
 from pilotage.fabric.manager.grid_job import job_type
-from pilotage.fabric.manager.handler_answers import asked_of, sound_command, sound_files
-from pilotage.fabric.manager.handlers import Command, Handler, Job, SiteLimits
-from pilotage.fabric.manager.records import Entry, LocalJob
-from pilotage.fabric.manager.station import Station
+from pilotage.fabric.manager.handlers import (
+    HandledJob,
+    Handler,
+    LocalCommand,
+    SiteLimits,
+    call_handler,
+    checked_command,
+    checked_files,
+)
+from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """A local job as its handler wants it."""
 
-    command: Command
+    command: LocalCommand
     files: Mapping[str, bytes]
 
 
@@ -24,11 +31,11 @@ class Piece:
 class Planning:
     """Asks the handlers, which may be anybody's."""
 
-    station: Station
+    station: ManagerContext
     manager: str  #: name of it
     book: str  #: key of it
 
-    def plan(self, entry: Entry) -> list[LocalJob]:
+    def plan(self, entry: GridJobEntry) -> list[LocalJob]:
         """The local jobs of a grid job.
 
         Raises:
@@ -37,10 +44,10 @@ class Planning:
         handler, job = self._handler(entry), _job(entry)
         self.station.farm_of(entry)
         limits = self.station.limits.get(_type(entry), SiteLimits())
-        number = asked_of(handler, lambda: _number(handler, job, limits))
+        number = call_handler(handler, lambda: _number(handler, job, limits))
         job = replace(job, number=number)
-        sizes = asked_of(
-            handler, lambda: [sound_command(handler.command(job, n)).size for n in range(1, number + 1)]
+        sizes = call_handler(
+            handler, lambda: [checked_command(handler.command(job, n)).size for n in range(1, number + 1)]
         )
         return [
             LocalJob(
@@ -52,17 +59,19 @@ class Planning:
             for n, size in enumerate(sizes, 1)
         ]
 
-    def piece(self, entry: Entry, n: int) -> Piece:
+    def piece(self, entry: GridJobEntry, n: int) -> Piece:
         """What local job `n` runs.
 
         Raises:
             UnfitJob: The handler does not say it.
         """
         handler, job = self._handler(entry), replace(_job(entry), number=entry.number or 0)
-        files = asked_of(handler, lambda: sound_files(handler.prepare_work_area(job, n)))
-        return Piece(command=asked_of(handler, lambda: sound_command(handler.command(job, n))), files=files)
+        files = call_handler(handler, lambda: checked_files(handler.prepare_work_area(job, n)))
+        return Piece(
+            command=call_handler(handler, lambda: checked_command(handler.command(job, n))), files=files
+        )
 
-    def _handler(self, entry: Entry) -> Handler:
+    def _handler(self, entry: GridJobEntry) -> Handler:
         found = self.station.handlers.get(_type(entry))
         if found is None:
             known = ", ".join(sorted(self.station.handlers))
@@ -70,7 +79,7 @@ class Planning:
         return found
 
 
-def _number(handler: Handler, job: Job, limits: SiteLimits) -> int:
+def _number(handler: Handler, job: HandledJob, limits: SiteLimits) -> int:
     handler.check(job)
     number = handler.number_of_jobs(job, limits)
     if not 1 <= number <= limits.max_local_jobs:
@@ -78,9 +87,9 @@ def _number(handler: Handler, job: Job, limits: SiteLimits) -> int:
     return number
 
 
-def _type(entry: Entry) -> str:
+def _type(entry: GridJobEntry) -> str:
     return job_type(entry.taken.description)
 
 
-def _job(entry: Entry) -> Job:
-    return Job(job_id=entry.taken.job_id, description=entry.taken.description)
+def _job(entry: GridJobEntry) -> HandledJob:
+    return HandledJob(job_id=entry.taken.job_id, description=entry.taken.description)

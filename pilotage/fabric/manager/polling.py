@@ -1,4 +1,11 @@
-"""How the local jobs of all grid jobs stand: asked of each batch system by one query, and of marks."""
+"""What becomes of a local job that failed: tried again, or given up.
+
+What a look at a local job makes of it: the batch system's word, and the marks that the job left itself.
+
+How the local jobs of all grid jobs stand: asked of each batch system by one query, and of marks.
+
+The end of a grid job that is wanted: reaches every local job, also one whose reference never came.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,29 +13,125 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pilotage.fabric.batch.batch_system import ENDED, State
-from pilotage.fabric.batch.batch_system import Report as Lookup
+from pilotage.fabric.batch.batch_system import JobReport as Lookup
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import looking, shared_area
-from pilotage.fabric.manager.book import Book
+from pilotage.fabric.manager import shared_area
+from pilotage.fabric.manager.context import ManagerOptions, Retries, SharedBatchSystem
 from pilotage.fabric.manager.grid_job import LocalState
-from pilotage.fabric.manager.looking import Seen
-from pilotage.fabric.manager.records import Entry, LocalJob
+from pilotage.fabric.manager.journal import Journal
+from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 from pilotage.fabric.manager.shared_area import SharedArea
-from pilotage.fabric.manager.station import Farm, Habits
-from pilotage.fabric.runner import marks
+from pilotage.fabric.pilot.payload import payload
+from pilotage.fabric.pilot.payload.payload import DONE, Report
+from pilotage.fabric.runner import status_files
+from pilotage.fabric.runner.status_files import PAYLOAD, SITE
+
+
+def retry_or_give_up(
+    job: LocalJob, cause: str, said: Report, entry: GridJobEntry, habits: ManagerOptions
+) -> tuple[LocalJob, str]:
+    """The local job as it is to stand now, and a line for the log.
+
+    Args:
+        job: As it stood.
+        cause: Who has to answer for it, as in `runner.marks`.
+        said: How it ended.
+        entry: Of its grid job.
+        habits: With the policy of retries.
+    """
+    why = ": ".join(filter(None, (said.minor_status, said.application_status))) or "ended without a word"
+    line = f"local job {job.number}, try {job.tries} ({job.stamp}): {why}"
+    if entry.cancelled:
+        return replace(job, state=LocalState.KILLED, exit_code=said.exit_code, message=why), f"{line}; killed"
+    if _may_retry(job, cause, habits.retries):
+        return replace(job.again(), message=why), f"{line}; it is tried again"
+    return replace(job, state=LocalState.FAILED, exit_code=said.exit_code, message=why), f"{line}; given up"
+
+
+def _may_retry(job: LocalJob, cause: str, retries: Retries) -> bool:
+    if job.tries >= retries.tries:
+        return False
+    return cause == SITE or (cause == PAYLOAD and retries.exit_codes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolledJob:
+    """A local job at one look."""
+
+    job: LocalJob
+    lookup: Lookup
+    news: str = ""  #: mark, as it was read
+    end: str = ""  #: mark, as it was read
+
+
+def next_state(seen: PolledJob, entry: GridJobEntry, habits: ManagerOptions) -> tuple[LocalJob, str]:
+    """The local job as it stands now, and a line for the log, empty if nothing is to be said.
+
+    *Unknown* changes nothing, and *missing* only if the job's own mark says that it ended.
+    """
+    job, state = _update_news(seen), seen.lookup.state
+    if state is State.UNKNOWN or (state is State.MISSING and not seen.end):
+        return job, ""
+    if state is State.WAITING:
+        return _alive(job, LocalState.WAITING)
+    if state is State.RUNNING:
+        return _alive(job, LocalState.RUNNING)
+    if state is State.GONE and not seen.end and job.state is LocalState.INTENDED:
+        return _never_there(job, entry)
+    return _ended(seen, job, entry, habits)
+
+
+def _update_news(seen: PolledJob) -> LocalJob:
+    job = seen.job
+    if seen.lookup.reference is not None and job.reference is None:
+        job = replace(job, reference=seen.lookup.reference, was_submitted=True)
+    if not seen.news:
+        return job
+    progress, tail = status_files.read_news(seen.news)
+    return replace(job, progress=progress or job.progress, tail=tail)
+
+
+def _alive(job: LocalJob, state: LocalState) -> tuple[LocalJob, str]:
+    if job.state is LocalState.INTENDED:
+        found = replace(job, state=state, was_submitted=True)
+        return found, f"local job {job.number}: found as {job.reference}, {job.stamp}"
+    return replace(job, state=state), ""
+
+
+def _never_there(job: LocalJob, entry: GridJobEntry) -> tuple[LocalJob, str]:
+    line = f"local job {job.number}: its submission came to nothing ({job.stamp})"
+    return replace(job, state=LocalState.KILLED if entry.cancelled else LocalState.UNSUBMITTED), line
+
+
+def _ended(
+    seen: PolledJob, job: LocalJob, entry: GridJobEntry, habits: ManagerOptions
+) -> tuple[LocalJob, str]:
+    job = replace(job, was_submitted=True)
+    end = status_files.read_end(seen.end)
+    if end is None and seen.lookup.state is not State.DONE:
+        said = Report(
+            "Failed", f"batch system: {seen.lookup.state}", seen.lookup.message, seen.lookup.exit_code
+        )
+        return retry_or_give_up(job, SITE, said, entry, habits)
+    if end is None or end.report.status == DONE:
+        # Such as a file of the OutputSandbox that is missing: nothing that makes it less done.
+        noted = "" if end is None else end.report.application_status
+        line = ": ".join(filter(None, (f"local job {job.number}: done", noted)))
+        return replace(job, state=LocalState.DONE, exit_code=0, message=""), line
+    return retry_or_give_up(job, end.cause, end.report, entry, habits)
 
 
 @dataclass(slots=True, kw_only=True)
 class Polling:
     """The manager's eye."""
 
-    habits: Habits
-    book: Book
+    habits: ManagerOptions
+    book: Journal
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic  #: seconds
     _ended_at: dict[str, float] = field(default_factory=dict)  #: by stamp, when that was seen first
 
-    def poll(self, farm: Farm, entries: Sequence[Entry]) -> None:
+    def poll(self, farm: SharedBatchSystem, entries: Sequence[GridJobEntry]) -> None:
         """Take up what happened to the local jobs of some grid jobs of one batch system.
 
         Raises:
@@ -53,21 +156,25 @@ class Polling:
                 farm,
                 areas[entry.key],
                 entry,
-                [_seen(job, areas[entry.key], lookups, said) for job in of_entry[entry.key]],
+                [_polled_job(job, areas[entry.key], lookups, said) for job in of_entry[entry.key]],
             )
 
-    def _marks(self, farm: Farm, jobs: Sequence[tuple[LocalJob, SharedArea]]) -> Mapping[str, str]:
-        names = [area.mark(job, name) for job, area in jobs for name in (marks.NEWS, marks.END)]
-        return shared_area.contents(farm, names)
+    def _marks(
+        self, farm: SharedBatchSystem, jobs: Sequence[tuple[LocalJob, SharedArea]]
+    ) -> Mapping[str, str]:
+        names = [area.mark(job, name) for job, area in jobs for name in (status_files.NEWS, status_files.END)]
+        return shared_area.read_first_lines(farm, names)
 
-    def _take_up(self, farm: Farm, area: SharedArea, entry: Entry, seen: Sequence[Seen]) -> None:
+    def _take_up(
+        self, farm: SharedBatchSystem, area: SharedArea, entry: GridJobEntry, seen: Sequence[PolledJob]
+    ) -> None:
         changed: list[LocalJob] = []
         log: list[str] = []
         for each in seen:
             if self._has_to_settle(each, entry, area):
                 continue
             self._ended_at.pop(each.job.stamp, None)
-            job, line = looking.judged(each, entry, self.habits)
+            job, line = next_state(each, entry, self.habits)
             if each.lookup.state is State.GONE:
                 job, line = self._disarmed(farm, each.job, job, line)
             if job != each.job:
@@ -76,7 +183,7 @@ class Polling:
         if changed or log:
             self.book.write(entry.key, now=self.clock(), local_jobs=changed, log=log)
 
-    def _has_to_settle(self, seen: Seen, entry: Entry, area: SharedArea) -> bool:
+    def _has_to_settle(self, seen: PolledJob, entry: GridJobEntry, area: SharedArea) -> bool:
         """Whether marks may still come to light: a shared directory shows them late, or is away."""
         if seen.end or seen.lookup.state not in ENDED:
             return False
@@ -87,7 +194,9 @@ class Polling:
             return True
         return not entry.cancelled and not area.is_there
 
-    def _disarmed(self, farm: Farm, before: LocalJob, after: LocalJob, line: str) -> tuple[LocalJob, str]:
+    def _disarmed(
+        self, farm: SharedBatchSystem, before: LocalJob, after: LocalJob, line: str
+    ) -> tuple[LocalJob, str]:
         """See to it that what is gone comes to nothing, before it is submitted again."""
         if after.stamp != before.stamp:
             farm.system.kill([before.handle])
@@ -103,10 +212,43 @@ def _may_have_marks(job: LocalJob, lookups: Mapping[str, Lookup]) -> bool:
     return lookups[job.stamp].state is not State.WAITING
 
 
-def _seen(job: LocalJob, area: SharedArea, lookups: Mapping[str, Lookup], said: Mapping[str, str]) -> Seen:
-    return Seen(
+def _polled_job(
+    job: LocalJob, area: SharedArea, lookups: Mapping[str, Lookup], said: Mapping[str, str]
+) -> PolledJob:
+    return PolledJob(
         job=job,
         lookup=lookups[job.stamp],
-        news=said.get(area.mark(job, marks.NEWS), ""),
-        end=said.get(area.mark(job, marks.END), ""),
+        news=said.get(area.mark(job, status_files.NEWS), ""),
+        end=said.get(area.mark(job, status_files.END), ""),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelling:
+    """Ends local jobs, round by round, until the batch system says that they have ended."""
+
+    book: Journal
+    clock: Callable[[], datetime]
+
+    def advance(self, entry: GridJobEntry, farm: SharedBatchSystem) -> None:
+        """Submit no more, and end what may be there by its stamps.
+
+        Raises:
+            BatchSystemAway: It is asked again in the next round.
+        """
+        jobs = self.book.local_jobs(entry.key)
+        never = [
+            replace(each, state=LocalState.KILLED) for each in jobs if each.state is LocalState.UNSUBMITTED
+        ]
+        if never:
+            log = [f"{len(never)} local jobs are not submitted any more"]
+            self.book.write(entry.key, now=self.clock(), local_jobs=never, log=log)
+        if not jobs:
+            ended = replace(entry, outcome=payload.failure_report(payload.KILLED))
+            self.book.write(
+                entry.key, now=self.clock(), entry=ended, log=["ended before anything was submitted"]
+            )
+        # Earlier tries, too: one that seemed to be gone may have come back.
+        alive = [handle for each in jobs if each.lives for handle in each.handles]
+        if alive:
+            farm.system.kill(alive)

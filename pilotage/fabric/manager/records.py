@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pilotage.fabric.batch.batch_system import Handle
-from pilotage.fabric.manager.grid_job import LocalState, Phase, Taken
-from pilotage.fabric.pilot.report import Report
+from pilotage.fabric.manager.grid_job import LocalState, ManagerPhase, PulledGridJob
+from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner.progress import Progress
 
 
-class Key(NamedTuple):
+class AttemptKey(NamedTuple):
     """An attempt at a grid job."""
 
     job_id: int
@@ -17,10 +17,10 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class GridJobEntry:
     """A grid job as the book has it."""
 
-    taken: Taken
+    taken: PulledGridJob
     number: int | None = None  #: of local jobs; None: not decided
     digest: str | None = None  #: SHA-256 of its archive in the shared directory; None: not packed
     cancelled: bool = False  #: its end is wanted
@@ -31,16 +31,16 @@ class Entry:
     problem: str = ""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AttemptKey:
         """Which attempt it is."""
-        return Key(self.taken.job_id, self.taken.epoch)
+        return AttemptKey(self.taken.job_id, self.taken.epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob:
     """A local job as the book has it."""
 
-    key: Key
+    key: AttemptKey
     number: int  #: from 1
     stamp: str  #: of this try
     tries: int = 1  #: which try it is
@@ -92,12 +92,12 @@ class LocalJob:
         return stamp(manager, self.key, self.number, tried, book)
 
 
-def stamp(manager: str, key: Key, number: int, tried: int, book: str) -> str:
+def stamp(manager: str, key: AttemptKey, number: int, tried: int, book: str) -> str:
     """What a try of a local job is called in the batch system: nobody else ever has the same."""
     return f"{manager}.{key.job_id}.{key.epoch}.{number}.{tried}.{book}"
 
 
-def phase(entry: Entry, unsubmitted: int, again: int) -> Phase:
+def phase(entry: GridJobEntry, unsubmitted: int, again: int) -> ManagerPhase:
     """What is to be done for a grid job.
 
     Args:
@@ -106,11 +106,11 @@ def phase(entry: Entry, unsubmitted: int, again: int) -> Phase:
         again: Its local jobs that were, and are to be submitted again.
     """
     if entry.outcome is not None:
-        return Phase.ENDED
+        return ManagerPhase.ENDED
     if entry.gathering:
-        return Phase.GATHERING
+        return ManagerPhase.GATHERING
     if entry.cancelled:
-        return Phase.CANCELLING
+        return ManagerPhase.CANCELLING
     if entry.number is None or unsubmitted:
-        return Phase.SUBMITTING
-    return Phase.UPDATING if again else Phase.POLLING
+        return ManagerPhase.SUBMITTING
+    return ManagerPhase.UPDATING if again else ManagerPhase.POLLING

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotage.fabric.batch.shell import Shell
-from pilotage.fabric.manager.records import Entry, LocalJob
-from pilotage.fabric.manager.station import Farm
-from pilotage.fabric.runner import marks
+from pilotage.fabric.manager.context import SharedBatchSystem
+from pilotage.fabric.manager.records import GridJobEntry, LocalJob
+from pilotage.fabric.runner import status_files
 
 #: Bytes of a file of marks; of more than one line, the first counts.
 _MOST_MARKS = 32_000
@@ -48,7 +48,7 @@ class SharedArea:
 
     def output(self, job: LocalJob, *, limit: int) -> bytes:
         """The archive that a try left; empty if it left none, one byte more than `limit` if it is larger."""
-        return self.shell.read(self.mark(job, marks.OUTPUT), below=self.below, last=limit + 1)
+        return self.shell.read(self.mark(job, status_files.OUTPUT), below=self.below, last=limit + 1)
 
     @property
     def is_there(self) -> bool:
@@ -60,7 +60,7 @@ class SharedArea:
         self.shell.remove([self.name], below=self.below)
 
 
-def area_of(entry: Entry, farm: Farm, book: str) -> SharedArea:
+def area_of(entry: GridJobEntry, farm: SharedBatchSystem, book: str) -> SharedArea:
     """The shared area of a grid job.
 
     Args:
@@ -72,7 +72,7 @@ def area_of(entry: Entry, farm: Farm, book: str) -> SharedArea:
     return SharedArea(below=farm.directory, name=name, shell=farm.shell)
 
 
-def contents(farm: Farm, names: Sequence[str]) -> Mapping[str, str]:
+def read_first_lines(farm: SharedBatchSystem, names: Sequence[str]) -> Mapping[str, str]:
     """The first lines of many small files, with one command; those that cannot be seen are not in it.
 
     Args:
@@ -87,4 +87,4 @@ def contents(farm: Farm, names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _first_line(content: bytes) -> str:
-    return content.partition(b"\n")[0].decode(errors="replace")[: marks.LONGEST]
+    return content.partition(b"\n")[0].decode(errors="replace")[: status_files.LONGEST]

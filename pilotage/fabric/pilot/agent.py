@@ -1,25 +1,146 @@
-"""The pilot's loop: ask for work while there is room for it, until there is a reason to end."""
+"""The attempts under way on one slot, each in a thread of its own.
+
+What the pilot is told while it runs: by signals, or by a file.
+
+The pilot's loop: ask for work while there is room for it, until there is a reason to end.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import random
+import signal
+import threading
 import time
 import uuid
+from pathlib import Path
 from typing import Callable
 
-from pilotage.fabric.pilot import retrying
-from pilotage.fabric.pilot.attempt import Outcome, Surroundings
-from pilotage.fabric.pilot.crew import Crew
-from pilotage.fabric.pilot.ending import AWAY, FINE, HOST, REFUSED, Ending
-from pilotage.fabric.pilot.orders import Orders
-from pilotage.fabric.pilot.service import Work
-from pilotage.fabric.pilot.settings import Ends
-from pilotage.fabric.pilot.share import Room
-from pilotage.fabric.pilot.transport import Away, Refused
+from pilotage.fabric.pilot import allotment, attempt
+from pilotage.fabric.pilot.allotment import Allotment, SlotRoom
+from pilotage.fabric.pilot.attempt import AttemptContext, AttemptOutcome
+from pilotage.fabric.pilot.errors import AWAY, FINE, HOST, REFUSED, Ending, HostTrouble
+from pilotage.fabric.pilot.service import service_client
+from pilotage.fabric.pilot.service.service_client import Match, Work
+from pilotage.fabric.pilot.service.transport import Away, Refused
+from pilotage.fabric.pilot.settings import StopConditions
 
 log = logging.getLogger(__name__)
+
+
+class RunningAttempts:
+    """Runs jobs beside each other; each has its part of the slot, and gives it back at its end."""
+
+    def __init__(
+        self,
+        around: AttemptContext,
+        room: SlotRoom,
+        *,
+        seconds_left: Callable[[], float | None],
+        ended: Callable[[], None],
+    ) -> None:
+        """Make it.
+
+        Args:
+            around: What all attempts share.
+            room: The slot.
+            seconds_left: Tells the time until the slot ends; None: it does not.
+            ended: Called after the end of each attempt, from its thread.
+        """
+        self.outcomes: list[AttemptOutcome] = []  #: of those that have ended
+        self.trouble: HostTrouble | None = None  #: with this host
+        self._around = around
+        self._room = room
+        self._seconds_left = seconds_left
+        self._ended = ended
+        self._threads: list[threading.Thread] = []
+
+    def begin(self, work: Work) -> None:
+        """Run these jobs."""
+        needs = {match.lease: _need(match) for match in work.matches}
+        shares = self._room.take(needs)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        for match in work.matches:
+            arguments = (match, shares[match.lease])
+            thread = threading.Thread(target=self._run, args=arguments, name=f"job {match.job_id}")
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self) -> None:
+        """Until all have ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, match: Match, part: Allotment) -> None:
+        trouble: HostTrouble | None = HostTrouble(f"the attempt at job {match.job_id} broke off")
+        try:
+            self._note(attempt.run_attempt(match, self._around, share=part, seconds_left=self._seconds_left))
+            trouble = None
+        except HostTrouble as error:
+            trouble = error
+        finally:
+            self.trouble = trouble or self.trouble
+            self._room.give_back(part)
+            self._ended()
+
+    def _note(self, outcome: AttemptOutcome) -> None:
+        log.info("job %d (attempt %d): %s %s", outcome.job_id, outcome.epoch, outcome.ended, outcome.detail)
+        self.outcomes.append(outcome)
+
+
+def _need(match: Match) -> allotment.JobNeed:
+    return allotment.job_need(
+        match.description, processors=match.processors, ram_mb=match.ram_mb, gpus=match.gpus
+    )
+
+
+#: End now, hand back what runs; end when what runs has finished. Grid Engine sends USR2 before it kills.
+_STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR2}
+_DRAIN = {signal.SIGUSR1}
+
+
+class PilotControl:
+    """Orders that came; none is ever taken back, but the file may go again."""
+
+    def __init__(self, drain_file: Path | None = None) -> None:
+        """Make it; while the file is there, the pilot drains."""
+        self.stop = threading.Event()  #: end now
+        self._drain = threading.Event()
+        self._drain_file = drain_file
+        self._woken = threading.Event()
+
+    @property
+    def drain(self) -> bool:
+        """Whether to take no new work, and to end when what runs has finished."""
+        return self._drain.is_set() or (self._drain_file is not None and self._drain_file.exists())
+
+    def wake(self) -> None:
+        """End the pause that somebody makes, or the next one."""
+        self._woken.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, or until something has happened."""
+        self._woken.wait(seconds)
+        self._woken.clear()
+
+    def listen(self) -> None:
+        """Take orders from signals, from now on.
+
+        A thread waits for them, since a handler would run in the middle of anything: an event that is just
+        being waited for cannot be set from there.
+        """
+        asked = _STOP | _DRAIN
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            asked = asked | {signal.SIGHUP}
+        signal.pthread_sigmask(signal.SIG_BLOCK, asked)
+        threading.Thread(target=self._obey, args=(asked,), name="signals", daemon=True).start()
+
+    def _obey(self, asked: set[signal.Signals]) -> None:
+        while not self.stop.is_set():
+            (self._drain if signal.sigwait(asked) in _DRAIN else self.stop).set()
+            self.wake()
+
 
 #: Seconds until the next question where the service does not say; and between two looks at all else.
 _POLL = 20.0
@@ -35,10 +156,10 @@ class Agent:
 
     def __init__(
         self,
-        around: Surroundings,
-        room: Room,
-        ends: Ends,
-        orders: Orders,
+        around: AttemptContext,
+        room: SlotRoom,
+        ends: StopConditions,
+        orders: PilotControl,
         refusal: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
         began: float | None = None,
@@ -60,7 +181,7 @@ class Agent:
         self._orders = orders
         self._refusal = refusal
         self._clock = clock
-        self._crew = Crew(around, room, seconds_left=self._seconds_left, ended=self._payload_ended)
+        self._crew = RunningAttempts(around, room, seconds_left=self._seconds_left, ended=self._payload_ended)
         self._ask_at = self._busy_until = self._whole_at = clock()
         self._began = self._ask_at if began is None else began
         self._begun = 0  #: jobs
@@ -70,7 +191,7 @@ class Agent:
         self._given_up: Ending | None = None  #: by an answer of the service, or by none
 
     @property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[AttemptOutcome]:
         """What became of each job so far."""
         return self._crew.outcomes
 
@@ -179,7 +300,7 @@ class Agent:
             free.processors, _MOST if self._ends.max_jobs is None else self._ends.max_jobs - self._begun
         )
         tries = itertools.count()
-        return retrying.patiently(
+        return service_client.retry_while_away(
             lambda: self._around.service.request_job(
                 offer, count=count, request_id=request_id, said_before=next(tries) > 0
             ),

@@ -1,4 +1,7 @@
-"""One attempt at one job, from its lease to its report."""
+"""Packing and sending what a job leaves.
+
+One attempt at one job, from its lease to its report.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,52 @@ import threading
 from dataclasses import dataclass
 from typing import Callable, TypeVar
 
-from pilotage.fabric.pilot import delivery, limits, report, retrying, watching, work_area
-from pilotage.fabric.pilot.description import UnfitDescription
-from pilotage.fabric.pilot.execution import Execution
-from pilotage.fabric.pilot.heart import KILL, Heart
-from pilotage.fabric.pilot.host import HostTrouble
-from pilotage.fabric.pilot.limits import Excess
-from pilotage.fabric.pilot.memory import Memory
+from pilotage.fabric.pilot.allotment import Allotment
+from pilotage.fabric.pilot.errors import HostTrouble
 from pilotage.fabric.pilot.offer import Offer
-from pilotage.fabric.pilot.payload import NotStarted
-from pilotage.fabric.pilot.preparation import CannotRun, Prepared, Preparer
-from pilotage.fabric.pilot.report import Report
-from pilotage.fabric.pilot.service import Match, News, Service
-from pilotage.fabric.pilot.settings import Care
-from pilotage.fabric.pilot.share import Share
-from pilotage.fabric.pilot.transport import Away, Refused
-from pilotage.fabric.pilot.watching import Watched
-from pilotage.fabric.pilot.work_area import WorkArea
+from pilotage.fabric.pilot.payload import archives, monitor, payload, work_area
+from pilotage.fabric.pilot.payload.archives import PackedOutput
+from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
+from pilotage.fabric.pilot.payload.execution import Execution
+from pilotage.fabric.pilot.payload.monitor import Excess, MonitoredEnd, SlotMemory
+from pilotage.fabric.pilot.payload.payload import NotStarted, Report
+from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
+from pilotage.fabric.pilot.payload.work_area import WorkArea
+from pilotage.fabric.pilot.service import service_client
+from pilotage.fabric.pilot.service.heartbeat import KILL, Heartbeat
+from pilotage.fabric.pilot.service.service_client import Match, News, Service
+from pilotage.fabric.pilot.service.transport import Away, Refused
+from pilotage.fabric.pilot.settings import PayloadOptions
+
+_SHOWN = 5
+
+
+def pack_output(asked: PayloadDescription, area: WorkArea, *, limit: int) -> PackedOutput:
+    """Pack standard output and error first, then the OutputSandbox.
+
+    Raises:
+        OSError: There is no room for the archive.
+    """
+    wanted = (asked.std_output, asked.std_error, *asked.output_sandbox)
+    with area.output.open("wb") as archive:
+        return archives.pack(area.home, wanted, archive, limit=limit)
+
+
+def with_shortcomings(report: Report, packed: PackedOutput) -> Report:
+    """The report with what is not in the archive: missing files are noted, too large ones fail the job."""
+    if packed.missing:
+        report = report.noting(f"missing from OutputSandbox: {_some(packed.missing)}")
+    if packed.refused:
+        report = report.noting(f"not a file of the work directory: {_some(packed.refused)}")
+    if packed.too_large:
+        report = report.without_output(f"too large: {_some(packed.too_large)}")
+    return report
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +77,7 @@ _BEATS_IN_LEASE = 3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """What became of an attempt."""
 
     job_id: int
@@ -55,20 +87,20 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class AttemptContext:
     """What all attempts of a pilot share."""
 
     service: Service
     preparer: Preparer
-    care: Care
+    care: PayloadOptions
     offer: Offer
-    memory: Memory
+    memory: SlotMemory
     stop: threading.Event  #: set when the pilot has to end
 
 
-def run(
-    match: Match, around: Surroundings, *, share: Share, seconds_left: Callable[[], float | None]
-) -> Outcome:
+def run_attempt(
+    match: Match, around: AttemptContext, *, share: Allotment, seconds_left: Callable[[], float | None]
+) -> AttemptOutcome:
     """Run a job to its end and report it.
 
     Args:
@@ -94,7 +126,7 @@ def run(
 
 class _Attempt:
     def __init__(
-        self, match: Match, around: Surroundings, share: Share, seconds_left: Callable[[], float | None]
+        self, match: Match, around: AttemptContext, share: Allotment, seconds_left: Callable[[], float | None]
     ) -> None:
         self._match = match
         self._share = share
@@ -103,18 +135,20 @@ class _Attempt:
         self._service = around.service
         self._seconds_left = seconds_left
 
-    def run(self) -> Outcome:
-        area = work_area.make(self._care.work_dir, job_id=self._match.job_id, epoch=self._match.epoch)
+    def run(self) -> AttemptOutcome:
+        area = work_area.make_work_area(
+            self._care.work_dir, job_id=self._match.job_id, epoch=self._match.epoch
+        )
         try:
             return self._run_in(area)
         finally:
             if not self._care.keep_work:
                 area.remove()
 
-    def outcome(self, ended: str, detail: str) -> Outcome:
-        return Outcome(self._match.job_id, self._match.epoch, ended, detail)
+    def outcome(self, ended: str, detail: str) -> AttemptOutcome:
+        return AttemptOutcome(self._match.job_id, self._match.epoch, ended, detail)
 
-    def try_to_release(self, reason: str) -> Outcome:
+    def try_to_release(self, reason: str) -> AttemptOutcome:
         """Give the job back; if that cannot be said, the service finds out by our silence."""
         try:
             self._insistently(lambda: self._service.release(self._match.lease, reason))
@@ -122,7 +156,7 @@ class _Attempt:
             return self.outcome(LOST, f"{reason}; and: {error}")
         return self.outcome(RELEASED, reason)
 
-    def _run_in(self, area: WorkArea) -> Outcome:
+    def _run_in(self, area: WorkArea) -> AttemptOutcome:
         try:
             ready = self._prepare(area)
             if self._around.stop.is_set():
@@ -135,7 +169,7 @@ class _Attempt:
                 return self.try_to_release(_TOLD_TO_END)
             raise
         if KILL in news.commands:
-            return self._finish(report.failed(report.KILLED))
+            return self._finish(payload.failure_report(payload.KILLED))
         if isinstance(ready, Report):
             return self._finish(ready)
         return self._execute(ready, area, news)
@@ -158,7 +192,7 @@ class _Attempt:
         offer, left = self._around.offer, self._seconds_left()
         # What an offer made now would say: who is stricter than it hands the same job back for ever.
         offered = None if left is None else offer.seconds_offered(left)
-        missing = limits.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
+        missing = monitor.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
         return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
     def _start(self) -> News:
@@ -168,16 +202,16 @@ class _Attempt:
             lambda: self._service.start(self._match.lease, facts), self._care.report_patience
         )
 
-    def _execute(self, ready: Prepared, area: WorkArea, news: News) -> Outcome:
-        allowed = limits.for_job(
+    def _execute(self, ready: Prepared, area: WorkArea, news: News) -> AttemptOutcome:
+        allowed = monitor.job_limits(
             ready.description, seconds_left=self._seconds_left(), max_ram=self._around.offer.max_ram
         )
         try:
             execution = Execution(ready, area, allowed, self._around.memory.account(self._share.ram_mb))
         except UnfitDescription as error:
-            return self._finish(report.failed(report.UNFIT, str(error)))
+            return self._finish(payload.failure_report(payload.UNFIT, str(error)))
         except NotStarted as error:
-            return self._finish(report.failed(report.NOT_FOUND, str(error)))
+            return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
         # The heart beats on while the output is sent, which may take long when the service is away.
         heart = self._heart(execution)
         heart.obey(news)
@@ -185,33 +219,33 @@ class _Attempt:
             watched = execution.until_end(heart, self._around.stop, grace=self._care.grace)
             return self._settle(watched, ready, area)
 
-    def _heart(self, execution: Execution) -> Heart:
+    def _heart(self, execution: Execution) -> Heartbeat:
         every = min(self._care.heartbeat, max(1.0, self._match.lease_seconds / _BEATS_IN_LEASE))
-        return Heart(self._service, self._match.lease, every=every, news=execution.news)
+        return Heartbeat(self._service, self._match.lease, every=every, news=execution.news)
 
-    def _settle(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
-        if watched.why == watching.STALE:
+    def _settle(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
+        if watched.why == monitor.STALE:
             return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
-        if watched.why == watching.STOPPED:
+        if watched.why == monitor.STOPPED:
             return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
-        if watched.why is None and report.asks_again(watched.end):
+        if watched.why is None and payload.asks_for_reschedule(watched.end):
             return self._reschedule(watched, ready, area)
         said = self._deliver(judge(watched), ready, area)
         return self._finish(
             said.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
         )
 
-    def _reschedule(self, watched: Watched, ready: Prepared, area: WorkArea) -> Outcome:
+    def _reschedule(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
         """Give the job back as it asks; what it wrote is kept in case it was the last time."""
         self._deliver(judge(watched), ready, area)
-        reason = f"exit status {report.RESCHEDULE}: the payload asks to be rescheduled"
+        reason = f"exit status {payload.RESCHEDULE}: the payload asks to be rescheduled"
         self._persistently(lambda: self._service.release(self._match.lease, reason))
         return self.outcome(RELEASED, reason)
 
     def _deliver(self, said: Report, ready: Prepared, area: WorkArea) -> Report:
         """Send the output; the report with what became of it."""
-        packed = delivery.pack(ready.description, area, limit=self._care.output_limit)
-        said = delivery.with_shortcomings(said, packed)
+        packed = pack_output(ready.description, area, limit=self._care.output_limit)
+        said = with_shortcomings(said, packed)
         try:
             self._persistently(lambda: self._send_output(area))
         except Refused as error:
@@ -225,18 +259,18 @@ class _Attempt:
             size = os.fstat(archive.fileno()).st_size
             self._service.deliver_output(self._match.lease, archive, size=size)
 
-    def _finish(self, said: Report) -> Outcome:
+    def _finish(self, said: Report) -> AttemptOutcome:
         said = self._persistently(lambda: self._service.finish(self._match.lease, said))
         return self.outcome(
             said.status, ": ".join(filter(None, (said.minor_status, said.application_status)))
         )
 
     def _patiently(self, request: Callable[[], T], patience: float) -> T:
-        return retrying.patiently(request, patience=patience, stop=self._around.stop)
+        return service_client.retry_while_away(request, patience=patience, stop=self._around.stop)
 
     def _insistently(self, request: Callable[[], T]) -> T:
         """Try for a little while, even if the pilot has to end."""
-        return retrying.patiently(request, patience=_LAST_WORDS, stop=threading.Event())
+        return service_client.retry_while_away(request, patience=_LAST_WORDS, stop=threading.Event())
 
     def _persistently(self, request: Callable[[], T]) -> T:
         """Try for as long as a result is worth it, and a little longer when the pilot has to end."""
@@ -248,10 +282,10 @@ class _Attempt:
         return self._insistently(request)
 
 
-def judge(watched: Watched) -> Report:
+def judge(watched: MonitoredEnd) -> Report:
     """What is to be told of a payload: the cause that we know, else what it says by its exit status."""
     if isinstance(watched.why, Excess):
-        return report.failed(watched.why.minor_status, watched.why.detail, watched.end)
-    if watched.why == watching.KILL_WANTED:
-        return report.failed(report.KILLED, "", watched.end)
-    return report.of_end(watched.end)
+        return payload.failure_report(watched.why.minor_status, watched.why.detail, watched.end)
+    if watched.why == monitor.KILL_WANTED:
+        return payload.failure_report(payload.KILLED, "", watched.end)
+    return payload.report_of_end(watched.end)

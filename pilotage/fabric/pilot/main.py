@@ -11,32 +11,22 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Callable, TypeVar
 
-from pilotage.fabric.pilot import (
-    arguments,
-    authorities,
-    credentials,
-    isolation,
-    kernel,
-    offer,
-    proxy,
-    renewal,
-    retrying,
-    survey,
-)
-from pilotage.fabric.pilot.agent import Agent
-from pilotage.fabric.pilot.attempt import Surroundings
-from pilotage.fabric.pilot.credentials import Credential
-from pilotage.fabric.pilot.ending import AWAY, FINE, HOST, REFUSED, TWIN, USAGE, Ending
-from pilotage.fabric.pilot.host import HostTrouble
-from pilotage.fabric.pilot.memory import Memory
+from pilotage.fabric.pilot import arguments, offer
+from pilotage.fabric.pilot.agent import Agent, PilotControl
+from pilotage.fabric.pilot.allotment import SlotRoom
+from pilotage.fabric.pilot.attempt import AttemptContext
+from pilotage.fabric.pilot.errors import AWAY, FINE, HOST, REFUSED, TWIN, USAGE, Ending, HostTrouble
+from pilotage.fabric.pilot.node import discovery, linux
 from pilotage.fabric.pilot.offer import Offer
-from pilotage.fabric.pilot.orders import Orders
-from pilotage.fabric.pilot.preparation import Preparer
-from pilotage.fabric.pilot.renewal import Renewal
-from pilotage.fabric.pilot.service import Service
-from pilotage.fabric.pilot.settings import Settings, Wishes
-from pilotage.fabric.pilot.share import Room
-from pilotage.fabric.pilot.transport import Away, Refused, TokenNotAccepted, Transport
+from pilotage.fabric.pilot.payload import isolation
+from pilotage.fabric.pilot.payload.monitor import SlotMemory
+from pilotage.fabric.pilot.payload.preparation import Preparer
+from pilotage.fabric.pilot.service import credentials, service_client
+from pilotage.fabric.pilot.service import transport as service_transport
+from pilotage.fabric.pilot.service.credentials import Credential, TokenRenewal
+from pilotage.fabric.pilot.service.service_client import Service
+from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted, Transport
+from pilotage.fabric.pilot.settings import JobFilters, PilotSettings
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +43,12 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         words: The command line without the program.
         environment: The process environment.
     """
-    kernel.keep_private()
+    linux.keep_private()
     parser = arguments.parser()
     said = parser.parse_args(words)
     _log_to_stderr(verbose=said.verbose)
     try:
-        settings = arguments.settings(said, environment)
+        settings = arguments.read_settings(said, environment)
         transport = _transport(settings, environment)
         # Last: a secret whose file was removed is lost if we cannot even start.
         credential = _credential(said, environment)
@@ -67,8 +57,8 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
         parser.print_usage(sys.stderr)
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return USAGE
-    kernel.wipe_variable(credentials.VARIABLE)
-    kernel.adopt_orphans()
+    linux.wipe_variable(credentials.VARIABLE)
+    linux.adopt_orphans()
     pilot = Pilot(settings, Service(transport), environment, credential)
     pilot.orders.listen()
     ending = pilot.run()
@@ -81,13 +71,13 @@ class Pilot:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: PilotSettings,
         service: Service,
         environment: Mapping[str, str],
         credential: Credential,
     ) -> None:
         self._began = time.monotonic()
-        self.orders = Orders(settings.ends.drain_file)  #: by which others end it
+        self.orders = PilotControl(settings.ends.drain_file)  #: by which others end it
         self.jobs: list[dict[str, object]] = []  #: what became of each job
         self._settings = settings
         self._service = service
@@ -103,8 +93,8 @@ class Pilot:
         try:
             self._introduce()
             care = self._settings.care
-            isolation.check(care.isolation, below=care.work_dir, own=self._environment)
-            self._slot = survey.of_slot(self._settings.slot, self._environment, now=time.time())
+            isolation.check_isolation(care.isolation, below=care.work_dir, own=self._environment)
+            self._slot = discovery.complete_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
         except HostTrouble as error:
             ending = Ending(HOST, f"trouble with this host: {error}")
@@ -124,17 +114,19 @@ class Pilot:
         """Exchange the secret, if we have one, for a token, and see what the token says."""
         shown, stamp = self._credential.text, self._credential.stamp
         if stamp is None:
-            self._claims = credentials.claims(shown)
-            self._life = renewal.life_left(self._claims, time.time())
+            self._claims = credentials.read_claims(shown)
+            self._life = credentials.life_left(self._claims, time.time())
             return
         request_id = str(uuid.uuid4())
         token = self._patiently(
             lambda: _call_first(lambda: self._service.exchange_secret(stamp, request_id=request_id))
         )
-        self._claims, self._life = credentials.claims(token.text), token.life
+        self._claims, self._life = credentials.read_claims(token.text), token.life
 
     def _patiently(self, request: Callable[[], T]) -> T:
-        return retrying.patiently(request, patience=self._settings.ends.patience, stop=self.orders.stop)
+        return service_client.retry_while_away(
+            request, patience=self._settings.ends.patience, stop=self.orders.stop
+        )
 
     def _offer(self) -> Offer:
         place, wishes = self._settings.place, self._settings.wishes
@@ -144,12 +136,12 @@ class Pilot:
 
         parameters = _call_first(ask) if self._credential.stamp is None else ask()
         pools = wishes.pools or self._service.submit_pools(place)
-        wishes = Wishes(**{**vars(wishes), "pools": pools})
-        return offer.make(place, self._slot, wishes, parameters)
+        wishes = JobFilters(**{**vars(wishes), "pools": pools})
+        return offer.make_offer(place, self._slot, wishes, parameters)
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
-        log.info("at %s, offering %s", settings.place, json.dumps(_shown(offered)))
+        log.info("at %s, offering %s", settings.place, json.dumps(_format_offer(offered)))
         whole = offered.whole(self._environment)
         preparer = Preparer(
             service=self._service,
@@ -158,11 +150,13 @@ class Pilot:
             whole=whole,
             environment=self._environment,
         )
-        around = Surroundings(
-            self._service, preparer, settings.care, offered, Memory(offered.max_ram), self.orders.stop
+        around = AttemptContext(
+            self._service, preparer, settings.care, offered, SlotMemory(offered.max_ram), self.orders.stop
         )
-        renewing = Renewal(self._service, life=self._life)
-        agent = Agent(around, Room(whole), settings.ends, self.orders, renewing.refusal, began=self._began)
+        renewing = TokenRenewal(self._service, life=self._life)
+        agent = Agent(
+            around, SlotRoom(whole), settings.ends, self.orders, renewing.refusal, began=self._began
+        )
         try:
             with renewing.going_on():
                 return agent.run()
@@ -199,7 +193,7 @@ def _call_first(request: Callable[[], T]) -> T:
 def _credential(said: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
     if said.secret_file is not None:
         return credentials.read_secret(said.secret_file, stamp=said.stamp)
-    return credentials.read(said.token_file, environment)
+    return credentials.read_token(said.token_file, environment)
 
 
 def _refused(error: Refused) -> Ending:
@@ -208,15 +202,15 @@ def _refused(error: Refused) -> Ending:
     return Ending(REFUSED, f"the service refuses us: {error}")
 
 
-def _shown(offered: Offer) -> dict[str, object]:
+def _format_offer(offered: Offer) -> dict[str, object]:
     said = offered.at(0)
     pools = said.pop("SubmitPool", ())
     return {**said, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
 
 
-def _transport(settings: Settings, environment: Mapping[str, str]) -> Transport:
-    tls = authorities.context(settings.authorities)
-    on_the_way = proxy.choose(settings.url, settings.proxy, environment)
+def _transport(settings: PilotSettings, environment: Mapping[str, str]) -> Transport:
+    tls = service_transport.tls_context(settings.authorities)
+    on_the_way = service_transport.choose_proxy(settings.url, settings.proxy, environment)
     return Transport(settings.url, "", context=tls, proxy=on_the_way)
 
 

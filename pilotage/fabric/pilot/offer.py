@@ -1,15 +1,20 @@
-"""What the pilot offers when it asks for work: what it was told, else what its queue is configured with."""
+"""What the pilot offers when it asks for work: what it was told, else what its queue is configured with.
+
+Where a pilot is that was not told: a broker picked its batch queue, and the place itself says which.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pilotage.fabric.pilot import facts
-from pilotage.fabric.pilot.environment import DEVICES
-from pilotage.fabric.pilot.settings import Place, Slot, Wishes
-from pilotage.fabric.pilot.share import WHOLE_NODE, Share
+from pilotage.fabric.pilot.allotment import WHOLE_NODE, Allotment
+from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.payload.environment import DEVICES
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
 #: What is offered where nobody says how long the slot lasts: three days.
 _CPU_TIME = 259_200
@@ -25,7 +30,7 @@ _UNSTATED = 1.0
 class Offer:
     """A slot as it is offered."""
 
-    place: Place
+    place: QueuePlace
     cpu_time: int  #: seconds of this host, not normalised
     lifetime: int | None  #: seconds, None: no end in sight
     max_ram: int | None  #: MB
@@ -36,7 +41,7 @@ class Offer:
     rest: Mapping[str, object]  #: further names of the request, as they are
     cpu_power: float = _UNSTATED  #: normalised seconds in a second of this host
 
-    def at(self, elapsed: float, free: Share | None = None) -> dict[str, object]:
+    def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
         """The request for work.
 
         Args:
@@ -52,13 +57,13 @@ class Offer:
         }
         return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
 
-    def whole(self, environment: Mapping[str, str]) -> Share:
+    def whole(self, environment: Mapping[str, str]) -> Allotment:
         """The slot; its GPUs have the names that our own environment gives them."""
         named = [name for name in environment.get(DEVICES, "").split(",") if name]
         known = named if len(named) >= self.gpus else [str(number) for number in range(self.gpus)]
-        return Share(self.processors, self.max_ram, tuple(known[: self.gpus]))
+        return Allotment(self.processors, self.max_ram, tuple(known[: self.gpus]))
 
-    def _room(self, free: Share | None) -> dict[str, object]:
+    def _room(self, free: Allotment | None) -> dict[str, object]:
         """What jobs would share; a whole node is offered only as long as it is one."""
         if free is None or free.processors == self.processors:
             return {
@@ -104,10 +109,10 @@ class Offer:
         return int(seconds * self.cpu_power)
 
 
-def make(
-    place: Place,
+def make_offer(
+    place: QueuePlace,
     slot: Slot,
-    wishes: Wishes,
+    wishes: JobFilters,
     parameters: Mapping[str, Any],
     measured: Mapping[str, object] | None = None,
 ) -> Offer:
@@ -123,7 +128,7 @@ def make(
     known = {name.lower(): value for name, value in parameters.items()}
     cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
     lifetime = slot.lifetime or _number(known, "maxwallclocktime") or _number(known, "cputime")
-    max_ram = slot.max_ram or _number(known, "maxram") or facts.memory()
+    max_ram = slot.max_ram or _number(known, "maxram") or facts.machine_memory()
     rest: dict[str, object] = {
         "Platform": slot.platform or known.get("platform"),
         "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
@@ -132,7 +137,9 @@ def make(
         "OwnerGroup": list(wishes.owner_groups),
         "JobType": list(wishes.job_types),
         "PilotReference": wishes.reference,
-        "NodeFacts": facts.told(facts.merged({"MaxRAM": max_ram}, measured or {}, slot.facts), known),
+        "NodeFacts": facts.reportable_facts(
+            facts.merge_facts({"MaxRAM": max_ram}, measured or {}, slot.facts), known
+        ),
     }
     return Offer(
         place=place,
@@ -179,3 +186,63 @@ def _list(value: object) -> list[object]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+#: The variable by which a site says `Site/CE/Queue`; what it says goes before all else.
+QUEUE_VARIABLE = "PILOTAGE_PLACE"
+#: The file by which a node says so whose jobs all come through one queue.
+QUEUE_FILE = Path("/etc/pilotage/place")
+#: Variables by which batch systems tell their jobs the batch queue: Slurm, PBS, LSF, Grid Engine.
+_BATCH_QUEUE = ("SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE", "QUEUE")
+_PARTS = 3
+
+
+def read_landings(file: str) -> Mapping[str, str]:
+    """The queues of the resource tree by their batch queues, from a file that holds a JSON object.
+
+    Raises:
+        ValueError: It holds none.
+    """
+    try:
+        said = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--landings: {error}") from None
+    if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
+        raise ValueError(f"--landings: {file} does not hold queues by batch queue")
+    return said
+
+
+def find_place(
+    landings: Mapping[str, str], environment: Mapping[str, str], file: Path = QUEUE_FILE
+) -> QueuePlace:
+    """The place, by what the site says, by the batch queue that we run in, or by what the node says.
+
+    Args:
+        landings: `Site/CE/Queue` by batch queue; there may be none.
+        environment: The process environment.
+        file: Of the node.
+
+    Raises:
+        ValueError: It cannot be found out; the message says what was looked at.
+    """
+    if said := environment.get(QUEUE_VARIABLE, "").strip():
+        return _parse_place(said, QUEUE_VARIABLE)
+    batch_queues = [queue for name in _BATCH_QUEUE if (queue := environment.get(name))]
+    for queue in batch_queues:
+        if queue in landings:
+            return _parse_place(landings[queue], f"the landing for {queue}")
+    if file.is_file():
+        return _parse_place(file.read_text(encoding="utf-8").strip(), str(file))
+    known = f", which is none of {', '.join(sorted(landings))}" if landings else ""
+    where = f"in the batch queue {', '.join(batch_queues)}{known}" if batch_queues else "in no batch queue"
+    raise ValueError(
+        f"cannot tell where this is: {where}, and neither {QUEUE_VARIABLE} nor {file} says it;"
+        " give --site, --ce and --queue"
+    )
+
+
+def _parse_place(said: str, by: str) -> QueuePlace:
+    parts = said.split("/")
+    if len(parts) != _PARTS or not all(parts):
+        raise ValueError(f"{by}: {said!r:.200} is no address of a queue, which is Site/CE/Queue")
+    return QueuePlace(*parts)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotage.fabric.pilot.isolation import Isolation
+from pilotage.fabric.pilot.payload.isolation import Isolation
 
 
 @dataclass(frozen=True)
-class Place:
+class QueuePlace:
     """The batch queue that the pilot runs in."""
 
     site: str
@@ -41,7 +41,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class JobFilters:
     """Which jobs the pilot asks for; empty: whatever fits."""
 
     vo: str | None = None
@@ -52,7 +52,7 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Ends:
+class StopConditions:
     """When the pilot ends by itself."""
 
     max_jobs: int | None = None  #: after so many jobs
@@ -64,7 +64,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Care:
+class PayloadOptions:
     """How payloads are looked after."""
 
     work_dir: Path  #: each job gets a fresh directory below
@@ -79,14 +79,14 @@ class Care:
 
 
 @dataclass(frozen=True)
-class Settings:
+class PilotSettings:
     """All of it."""
 
     url: str
-    place: Place
-    care: Care
+    place: QueuePlace
+    care: PayloadOptions
     slot: Slot = Slot()
-    wishes: Wishes = Wishes()
-    ends: Ends = Ends()
+    wishes: JobFilters = JobFilters()
+    ends: StopConditions = StopConditions()
     authorities: Path | None = None  #: file or directory of CA certificates; None: the system's
     proxy: str | None = None  #: address, or `none`; None: as the environment says

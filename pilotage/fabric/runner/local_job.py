@@ -14,24 +14,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from pilotage.fabric.pilot import attempt, delivery, limits, report, retrying, tail, watching
-from pilotage.fabric.pilot.description import UnfitDescription
-from pilotage.fabric.pilot.ending import HOST
-from pilotage.fabric.pilot.execution import Execution
-from pilotage.fabric.pilot.heart import Heart
-from pilotage.fabric.pilot.host import HostTrouble
-from pilotage.fabric.pilot.memory import Memory
-from pilotage.fabric.pilot.payload import NotStarted
-from pilotage.fabric.pilot.preparation import CannotRun, Prepared, Preparer
-from pilotage.fabric.pilot.service import Match
-from pilotage.fabric.pilot.settings import Care, Place
-from pilotage.fabric.pilot.share import Share
-from pilotage.fabric.pilot.transport import Away, TooLarge
-from pilotage.fabric.pilot.watching import Watched
-from pilotage.fabric.pilot.work_area import WorkArea
-from pilotage.fabric.runner import marks, progress
-from pilotage.fabric.runner.marks import JOB, PAYLOAD, SITE, End, Marks
-from pilotage.fabric.runner.order import Order
+from pilotage.fabric.pilot import attempt
+from pilotage.fabric.pilot.allotment import Allotment
+from pilotage.fabric.pilot.errors import HOST, HostTrouble
+from pilotage.fabric.pilot.payload import monitor, payload
+from pilotage.fabric.pilot.payload.description import UnfitDescription
+from pilotage.fabric.pilot.payload.execution import Execution
+from pilotage.fabric.pilot.payload.monitor import MonitoredEnd, SlotMemory
+from pilotage.fabric.pilot.payload.payload import NotStarted
+from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
+from pilotage.fabric.pilot.payload.work_area import WorkArea
+from pilotage.fabric.pilot.service import service_client
+from pilotage.fabric.pilot.service.heartbeat import Heartbeat
+from pilotage.fabric.pilot.service.service_client import Match
+from pilotage.fabric.pilot.service.transport import Away, TooLarge
+from pilotage.fabric.pilot.settings import PayloadOptions, QueuePlace
+from pilotage.fabric.runner import progress, status_files
+from pilotage.fabric.runner.job_spec import JobSpec
+from pilotage.fabric.runner.status_files import JOB, PAYLOAD, SITE, LocalJobEnd, StatusFiles
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ printf '%s %s of %s\\n' "$1" "$2" "$3" >>"$PILOTAGE_PROGRESS_FILE"
 """
 
 
-class Packed:
+class LocalJobArchive:
     """The archive that the local job came with, in which its sandbox is."""
 
     def __init__(self, archive: Path) -> None:
@@ -76,13 +76,13 @@ class LocalJob:
     """One try."""
 
     def __init__(
-        self, order: Order, archive: Path, environment: Mapping[str, str], stop: threading.Event
+        self, order: JobSpec, archive: Path, environment: Mapping[str, str], stop: threading.Event
     ) -> None:
         self._order = order
         self._archive = archive
         self._environment = environment
         self._stop = stop  #: set when the batch system wants it to end
-        self._marks = Marks(Path(order.marks))
+        self._marks = StatusFiles(Path(order.marks))
         self._phases: tuple[progress.Progress, ...] = ()
 
     def run(self, area: WorkArea) -> int:
@@ -95,27 +95,27 @@ class LocalJob:
             return HOST
         if end.cause == SITE:
             return HOST
-        return end.report.exit_code or int(end.report.status != report.DONE)
+        return end.report.exit_code or int(end.report.status != payload.DONE)
 
-    def _ended(self, area: WorkArea) -> End:
+    def _ended(self, area: WorkArea) -> LocalJobEnd:
         try:
             return self._executed(self._prepared(area), area)
         except CannotRun as error:
-            return End(JOB, error.report)
+            return LocalJobEnd(JOB, error.report)
         except (UnfitDescription, NotStarted) as error:
-            return End(JOB, report.failed(report.UNFIT, str(error)))
+            return LocalJobEnd(JOB, payload.failure_report(payload.UNFIT, str(error)))
         except (HostTrouble, OSError) as error:
-            return End(SITE, report.failed("trouble with the host", str(error)))
+            return LocalJobEnd(SITE, payload.failure_report("trouble with the host", str(error)))
 
     def _prepared(self, area: WorkArea) -> Prepared:
         order = self._order
         for name, content in order.files.items():
             (area.home / Path(name).name).write_bytes(content)
-        slot = Share(processors=order.processors, ram_mb=order.memory)
+        slot = Allotment(processors=order.processors, ram_mb=order.memory)
         preparer = Preparer(
-            service=Packed(self._archive),
-            care=Care(work_dir=area.top, sandbox_limit=order.sandbox_limit),
-            place=Place(*order.place),
+            service=LocalJobArchive(self._archive),
+            care=PayloadOptions(work_dir=area.top, sandbox_limit=order.sandbox_limit),
+            place=QueuePlace(*order.place),
             whole=slot,
             environment=self._environment,
         )
@@ -129,34 +129,34 @@ class LocalJob:
         ready = preparer.prepare(job, area, slot)
         return replace(ready, environment=_with_command(ready.environment, area))
 
-    def _executed(self, ready: Prepared, area: WorkArea) -> End:
+    def _executed(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order
-        allowed = limits.for_job(ready.description, seconds_left=order.wall_time, max_ram=order.memory)
-        with Execution(ready, area, allowed, Memory(order.memory).account(order.memory)) as execution:
+        allowed = monitor.job_limits(ready.description, seconds_left=order.wall_time, max_ram=order.memory)
+        with Execution(ready, area, allowed, SlotMemory(order.memory).account(order.memory)) as execution:
 
             def news() -> dict[str, object]:
-                self._phases = progress.read(tail.of_path(area.progress), self._phases)
-                return marks.news(execution.news, self._phases)
+                self._phases = progress.read_progress(payload.tail_of_path(area.progress), self._phases)
+                return status_files.news(execution.news, self._phases)
 
-            heart = Heart(self._marks, "", every=order.beat, news=news)
+            heart = Heartbeat(self._marks, "", every=order.beat, news=news)
             with heart.beating():
                 watched = execution.until_end(heart, self._stop, grace=order.grace)
-            packed = delivery.pack(ready.description, area, limit=order.output_limit)
+            packed = attempt.pack_output(ready.description, area, limit=order.output_limit)
             self._persistently(lambda: self._marks.heartbeat("", news()))
         self._persistently(lambda: self._marks.output(area.output))
-        said = delivery.with_shortcomings(attempt.judge(watched), packed)
-        return End(_cause(watched), said)
+        said = attempt.with_shortcomings(attempt.judge(watched), packed)
+        return LocalJobEnd(_cause(watched), said)
 
     def _persistently(self, request: Callable[[], object]) -> None:
         """Do what a shared directory that is away for minutes must not prevent."""
-        retrying.patiently(request, patience=_PATIENCE, stop=threading.Event())
+        service_client.retry_while_away(request, patience=_PATIENCE, stop=threading.Event())
 
 
-def _cause(watched: Watched) -> str:
+def _cause(watched: MonitoredEnd) -> str:
     """The site is to blame where its batch system ended us, or the payload says that it cannot run here."""
-    if watched.why == watching.STOPPED:
+    if watched.why == monitor.STOPPED:
         return SITE
-    return SITE if watched.why is None and report.asks_again(watched.end) else PAYLOAD
+    return SITE if watched.why is None and payload.asks_for_reschedule(watched.end) else PAYLOAD
 
 
 def _with_command(environment: Mapping[str, str], area: WorkArea) -> dict[str, str]:

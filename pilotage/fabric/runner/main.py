@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pilotage.fabric.pilot import work_area
-from pilotage.fabric.pilot.orders import Orders
-from pilotage.fabric.runner import order
+from pilotage.fabric.pilot.agent import PilotControl
+from pilotage.fabric.pilot.payload import work_area
+from pilotage.fabric.runner import job_spec
 from pilotage.fabric.runner.local_job import LocalJob
 
 
@@ -25,11 +25,11 @@ def main(archive: Path, words: Sequence[str], environment: Mapping[str, str]) ->
         The exit status of the payload, 4 if the site is to blame.
     """
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    orders = Orders()
+    orders = PilotControl()
     orders.listen()
     file = Path(words[0])
-    wanted = order.read(file)
-    area = work_area.make(file.parent, job_id=wanted.job_id, epoch=wanted.number)
+    wanted = job_spec.read_spec(file)
+    area = work_area.make_work_area(file.parent, job_id=wanted.job_id, epoch=wanted.number)
     try:
         return LocalJob(wanted, archive, environment, orders.stop).run(area)
     finally:

@@ -31,7 +31,7 @@ class Progress:
         return f"{self.name} {self.done} of {self.of}"
 
 
-def read(text: str, before: Iterable[Progress] = ()) -> tuple[Progress, ...]:
+def read_progress(text: str, before: Iterable[Progress] = ()) -> tuple[Progress, ...]:
     """What the lines of a payload say; the last line of a phase holds.
 
     Args:
@@ -49,7 +49,7 @@ def read(text: str, before: Iterable[Progress] = ()) -> tuple[Progress, ...]:
     return tuple(found.values())
 
 
-def of_marks(raw: object) -> tuple[Progress, ...]:
+def progress_from_status(raw: object) -> tuple[Progress, ...]:
     """What a mark says, which somebody else may have written.
 
     Args:
@@ -61,7 +61,7 @@ def of_marks(raw: object) -> tuple[Progress, ...]:
         for row in rows[:MOST_PHASES]
         if isinstance(row, list) and len(row) == 3
     ]
-    return read("\n".join(line.replace("\n", " ") for line in lines))
+    return read_progress("\n".join(line.replace("\n", " ") for line in lines))
 
 
 def summed(each: Iterable[tuple[Progress, ...]], missing: Mapping[str, int]) -> tuple[Progress, ...]:

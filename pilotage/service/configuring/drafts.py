@@ -1,24 +1,30 @@
-"""What somebody has written on a page and not stored yet."""
+"""What somebody has written on a page and not stored yet.
+
+What is wrong with a draft, while it is written.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cs_config import differences, edits, inline_values, section_text, text_edit, validate, visible
-from cs_config.differences import ABSENT
-from cs_config.edits import Edit
-from cs_config.proposals import Proposal
-from cs_config.sections import Tree
+from cs_config import validate
+from cs_config.errors import VersionConflict
+from cs_config.source import yaml_writer
+from cs_config.source.sections import Tree
+from cs_config.versions import diff, patch, permissions, section_patch
+from cs_config.versions.diff import ABSENT
+from cs_config.versions.patch import Edit
+from cs_config.versions.permissions import EditNotAllowed
+from cs_config.versions.proposals import Proposal
 from matcher.preview.guards import Guard
-from pilotage.service.callers import Caller
-from pilotage.service.configuring import in_force, proposing, rights, storing
-from pilotage.service.parts import Parts
-from requirements.errors import InvalidRequest
-from requirements.problem import Problem
+from pilotage.service.auth.callers import Caller
+from pilotage.service.configuring import change, in_force, previews
+from pilotage.service.services import Services
+from requirements.errors import InvalidInput, InvalidRequest, NotFound, PilotageError, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DraftRow:
     """One path that shall say something else."""
 
     path: str
@@ -27,12 +33,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class ConfigDraft:
     """Values for single paths, or a text for a section."""
 
     version: int  #: that it starts from
     names: tuple[str, ...] = ()  #: of the section that the text is for; none: of the whole tree
-    rows: tuple[Row, ...] = ()
+    rows: tuple[DraftRow, ...] = ()
     text: str | None = None  #: None: it is about single paths
 
     @property
@@ -41,15 +47,15 @@ class Draft:
         return self.text is not None and not self.names
 
 
-def text_of(parts: Parts, caller: Caller, names: tuple[str, ...]) -> str:
+def text_of(parts: Services, caller: Caller, names: tuple[str, ...]) -> str:
     """What somebody begins to write from: the section as it is now."""
     current = in_force.readable(parts)
     if not names:
         return current.source if caller.is_operator else ""
-    return section_text.of(visible.tree(current, rights.of(caller)), names)
+    return section_patch.section_text(permissions.visible_tree(current, in_force.rights_of(caller)), names)
 
 
-def proposal(parts: Parts, caller: Caller, draft: Draft) -> Proposal:
+def build_proposal(parts: Services, caller: Caller, draft: ConfigDraft) -> Proposal:
     """What the draft would make of the configuration.
 
     Raises:
@@ -61,12 +67,12 @@ def proposal(parts: Parts, caller: Caller, draft: Draft) -> Proposal:
     """
     if draft.is_whole:
         source = in_force.newest(parts).file
-        return proposing.of_text(parts, caller, draft.text or "", source=source, expected=draft.version)
-    return proposing.of_edits(parts, caller, edits_of(parts, caller, draft), expected=draft.version)
+        return change.propose_text(parts, caller, draft.text or "", source=source, expected=draft.version)
+    return change.propose_edits(parts, caller, edits_of(parts, caller, draft), expected=draft.version)
 
 
 def store(
-    parts: Parts, caller: Caller, draft: Draft, *, message: str, guards: Sequence[Guard]
+    parts: Services, caller: Caller, draft: ConfigDraft, *, message: str, guards: Sequence[Guard]
 ) -> tuple[int, Proposal]:
     """Make the draft the version in force.
 
@@ -77,15 +83,15 @@ def store(
         GuardFailed: It would do what it must not; and what `proposal` raises.
     """
     if draft.is_whole:
-        found = proposal(parts, caller, draft)
+        found = build_proposal(parts, caller, draft)
         if found.after.source == found.before.source:
             return found.before.version, found
-        return storing.store(parts, caller, found, message=message, guards=guards), found
+        return change.store(parts, caller, found, message=message, guards=guards), found
     asked = edits_of(parts, caller, draft)
-    return storing.edit(parts, caller, asked, message=message, expected=draft.version, guards=guards)
+    return change.edit(parts, caller, asked, message=message, expected=draft.version, guards=guards)
 
 
-def edits_of(parts: Parts, caller: Caller, draft: Draft) -> tuple[Edit, ...]:
+def edits_of(parts: Services, caller: Caller, draft: ConfigDraft) -> tuple[Edit, ...]:
     """The edits of single paths that the draft is.
 
     Raises:
@@ -95,18 +101,20 @@ def edits_of(parts: Parts, caller: Caller, draft: Draft) -> tuple[Edit, ...]:
     if draft.text is None:
         return _edits_of_rows(draft.rows)
     base = in_force.version(parts, draft.version, in_force.newest(parts))
-    return section_text.edits_of(visible.tree(base, rights.of(caller)), draft.names, draft.text)
+    return section_patch.edits_from_text(
+        permissions.visible_tree(base, in_force.rights_of(caller)), draft.names, draft.text
+    )
 
 
-def _edits_of_rows(rows: Sequence[Row]) -> tuple[Edit, ...]:
+def _edits_of_rows(rows: Sequence[DraftRow]) -> tuple[Edit, ...]:
     twice = [path for path, number in Counter(row.path for row in rows).items() if number > 1]
     if twice:
         raise InvalidRequest([Problem(path=path, message="is there twice, say it once") for path in twice])
-    values = {row.path: inline_values.read(row.value, row.path) for row in rows if not row.is_removed}
-    return edits.read(values, [row.path for row in rows if row.is_removed])
+    values = {row.path: yaml_writer.read_value(row.value, row.path) for row in rows if not row.is_removed}
+    return patch.read_edits(values, [row.path for row in rows if row.is_removed])
 
 
-def rebased(parts: Parts, caller: Caller, draft: Draft) -> Draft:
+def rebased(parts: Services, caller: Caller, draft: ConfigDraft) -> ConfigDraft:
     """The draft as one of what is in force now: where others changed the same, it says its own.
 
     Raises:
@@ -118,20 +126,62 @@ def rebased(parts: Parts, caller: Caller, draft: Draft) -> Draft:
         return replace(draft, version=current.version)
     base = in_force.version(parts, draft.version, current)
     if draft.is_whole:
-        proposing.require_everything(caller)
+        change.require_everything(caller)
         wanted = validate.parse(draft.text).tree
-        asked = [Edit(names=each.names, value=each.after) for each in differences.between(base.tree, wanted)]
+        asked = [Edit(names=each.names, value=each.after) for each in diff.compare(base.tree, wanted)]
         tree = _applied(current.tree, asked)
-        text = text_edit.edited(current.source, current.tree, tree)
+        text = yaml_writer.edit_text(current.source, current.tree, tree)
         return replace(draft, version=current.version, text=text)
-    tree = _applied(visible.tree(current, rights.of(caller)), edits_of(parts, caller, draft))
-    return replace(draft, version=current.version, text=section_text.of(tree, draft.names))
+    tree = _applied(
+        permissions.visible_tree(current, in_force.rights_of(caller)), edits_of(parts, caller, draft)
+    )
+    return replace(draft, version=current.version, text=section_patch.section_text(tree, draft.names))
 
 
 def _applied(tree: Tree, asked: Sequence[Edit]) -> Tree:
-    return edits.applied(tree, tree, list(_left(tree, asked)), versions=(0, 0))
+    return patch.apply_edits(tree, tree, list(_remaining_rows(tree, asked)), versions=(0, 0))
 
 
-def _left(tree: Tree, asked: Sequence[Edit]) -> Iterator[Edit]:
+def _remaining_rows(tree: Tree, asked: Sequence[Edit]) -> Iterator[Edit]:
     """What is not done already: others may have removed the same."""
-    return (each for each in asked if each.value is not ABSENT or edits.at(tree, each.names) is not ABSENT)
+    return (
+        each for each in asked if each.value is not ABSENT or patch.find_entry(tree, each.names) is not ABSENT
+    )
+
+
+#: What a person can mend, told as problems.
+MENDABLE = (InvalidInput, EditNotAllowed, NotFound, VersionConflict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDraft:
+    """What came to light."""
+
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    proposal: Proposal | None = None  #: None: there are errors
+
+
+def check(parts: Services, caller: Caller, draft: ConfigDraft) -> CheckedDraft:
+    """Everything that is wrong with a draft, with lines of its own text where it is one."""
+    try:
+        proposal = build_proposal(parts, caller, draft)
+    except MENDABLE as error:
+        return CheckedDraft(errors=format_problems(error, draft))
+    warnings = previews.visible_outlook(proposal.warnings, proposal.after, in_force.rights_of(caller))
+    return CheckedDraft(warnings=_placed(warnings, draft), proposal=proposal)
+
+
+def format_problems(error: PilotageError, draft: ConfigDraft) -> tuple[Problem, ...]:
+    """An error as the problems that it is about."""
+    if isinstance(error, InvalidInput):
+        return _placed(error.problems, draft)
+    if isinstance(error, EditNotAllowed):
+        return tuple(Problem(path=path, message="not yours to change") for path in error.paths)
+    return (Problem(path="", message=str(error)),)
+
+
+def _placed(problems: Iterable[Problem], draft: ConfigDraft) -> tuple[Problem, ...]:
+    if draft.text is None or draft.is_whole:
+        return tuple(problems)
+    return tuple(section_patch.with_lines(problems, draft.names, draft.text))

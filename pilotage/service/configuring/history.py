@@ -3,23 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cs_config import differences, versions, visible
-from cs_config.configuration import Configuration
-from cs_config.differences import Difference
-from cs_config.rights import Rights
-from cs_config.versions import Version
-from pilotage.service.callers import Caller
-from pilotage.service.configuring import in_force, rights
-from pilotage.service.parts import Parts
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import diff, permissions, store
+from cs_config.versions.diff import Difference
+from cs_config.versions.permissions import Rights
+from cs_config.versions.store import Version
+from pilotage.service.auth.callers import Caller
+from pilotage.service.configuring import in_force
+from pilotage.service.services import Services
 from requirements.values import fold
-from taskqueue import database
+from taskqueue.db import database
 
 #: Versions that are looked through for one answer.
 _MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class HistoryEntry:
     """A version, and the paths of it that are shown."""
 
     version: Version
@@ -27,27 +27,27 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class VersionDiff:
     """Two versions side by side."""
 
     after: int
     differences: tuple[Difference, ...]
 
 
-def read(parts: Parts, caller: Caller, *, limit: int, path: str = "") -> list[Entry]:
+def read(parts: Services, caller: Caller, *, limit: int, path: str = "") -> list[HistoryEntry]:
     """The latest versions that changed what the caller may see, at or around a path; the newest first.
 
     What others wrote of a version that changed more than that is left out.
     """
-    allowed = rights.of(caller)
+    allowed = in_force.rights_of(caller)
     current = in_force.readable(parts)
     names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
-    found: list[Entry] = []
+    found: list[HistoryEntry] = []
     with database.reading(parts.engine) as conn:
-        about = versions.history(conn, limit if allowed.everything and not names else _MOST)
-        changes = versions.changes_downwards(conn, about[0].version if about else 0)
+        about = store.list_versions(conn, limit if allowed.everything and not names else _MOST)
+        changes = store.list_changes_between(conn, about[0].version if about else 0)
         for version, (_, changed) in zip(about, changes, strict=False):
-            entry = _shown(current, allowed, version, changed, names)
+            entry = _visible_paths(current, allowed, version, changed, names)
             if entry is not None:
                 found.append(entry)
             if len(found) == limit:
@@ -55,22 +55,22 @@ def read(parts: Parts, caller: Caller, *, limit: int, path: str = "") -> list[En
     return found
 
 
-def _shown(
+def _visible_paths(
     config: Configuration,
     allowed: Rights,
     version: Version,
     changed: Sequence[str] | None,
     names: tuple[str, ...],
-) -> Entry | None:
+) -> HistoryEntry | None:
     if changed is None:
-        return Entry(version=version, paths=None) if allowed.everything and not names else None
+        return HistoryEntry(version=version, paths=None) if allowed.everything and not names else None
     paths = [each for each in changed if allowed.sees_path(config, tuple(each.split("/")))]
     if names:
         paths = [each for each in paths if concerns(each, names)]
     if not paths and (names or not allowed.everything):
         return None
     hidden = len(paths) < len(changed) and not allowed.everything
-    return Entry(version=replace(version, message="") if hidden else version, paths=paths)
+    return HistoryEntry(version=replace(version, message="") if hidden else version, paths=paths)
 
 
 def concerns(path: str, names: tuple[str, ...]) -> bool:
@@ -81,17 +81,17 @@ def concerns(path: str, names: tuple[str, ...]) -> bool:
     return changed[:shorter] == asked[:shorter]
 
 
-def between(parts: Parts, caller: Caller, *, before: int, after: int | None) -> Comparison:
+def between(parts: Services, caller: Caller, *, before: int, after: int | None) -> VersionDiff:
     """What differs between two versions; None: the newest.
 
     Raises:
         VersionNotFound: There is no such version.
         ConfigError: One cannot be read by this release.
     """
-    allowed = rights.of(caller)
+    allowed = in_force.rights_of(caller)
     current = in_force.newest(parts)
     with database.reading(parts.engine) as conn:
-        old = current if before == current.version else versions.load(conn, before)
-        new = current if after in (None, current.version) else versions.load(conn, after)
-    found = differences.between(visible.tree(old, allowed), visible.tree(new, allowed))
-    return Comparison(after=new.version, differences=found)
+        old = current if before == current.version else store.load_version(conn, before)
+        new = current if after in (None, current.version) else store.load_version(conn, after)
+    found = diff.compare(permissions.visible_tree(old, allowed), permissions.visible_tree(new, allowed))
+    return VersionDiff(after=new.version, differences=found)

@@ -1,13 +1,18 @@
-"""The version in force, and those that changes start from."""
+"""The version in force, and those that changes start from.
 
-from cs_config import live, versions
-from cs_config.configuration import Configuration
+Who somebody is to the configuration.
+"""
+
 from cs_config.errors import VersionConflict
-from pilotage.service.parts import Parts
-from taskqueue import database
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import live, store
+from cs_config.versions.permissions import Rights
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.services import Services
+from taskqueue.db import database
 
 
-def readable(parts: Parts) -> Configuration:
+def readable(parts: Services) -> Configuration:
     """The newest version that this release can read, with what has expired."""
     with database.reading(parts.engine) as conn:
         parts.live.refresh(conn)  # a change that starts from this answer should not find it outdated
@@ -15,7 +20,7 @@ def readable(parts: Parts) -> Configuration:
     return now.written or now
 
 
-def newest(parts: Parts) -> Configuration:
+def newest(parts: Services) -> Configuration:
     """The newest version.
 
     Raises:
@@ -23,11 +28,11 @@ def newest(parts: Parts) -> Configuration:
     """
     known = readable(parts)
     with database.reading(parts.engine) as conn:
-        number = versions.current_version(conn)
-        return known if known.version == number else versions.load(conn, number)
+        number = store.current_version(conn)
+        return known if known.version == number else store.load_version(conn, number)
 
 
-def version(parts: Parts, number: int, current: Configuration) -> Configuration:
+def version(parts: Services, number: int, current: Configuration) -> Configuration:
     """A version that somebody starts from.
 
     Raises:
@@ -41,4 +46,20 @@ def version(parts: Parts, number: int, current: Configuration) -> Configuration:
     if number == 0:
         return live.NOTHING
     with database.reading(parts.engine) as conn:
-        return versions.load(conn, number)
+        return store.load_version(conn, number)
+
+
+def rights_of(caller: Caller) -> Rights:
+    """What somebody may do with the configuration."""
+    if caller.is_operator:
+        return Rights(everything=True)
+    return Rights(
+        sees=caller.visible_vos or frozenset(),
+        vos=frozenset().union(*(one.vos for one in caller.each if one.role is Role.VO_ADMIN)),
+        sites=caller.own_sites,
+    )
+
+
+def author(caller: Caller) -> str:
+    """Under which name the history has somebody's versions."""
+    return caller.user or caller.subject

@@ -4,19 +4,19 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from cs_config.differences import Difference
-from cs_config.proposals import Proposal
-from cs_config.rights import Rights
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.versions.diff import Difference
+from cs_config.versions.permissions import Rights
+from cs_config.versions.proposals import Proposal
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
-from pilotage.service.callers import Caller
-from pilotage.service.configuring import rights
-from pilotage.service.models.config import DifferenceAnswer
-from pilotage.service.models.preview import (
+from pilotage.service.auth.callers import Caller
+from pilotage.service.configuring import in_force
+from pilotage.service.models.config import (
     ClassPreview,
     ClosedPreview,
+    DifferenceAnswer,
     GoingPreview,
     PoolPreview,
     PreviewAnswer,
@@ -24,7 +24,7 @@ from pilotage.service.models.preview import (
     VoPreview,
     WarningPreview,
 )
-from requirements.problem import Problem
+from requirements.errors import Problem
 
 #: Entries of a list that are told.
 _TOLD: Final = 100
@@ -39,8 +39,8 @@ def answer(proposal: Proposal, outlook: Outlook, caller: Caller) -> PreviewAnswe
         changes=[difference(each) for each in proposal.differences[:_TOLD]],
         warnings=list(_warnings(proposal, caller))[:_TOLD],
         totals=dict(outlook.totals),
-        new_queues=_named(outlook.new, _TOLD),
-        removed_queues=_named(outlook.removed, _TOLD),
+        new_queues=_visible_vos(outlook.new, _TOLD),
+        removed_queues=_visible_vos(outlook.removed, _TOLD),
         jobs={vo: VoPreview(**asdict(each)) for vo, each in outlook.jobs.items()},
         classes=list(_classes(outlook, caller))[:_TOLD],
         pools=[_pool(each) for each in outlook.pools if caller.may_read(each.vo)][:_TOLD],
@@ -64,11 +64,11 @@ def difference(found: Difference) -> DifferenceAnswer:
 
 
 def _warnings(proposal: Proposal, caller: Caller) -> Iterator[WarningPreview]:
-    for each in seen(proposal.warnings, proposal.after, rights.of(caller)):
+    for each in visible_outlook(proposal.warnings, proposal.after, in_force.rights_of(caller)):
         yield WarningPreview(path=each.path, message=each.message, suggestion=each.suggestion, line=each.line)
 
 
-def seen(problems: Iterable[Problem], config: Configuration, allowed: Rights) -> Iterator[Problem]:
+def visible_outlook(problems: Iterable[Problem], config: Configuration, allowed: Rights) -> Iterator[Problem]:
     """Those of the problems that are about what somebody may see."""
     return (each for each in problems if allowed.sees_path(config, tuple(each.path.split("/"))))
 
@@ -86,7 +86,7 @@ def _class(found: ClassShift, *, readable: bool) -> ClassPreview:
         jobs=found.waiting.jobs,
         example_job=found.waiting.first_job if readable else None,
         becomes="stuck" if found.stuck else "freed",
-        queues=_named(queues, _NAMED),
+        queues=_visible_vos(queues, _NAMED),
     )
 
 
@@ -96,12 +96,12 @@ def _pool(found: PoolShift) -> PoolPreview:
         vo=found.vo,
         waiting=found.waiting,
         gains=len(found.shift.gained),
-        gained=_named(found.shift.gained, _NAMED),
+        gained=_visible_vos(found.shift.gained, _NAMED),
         loses=len(found.shift.lost),
-        lost=_named(found.shift.lost, _NAMED),
+        lost=_visible_vos(found.shift.lost, _NAMED),
         without_queue=not found.shift.has,
     )
 
 
-def _named(queues: Collection[QueueAddress], most: int) -> list[str]:
+def _visible_vos(queues: Collection[QueueAddress], most: int) -> list[str]:
     return [str(each) for each in sorted(queues)[:most]]

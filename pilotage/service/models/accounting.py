@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from pilotage.service.models.job_filter import Words, words
-from taskqueue.accounting.report import Bucket, Line
+from pilotage.service.models.jobs import Words, words
+from taskqueue.accounting.report import TimeBucket, UsageRow
 
 _Column = Annotated[str, Field(max_length=40)]
 
@@ -28,7 +28,9 @@ class AccountingQuery(BaseModel):
     until: str | None = Field(
         default=None, alias="to", max_length=40, description="The same; now if left out."
     )
-    bucket: Bucket | None = Field(default=None, description="Sums for each of these; left out: of the whole.")
+    bucket: TimeBucket | None = Field(
+        default=None, description="Sums for each of these; left out: of the whole."
+    )
     vo: Words = None
     site: Words = None
     ce: Words = None
@@ -53,7 +55,7 @@ class AccountingRow(BaseModel):
     waited: dict[str, float] = Field(description="Seconds by what the jobs that ended had waited for.")
 
     @classmethod
-    def of(cls, line: Line, by: list[str]) -> Self:
+    def of(cls, line: UsageRow, by: list[str]) -> Self:
         """A line with its names."""
         use, efficiency = line.use, line.efficiency
         known: dict[str, Any] = {} if line.at is None else {"at": line.at}
@@ -77,5 +79,5 @@ class AccountingAnswer(BaseModel):
     since: datetime = Field(serialization_alias="from")
     until: datetime = Field(serialization_alias="to")
     by: list[str]
-    bucket: Bucket | None
+    bucket: TimeBucket | None
     rows: list[AccountingRow]

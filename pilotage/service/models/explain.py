@@ -2,11 +2,10 @@
 
 from pydantic import BaseModel, Field
 
-from matcher.better_offers import BetterOffer
-from matcher.changes import Change
-from matcher.explain import Exclusion
-from matcher.forwarded import Forwarded
-from matcher.shop_window import Excluded, Work
+from matcher.explain.decision_split import DecisionSplit
+from matcher.explain.explanation import RequirementExclusion
+from matcher.explain.queue_report import ExcludedWork, QueueSuggestion, WaitingWork
+from matcher.explain.suggestions import SuggestedChange
 
 
 class Example(BaseModel):
@@ -26,7 +25,7 @@ class ReasonAnswer(BaseModel):
     example: Example
 
     @classmethod
-    def of(cls, found: Exclusion) -> "ReasonAnswer":
+    def of(cls, found: RequirementExclusion) -> "ReasonAnswer":
         """The reason as it is told."""
         return cls(
             requirement=found.requirement,
@@ -37,7 +36,7 @@ class ReasonAnswer(BaseModel):
         )
 
 
-class RankedQueue(BaseModel):
+class RankedQueueAnswer(BaseModel):
     """A queue that a job may run in."""
 
     queue: str = Field(description="`Site/CE/Queue`.")
@@ -48,7 +47,7 @@ class RankedQueues(BaseModel):
     """Eligible queues, the highest rank first, equal ones in random order."""
 
     eligible: int = Field(description="How many there are, told or not.")
-    queues: list[RankedQueue]
+    queues: list[RankedQueueAnswer]
 
 
 class ChangeAnswer(BaseModel):
@@ -59,7 +58,7 @@ class ChangeAnswer(BaseModel):
     example: str = Field(description="One of them, `Site/CE/Queue`.")
 
     @classmethod
-    def of(cls, found: Change) -> "ChangeAnswer":
+    def of(cls, found: SuggestedChange) -> "ChangeAnswer":
         """The change as it is told."""
         return cls(change=found.text, gains=found.gains, example=str(found.example))
 
@@ -74,7 +73,7 @@ class ForwardingAnswer(BaseModel):
     left: str | None = Field(description="What the matcher asks the facts of the node for; null: nothing.")
 
     @classmethod
-    def of(cls, found: Forwarded) -> "ForwardingAnswer":
+    def of(cls, found: DecisionSplit) -> "ForwardingAnswer":
         """The decisions as they are told."""
         return cls(
             queues=found.queues,
@@ -110,7 +109,7 @@ class WorkAnswer(BaseModel):
     classes: int = Field(description="Distinct sets of requirements that they have.")
 
     @classmethod
-    def of(cls, work: Work) -> "WorkAnswer":
+    def of(cls, work: WaitingWork) -> "WorkAnswer":
         """The numbers."""
         return cls(jobs=work.jobs, classes=work.classes)
 
@@ -134,7 +133,7 @@ class ExcludedAnswer(BaseModel):
     example: WaitingJobExample
 
     @classmethod
-    def of(cls, found: Excluded, *, readable: bool) -> "ExcludedAnswer":
+    def of(cls, found: ExcludedWork, *, readable: bool) -> "ExcludedAnswer":
         """The requirement as it is told; ids of jobs only to those who may read of the VO."""
         job_id = found.example_job if readable else None
         return cls(
@@ -155,7 +154,7 @@ class OfferAnswer(BaseModel):
     vos: list[str] = Field(description="Whose.")
 
     @classmethod
-    def of(cls, found: BetterOffer) -> "OfferAnswer":
+    def of(cls, found: QueueSuggestion) -> "OfferAnswer":
         """The offer as it is told."""
         return cls(offer=found.text, gains=found.gains, vos=list(found.vos))
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from taskqueue.progress import Phase as KeptPhase
-from taskqueue.progress import Progress
+from taskqueue.leases.lifecycle import GridJobPhase as KeptPhase
+from taskqueue.leases.lifecycle import Progress
 
 #: Characters of the payload's output that are kept; a pilot sends the last ones.
 _TAIL = 16_384
@@ -21,13 +21,13 @@ _SHOWN = r"^[^\x00-\x1f\x7f]*$"
 _STATE = r"^[a-z][a-z_]{0,31}$"
 
 
-class Start(BaseModel):
+class StartBody(BaseModel):
     """The payload is about to run."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class Phase(BaseModel):
+class PhaseBody(BaseModel):
     """How far one phase of a grid job is, all its local jobs together."""
 
     model_config = ConfigDict(extra="ignore", from_attributes=True)
@@ -46,14 +46,14 @@ class Phase(BaseModel):
         return self
 
 
-class Heartbeat(BaseModel):
+class HeartbeatBody(BaseModel):
     """The payload runs."""
 
     model_config = ConfigDict(extra="allow")
 
     progress: str | None = Field(default=None, max_length=2000, description="For people; null: as before.")
     output_tail: str | None = Field(default=None, description="The payload's last output; null: as before.")
-    phases: list[Phase] | None = Field(
+    phases: list[PhaseBody] | None = Field(
         default=None, max_length=_MOST_PHASES, description="Of a grid job, in their order; null: as before."
     )
     local_jobs: dict[Annotated[str, Field(pattern=_STATE)], _Count] | None = Field(
@@ -73,7 +73,7 @@ class Heartbeat(BaseModel):
         )
 
 
-class Finish(BaseModel):
+class FinishBody(BaseModel):
     """The payload has ended."""
 
     model_config = ConfigDict(extra="allow")
@@ -90,7 +90,7 @@ class Finish(BaseModel):
     )
 
 
-class Release(BaseModel):
+class ReleaseBody(BaseModel):
     """The pilot gives the job back."""
 
     model_config = ConfigDict(extra="allow")

@@ -39,7 +39,7 @@ class PilotGroupAnswer(BaseModel):
     pools: list[str]
 
 
-class PoolsOfQueues(BaseModel):
+class QueuePoolsAnswer(BaseModel):
     """For each known queue the ids of the pools that it is eligible for."""
 
     pools: dict[str, list[str]]
@@ -100,7 +100,7 @@ class JobRequest(ResourceDescription):
         return self.request_id is not None and self.said_before is not False
 
 
-class MatchAnswer(BaseModel):
+class MatchedJob(BaseModel):
     """One job that was handed over."""
 
     job_id: int
@@ -119,7 +119,7 @@ class MatchAnswer(BaseModel):
 class Matches(BaseModel):
     """The jobs, or why there are none."""
 
-    matches: list[MatchAnswer]
+    matches: list[MatchedJob]
     warnings: list[str] = []
     reason: str | None = Field(
         default=None,

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from pilotage.service.models.paging import Page
-from taskqueue import pilot_secrets
+from pilotage.service.models.paging import ListPage
+from taskqueue.pilots import pilot_secrets
 from taskqueue.states import PilotStatus
 
-_LONGEST_SECRET = pilot_secrets.LONGEST_LIFE.total_seconds()
+_LONGEST_SECRET = pilot_secrets.MAX_LIFETIME.total_seconds()
 
 
 class NewPilot(BaseModel):
@@ -97,7 +97,7 @@ class StampsQuestion(BaseModel):
     stamps: list[Annotated[str, Field(min_length=1, max_length=255)]] = Field(max_length=1000)
 
 
-class Standing(StrEnum):
+class StampStanding(StrEnum):
     """How the service stands to a stamp."""
 
     ACTIVE = "active"
@@ -108,7 +108,7 @@ class Standing(StrEnum):
 class Standings(BaseModel):
     """What the service knows of stamps."""
 
-    standings: dict[str, Standing]
+    standings: dict[str, StampStanding]
 
 
 class PilotAnswer(BaseModel):
@@ -173,7 +173,7 @@ class PilotSummary(BaseModel):
     summary: list[PilotSummaryRow]
 
 
-class PilotQuery(Page):
+class PilotQuery(ListPage):
     """Which pilots; several values are separated by commas."""
 
     model_config = ConfigDict(extra="forbid")

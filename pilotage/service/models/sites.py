@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pilotage.service.models.paging import Page
+from pilotage.service.models.paging import ListPage
 from requirements.values import Value
 
 #: Attempts that one advertisement may list.
@@ -59,7 +59,7 @@ class AdvertisementBody(BaseModel):
         return self.model_dump(exclude={"as_of", "attempts_seen", "taken_at"}, exclude_none=True)
 
 
-class Taken(BaseModel):
+class TakenCounts(BaseModel):
     """What became of an advertisement."""
 
     accepted: bool = Field(description="False: one with a later watermark is known already.")
@@ -158,7 +158,7 @@ class SiteAnswer(BaseModel):
     limits: list[LimitAnswer]
 
 
-class SiteQuery(Page):
+class SiteQuery(ListPage):
     """Which sites."""
 
     after: str | None = Field(default=None, description="Only those behind this one.")

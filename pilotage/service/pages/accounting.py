@@ -1,23 +1,175 @@
-"""Accounting: what was used, by whom and where, as a plot, a table and CSV."""
+"""The sums of the accounts as a plot.
 
-from collections.abc import Sequence
+Accounting: what was used, by whom and where, as a plot, a table and CSV.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.service import accounting_csv, accounts
-from pilotage.service.access import allow
-from pilotage.service.callers import Caller, Role
-from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery
-from pilotage.service.pages import accounting_plot
-from pilotage.service.pages.accounting_plot import QUANTITIES
-from pilotage.service.pages.navigation import in_navigation
-from pilotage.service.pages.page import Page
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from taskqueue import database
-from taskqueue.accounting.report import Bucket
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery, AccountingRow
+from pilotage.service.pages import charts
+from pilotage.service.pages.charts import Plot, PlotSeries
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.queries import accounting
+from taskqueue.accounting.report import TimeBucket
+from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.db import database
+
+_HOUR: Final = 3600.0
+_LENGTHS: Final = {TimeBucket.HOUR: timedelta(hours=1), TimeBucket.DAY: timedelta(days=1)}
+_ABOUT: Final = {**_LENGTHS, TimeBucket.MONTH: timedelta(days=30), TimeBucket.YEAR: timedelta(days=365)}
+#: Steps of a picture, where nobody says; and more than what are no picture.
+_FITTING, _MOST_STEPS = 125, 400
+#: What stands where a value is empty: a job that never ran has no site.
+NOTHING: Final = "(none)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What can be plotted."""
+
+    name: str  #: in the address
+    title: str
+    unit: str
+    of: Callable[[AccountingRow], float]
+    adds_up: bool = True
+
+
+EFFICIENCY: Final = "efficiency"
+WAITED: Final = "waited"
+QUANTITIES: Final[Sequence[Quantity]] = (
+    Quantity(name="jobs", title="Jobs that ended", unit="jobs", of=lambda row: row.jobs),
+    Quantity(name="wall", title="Wall time", unit="hours", of=lambda row: row.wall_seconds / _HOUR),
+    Quantity(name="core", title="Core time", unit="core hours", of=lambda row: row.core_seconds / _HOUR),
+    Quantity(name="cpu", title="CPU time", unit="hours", of=lambda row: row.cpu_seconds / _HOUR),
+    Quantity(
+        name="normalised",
+        title="Normalised CPU time",
+        unit="hours × power",
+        of=lambda row: row.normalised_cpu_seconds / _HOUR,
+    ),
+    Quantity(
+        name=EFFICIENCY,
+        title="CPU efficiency",
+        unit="%",
+        of=lambda row: 100 * (row.cpu_efficiency or 0),
+        adds_up=False,
+    ),
+    Quantity(
+        name=WAITED,
+        title="Time waited",
+        unit="hours",
+        of=lambda row: sum(row.waited.values()) / _HOUR,
+    ),
+)
+
+
+def quantity(name: str) -> Quantity:
+    """The one with this name; the first one, if there is none."""
+    return next((each for each in QUANTITIES if each.name == name), QUANTITIES[0])
+
+
+def bucket_for(since: datetime, until: datetime, wanted: TimeBucket | None = None) -> TimeBucket:
+    """The length of a step of time: the wanted one, or the next that makes a picture."""
+    lengths = list(TimeBucket)
+    most = _FITTING if wanted is None else _MOST_STEPS
+    for bucket in lengths if wanted is None else lengths[lengths.index(wanted) :]:
+        if (until - since) / _ABOUT[bucket] <= most:
+            return bucket
+    return TimeBucket.YEAR
+
+
+def draw(answer: AccountingAnswer, wanted: Quantity) -> tuple[Plot, list[datetime]]:
+    """The plot, and the times of its steps."""
+    bucket = answer.bucket or TimeBucket.DAY
+    steps = begins(answer.since, answer.until, bucket)
+    place = {at: number for number, at in enumerate(steps)}
+    values = _sort_by_cause(answer, place) if wanted.name == WAITED else _sort_by_name(answer, place, wanted)
+    if wanted.adds_up:
+        return charts.stacked(charts.largest(values), len(steps)), steps
+    return charts.lines(_most_used(answer, values), len(steps), least_top=100), steps
+
+
+def begins(since: datetime, until: datetime, bucket: TimeBucket) -> list[datetime]:
+    """Where each step begins, from that in which `since` is to that before `until`."""
+    at = _floor(since, bucket)
+    found = []
+    while at < until:
+        found.append(at)
+        at = _next(at, bucket)
+    return found
+
+
+def name_of(row: AccountingRow, by: Sequence[str]) -> str:
+    """The values that a row is about, as one."""
+    extra = row.model_extra or {}
+    return " · ".join(str(extra[name]) or NOTHING for name in by)
+
+
+def _sort_by_name(
+    answer: AccountingAnswer, place: Mapping[datetime, int], wanted: Quantity
+) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = {}
+    for row in answer.rows:
+        series = values.setdefault(name_of(row, answer.by), [0.0] * len(place))
+        series[_step(row, place)] += wanted.of(row)
+    return values
+
+
+def _sort_by_cause(answer: AccountingAnswer, place: Mapping[datetime, int]) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = {}
+    for row in answer.rows:
+        for cause, seconds in row.waited.items():
+            values.setdefault(cause, [0.0] * len(place))[_step(row, place)] += seconds / _HOUR
+    return values
+
+
+def _most_used(answer: AccountingAnswer, values: Mapping[str, Sequence[float]]) -> list[PlotSeries]:
+    """Those with the most core time, since efficiencies cannot be added; unknown where nothing was told."""
+    core: dict[str, float] = {}
+    for row in answer.rows:
+        if row.cpu_efficiency is not None:
+            name = name_of(row, answer.by)
+            core[name] = core.get(name, 0.0) + row.core_seconds
+    by_size = sorted(core, key=lambda name: (-core[name], name))[: charts.MOST_SERIES]
+    return [
+        PlotSeries(
+            name=name, number=number, values=[value or None for value in values[name]], total=core[name]
+        )
+        for number, name in enumerate(by_size, 1)
+    ]
+
+
+def _step(row: AccountingRow, place: Mapping[datetime, int]) -> int:
+    at: datetime = (row.model_extra or {})["at"]
+    return place[at]
+
+
+def _floor(at: datetime, bucket: TimeBucket) -> datetime:
+    changes: dict[TimeBucket, dict[str, Any]] = {
+        TimeBucket.HOUR: {},
+        TimeBucket.DAY: {"hour": 0},
+        TimeBucket.MONTH: {"hour": 0, "day": 1},
+        TimeBucket.YEAR: {"hour": 0, "day": 1, "month": 1},
+    }
+    return truncate_to_hour(at).replace(**changes[bucket])
+
+
+def _next(at: datetime, bucket: TimeBucket) -> datetime:
+    if bucket in _LENGTHS:
+        return at + _LENGTHS[bucket]
+    if bucket is TimeBucket.YEAR:
+        return at.replace(year=at.year + 1)
+    return at.replace(year=at.year + at.month // 12, month=at.month % 12 + 1)
+
 
 router = APIRouter(route_class=PageRoute)
 
@@ -39,7 +191,7 @@ class AccountingShown(BaseModel):
     quantity: str = Field(default="jobs", max_length=40)
     since: str = Field(default="7d", alias="from", max_length=40)
     until: str | None = Field(default=None, alias="to", max_length=40)
-    bucket: Bucket | None = None
+    bucket: TimeBucket | None = None
     vo: str | None = Field(default=None, max_length=1000)
     site: str | None = Field(default=None, max_length=1000)
     ce: str | None = Field(default=None, max_length=1000)
@@ -63,7 +215,7 @@ class AccountingShown(BaseModel):
         """What the sums are of, by name."""
         return {name: value for name in _FILTERS if (value := getattr(self, name)) is not None}
 
-    def asks(self, *, bucket: Bucket | None = None) -> AccountingQuery:
+    def asks(self, *, bucket: TimeBucket | None = None) -> AccountingQuery:
         """It as a question of the interface."""
         return AccountingQuery.model_validate(
             {"by": [self.by], "from": self.since, "to": self.until, "bucket": bucket, **self.filters}
@@ -71,25 +223,25 @@ class AccountingShown(BaseModel):
 
 
 @router.get("/accounting")
-@in_navigation("Accounting")
+@add_to_navigation("Accounting")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
 def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLResponse:
     """What was used: users see their own, VO admins their VO's, site admins what was used at their sites."""
     whole = _answer(page, shown.asks())
-    bucket = accounting_plot.bucket_for(whole.since, whole.until, shown.bucket)
-    wanted = accounting_plot.quantity(shown.quantity)
-    drawn, steps = accounting_plot.draw(_answer(page, shown.asks(bucket=bucket)), wanted)
+    bucket = bucket_for(whole.since, whole.until, shown.bucket)
+    wanted = quantity(shown.quantity)
+    drawn, steps = draw(_answer(page, shown.asks(bucket=bucket)), wanted)
     return page.render(
         "accounting/accounting.html",
         shown=shown,
         answer=whole,
         rows=sorted(whole.rows, key=lambda row: -wanted.of(row)),
-        name_of=accounting_plot.name_of,
+        name_of=name_of,
         wanted=wanted,
         quantities=QUANTITIES,
         ranges=RANGES,
-        dimensions=accounts.dimensions(page.caller),
-        buckets=list(Bucket),
+        dimensions=accounting.dimensions(page.caller),
+        buckets=list(TimeBucket),
         bucket=bucket,
         plot=drawn,
         steps=steps,
@@ -103,17 +255,17 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
 def download(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> Response:
     """What the page shows, for spreadsheets."""
     question = shown.asks()
-    text = accounting_csv.text(
+    text = accounting.text(
         _answer(page, question if shown.bucket is None else shown.asks(bucket=shown.bucket))
     )
     attachment = {"Content-Disposition": 'attachment; filename="accounting.csv"', "Cache-Control": "no-store"}
-    return Response(text, media_type=accounting_csv.MEDIA_TYPE, headers=attachment)
+    return Response(text, media_type=accounting.MEDIA_TYPE, headers=attachment)
 
 
-def _answer(page: Page, query: AccountingQuery) -> AccountingAnswer:
-    question = accounts.understand(page.caller, query, now=page.parts.clock())
+def _answer(page: PageContext, query: AccountingQuery) -> AccountingAnswer:
+    question = accounting.understand(page.caller, query, now=page.parts.clock())
     with database.reading(page.parts.engine) as conn:
-        return accounts.answer(conn, question)
+        return accounting.answer(conn, question)
 
 
 def _fields(caller: Caller) -> Sequence[str]:
@@ -122,11 +274,11 @@ def _fields(caller: Caller) -> Sequence[str]:
     return [
         name
         for name in ("vo", "site", "owner", "status")
-        if name in set(accounts.dimensions(caller)) - settled
+        if name in set(accounting.dimensions(caller)) - settled
     ]
 
 
 def _deeper(caller: Caller, by: str) -> str | None:
     """By what to look into one value."""
     wanted = _DEEPER.get(by)
-    return wanted if wanted in accounts.dimensions(caller) else None
+    return wanted if wanted in accounting.dimensions(caller) else None

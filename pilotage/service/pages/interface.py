@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from pilotage.service.pages import templating
-from pilotage.service.pages.page_route import OpenRoute
+from pilotage.service.pages.page import OpenRoute
 
 router = APIRouter(route_class=OpenRoute)
 
@@ -76,7 +76,7 @@ def _operations(paths: Mapping[str, Mapping[str, _Schema]]) -> Iterator[tuple[st
 
 
 def _parameter(said: _Schema) -> Named:
-    return _named(
+    return _operation_name(
         said["name"], {**said["schema"], **said}, place=said["in"], needed=said.get("required", False)
     )
 
@@ -88,15 +88,15 @@ def _success(responses: Mapping[str, _Schema]) -> _Schema:
 def _content(name: str, said: _Schema) -> Named | None:
     """What a body or an answer has, if it is JSON that is described."""
     schema = said.get("content", {}).get("application/json", {}).get("schema")
-    return _named(name, schema, needed=said.get("required", True)) if schema else None
+    return _operation_name(name, schema, needed=said.get("required", True)) if schema else None
 
 
 def _fields(schema: _Schema) -> Iterator[Named]:
     for name, said in schema.get("properties", {}).items():
-        yield _named(name, said, needed=name in schema.get("required", ()))
+        yield _operation_name(name, said, needed=name in schema.get("required", ()))
 
 
-def _named(name: str, said: _Schema, *, needed: bool, place: str = "") -> Named:
+def _operation_name(name: str, said: _Schema, *, needed: bool, place: str = "") -> Named:
     kind, model = _kind(said)
     return Named(
         name=name, kind=kind, model=model, place=place, needed=needed, about=said.get("description", "")

@@ -1,21 +1,104 @@
-"""One job: where it is on its way, what it asked, what its pilots did, and its output."""
+"""The states of a job in time, as a line of spans.
+
+One job: where it is on its way, what it asked, what its pilots did, and its output.
+
+A new job: where it would run, before it is submitted, and submitting it.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from random import Random
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+from uuid import uuid4
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi import APIRouter, Form
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from pilotage.service import job_output, job_story
-from pilotage.service.access import allow
-from pilotage.service.callers import Role
-from pilotage.service.job_story import JobStory
-from pilotage.service.models.job_filter import JobIdPath
-from pilotage.service.models.jobs import AttemptAnswer
-from pilotage.service.pages import timeline
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from taskqueue import database
+from matcher.explain.ranking import RankedQueue
+from optimizers.submit import dry_run
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Role
+from pilotage.service.models.jobs import AttemptAnswer, JobIdPath
+from pilotage.service.pages import explanation
+from pilotage.service.pages.explanation import Explained
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute
+from pilotage.service.queries import explanations, jobs
+from pilotage.service.queries.jobs import JobStory, submitter_of
+from requirements.errors import InvalidInput
+from taskqueue.db import database
+from taskqueue.errors import IdempotencyConflict, QuotaExceeded
+from taskqueue.jobs.log import LogEntry
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_become
+
+#: Part of the line that even the shortest span has, so that it can be seen.
+_LEAST = 0.02
+#: Part from which there is room for its name.
+_ROOM = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineSpan:
+    """A time in one status."""
+
+    status: JobStatus
+    since: datetime
+    lasted: timedelta | None  #: None: it has ended there
+    minors: Sequence[str]  #: the minor statuses that it had, in order
+    epoch: int  #: the attempt at its end
+    is_new_attempt: bool  #: another pilot than before
+    x: float  #: where it begins, in percent of the line
+    width: float  #: in percent; longer than its part in time if that could not be seen
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its name fits into it."""
+        return self.width >= 100 * _ROOM
+
+
+def spans(entries: Sequence[LogEntry], *, now: datetime) -> list[TimelineSpan]:
+    """The line of a job until now; nothing without its log, which retention removes."""
+    stays = [list(stay) for _, stay in groupby(entries, key=lambda entry: (entry.to_status, entry.epoch))]
+    ends: list[datetime | None] = [stay[0].at for stay in stays[1:]]
+    if stays:
+        ends.append(None if stays[-1][0].to_status in FINAL else max(now, stays[-1][0].at))
+    widths = _widths([_seconds(stay[0].at, end) for stay, end in zip(stays, ends, strict=True)])
+    found: list[TimelineSpan] = []
+    for stay, end, width in zip(stays, ends, widths, strict=True):
+        before = found[-1] if found else None
+        found.append(_span(stay, end, width, before))
+    return found
+
+
+def _span(
+    stay: Sequence[LogEntry], end: datetime | None, width: float, before: TimelineSpan | None
+) -> TimelineSpan:
+    first, last = stay[0], stay[-1]
+    return TimelineSpan(
+        status=first.to_status,
+        since=first.at,
+        lasted=None if end is None else end - first.at,
+        minors=list(dict.fromkeys(entry.minor_status for entry in stay if entry.minor_status)),
+        epoch=last.epoch,
+        is_new_attempt=last.epoch > (before.epoch if before else 0),
+        x=round(before.x + before.width, 3) if before else 0.0,
+        width=round(100 * width, 3),
+    )
+
+
+def _seconds(since: datetime, end: datetime | None) -> float:
+    return 0.0 if end is None else max(0.0, (end - since).total_seconds())
+
+
+def _widths(seconds: Sequence[float]) -> list[float]:
+    """Parts of the line, each at least as wide as can be seen; in sum one."""
+    total = sum(seconds)
+    parts = [max(_LEAST, each / total if total else 0.0) for each in seconds]
+    return [each / sum(parts) for each in parts]
+
 
 router = APIRouter(route_class=PageRoute)
 
@@ -33,17 +116,17 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     """The job as it stands."""
     now = page.parts.clock()
     with database.reading(page.parts.engine) as conn:
-        story = job_story.read(conn, page.caller, job_id, now=now)
+        story = jobs.read(conn, page.caller, job_id, now=now)
     job, latest = story.job, story.latest
     return page.render(
         "jobs/live.html" if page.is_fragment else "jobs/job.html",
         job=job,
         story=story,
         most_spans=_SPANS,
-        spans=timeline.spans(story.log, now=now),
+        spans=spans(story.log, now=now),
         latest=AttemptAnswer.model_validate(latest) if latest else None,
         log=story.log[-_LOG:],
-        said=_told(story.description.body),
+        said=_attempt_facts(story.description.body),
         has_output=latest is not None and latest.output is not None,
         is_over=job.status in FINAL,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},
@@ -59,7 +142,7 @@ def show(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
 def output(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     """The files of the output archive, and how the texts among them begin."""
     return page.render(
-        "jobs/output.html", job_id=job_id, listing=job_output.listing(page.parts, page.caller, job_id)
+        "jobs/output.html", job_id=job_id, listing=jobs.listing(page.parts, page.caller, job_id)
     )
 
 
@@ -67,10 +150,10 @@ def output(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
 @allow(Role.USER, Role.VO_ADMIN)
 def download(page: PageOf, job_id: JobIdPath) -> StreamingResponse:
     """The archive itself."""
-    return job_output.send(page.parts, page.caller, job_id)
+    return jobs.send(page.parts, page.caller, job_id)
 
 
-def _told(body: Mapping[str, object]) -> list[tuple[str, str]]:
+def _attempt_facts(body: Mapping[str, object]) -> list[tuple[str, str]]:
     """The checked description, word by word."""
     return [
         (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
@@ -82,3 +165,89 @@ def _causes(story: JobStory) -> list[tuple[str, float, float]]:
     """What it waited for: the cause, seconds, and its part of all waiting in percent."""
     total = sum(story.waited.values())
     return [(cause, each, 100 * each / total) for cause, each in story.waited.items() if each > _WORTH]
+
+
+new_job_router = APIRouter(route_class=PageRoute)
+
+#: Eligible queues that are named.
+_NAMED = 10
+#: Jobs whose ids stand in the address of the list that follows.
+_LISTED = 100
+#: What stands in an empty form.
+_EXAMPLE = """Executable = "/bin/echo";
+Arguments = "Hello from the grid";
+StdOutput = "std.out";
+OutputSandbox = {"std.out"};
+CPUTime = 600;
+"""
+
+Text = Annotated[str, Form()]
+Key = Annotated[str, Form(max_length=64, pattern="^[0-9a-f-]*$")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """Where a description would run."""
+
+    explained: Explained
+    ranked: list[RankedQueue]  #: the first of the eligible queues
+
+
+@new_job_router.get("/jobs/new")
+@new_job_router.get("/explain")
+@allow(Role.USER, Role.VO_ADMIN)
+def ask(page: PageOf) -> HTMLResponse:
+    """An empty form."""
+    return _form(page, _EXAMPLE)
+
+
+@new_job_router.post("/jobs/new")
+@allow(Role.USER, Role.VO_ADMIN)
+def answer(
+    page: PageOf, do: Annotated[Literal["explain", "submit"], Form()], jdl: Text = "", key: Key = ""
+) -> Response:
+    """Say where it would run; or submit it, once however often the form is sent."""
+    try:
+        if do == "explain":
+            return _form(page, jdl, foretold=_foretell(page, jdl), key=key)
+        return _submit(page, jdl, key)
+    except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
+        new_key = "" if isinstance(error, IdempotencyConflict) else key
+        return _form(page, jdl, refused=error, key=new_key, status=400)
+
+
+def _foretell(page: PageContext, jdl: str) -> Foretold:
+    parts = page.parts
+    config, now = parts.live.current, parts.clock()
+    foreseen = dry_run.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
+    with database.reading(parts.engine) as conn:
+        found = explanations.explain_dry_run(conn, config, foreseen, forwarding=True, now=now)
+    ranked = explanations.ranked_queues_of_foreseen(config, foreseen, random=Random(0))
+    return Foretold(explained=explanation.explanation_view(found), ranked=ranked[:_NAMED])
+
+
+def _submit(page: PageContext, jdl: str, key: str) -> RedirectResponse:
+    job_ids = jobs.submit(page.parts, page.caller, [jdl], key=f"page:{key}" if key else None)
+    if len(job_ids) == 1:
+        return RedirectResponse(f"/jobs/{job_ids[0]}", 303)
+    query = {"ids": ",".join(map(str, job_ids[:_LISTED]))}
+    return RedirectResponse(f"/jobs?{urlencode(query)}", 303)
+
+
+def _form(
+    page: PageContext,
+    jdl: str,
+    *,
+    foretold: Foretold | None = None,
+    refused: Exception | None = None,
+    key: str = "",
+    status: int = 200,
+) -> HTMLResponse:
+    return page.render(
+        "jobs/new.html",
+        status=status,
+        jdl=jdl,
+        foretold=foretold,
+        refused=str(refused) if refused else None,
+        key=key or str(uuid4()),
+    )

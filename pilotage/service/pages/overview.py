@@ -7,14 +7,12 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
-from pilotage.service import overview as overviews
-from pilotage.service.access import allow
-from pilotage.service.callers import Role
-from pilotage.service.pages.charts import Chart, Line
-from pilotage.service.pages.navigation import in_navigation
-from pilotage.service.pages.page import Page
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from taskqueue.accounting.series import Series
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Role
+from pilotage.service.pages.charts import Chart, ChartLine
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.queries import overview as overviews
+from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
@@ -51,7 +49,7 @@ class Looked(BaseModel):
 
 
 @router.get("/")
-@in_navigation("Overview")
+@add_to_navigation("Overview")
 @allow(*Role)
 def overview(page: PageOf, query: Annotated[Looked, Query()]) -> HTMLResponse:
     """Numbers and charts of one's VOs, and alarms; the parts of the page refresh themselves."""
@@ -63,13 +61,13 @@ def overview(page: PageOf, query: Annotated[Looked, Query()]) -> HTMLResponse:
     )
 
 
-def _numbers(page: Page) -> dict[str, Any]:
+def _numbers(page: PageContext) -> dict[str, Any]:
     standing = overviews.standing(page.parts, page.caller, now=page.parts.clock())
     shown = [status for status in _LIVING if any(status in of_vo for of_vo in standing.by_vo.values())]
     return {"standing": standing, "shown": shown}
 
 
-def _course(page: Page, hours: int) -> dict[str, Any]:
+def _course(page: PageContext, hours: int) -> dict[str, Any]:
     now, caller = page.parts.clock(), page.caller
     step = timedelta(minutes=SPANS[hours])
     found = overviews.course(page.parts, caller, hours=hours, step=step, now=now)
@@ -81,19 +79,19 @@ def _course(page: Page, hours: int) -> dict[str, Any]:
     }
 
 
-def _jobs(found: Series) -> Chart:
+def _jobs(found: StatusSeries) -> Chart:
     lines = [
-        Line(label=status, tone=tone, values=found.jobs[status])
+        ChartLine(label=status, tone=tone, values=found.jobs[status])
         for status, tone in _LIVING.items()
         if status in found.jobs
     ]
     return Chart(title="Jobs by status", times=found.begins, lines=lines, kind="area")
 
 
-def _moves(found: Series) -> Chart:
+def _moves(found: StatusSeries) -> Chart:
     """What happened in each step; the last is not over and would look like a fall."""
     lines = [
-        Line(label=status, tone=tone, values=found.came[status][:-1])
+        ChartLine(label=status, tone=tone, values=found.came[status][:-1])
         for status, tone in _MOVES.items()
         if status in found.came
     ]

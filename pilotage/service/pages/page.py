@@ -1,15 +1,109 @@
-"""What a page's handler has in hand: who looks at it, and how it is shown."""
+"""What stands in the navigation: the pages that say so, for those who may use them.
 
+Changes are taken from our own pages only, whatever another site has the browser of a user send.
+
+What a page's handler has in hand: who looks at it, and how it is shown.
+
+What every page does before its handler: who is signed in, may it, did our own page ask for a change.
+"""
+
+import hmac
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.routing import APIRoute
 
-from pilotage.service.callers import Caller
-from pilotage.service.pages import forgery, navigation, templating
-from pilotage.service.parts import Parts
-from pilotage.service.tokens import Token
+from pilotage.service import routing
+from pilotage.service.auth import access
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.auth.tokens import BearerToken
+from pilotage.service.http_errors import ClockBehind, ForgedRequest, NotAuthenticated
+from pilotage.service.pages import sessions, templating
+from pilotage.service.routing import PartsOf, StrictRequest
+from pilotage.service.services import Services
+from requirements.errors import InvalidRequest, Problem
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
+_ATTRIBUTE = "navigation_title"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NavigationEntry:
+    """A page that one can go to from every other."""
+
+    title: str
+    path: str
+    roles: frozenset[Role]  #: that may use it
+
+    def is_around(self, path: str) -> bool:
+        """Whether the page at `path` is this one or lies below it."""
+        return path == self.path or (self.path != "/" and path.startswith(f"{self.path}/"))
+
+
+def add_to_navigation(title: str) -> Callable[[_Endpoint], _Endpoint]:
+    """Have the page stand in the navigation, in the order in which routers are registered."""
+
+    def mark(endpoint: _Endpoint) -> _Endpoint:
+        setattr(endpoint, _ATTRIBUTE, title)
+        return endpoint
+
+    return mark
+
+
+def entries(routers: Iterable[APIRouter]) -> tuple[NavigationEntry, ...]:
+    """What the pages of these routers say."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    return tuple(
+        NavigationEntry(title=title, path=route.path, roles=access.allowed_roles(route.endpoint))
+        for route in routes
+        if (title := getattr(route.endpoint, _ATTRIBUTE, None))
+    )
+
+
+def visible(known: Sequence[NavigationEntry], role: Role) -> list[NavigationEntry]:
+    """Those that the role may use."""
+    return [entry for entry in known if role in entry.roles]
+
+
+FIELD = "csrf"
+HEADER = "x-csrf-token"
+
+
+def require_own_page(request: Request) -> None:
+    """Refuse what no page of ours asked for, by what the browser itself says of it.
+
+    Browsers say `Sec-Fetch-Site` to hosts that they trust (TLS, or this machine), and `Origin` to all.
+
+    Raises:
+        ForgedRequest: Another site did, or nothing says who did.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        is_own = site == "same-origin"
+    else:
+        is_own = request.headers.get("origin", "").partition("://")[2] == request.headers.get("host")
+    if not is_own:
+        raise ForgedRequest("the request does not come from a page of this service")
+
+
+async def require_token(request: Request, expected: str) -> None:
+    """Refuse what does not show the token of the session, in the form or in a header.
+
+    Args:
+        request: Its form was read, if it has one.
+        expected: The token.
+
+    Raises:
+        ForgedRequest: It shows none, or another session's.
+    """
+    shown = request.headers.get(HEADER) or (await request.form()).get(FIELD)
+    if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), expected.encode()):
+        raise ForgedRequest("the page is from another session: load it anew and try again")
+
 
 #: What pages show is for the one who is signed in, and only as long as that is so.
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Cookie, HX-Request"}
@@ -36,12 +130,12 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageContext:
     """A page that is asked for by somebody who is signed in."""
 
     request: Request
-    parts: Parts
-    token: Token  #: of the session
+    parts: Services
+    token: BearerToken  #: of the session
     csrf: str  #: what forms have to show; see `forgery`
 
     @property
@@ -70,9 +164,9 @@ class Page:
                 {
                     "caller": self.caller,
                     "csrf": self.csrf,
-                    "csrf_header": forgery.HEADER,
+                    "csrf_header": HEADER,
                     "here": here(self.request),
-                    "navigation": navigation.visible(self.request.app.state.navigation, self.caller.role),
+                    "navigation": visible(self.request.app.state.navigation, self.caller.role),
                     "now": self.parts.clock(),
                     **context,
                 }
@@ -84,3 +178,112 @@ class Page:
 def here(request: Request) -> Here:
     """The address that was asked for."""
     return Here(path=request.url.path, query=tuple(request.query_params.multi_items()))
+
+
+__all__ = ["OpenRoute", "PageOf", "PageRoute", "PartsOf"]
+
+#: Bytes of a form of somebody of whom nothing is known.
+_STRANGERS_FORM = 16 << 10
+_READING = frozenset({"GET", "HEAD"})
+
+_Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class PageRoute(routing.RepeatingRoute):
+    """A page for who is signed in; others are sent to sign in first."""
+
+    def get_route_handler(self) -> _Handler:
+        """The handler behind the door."""
+        handle = super().get_route_handler()
+        roles = access.allowed_roles(self.endpoint)  # a page that does not say who may use it does not start
+
+        async def guarded(request: Request) -> Response:
+            request = StrictRequest(request.scope, request.receive)
+            parts: Services = request.app.state.parts
+            try:
+                page = request.state.page = _signed_in(request, parts)
+            except NotAuthenticated:
+                return _to_login(request)
+            access.require(request, page.caller, roles)
+            access.require_capability(request, page.caller, self.endpoint)
+            routing.check_texts(request)
+            if request.method not in _READING:
+                require_own_page(request)
+                await _read_form(request, parts.limits.json_bytes)
+                await require_token(request, page.csrf)
+            return await handle(request)
+
+        return guarded
+
+
+class OpenRoute(routing.RepeatingRoute):
+    """A page for everybody, which asks who they are: signing in. Strangers' requests are limited."""
+
+    def get_route_handler(self) -> _Handler:
+        """The handler behind the door."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            request = StrictRequest(request.scope, request.receive)
+            access.admit_stranger(request, request.app.state.parts)
+            routing.check_texts(request)
+            if request.method not in _READING:
+                require_own_page(request)
+                await _read_form(request, _STRANGERS_FORM)
+            return await handle(request)
+
+        return guarded
+
+
+def signed_in(request: Request) -> PageContext | None:
+    """The page for who is signed in; None: nobody is."""
+    try:
+        return _signed_in(request, request.app.state.parts)
+    except NotAuthenticated:
+        return None
+
+
+def _signed_in(request: Request, parts: Services) -> PageContext:
+    text = sessions.token_of(request)
+    if text is None:
+        raise NotAuthenticated("nobody is signed in")
+    try:
+        token = request.state.token = access.admit_token(text, parts)
+    except ClockBehind as error:  # a session of another host; one that begins here is good
+        raise NotAuthenticated(str(error)) from None
+    return PageContext(request=request, parts=parts, token=token, csrf=sessions.csrf_of(text))
+
+
+def _to_login(request: Request) -> Response:
+    """Sign in, then come back; to where a part of a page was asked for, the whole page goes."""
+    wanted = str(here(request)) if request.method in _READING else "/"
+    wanted = wanted if len(wanted) <= sessions.LONGEST_ADDRESS else "/"
+    if request.headers.get("hx-request") == "true":
+        return Response(status_code=401, headers={"HX-Refresh": "true"})
+    query = f"?{urlencode({'next': wanted})}" if wanted != "/" else ""
+    return RedirectResponse(f"/login{query}", 303, headers={"Cache-Control": "no-store"})
+
+
+async def _read_form(request: StrictRequest, limit: int) -> None:
+    """Read the whole body, whose fields the framework would cut at its own size.
+
+    Raises:
+        InvalidRequest: It comes in parts, each in letters of the sender's choice, which no page of ours
+            sends; or it holds text that could not be stored.
+    """
+    await request.read(limit)
+    if request.headers.get("content-type", "").lower().startswith("multipart/"):
+        message = "comes in parts, allowed is application/x-www-form-urlencoded"
+        raise InvalidRequest([Problem(path="body", message=message)])
+    for name, value in (await request.form(max_part_size=limit)).multi_items():
+        routing.check_text("form", name)
+        routing.check_text(name, str(value))
+
+
+async def _page(request: Request) -> PageContext:
+    page: PageContext = request.state.page
+    return page
+
+
+#: What the handler of a `PageRoute` asks for.
+PageOf = Annotated[PageContext, Depends(_page)]

@@ -1,21 +1,30 @@
-"""Pilots: how they fare by queue, why some got nothing, what those wrote that failed."""
+"""Pilots: how they fare by queue, why some got nothing, what those wrote that failed.
 
-from collections.abc import Mapping
-from datetime import timedelta
+Job managers: the grid jobs that gateways hold, with how far their local jobs are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from pilotage.service import pilot_scope, pool_scope
-from pilotage.service.access import allow
-from pilotage.service.callers import Role
-from pilotage.service.models.paging import Page as Paging
-from pilotage.service.pages.navigation import in_navigation
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from taskqueue import database, pilot_outputs, pilot_search, pilot_summary, pilots
-from taskqueue.pilot_summary import Fared
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.models.paging import ListPage as Paging
+from pilotage.service.models.sites import ThrottleAnswer
+from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from pilotage.service.queries import sites as queries_sites
+from taskqueue import ownership
+from taskqueue.db import database
+from taskqueue.jobs import grid_jobs
+from taskqueue.jobs.grid_jobs import GridJobFilter, JobManager, ManagedGridJob
+from taskqueue.pilots import outputs, pilots, search
+from taskqueue.pilots.search import PilotCounts
 from taskqueue.states import PilotStatus
 
 router = APIRouter(route_class=PageRoute)
@@ -23,7 +32,7 @@ router = APIRouter(route_class=PageRoute)
 #: Queues that are listed; their own pages tell of the others.
 _QUEUES = 20
 
-Counted = Mapping[tuple[str, ...], Fared]
+Counted = Mapping[tuple[str, ...], PilotCounts]
 
 
 class PilotsShown(Paging):
@@ -37,18 +46,18 @@ class PilotsShown(Paging):
 
 
 @router.get("/pilots")
-@in_navigation("Pilots")
+@add_to_navigation("Pilots")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLResponse:
     """The pilots of the caller's VOs, at the caller's sites."""
-    which = pilot_scope.visible(
+    which = visibility.visible_pilots(
         page.caller, vo=query.vo or None, site=query.site or None, status=query.status or None
     )
     since = page.parts.clock() - timedelta(hours=query.hours)
     with database.reading(page.parts.engine) as conn:
-        counted = pilot_summary.count(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
+        counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
         found, last = query.cut(
-            pilot_search.latest(conn, which, limit=query.enough, after=query.after or None)
+            search.list_latest(conn, which, limit=query.enough, after=query.after or None)
         )
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
     return page.render(
@@ -56,7 +65,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
         pilots=found,
         next=last.stamp if last else None,
         query=query,
-        vos=pool_scope.vos(page.caller, page.parts.live.current.vos),
+        vos=visibility.pool_vos(page.caller, page.parts.live.current.vos),
         statuses=list(PilotStatus),
         by_status=_sums(counted, 1),
         by_reason={reason: fared for reason, fared in _sums(counted, 2).items() if reason},
@@ -70,16 +79,94 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
 def show(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length=255)]) -> HTMLResponse:
     """One pilot, with the end of what it wrote."""
     with database.reading(page.parts.engine) as conn:
-        pilot = pilots.get(conn, stamp)
-        pilot_scope.require(page.caller, pilot)
-        wrote = pilot_outputs.get(conn, stamp)
+        pilot = pilots.get_pilot(conn, stamp)
+        visibility.require_pilot(page.caller, pilot)
+        wrote = outputs.get_output(conn, stamp)
     return page.render("pilots/show.html", pilot=pilot, wrote=wrote)
 
 
-def _sums(counted: Counted, column: int) -> dict[str, Fared]:
+def _sums(counted: Counted, column: int) -> dict[str, PilotCounts]:
     """The same by one of the columns only."""
-    found: dict[str, Fared] = {}
+    found: dict[str, PilotCounts] = {}
     for values, fared in counted.items():
         name = values[column]
         found[name] = found[name] + fared if name in found else fared
     return dict(sorted(found.items()))
+
+
+manager_router = APIRouter(route_class=PageRoute)
+
+
+class GridJobsShown(Paging):
+    """Which grid jobs the page lists."""
+
+    site: str = Field(default="", max_length=255)
+    after: int | None = Field(default=None, ge=0, lt=2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayView:
+    """A job manager with what its site advertised."""
+
+    manager: JobManager
+    throttles: Sequence[ThrottleAnswer]
+
+    @property
+    def advertised_at(self) -> datetime | None:
+        """When the last of the advertisements came."""
+        return max((each.advertised_at for each in self.throttles if each.advertised_at), default=None)
+
+    @property
+    def stale(self) -> bool:
+        """Whether one of them is too old."""
+        return any(each.stale for each in self.throttles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridJobView:
+    """A grid job as far as somebody is told of it."""
+
+    job: ManagedGridJob
+    is_named: bool  #: he is told whose it is, and what it is called
+    has_page: bool
+
+
+@manager_router.get("/managers")
+@add_to_navigation("Job managers")
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.GATEWAY)
+def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTMLResponse:
+    """The gateways that hold grid jobs of the caller's concern, and those jobs, the newest first."""
+    which = _visible(page.caller, site=query.site or None)
+    with database.reading(page.parts.engine) as conn:
+        managers = grid_jobs.list_managers(conn, which)
+        found, last = query.cut(grid_jobs.list_grid_jobs(conn, which, limit=query.enough, after=query.after))
+    return page.render(
+        "managers/live.html" if page.is_fragment else "managers/list.html",
+        gateways=_gateways(page, managers),
+        jobs=[_grid_job_view(page.caller, each) for each in found],
+        next=last.job_id if last else None,
+        query=query,
+    )
+
+
+def _visible(caller: Caller, *, site: str | None) -> GridJobFilter:
+    asked = None if site is None else frozenset({site})
+    every, any_of = ownership.split_common(
+        [each.narrow(sites=asked) for each in visibility.may_count(caller)]
+    )
+    return GridJobFilter(vos=every.vos, sites=every.sites, owner=every.owner, any_of=any_of)
+
+
+def _grid_job_view(caller: Caller, job: ManagedGridJob) -> GridJobView:
+    return GridJobView(
+        job=job,
+        is_named=visibility.names(caller, vo=job.vo, owner=job.owner, site=job.site),
+        has_page=visibility.controls(caller, vo=job.vo, owner=job.owner),
+    )
+
+
+def _gateways(page: PageOf, managers: Sequence[JobManager]) -> list[GatewayView]:
+    sites = sorted({each.site for each in managers} & page.parts.live.current.sites)
+    states = queries_sites.briefly(page.parts, page.caller, sites) if sites else []
+    throttles = {each.site: each.throttles for each in states}
+    return [GatewayView(manager=each, throttles=throttles.get(each.site, ())) for each in managers]

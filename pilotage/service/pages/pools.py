@@ -10,16 +10,16 @@ from fastapi.responses import HTMLResponse
 from pydantic import Field
 from sqlalchemy import Connection
 
-from cs_config.address import QueueAddress
-from pilotage.service import pool_scope
-from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.models.paging import Page as Paging
-from pilotage.service.pages.navigation import in_navigation
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from requirements import readable
-from taskqueue import database, pool_search, pool_usage
-from taskqueue.job_counts import Count
-from taskqueue.pools import Pool
+from cs_config.tree.address import QueueAddress
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.models.paging import ListPage as Paging
+from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from requirements import formatting
+from taskqueue.db import database
+from taskqueue.jobs.search import JobCount
+from taskqueue.pools import listing
+from taskqueue.pools.pools import Pool
 from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
@@ -36,28 +36,28 @@ class PoolsShown(Paging):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PoolRow:
     """A pool with what it is used for."""
 
     pool: Pool
     asks: Sequence[str]
     queues: int
-    jobs: Mapping[JobStatus, Count]
+    jobs: Mapping[JobStatus, JobCount]
 
 
 @router.get("/pools")
-@in_navigation("Pools")
+@add_to_navigation("Pools")
 @allow(*EVERY_ROLE)
 def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLResponse:
     """The pools of the caller's VOs, and those that its sites' queues serve, by id."""
-    which = pool_scope.visible(page.caller, vo=query.vo or None)
+    which = visibility.visible_pools(page.caller, vo=query.vo or None)
     with database.reading(page.parts.engine) as conn:
-        found, last = query.cut(pool_search.find(conn, which, limit=query.enough, after=query.after))
+        found, last = query.cut(listing.list_pools(conn, which, limit=query.enough, after=query.after))
         rows = _rows(conn, found)
     return page.render(
         "pools/list.html",
         rows=rows,
-        vos=pool_scope.vos(page.caller, page.parts.live.current.vos),
+        vos=visibility.pool_vos(page.caller, page.parts.live.current.vos),
         query=query,
         next=last.pool_id if last else None,
         version=page.parts.live.current.version,
@@ -69,16 +69,16 @@ def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLRespo
 def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResponse:
     """One pool with its queues by site, and its jobs by status."""
     with database.reading(page.parts.engine) as conn:
-        pool = pool_scope.get(conn, page.caller, pool_id)
-        eligible = pool_usage.queues(conn, [pool_id]).get(pool_id, [])
-        jobs = pool_usage.jobs_by_status(conn, [pool_id]).get(pool_id, {})
-    queues = pool_scope.queues(page.caller, pool, eligible)
+        pool = visibility.get(conn, page.caller, pool_id)
+        eligible = listing.list_queues(conn, [pool_id]).get(pool_id, [])
+        jobs = listing.count_jobs_by_status(conn, [pool_id]).get(pool_id, {})
+    queues = visibility.queues(page.caller, pool, eligible)
     return page.render(
         "pools/show.html",
         pool=pool,
-        asks=readable.lines(pool.original),
+        asks=formatting.lines(pool.original),
         queues=len(eligible),
-        sites=_by_site(queues[:_QUEUES]),
+        sites=_group_by_site(queues[:_QUEUES]),
         left=max(0, len(queues) - _QUEUES),
         elsewhere=len(eligible) - len(queues),
         jobs=jobs,
@@ -86,14 +86,14 @@ def show(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResp
     )
 
 
-def _rows(conn: Connection, found: Collection[Pool]) -> list[Row]:
+def _rows(conn: Connection, found: Collection[Pool]) -> list[PoolRow]:
     ids = [pool.pool_id for pool in found]
-    queues = pool_usage.queue_counts(conn, ids)
-    jobs = pool_usage.jobs_by_status(conn, ids)
+    queues = listing.count_queues(conn, ids)
+    jobs = listing.count_jobs_by_status(conn, ids)
     return [
-        Row(
+        PoolRow(
             pool=pool,
-            asks=readable.lines(pool.original),
+            asks=formatting.lines(pool.original),
             queues=queues.get(pool.pool_id, 0),
             jobs=jobs.get(pool.pool_id, {}),
         )
@@ -101,5 +101,5 @@ def _rows(conn: Connection, found: Collection[Pool]) -> list[Row]:
     ]
 
 
-def _by_site(queues: Sequence[QueueAddress]) -> list[tuple[str, list[QueueAddress]]]:
+def _group_by_site(queues: Sequence[QueueAddress]) -> list[tuple[str, list[QueueAddress]]]:
     return [(site, list(there)) for site, there in groupby(queues, key=lambda queue: queue.site)]

@@ -1,29 +1,43 @@
-"""One queue: what it says to a VO and since when, what it keeps away, whom it serves, who is there."""
+"""One queue: what it says to a VO and since when, what it keeps away, whom it serves, who is there.
+
+Task queues: the waiting jobs of one owner group with equal requirements.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from pydantic import Field
 
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from pilotage.service import pilot_scope, queue_explanations, queue_switch, site_scope
-from pilotage.service.access import EVERY_ROLE, allow, allowed_roles
-from pilotage.service.api_route import QueueOf
-from pilotage.service.callers import Caller, Role
-from pilotage.service.configuring import blames
+from cs_config.options.groups import DEFAULT_SHARE
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.explain import job_conditions as demands
+from matcher.explain.job_conditions import ClassCondition, JobDemand
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.configuring import blames, queue_switch
 from pilotage.service.models.explain import QueueExplanation
+from pilotage.service.models.paging import ListPage as Paging
 from pilotage.service.pages import pilots as pilot_pages
-from pilotage.service.pages.page import Page
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from requirements import readable
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute
+from pilotage.service.queries import explanations
+from pilotage.service.routing import QueueOf
+from requirements import formatting
 from requirements.values import fold
-from taskqueue import database, pilot_summary, pool_usage, pools, served_pools
-from taskqueue.job_counts import Count
-from taskqueue.pilot_summary import Fared
+from taskqueue.db import database
+from taskqueue.jobs.search import JobCount
+from taskqueue.pilots import search
+from taskqueue.pilots.search import PilotCounts
+from taskqueue.pools import by_queue, listing, pools
 from taskqueue.states import JobStatus
+from taskqueue.task_queues import listing as task_queues_listing
+from taskqueue.task_queues.listing import OccupiedTaskQueue
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 router = APIRouter(route_class=PageRoute)
 
@@ -42,7 +56,7 @@ def show_queue(
 ) -> HTMLResponse:
     """One queue, as a VO gets it."""
     config, caller = page.parts.live.current, page.caller
-    explained = queue_explanations.of_queue(page.parts, caller, config.require(address))
+    explained = explanations.explain_queue(page.parts, caller, config.require(address))
     pilots = _pilots(page, address) if caller.role in allowed_roles(pilot_pages.list_pilots) else None
     if page.is_fragment:
         return page.render("sites/queue_live.html", address=address, explained=explained, pilots=pilots)
@@ -50,16 +64,16 @@ def show_queue(
 
 
 def _whole(
-    page: Page,
+    page: PageContext,
     address: QueueAddress,
     vo: str,
     explained: QueueExplanation,
-    pilots: Mapping[str, Fared] | None,
+    pilots: Mapping[str, PilotCounts] | None,
 ) -> HTMLResponse:
     config, caller = page.parts.live.current, page.caller
-    vos = site_scope.vos(caller, config, address.site)
+    vos = visibility.site_vos(caller, config, address.site)
     chosen = fold(vo) or _usual(config, caller, address, vos)
-    told = blames.read(page.parts, caller, config, path=str(address), vo=chosen) if chosen else ()
+    told = blames.blame_values(page.parts, caller, config, path=str(address), vo=chosen) if chosen else ()
     served, asks, jobs = _pools(page, address, vos)
     return page.render(
         "sites/queue.html",
@@ -108,20 +122,86 @@ def _usual(config: Configuration, caller: Caller, address: QueueAddress, vos: Se
 def _pools(
     page: PageOf, address: QueueAddress, vos: Sequence[str]
 ) -> tuple[
-    Sequence[served_pools.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[JobStatus, Count]]
+    Sequence[by_queue.MappedPool], Mapping[str, Sequence[str]], Mapping[str, Mapping[JobStatus, JobCount]]
 ]:
     """The pools that the queue is eligible for, with what the first of them ask and their jobs."""
     with database.reading(page.parts.engine) as conn:
-        served = served_pools.for_queues(conn, vos, [address])[address]
+        served = by_queue.list_mapped_pools(conn, vos, [address])[address]
         ids = [each.pool_id for each in served[:_POOLS]]
-        originals = pools.originals(conn, ids)
-        jobs = pool_usage.jobs_by_status(conn, ids)
-    return served, {pool_id: readable.lines(each) for pool_id, each in originals.items()}, jobs
+        originals = pools.read_originals(conn, ids)
+        jobs = listing.count_jobs_by_status(conn, ids)
+    return served, {pool_id: formatting.lines(each) for pool_id, each in originals.items()}, jobs
 
 
-def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, Fared]:
-    which = pilot_scope.visible(page.caller, vo=None, site=address.site, status=None)
+def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, PilotCounts]:
+    which = visibility.visible_pilots(page.caller, vo=None, site=address.site, status=None)
     with database.reading(page.parts.engine) as conn:
         since = page.parts.clock() - _RECENT
-        counted = pilot_summary.count(conn, ["queue", "status"], which, ended_since=since)
+        counted = search.count_pilots(conn, ["queue", "status"], which, ended_since=since)
     return {status: fared for (queue, status), fared in counted.items() if queue == str(address)}
+
+
+task_queue_router = APIRouter(route_class=PageRoute)
+
+
+class TaskQueuesShown(Paging):
+    """Which task queues the page lists; empty texts ask nothing."""
+
+    vo: str = ""
+    group: str = ""
+    owner: str = ""
+    pool: str = Field(default="", max_length=64)
+    after: int = Field(default=0, ge=0, lt=2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQueueRow:
+    """A task queue with what it asks besides its pool."""
+
+    found: OccupiedTaskQueue
+    share: float  #: of its group
+    asks: Sequence[str]
+
+
+@task_queue_router.get("/task-queues")
+@allow(Role.USER, Role.VO_ADMIN, Role.DIRECTOR)
+def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -> HTMLResponse:
+    """The task queues that have jobs: users see their own, others those of their VOs."""
+    which = visibility.task_queues(
+        page.caller,
+        vo=query.vo or None,
+        owner=query.owner or None,
+        owner_group=query.group or None,
+        submit_pool=query.pool or None,
+    )
+    with database.reading(page.parts.engine) as conn:
+        found = task_queues_listing.list_task_queues(conn, which, limit=query.enough, after=query.after)
+    shown, last = query.cut(found)
+    config = page.parts.live.current
+    return page.render(
+        "task_queues/list.html",
+        rows=[_row(config, each) for each in shown],
+        vos=visibility.pool_vos(page.caller, page.parts.live.current.vos),
+        query=query,
+        next=last.task_queue.task_queue_id if last else None,
+    )
+
+
+def _row(config: Configuration, found: OccupiedTaskQueue) -> TaskQueueRow:
+    group = config.registry.groups.get(found.task_queue.owner_group)
+    return TaskQueueRow(
+        found=found,
+        share=group.job_share if group else DEFAULT_SHARE,
+        asks=_asks(found.task_queue.requirement_class),
+    )
+
+
+def _asks(asked: RequirementClass) -> list[str]:
+    conditions = [
+        each for each in demands.list_conditions(JobDemand(asked=asked)) if isinstance(each, ClassCondition)
+    ]
+    return [
+        f"{each.kind.requirement}: {each.kind.wanted(each.isolated)}"
+        for each in conditions
+        if any(each.asked)
+    ]

@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
-from pilotage.service import access, audit
-from pilotage.service.callers import Caller
-from pilotage.service.grants import Grant
-from pilotage.service.parts import Parts
-from pilotage.service.revoked import session_of
+from pilotage.service.auth import access, audit
+from pilotage.service.auth.callers import Caller, Grant
+from pilotage.service.auth.tokens import session_of
+from pilotage.service.services import Services
 
 #: How long one stays signed in.
 LIFE = timedelta(hours=12)
@@ -47,7 +46,7 @@ def csrf_of(token: str) -> str:
 
 def begin(
     request: Request,
-    parts: Parts,
+    parts: Services,
     caller: Caller,
     *,
     until: datetime | None = None,

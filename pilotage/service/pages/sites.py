@@ -1,18 +1,36 @@
-"""Sites: how they all stand."""
+"""Sites: how they all stand.
 
-from collections.abc import Sequence
+One site: what holds there, and its tree of CEs and queues.
+
+What a site could offer to get more work.
+
+Banning a site, and allowing it again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
 from typing import Annotated
 
-from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Form, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, Field
 
-from pilotage.service import site_overview, site_scope
-from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.pages.navigation import in_navigation
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from pilotage.service.site_overview import Glance
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.configuring import blames
+from pilotage.service.configuring.blames import Blamed
+from pilotage.service.models.explain import OfferAnswer
+from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from pilotage.service.queries import explanations, site_overview, sites
+from pilotage.service.queries.site_overview import SiteGlance
+from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
+from taskqueue.db import database
 
 router = APIRouter(route_class=PageRoute)
 
@@ -41,14 +59,14 @@ class SitesShown(BaseModel):
 
 
 @router.get("/sites")
-@in_navigation("Sites")
+@add_to_navigation("Sites")
 @allow(*EVERY_ROLE)
 def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLResponse:
     """The sites that concern the caller, or all, at a glance."""
     config = page.parts.live.current
-    known = config.sites if query.whose else site_scope.of_concern(page.caller, config)
+    known = config.sites if query.whose else visibility.concerned_sites(page.caller, config)
     named = sorted(site for site in known if fold(query.q) in fold(site))
-    glances = site_overview.of(page.parts, page.caller, named)
+    glances = site_overview.list_glances(page.parts, page.caller, named)
     found = [each for each in glances if not query.state or query.state in each.words]
     shown = _ordered(found, query)[query.after : query.after + _ON_PAGE]
     end = query.after + len(shown)
@@ -63,10 +81,153 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
     )
 
 
-def _ordered(found: Sequence[Glance], query: SitesShown) -> list[Glance]:
+def _ordered(found: Sequence[SiteGlance], query: SitesShown) -> list[SiteGlance]:
     by_name = sorted(found, key=lambda each: fold(each.site))
     return sorted(by_name, key=lambda each: _key(each, query.order), reverse=query.sort.startswith("-"))
 
 
-def _key(glance: Glance, order: str) -> str | int:
+def _key(glance: SiteGlance, order: str) -> str | int:
     return fold(glance.site) if order == "site" else int(getattr(glance, order))
+
+
+site_router = APIRouter(route_class=PageRoute)
+
+#: An address, its effective parameters, and whether the VO may use it.
+Tree = Sequence[tuple[str, Sequence["SiteTreeLeaf"]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteTreeLeaf:
+    """A queue in the tree."""
+
+    address: QueueAddress
+    parameters: Sequence[Blamed]
+    usable: bool  #: by the VO that looks
+    enabled: bool
+
+
+@site_router.get("/sites/{site}")
+@allow(*EVERY_ROLE)
+def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
+    """One site: what holds there, and its tree with the effective parameters for a VO."""
+    config, caller = page.parts.live.current, page.caller
+    visibility.require_known(config, site)
+    state = sites.may_see_in_full(page.parts, caller, site)
+    glance = site_overview.list_glances(page.parts, caller, [site])[0]
+    with database.reading(page.parts.engine) as conn:
+        jobs = site_overview.jobs_there(conn, caller, [site])
+    if page.is_fragment:
+        return page.render("sites/live.html", site=site, state=state, glance=glance, jobs=jobs)
+    chosen = fold(vo) or caller.vo or ""
+    return page.render(
+        "sites/show.html",
+        site=site,
+        state=state,
+        glance=glance,
+        jobs=jobs,
+        tree=_tree(page, config, site, chosen),
+        vos=visibility.site_vos(caller, config, site),
+        vo=chosen,
+        version=config.version,
+        may_ban=caller.looks_after(site),
+    )
+
+
+def _tree(page: PageOf, config: Configuration, site: str, vo: str) -> Tree:
+    queues = [address for address in config.addresses if address.site == site]
+    told = blames.blame_at_queues(page.parts, page.caller, config, queues, vo=vo)
+    leaves = [
+        SiteTreeLeaf(
+            address=address,
+            parameters=told[address],
+            usable=not vo or config.usable(address, vo),
+            enabled=config.enabled(address, vo),
+        )
+        for address in queues
+    ]
+    return [(ce, list(there)) for ce, there in groupby(leaves, key=lambda leaf: leaf.address.ce)]
+
+
+offer_router = APIRouter(route_class=PageRoute)
+
+#: Kinds of queues of a site that are asked what they could offer.
+_KINDS = 30
+#: Offers that are told.
+_OFFERS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """What a queue, and those that are like it, could offer to get more work."""
+
+    example: QueueAddress
+    queues: int
+    offer: OfferAnswer
+
+
+@offer_router.get("/sites/{site}/offers")
+@allow(*EVERY_ROLE)
+def show_offers(page: PageOf, site: str) -> HTMLResponse:
+    """What the queues of a site could offer to get more work; queues that are alike are asked once."""
+    config = page.parts.live.current
+    visibility.require_known(config, site)
+    kinds = {queues[0]: len(queues) for queues in _kinds(config, page.caller, site)}
+    asked = list(kinds)[:_KINDS]
+    found = [
+        Offered(example=queue, queues=kinds[queue], offer=offer)
+        for queue, offer in explanations.suggest_offers(page.parts, page.caller, site, asked)
+    ]
+    best = sorted(found, key=lambda each: -each.offer.gains)[:_OFFERS]
+    template = "sites/offers.html" if page.is_fragment else "sites/offers_page.html"
+    return page.render(template, site=site, found=best, left=len(kinds) - len(asked))
+
+
+def _kinds(config: Configuration, caller: Caller, site: str) -> list[list[QueueAddress]]:
+    """The queues of a site, those together that are the same to every VO that the caller sees."""
+    vos = visibility.site_vos(caller, config, site)
+    kinds: dict[object, list[QueueAddress]] = {}
+    for address in config.addresses:
+        if address.site == site:
+            kinds.setdefault(tuple(_offer_text(config, address, vo) for vo in vos), []).append(address)
+    return sorted(kinds.values(), key=len, reverse=True)
+
+
+def _offer_text(config: Configuration, address: QueueAddress, vo: str) -> frozenset[tuple[str, object]]:
+    values: Mapping[str, object] = config.ad(address, vo)
+    return frozenset((name, repr(value)) for name, value in values.items())
+
+
+ban_router = APIRouter(route_class=PageRoute)
+
+
+class BanForm(BaseModel):
+    """The form by which a site is banned."""
+
+    reason: str = Field(min_length=1, max_length=1000)
+    until: str = Field(default="", max_length=30, description="UTC, as browsers write it; empty: no end.")
+
+
+@ban_router.post("/sites/{site}/ban")
+@allow(Role.SITE_ADMIN)
+def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
+    """Give the site no jobs but tests."""
+    sites.ban(page.parts, page.caller, site, reason=form.reason, until=_time(form.until))
+    return RedirectResponse(f"/sites/{site}", 303)
+
+
+@ban_router.post("/sites/{site}/allow")
+@allow(Role.SITE_ADMIN)
+def allow_again(page: PageOf, site: str) -> Response:
+    """Give the site jobs again."""
+    sites.allow(page.parts, page.caller, site)
+    return RedirectResponse(f"/sites/{site}", 303)
+
+
+def _time(text: str) -> datetime | None:
+    """What a browser writes into a field of date and time, in UTC."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        raise InvalidRequest([Problem(path="until", message=f"{text!r} is no time")]) from None

@@ -1,11 +1,157 @@
-"""The templates, with what they may call."""
+"""Style, scripts and pictures of the pages, from the package; their address names their content.
 
+How pages write times, durations and numbers.
+
+The templates, with what they may call.
+
+Errors for people: the page that a browser shows where a program gets JSON.
+"""
+
+import gzip
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
 
-from pilotage.service.pages import assets, filters
+from pilotage.service.http_errors import NotHere
+
+_ASSETS = Path(__file__).parent / "assets"
+_FOREVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+
+router = APIRouter(prefix="/assets", include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asset:
+    """A file that pages load."""
+
+    media_type: str
+    digest: str  #: of its content, as far as an address needs it
+    content: bytes
+    packed: bytes  #: by gzip
+
+
+@cache
+def every() -> dict[str, Asset]:
+    """All assets by their names; read once."""
+    return {path.name: _read(path) for path in sorted(_ASSETS.iterdir()) if path.is_file()}
+
+
+def _read(path: Path) -> Asset:
+    content = path.read_bytes()
+    media_type = mimetypes.guess_type(path.name, strict=True)[0] or "application/octet-stream"
+    return Asset(
+        media_type=media_type,
+        digest=sha256(content).hexdigest()[:12],
+        content=content,
+        packed=gzip.compress(content, mtime=0),
+    )
+
+
+def address(name: str) -> str:
+    """Where browsers load it; another content has another address, so they may keep it forever.
+
+    Raises:
+        KeyError: There is no such file.
+    """
+    return f"/assets/{name}?v={every()[name].digest}"
+
+
+@router.get("/{name}", response_class=Response)
+@router.head("/{name}", response_class=Response)
+async def asset(request: Request, name: str, v: str = "") -> Response:
+    """The file."""
+    found = every().get(name)
+    if found is None:
+        raise NotHere(f"there is no {name!r:.80} among the assets")
+    headers = {
+        "Cache-Control": _FOREVER if v == found.digest else _ASK_AGAIN,
+        "ETag": f'"{found.digest}"',
+        "Vary": "Accept-Encoding",
+    }
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.packed, headers=headers, media_type=found.media_type)
+    return Response(found.content, headers=headers, media_type=found.media_type)
+
+
+#: What stands where there is no value.
+NOTHING = "–"
+#: Between groups of three digits: narrow, and no line breaks there.
+_GROUP = "\N{NARROW NO-BREAK SPACE}"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+#: Seconds within which something happens just now.
+_NOW = 1
+
+
+@pass_context
+def when(context: Context, value: datetime | None) -> Markup | str:
+    """A time as how long ago it was, the exact one beside it; the template knows `now`."""
+    if value is None:
+        return NOTHING
+    exact = value.astimezone(UTC)
+    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
+        exact.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        f"{exact:%Y-%m-%d %H:%M:%S}",
+        _relative(exact, context["now"]),
+    )
+
+
+def _relative(value: datetime, now: datetime) -> str:
+    away = (now - value).total_seconds()
+    if abs(away) < _NOW:
+        return "now"
+    length = duration(abs(away), parts=1)
+    return f"{length} ago" if away > 0 else f"in {length}"
+
+
+def duration(value: timedelta | float | None, parts: int = 2) -> str:
+    """A length of time in its largest units.
+
+    Args:
+        value: Seconds, if it is a number.
+        parts: How many units.
+    """
+    if value is None:
+        return NOTHING
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if abs(seconds) < 10 and seconds != int(seconds):
+        return f"{seconds:.1f}{_NO_BREAK}s"
+    said: list[str] = []
+    left = abs(int(seconds))
+    for unit, size in _UNITS:
+        if (number := left // size) or said:
+            said.append(f"{number}{_NO_BREAK}{unit}")
+        left %= size
+    shown = [each for each in said[:parts] if not each.startswith(f"0{_NO_BREAK}")]
+    return ("−" if seconds < 0 else "") + (" ".join(shown) or f"0{_NO_BREAK}s")
+
+
+def count(value: float | None) -> str:
+    """A number in groups of three digits."""
+    if value is None:
+        return NOTHING
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}" if abs(value) < 1 else f"{value:,.1f}"
+    return text.replace(",", _GROUP)
+
+
+def share(value: float | None) -> str:
+    """A part of one, in percent."""
+    return NOTHING if value is None else f"{100 * value:.1f}{_NO_BREAK}%"
+
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -23,10 +169,46 @@ def environment() -> Environment:
         cache_size=-1,
     )
     made.filters |= {
-        "when": filters.when,
-        "duration": filters.duration,
-        "count": filters.count,
-        "share": filters.share,
+        "when": when,
+        "duration": duration,
+        "count": count,
+        "share": share,
     }
-    made.globals |= {"asset": assets.address}
+    made.globals |= {"asset": address}
     return made
+
+
+#: What lies here answers programs, whoever asks.
+_FOR_PROGRAMS = "/api/"
+_TITLES = {
+    400: "That cannot be done so",
+    401: "Sign in first",
+    403: "Not allowed",
+    404: "Not found",
+    409: "It has changed meanwhile",
+    413: "Too large",
+    422: "The configuration is wrong",
+    429: "Too many requests",
+    503: "Not available now",
+}
+
+
+def is_wanted(request: Request) -> bool:
+    """Whether a person looks at the answer."""
+    wants_html = "text/html" in request.headers.get("accept", "")
+    return wants_html and not request.url.path.startswith(_FOR_PROGRAMS)
+
+
+def render(request: Request, status: int, message: str, headers: Mapping[str, str]) -> HTMLResponse:
+    """The page; it needs nobody to be signed in and no database."""
+    text = (
+        environment()
+        .get_template("error.html")
+        .render(
+            status=status,
+            heading=_TITLES.get(status, "An error of the service" if status >= 500 else "Refused"),
+            message=message,
+            path=request.url.path,
+        )
+    )
+    return HTMLResponse(text, status, headers={"Cache-Control": "no-store", **headers})

@@ -4,18 +4,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from pilotage.service import accounting_csv, accounts
-from pilotage.service.access import allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller, Role
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery
-from pilotage.service.parts import Parts
-from taskqueue import database
+from pilotage.service.queries import accounting as queries_accounting
+from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
+from pilotage.service.services import Services
+from taskqueue.db import database
 
 router = APIRouter(tags=["accounting"], route_class=ApiRoute)
 
 _CSV: dict[int | str, dict[str, Any]] = {
-    200: {"content": {accounting_csv.MEDIA_TYPE: {"schema": {"type": "string"}}}}
+    200: {"content": {queries_accounting.MEDIA_TYPE: {"schema": {"type": "string"}}}}
 }
 
 
@@ -41,15 +41,15 @@ def accounting_as_csv(
     return _as_csv(_answer(parts, caller, query))
 
 
-def _answer(parts: Parts, caller: Caller, query: AccountingQuery) -> AccountingAnswer:
-    question = accounts.understand(caller, query, now=parts.clock())
+def _answer(parts: Services, caller: Caller, query: AccountingQuery) -> AccountingAnswer:
+    question = queries_accounting.understand(caller, query, now=parts.clock())
     with database.reading(parts.engine) as conn:
-        return accounts.answer(conn, question)
+        return queries_accounting.answer(conn, question)
 
 
 def _wants_csv(request: Request) -> bool:
-    return accounting_csv.MEDIA_TYPE in request.headers.get("accept", "").lower()
+    return queries_accounting.MEDIA_TYPE in request.headers.get("accept", "").lower()
 
 
 def _as_csv(answer: AccountingAnswer) -> Response:
-    return Response(accounting_csv.text(answer), media_type=accounting_csv.MEDIA_TYPE)
+    return Response(queries_accounting.text(answer), media_type=queries_accounting.MEDIA_TYPE)

@@ -5,29 +5,29 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from cs_config import edits, visible, yaml_text
+from cs_config.source import yaml_writer
+from cs_config.versions import patch, permissions
 from matcher.preview import guards
-from pilotage.service import access
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Role
-from pilotage.service.configuring import blames, history, in_force, previews, proposing, rights, storing
+from pilotage.service.auth import access
+from pilotage.service.auth.callers import Role
+from pilotage.service.configuring import blames, change, history, in_force, previews
+from pilotage.service.http_errors import PreconditionRequired
 from pilotage.service.models.config import (
     BlameAnswer,
-    Changed,
+    ChangedConfig,
     ConfigAnswer,
     DifferencesAnswer,
     Edits,
     NewConfig,
     NewVersion,
+    PreviewAnswer,
     Proposed,
     Rollback,
     VersionAnswer,
     Versions,
 )
-from pilotage.service.models.preview import PreviewAnswer
-from pilotage.service.refusals import PreconditionRequired
-from requirements.errors import InvalidRequest
-from requirements.problem import Problem
+from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
+from requirements.errors import InvalidRequest, Problem
 
 router = APIRouter(prefix="/config", tags=["configuration"], route_class=ApiRoute)
 
@@ -45,7 +45,7 @@ def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
         return ConfigAnswer(
             version=config.version, config=dict(config.tree), text=config.source, source=config.file
         )
-    shown = visible.tree(config, rights.of(caller))
+    shown = permissions.visible_tree(config, in_force.rights_of(caller))
     return ConfigAnswer(version=config.version, config=dict(shown))
 
 
@@ -55,32 +55,34 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
     """Replace the whole configuration; one that is wrong changes nothing."""
     expected = _required(if_match)
     text = text_of(body)
-    version = storing.replace(
+    version = change.replace(
         parts,
         caller,
         text,
         message=body.message,
         source=body.source,
         expected=expected,
-        guards=guards.read(body.guard),
+        guards=guards.read_guards(body.guard),
     )
     return NewVersion(version=version)
 
 
 @router.patch("", response_model_exclude_unset=True)
 @access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None) -> Changed:
+def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None) -> ChangedConfig:
     """Change single paths of what the caller may change.
 
     Changes of other paths that were stored since the version in `If-Match` stay; where the same path was
     changed, the answer is 409 with the difference, and nothing is changed.
     """
     expected = _required(if_match)
-    asked = edits.read(body.set, body.remove)
-    version, proposal = storing.edit(
-        parts, caller, asked, message=body.message, expected=expected, guards=guards.read(body.guard)
+    asked = patch.read_edits(body.set, body.remove)
+    version, proposal = change.edit(
+        parts, caller, asked, message=body.message, expected=expected, guards=guards.read_guards(body.guard)
     )
-    return Changed(version=version, changes=[previews.difference(each) for each in proposal.differences])
+    return ChangedConfig(
+        version=version, changes=[previews.difference(each) for each in proposal.differences]
+    )
 
 
 @router.get("/versions")
@@ -123,7 +125,7 @@ def blame(
 ) -> BlameAnswer:
     """Say of the values at a path where they are written, by whom and when, and what jobs they keep away."""
     config = in_force.newest(parts)
-    found = blames.read(parts, caller, config, path=path, vo=vo)
+    found = blames.blame_values(parts, caller, config, path=path, vo=vo)
     return BlameAnswer(config_version=config.version, values=[blames.answer(each) for each in found])
 
 
@@ -136,21 +138,23 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
     """
     expected = None if if_match is None else _expected(if_match)
     if body.set or body.remove:
-        asked = edits.read(body.set, body.remove)
-        proposal = proposing.of_edits(parts, caller, asked, expected=expected)
+        asked = patch.read_edits(body.set, body.remove)
+        proposal = change.propose_edits(parts, caller, asked, expected=expected)
     else:
-        proposal = proposing.of_text(parts, caller, text_of(body), source=body.source)
-    found = proposing.outlook_of(parts, caller, proposal)
+        proposal = change.propose_text(parts, caller, text_of(body), source=body.source)
+    found = change.outlook_of(parts, caller, proposal)
     return previews.answer(proposal, found, caller)
 
 
 @router.post("/rollback", response_model_exclude_unset=True)
 @access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
-def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> Changed:
+def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> ChangedConfig:
     """Make what the caller may change as it was in an older version: for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)
-    version, proposal = storing.rollback(parts, caller, body.version, expected=expected, message=body.message)
-    return Changed(version=version, changes=[previews.difference(each) for each in proposal.differences])
+    version, proposal = change.rollback(parts, caller, body.version, expected=expected, message=body.message)
+    return ChangedConfig(
+        version=version, changes=[previews.difference(each) for each in proposal.differences]
+    )
 
 
 def text_of(body: NewConfig | Proposed) -> str:
@@ -161,7 +165,7 @@ def text_of(body: NewConfig | Proposed) -> str:
     """
     if (body.config is None) == (body.text is None):
         raise InvalidRequest([Problem(path="body", message="needs exactly one of config and text")])
-    return body.text if body.text is not None else yaml_text.to_yaml(body.config or {})
+    return body.text if body.text is not None else yaml_writer.to_yaml(body.config or {})
 
 
 def _required(if_match: str | None) -> int:

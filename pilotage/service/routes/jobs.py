@@ -1,28 +1,46 @@
-"""Looking at jobs."""
+"""Looking at jobs.
+
+Killing and rescheduling jobs, one or many.
+
+Submitting jobs.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 
-from pilotage.service import job_scope, job_story
-from pilotage.service.access import allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Role
-from pilotage.service.models.job_filter import JobIdPath, JobQuery, SummaryQuery
+from optimizers.submit.checking import Source
+from pilotage.service import routing
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Capability, Role
 from pilotage.service.models.jobs import (
     AttemptAnswer,
+    ChangedJob,
+    ChangedJobs,
     JobAnswer,
     JobDetails,
+    JobFilter,
+    JobIdPath,
     JobLog,
     JobPage,
+    JobQuery,
     JobSummary,
     JobSummaryRow,
     LogLine,
+    Submission,
+    SubmittedJobs,
+    SummaryQuery,
 )
-from pilotage.service.parts import Parts
-from taskqueue import database, job_search, job_walks, jobs, log
-from taskqueue.job_filter import Filter
+from pilotage.service.queries import jobs
+from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
+from pilotage.service.services import Services
+from requirements.errors import InvalidRequest, Problem
+from taskqueue.db import database
+from taskqueue.jobs import jobs as jobs_jobs
+from taskqueue.jobs import log, search
+from taskqueue.jobs.search import JobSelector
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
@@ -31,9 +49,9 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query()]) -> JobPage:
     """List jobs, the newest first: users their own, VO admins those of the VO."""
-    wanted = job_scope.visible(caller, query.filter)
+    wanted = visibility.visible_jobs(caller, query.filter)
     with database.reading(parts.engine) as conn:
-        seen = job_walks.look(conn, wanted, limit=query.limit, after=query.after)
+        seen = search.read_page(conn, wanted, limit=query.limit, after=query.after)
     return JobPage(jobs=[JobAnswer.of(job) for job in seen.jobs], next=seen.next)
 
 
@@ -45,7 +63,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     Site admins count those at their sites, not by who they are of.
     """
     by = tuple(name.strip() for name in query.by.split(",") if name.strip())
-    wanted = job_scope.countable(caller, query, by)
+    wanted = visibility.countable(caller, query, by)
     return parts.summaries.get((by, wanted), lambda: _count(parts, by, wanted), now=parts.clock())
 
 
@@ -54,7 +72,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
 def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
     """Show a job with its description and its latest attempt."""
     with database.reading(parts.engine) as conn:
-        story = job_story.read(conn, caller, job_id, now=parts.clock())
+        story = jobs.read(conn, caller, job_id, now=parts.clock())
     return JobDetails(
         **JobAnswer.of(story.job).model_dump(),
         description=dict(story.description.body),
@@ -68,15 +86,15 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
 def show_log(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobLog:
     """Show every change of a job's status, in order."""
     with database.reading(parts.engine) as conn:
-        job_scope.require(caller, jobs.get(conn, job_id))
-        entries = log.of_job(conn, job_id)
+        visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
+        entries = log.read_log(conn, job_id)
     return JobLog(job_id=job_id, log=[LogLine.model_validate(entry) for entry in entries])
 
 
-def _count(parts: Parts, by: Sequence[str], wanted: Filter) -> JobSummary:
+def _count(parts: Services, by: Sequence[str], wanted: JobSelector) -> JobSummary:
     with database.reading(parts.engine) as conn:
-        counts = job_search.summary(conn, by, wanted)
-        waits = job_search.waits(conn, by, wanted)
+        counts = search.count_by_columns(conn, by, wanted)
+        waits = search.sum_waits(conn, by, wanted)
     rows = [
         JobSummaryRow.model_validate(
             {**dict(zip(by, values, strict=True)), "count": count}
@@ -85,3 +103,62 @@ def _count(parts: Parts, by: Sequence[str], wanted: Filter) -> JobSummary:
         for values, count in counts.items()
     ]
     return JobSummary(summary=rows)
+
+
+control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
+
+
+@control_router.post("/kill")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
+def kill_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
+    """Kill all jobs that pass the filter and have not ended."""
+    return jobs.kill_many(parts, caller, which)
+
+
+@control_router.post("/reschedule")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
+def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
+    """Send all jobs that pass the filter, and may go, through the optimizers again."""
+    return jobs.reschedule_many(parts, caller, which)
+
+
+@control_router.post("/{job_id}/kill")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
+def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
+    """Kill a job; its pilot is told at its next heartbeat."""
+    return jobs.kill(parts, caller, job_id)
+
+
+@control_router.post("/{job_id}/reschedule")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
+def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
+    """Take a job back and send it through the optimizers again."""
+    return jobs.reschedule(parts, caller, job_id)
+
+
+submission_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
+
+
+@submission_router.post("", status_code=201)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+def submit(
+    parts: PartsOf, caller: CallerOf, body: Submission, idempotency_key: IdempotencyKey = None
+) -> SubmittedJobs:
+    """Submit jobs: all are stored, or none.
+
+    The same request again under the same `Idempotency-Key` gives the same ids.
+    """
+    if idempotency_key is not None:
+        routing.check_text("Idempotency-Key", idempotency_key)
+    job_ids = jobs.submit(parts, caller, sources_of(body), key=idempotency_key, sandbox=body.sandbox)
+    return SubmittedJobs(job_ids=job_ids)
+
+
+def sources_of(body: Submission) -> list[Source]:
+    """The descriptions that a body holds."""
+    given = [each for each in ([body.jdl] if body.jdl is not None else None, body.jdls, body.jobs) if each]
+    if len(given) != 1:
+        raise InvalidRequest([Problem(path="body", message="needs exactly one of jdl, jdls and jobs")])
+    return list(given[0])

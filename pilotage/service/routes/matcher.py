@@ -10,32 +10,33 @@ import anyio.to_thread
 from fastapi import APIRouter, Header, Request
 from pydantic_core import to_json
 
-from cs_config.address import QueueAddress
-from matcher import matcher as matching
-from matcher import places, presented, requests
-from matcher.idle import Vain
-from matcher.listing import Listing
-from matcher.requests import MatchRequest
-from matcher.resource import Presented
-from pilotage.service import door, pilot_places
-from pilotage.service.access import allow
-from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
-from pilotage.service.callers import Caller, Role
+from cs_config.tree.address import QueueAddress
+from matcher.cache import NoMatch
+from matcher.claim import matcher as matching
+from matcher.claim.matching_task_queues import MatchingTaskQueue
+from matcher.index import place_pools
+from matcher.request import match_request
+from matcher.request.match_request import MatchRequest
+from matcher.request.resource import StatedResource
+from pilotage.service import await_match
+from pilotage.service.auth import pilot_binding
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.matching import (
     JobRequest,
-    MatchAnswer,
+    MatchedJob,
     Matches,
     PilotGroupAnswer,
-    PoolsOfQueues,
+    QueuePoolsAnswer,
     QueuesQuestion,
     ResourceDescription,
     TaskQueueAnswer,
     TaskQueues,
     UnknownQueue,
 )
-from pilotage.service.parts import Parts
-from requirements.errors import InvalidRequest, NotAllowed
-from requirements.problem import Problem
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.services import Services
+from requirements.errors import InvalidRequest, NotAllowed, Problem
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
 
@@ -52,7 +53,7 @@ RequestTimeout = Annotated[
 
 @router.post("/getSubmitPoolsForQueue", response_model_exclude_unset=True)
 @allow(Role.DIRECTOR, Role.GATEWAY, Role.PILOT)
-def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQuestion) -> PoolsOfQueues:
+def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQuestion) -> QueuePoolsAnswer:
     """For each queue the ids of the pools that it is eligible for; with `flags` by those of their pilots.
 
     Unknown queues do not spoil the bunch; 404 only if all are unknown.
@@ -63,11 +64,11 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     vos = _vos(parts, caller)
     pools, unknown = parts.matcher.get_submit_pools(vos, names)
     addresses = frozenset(QueueAddress.parse(name) for name in pools)
-    pilot_places.check_queues(caller, addresses)
+    pilot_binding.check_queues(caller, addresses)
     if caller.role is Role.PILOT:
         for address in addresses:
             parts.places.bind(caller, address, now=parts.clock())
-    answer = PoolsOfQueues(
+    answer = QueuePoolsAnswer(
         pools=dict(pools),
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
     )
@@ -77,7 +78,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
 
 
 def _pilot_groups(
-    parts: Parts, vos: frozenset[str], queues: Iterable[str]
+    parts: Services, vos: frozenset[str], queues: Iterable[str]
 ) -> dict[str, list[PilotGroupAnswer]]:
     groups, _ = parts.matcher.get_pilot_groups(vos, list(queues))
     return {
@@ -99,9 +100,9 @@ async def request_job(
     """Ask for work: jobs with their leases, or why there is none and when to ask again."""
     stated = to_json(body.stated())
     likeness = _likeness(caller, stated)
-    if not body.may_have_been_answered and (vain := _in_vain(parts, caller, likeness)):
+    if not body.may_have_been_answered and (vain := _answer_no_match(parts, caller, likeness)):
         return _nothing(parts, matching.NO_TASK_QUEUE, vain.warnings)
-    said = places.spelled(_read(stated), parts.live.current)
+    said = place_pools.respell_place(_read(stated), parts.live.current)
     address = await _admitted(parts, caller, said)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
@@ -113,7 +114,7 @@ async def request_job(
         request_id=body.request_id,
         likeness=likeness,
     )
-    answer = await door.answer_of(request, parts.claimer, wanted)
+    answer = await await_match.answer_of(request, parts.claimer, wanted)
     site = address.site if address else said.site
     for match in answer.matches:
         parts.metrics.matched(vo=match.vo, site=site, jobs=1)
@@ -121,7 +122,7 @@ async def request_job(
         return _nothing(parts, answer.reason, answer.warnings)
     return Matches(
         matches=[
-            MatchAnswer(
+            MatchedJob(
                 job_id=match.job_id,
                 epoch=match.epoch,
                 lease=match.lease,
@@ -138,9 +139,9 @@ async def request_job(
     )
 
 
-def _nothing(parts: Parts, reason: str, warnings: Sequence[str]) -> Matches:
+def _nothing(parts: Services, reason: str, warnings: Sequence[str]) -> Matches:
     parts.metrics.not_matched(reason)
-    return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=requests.RETRY_AFTER)
+    return Matches(matches=[], warnings=list(warnings), reason=reason, retry_after=match_request.RETRY_AFTER)
 
 
 def _likeness(caller: Caller, stated: bytes) -> Hashable:
@@ -148,24 +149,28 @@ def _likeness(caller: Caller, stated: bytes) -> Hashable:
     return (stated, caller.role, caller.vos, caller.queue) if len(stated) <= _REMEMBERED_TEXT else None
 
 
-def _read(stated: bytes) -> Presented:
+def _read(stated: bytes) -> StatedResource:
     """What a pilot presents; the pilots of one queue say the same, which is read once."""
-    return _read_once(stated) if len(stated) <= _REMEMBERED_TEXT else presented.read(json.loads(stated))
+    return (
+        _read_once(stated)
+        if len(stated) <= _REMEMBERED_TEXT
+        else match_request.read_resource(json.loads(stated))
+    )
 
 
 @lru_cache(maxsize=2048)
-def _read_once(stated: bytes) -> Presented:
-    return presented.read(json.loads(stated))
+def _read_once(stated: bytes) -> StatedResource:
+    return match_request.read_resource(json.loads(stated))
 
 
-def _in_vain(parts: Parts, caller: Caller, likeness: Hashable) -> Vain | None:
+def _answer_no_match(parts: Services, caller: Caller, likeness: Hashable) -> NoMatch | None:
     """What there is still nothing for, if the caller may ask there; None: that has to be found out."""
-    vain = None if likeness is None else parts.matcher.in_vain(likeness)
+    vain = None if likeness is None else parts.matcher.find_no_match(likeness)
     if vain is None:
         return None
     place = vain.served.place
     if caller.role is not Role.PILOT:
-        pilot_places.check_site(caller, place.site)
+        pilot_binding.check_site(caller, place.site)
         return vain
     address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue) if place.queue else None
     known = address is not None and parts.places.is_known(caller, address, now=parts.clock())
@@ -177,8 +182,8 @@ def _in_vain(parts: Parts, caller: Caller, likeness: Hashable) -> Vain | None:
 @takes_at_most(SMALL)
 def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDescription) -> TaskQueues:
     """All task queues that the resource may serve now."""
-    said = places.spelled(presented.read(body.stated()), parts.live.current)
-    pilot_places.check_site(caller, said.site)
+    said = place_pools.respell_place(match_request.read_resource(body.stated()), parts.live.current)
+    pilot_binding.check_site(caller, said.site)
     found = parts.matcher.get_matching_task_queues(said, _caller(parts, caller, said))
     return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(said.warnings))
 
@@ -191,11 +196,11 @@ def _queue_names(body: QueuesQuestion) -> list[str]:
     return body.queues if body.queues is not None else ["/".join(stated)]
 
 
-async def _admitted(parts: Parts, caller: Caller, said: Presented) -> QueueAddress | None:
+async def _admitted(parts: Services, caller: Caller, said: StatedResource) -> QueueAddress | None:
     """The queue that the pilot states, if it may ask from there; None: it states none."""
-    address = places.stated_queue(said, parts.live.current)
+    address = place_pools.find_stated_queue(said, parts.live.current)
     if caller.role is not Role.PILOT:
-        pilot_places.check_site(caller, said.site)
+        pilot_binding.check_site(caller, said.site)
     elif address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
@@ -203,10 +208,10 @@ async def _admitted(parts: Parts, caller: Caller, said: Presented) -> QueueAddre
     return address
 
 
-def _caller(parts: Parts, caller: Caller, said: Presented) -> requests.Caller:
+def _caller(parts: Services, caller: Caller, said: StatedResource) -> match_request.MatchCaller:
     """Operators speak for the VOs that they state, else for all."""
     stated = said.resource.vos if caller.is_operator else None
-    return requests.Caller(
+    return match_request.MatchCaller(
         subject=caller.subject,
         vos=stated or _vos(parts, caller),
         queue=caller.queue,
@@ -214,11 +219,11 @@ def _caller(parts: Parts, caller: Caller, said: Presented) -> requests.Caller:
     )
 
 
-def _vos(parts: Parts, caller: Caller) -> frozenset[str]:
+def _vos(parts: Services, caller: Caller) -> frozenset[str]:
     return parts.live.current.vos if caller.is_operator else caller.vos
 
 
-def _task_queue(found: Listing) -> TaskQueueAnswer:
+def _task_queue(found: MatchingTaskQueue) -> TaskQueueAnswer:
     task_queue = found.task_queue
     return TaskQueueAnswer(
         task_queue=task_queue.task_queue_id,

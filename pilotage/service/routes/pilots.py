@@ -1,18 +1,23 @@
-"""Pilots: intent, reference, state."""
+"""Pilots: intent, reference, state.
+
+The first contact of a pilot: a one-use secret becomes its token.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from secrets import token_hex
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import Connection
 
-from cs_config.address import QueueAddress
-from pilotage.service import pilot_scope
-from pilotage.service.access import allow
-from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
-from pilotage.service.callers import Role
+from cs_config.tree.address import QueueAddress
+from pilotage.service.auth import access, audit, visibility
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Grant, Role, grant
+from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.models.pilots import (
+    Exchange,
     NewPilot,
     PilotAnswer,
     PilotNews,
@@ -21,14 +26,19 @@ from pilotage.service.models.pilots import (
     PilotSummary,
     PilotSummaryQuery,
     PilotSummaryRow,
+    PilotToken,
     RegisteredPilot,
     StampsQuestion,
-    Standing,
+    StampStanding,
     Standings,
 )
-from requirements.errors import InvalidRequest
-from requirements.problem import Problem
-from taskqueue import database, pilot_search, pilot_secrets, pilot_summary, pilots
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, SecretOf, SecretRoute, takes_at_most
+from pilotage.service.services import Services
+from requirements.errors import InvalidRequest, Problem
+from taskqueue.db import database
+from taskqueue.errors import IllegalTransition, SecretUsed
+from taskqueue.pilots import pilot_secrets, pilots, search
+from taskqueue.pilots.pilots import Pilot
 from taskqueue.states import PILOT_STEPS, PilotStatus
 
 router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
@@ -42,9 +52,9 @@ StampPath = Annotated[str, Path(min_length=1, max_length=255)]
 def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
     """Store the intent to submit a pilot; a second time it answers 200 and changes nothing but the secret."""
     queue, landings = _places(body)
-    vo = pilot_scope.vo_of(caller, body.vo)
+    vo = visibility.vo_of(caller, body.vo)
     for each in landings if queue is None else (queue,):
-        pilot_scope.require_site(caller, vo, each)
+        visibility.require_pilot_site(caller, vo, each)
         parts.live.current.require(each)
     now = parts.clock()
     with database.writing(parts.engine) as conn:
@@ -58,7 +68,7 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
             now=now,
         )
         response.status_code = 201 if is_new else 200
-        answer = RegisteredPilot.model_validate(pilots.get(conn, body.stamp))
+        answer = RegisteredPilot.model_validate(pilots.get_pilot(conn, body.stamp))
         return answer.model_copy(update=_secret(conn, body, now) if body.secret else {})
 
 
@@ -71,7 +81,7 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
     Of any VO: a stamp that cannot be guessed tells nothing but this.
     """
     with database.reading(parts.engine) as conn:
-        known = pilots.statuses(conn, body.stamps)
+        known = pilots.read_statuses(conn, body.stamps)
     return Standings(standings={stamp: _standing(known.get(stamp)) for stamp in body.stamps})
 
 
@@ -80,9 +90,9 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery, Query()]) -> PilotSummary:
     """Count pilots by some of their fields, with how they fared."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
-    which = pilot_scope.visible(caller, vo=query.vo, site=query.site, status=query.status)
+    which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
     with database.reading(parts.engine) as conn:
-        counted = pilot_summary.count(conn, by, which, ended_since=query.since)
+        counted = search.count_pilots(conn, by, which, ended_since=query.since)
     rows = [
         PilotSummaryRow.model_validate(fared).model_copy(update=dict(zip(by, values, strict=True)))
         for values, fared in counted.items()
@@ -94,10 +104,10 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Query()]) -> PilotPage:
     """List pilots: of the caller's VOs, at the caller's sites."""
-    which = pilot_scope.visible(caller, vo=query.vo, site=query.site, status=query.status)
+    which = visibility.visible_pilots(caller, vo=query.vo, site=query.site, status=query.status)
     which = replace(which, since=query.since)
     with database.reading(parts.engine) as conn:
-        found = pilot_search.find(conn, which, limit=query.enough, after=query.after)
+        found = search.list_pilots(conn, which, limit=query.enough, after=query.after)
     page, last = query.cut(found)
     return PilotPage(
         pilots=[PilotAnswer.model_validate(pilot) for pilot in page], next=last.stamp if last else None
@@ -109,8 +119,8 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
 def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
     """One pilot."""
     with database.reading(parts.engine) as conn:
-        pilot = pilots.get(conn, stamp)
-    pilot_scope.require(caller, pilot)
+        pilot = pilots.get_pilot(conn, stamp)
+    visibility.require_pilot(caller, pilot)
     return PilotAnswer.model_validate(pilot)
 
 
@@ -120,7 +130,7 @@ def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
 def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNews) -> PilotAnswer:
     """Store what became of a pilot: its director's news, or its own."""
     with database.writing(parts.engine) as conn:
-        pilot_scope.require(caller, pilots.get(conn, stamp))
+        visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         pilots.set_status(
             conn,
             stamp,
@@ -130,7 +140,7 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNe
             empty_reason=body.empty_reason,
             now=parts.clock(),
         )
-        return PilotAnswer.model_validate(pilots.get(conn, stamp))
+        return PilotAnswer.model_validate(pilots.get_pilot(conn, stamp))
 
 
 def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ...]]:
@@ -143,11 +153,53 @@ def _places(body: NewPilot) -> tuple[QueueAddress | None, tuple[QueueAddress, ..
 
 def _secret(conn: Connection, body: NewPilot, now: datetime) -> dict[str, object]:
     life = timedelta(seconds=body.secret_lifetime)
-    secret, expires_at = pilot_secrets.issue(conn, body.stamp, life=life, now=now)
+    secret, expires_at = pilot_secrets.issue_secret(conn, body.stamp, life=life, now=now)
     return {"secret": secret, "secret_expires_at": expires_at}
 
 
-def _standing(status: PilotStatus | None) -> Standing:
+def _standing(status: PilotStatus | None) -> StampStanding:
     if status is None:
-        return Standing.UNKNOWN
-    return Standing.ACTIVE if PILOT_STEPS[status] else Standing.ENDED
+        return StampStanding.UNKNOWN
+    return StampStanding.ACTIVE if PILOT_STEPS[status] else StampStanding.ENDED
+
+
+exchange_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=SecretRoute)
+
+
+_ACTION = "pilot secret"
+
+
+@exchange_router.post("/{stamp}/token")
+def exchange(
+    parts: PartsOf, request: Request, secret: SecretOf, stamp: StampPath, body: Exchange
+) -> PilotToken:
+    """Exchange a pilot's secret for its token, once; 409 `secret_used` says that another process did."""
+    now = parts.clock()
+    try:
+        pilot = _redeemed(parts, stamp, secret, request_id=str(body.request_id), now=now)
+    except (NotAuthenticated, SecretUsed, IllegalTransition) as error:
+        audit.unproven(_ACTION, address=access.address(request), reason=str(error), stamp=stamp)
+        raise
+    granted, token_id = _grant(pilot), token_hex(16)
+    token, expires_at = parts.tokens.mint(granted, now=now, token_id=token_id)
+    audit.done(granted.caller, _ACTION, address=access.address(request), token_id=token_id)
+    return PilotToken(token=token, expires_at=expires_at)
+
+
+def _redeemed(parts: Services, stamp: str, secret: str, *, request_id: str, now: datetime) -> Pilot:
+    # Who guesses only reads: on SQLite there is one writer at a time.
+    with database.reading(parts.engine) as conn:
+        pilot = None
+        is_known = pilot_secrets.is_secret_known(conn, stamp, secret)
+    if is_known:
+        with database.writing(parts.engine) as conn:
+            pilot = pilot_secrets.redeem_secret(conn, stamp, secret, request_id=request_id, now=now)
+    if pilot is None:
+        raise NotAuthenticated("this is no secret of a pilot that waits for its token")
+    return pilot
+
+
+def _grant(pilot: Pilot) -> Grant:
+    # One whose queue a broker picks says at its next request where it has landed.
+    queue = f"{pilot.site}/{pilot.ce}/{pilot.queue}" if pilot.site else None
+    return grant(role=Role.PILOT, vo=pilot.vo, queue=queue, stamp=pilot.stamp)

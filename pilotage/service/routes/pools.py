@@ -6,16 +6,17 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import Connection
 
-from pilotage.service import pool_scope
-from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import ApiRoute, CallerOf, PartsOf
-from pilotage.service.callers import Caller
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.auth.callers import Caller
 from pilotage.service.models.pools import PoolAnswer, PoolPage, PoolQuery
+from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements import canonical
-from requirements.record import Record
+from requirements.record.record import Record
 from requirements.values import Value
-from taskqueue import database, pool_search, pool_usage
-from taskqueue.pools import Pool
+from taskqueue.db import database
+from taskqueue.pools import listing
+from taskqueue.pools.pools import Pool
 
 router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
 
@@ -25,8 +26,8 @@ router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
 def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Query()]) -> PoolPage:
     """List the pools of the caller's VOs, and those that its sites' queues serve."""
     with database.reading(parts.engine) as conn:
-        which = pool_scope.visible(caller, vo=query.vo)
-        found = pool_search.find(conn, which, limit=query.enough, after=query.after)
+        which = visibility.visible_pools(caller, vo=query.vo)
+        found = listing.list_pools(conn, which, limit=query.enough, after=query.after)
         page, last = query.cut(found)
         answers = _answers(conn, caller, page)
     return PoolPage(pools=answers, next=last.pool_id if last else None)
@@ -37,20 +38,20 @@ def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Que
 def show(parts: PartsOf, caller: CallerOf, pool_id: Annotated[str, Path(max_length=64)]) -> PoolAnswer:
     """Show one pool."""
     with database.reading(parts.engine) as conn:
-        return _answers(conn, caller, [pool_scope.get(conn, caller, pool_id)])[0]
+        return _answers(conn, caller, [visibility.get(conn, caller, pool_id)])[0]
 
 
 def _answers(conn: Connection, caller: Caller, found: Sequence[Pool]) -> list[PoolAnswer]:
     ids = [pool.pool_id for pool in found]
-    queues = pool_usage.queues(conn, ids)
-    counts = pool_usage.jobs_by_status(conn, ids)
+    queues = listing.list_queues(conn, ids)
+    counts = listing.count_jobs_by_status(conn, ids)
     return [
         PoolAnswer(
             pool_id=pool.pool_id,
             vo=pool.vo,
             requirements=_requirements(pool),
             eligible_queues=len(queues.get(pool.pool_id, ())),
-            queues=[str(each) for each in pool_scope.queues(caller, pool, queues.get(pool.pool_id, ()))],
+            queues=[str(each) for each in visibility.queues(caller, pool, queues.get(pool.pool_id, ()))],
             jobs={status: count.jobs for status, count in counts.get(pool.pool_id, {}).items()},
             more_jobs=[status for status, count in counts.get(pool.pool_id, {}).items() if count.more],
             created_at=pool.created_at,

@@ -4,15 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from cs_config import nodes
-from pilotage.service import queue_switch
-from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf, takes_at_most
-from pilotage.service.callers import Caller, Capability, Role
+from cs_config.classes import queue_selection
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.auth.callers import Caller, Capability, Role
+from pilotage.service.configuring import queue_switch
 from pilotage.service.models.config import NewVersion
-from pilotage.service.models.resources import NodeTree, ParameterAnswer, QueueAnswer, Selection, Switch
-from requirements.errors import InvalidRequest, NotAllowed
-from requirements.problem import Problem
+from pilotage.service.models.pools import NodeSelection, NodeTree, ParameterAnswer, QueueAnswer, Switch
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, QueueOf, takes_at_most
+from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 
 router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute)
@@ -20,12 +19,14 @@ router = APIRouter(prefix="/resources", tags=["resources"], route_class=ApiRoute
 
 @router.post("/getEligibleNodes")
 @allow(*EVERY_ROLE, needs=Capability.READ)
-def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: Selection) -> NodeTree:
+def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) -> NodeTree:
     """The queues that satisfy both selections, as a tree."""
     vo = _vo(caller, body.vo)
     if vo is None:
         raise InvalidRequest([Problem(path="vo", message="has to be named, since the token has not one VO")])
-    tree = nodes.get_eligible_nodes(parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue)
+    tree = queue_selection.get_eligible_nodes(
+        parts.live.current, vo=vo, node=body.node, ce=body.ce, queue=body.queue
+    )
     return NodeTree(tree)
 
 

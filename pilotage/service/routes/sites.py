@@ -6,29 +6,29 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from matcher import throttles
-from pilotage.service import site_bans, site_scope, site_states
-from pilotage.service.access import EVERY_ROLE, allow
-from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
-from pilotage.service.callers import Caller, Role
+from matcher.limits import throttles
+from pilotage.service.auth import visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.sites import (
     AdvertisementBody,
     BanBody,
     SiteAnswer,
     SitePage,
     SiteQuery,
-    Taken,
+    TakenCounts,
     Watermark,
 )
-from pilotage.service.parts import Parts
-from requirements import two_sided
-from requirements.errors import InvalidInput, InvalidRequest
-from requirements.problem import Problem
-from requirements.suggestion import did_you_mean
-from requirements.two_sided import TwoSided
+from pilotage.service.queries import sites
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, takes_at_most
+from pilotage.service.services import Services
+from requirements.classad import match_expression
+from requirements.classad.match_expression import TwoSided
+from requirements.errors import InvalidInput, InvalidRequest, Problem, did_you_mean
 from requirements.values import Value, as_value, fold
-from taskqueue import advertisements, database, scopes
-from taskqueue.advertisements import Advertisement
+from taskqueue.db import database
+from taskqueue.sites import advertisements, scopes
+from taskqueue.sites.advertisements import Advertisement
 
 router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
 
@@ -44,15 +44,15 @@ _HINTS = 20
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
 def give_watermark(parts: PartsOf, caller: CallerOf, site: str) -> Watermark:
     """Fetch it, count, then advertise as of it."""
-    site_scope.require(caller, parts.live.current, site)
+    visibility.require_site(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
-        return Watermark(watermark=advertisements.give_watermark(conn, site))
+        return Watermark(watermark=advertisements.create_watermark(conn, site))
 
 
 @router.post("/{site}/advertisement")
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
 @takes_at_most(_ADVERTISEMENT)
-def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: AdvertisementBody) -> Taken:
+def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: AdvertisementBody) -> TakenCounts:
     """Say how many jobs the site has."""
     return _advertise(parts, caller, body, site)
 
@@ -60,7 +60,9 @@ def advertise_site(parts: PartsOf, caller: CallerOf, site: str, body: Advertisem
 @router.post("/{site}/ces/{ce}/advertisement")
 @allow(Role.SITE_ADMIN, Role.GATEWAY)
 @takes_at_most(_ADVERTISEMENT)
-def advertise_ce(parts: PartsOf, caller: CallerOf, site: str, ce: str, body: AdvertisementBody) -> Taken:
+def advertise_ce(
+    parts: PartsOf, caller: CallerOf, site: str, ce: str, body: AdvertisementBody
+) -> TakenCounts:
     """Say how many jobs a CE has."""
     return _advertise(parts, caller, body, site, ce)
 
@@ -70,7 +72,7 @@ def advertise_ce(parts: PartsOf, caller: CallerOf, site: str, ce: str, body: Adv
 @takes_at_most(_ADVERTISEMENT)
 def advertise_queue(
     parts: PartsOf, caller: CallerOf, site: str, ce: str, queue: str, body: AdvertisementBody
-) -> Taken:
+) -> TakenCounts:
     """Say how many jobs a batch queue has."""
     return _advertise(parts, caller, body, site, ce, queue)
 
@@ -80,16 +82,16 @@ def advertise_queue(
 @takes_at_most(SMALL)
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Give the site no jobs but tests; a ban that there is already is replaced."""
-    site_bans.ban(parts, caller, site, reason=body.reason, until=body.until)
-    return site_states.of(parts, [site], jobs_of=None)[0]
+    sites.ban(parts, caller, site, reason=body.reason, until=body.until)
+    return sites.list_states(parts, [site], jobs_of=None)[0]
 
 
 @router.post("/{site}/allow")
 @allow(Role.SITE_ADMIN)
 def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Give the site jobs again."""
-    site_bans.allow(parts, caller, site)
-    return site_states.of(parts, [site], jobs_of=None)[0]
+    sites.allow(parts, caller, site)
+    return sites.list_states(parts, [site], jobs_of=None)[0]
 
 
 @router.get("")
@@ -97,22 +99,22 @@ def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
 def list_sites(parts: PartsOf, caller: CallerOf, query: Annotated[SiteQuery, Query()]) -> SitePage:
     """List the sites with what limits matches there."""
     page, last = query.cut(sorted(name for name in parts.live.current.sites if name > (query.after or "")))
-    return SitePage(sites=site_states.briefly(parts, caller, page), next=last)
+    return SitePage(sites=sites.briefly(parts, caller, page), next=last)
 
 
 @router.get("/{site}")
 @allow(*EVERY_ROLE)
 def show_site(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Show limits, counters, reservations and the last advertisements of a site."""
-    site_scope.require_known(parts.live.current, site)
-    return site_states.in_full(parts, caller, site)
+    visibility.require_known(parts.live.current, site)
+    return sites.may_see_in_full(parts, caller, site)
 
 
-def _advertise(parts: Parts, caller: Caller, body: AdvertisementBody, *path: str) -> Taken:
+def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: str) -> TakenCounts:
     config, scope = parts.live.current, "/".join(path)
-    site_scope.require(caller, config, path[0])
-    if scope not in site_scope.places(config):
-        site_scope.unknown(config, scope)
+    visibility.require_site(caller, config, path[0])
+    if scope not in visibility.places(config):
+        visibility.unknown(config, scope)
     said = Advertisement(
         attributes=_attributes(body),
         as_of=body.as_of,
@@ -121,9 +123,9 @@ def _advertise(parts: Parts, caller: Caller, body: AdvertisementBody, *path: str
         taken_at=body.taken_at.isoformat() if body.taken_at else None,
     )
     with database.writing(parts.engine) as conn:
-        accepted = advertisements.advertise(conn, scope, said, now=parts.clock())
-        as_of = scopes.read(conn, [scope])[scope].as_of
-    return Taken(accepted=accepted, as_of=as_of, warnings=list(_doubts(said.attributes)))
+        accepted = advertisements.accept_advertisement(conn, scope, said, now=parts.clock())
+        as_of = scopes.read_scopes(conn, [scope])[scope].as_of
+    return TakenCounts(accepted=accepted, as_of=as_of, warnings=list(_doubts(said.attributes)))
 
 
 def _doubts(attributes: Mapping[str, Value]) -> Iterator[str]:
@@ -148,7 +150,7 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
         try:
             found[name] = as_value(raw, name)
             if name in (throttles.REQUIREMENTS, throttles.CUR_MATCHES) and isinstance(raw, str):
-                _check_asked(name, two_sided.read(raw, name))
+                _check_asked(name, match_expression.parse_match_expression(raw, name))
         except InvalidInput as error:
             problems += error.problems
         right = spelled.get(fold(name), name)

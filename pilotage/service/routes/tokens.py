@@ -1,19 +1,22 @@
-"""Tokens: a running pilot renews its own, operators revoke any."""
+"""Tokens: a running pilot renews its own, operators revoke any.
+
+Links that sign a browser in.
+"""
 
 from datetime import timedelta
 
 from fastapi import APIRouter, Response
 
-from pilotage.service import access, audit
-from pilotage.service.access import allow
-from pilotage.service.api_route import SMALL, ApiRoute, CallerOf, PartsOf, TokenOf, takes_at_most
-from pilotage.service.callers import Caller, Role
-from pilotage.service.grants import Grant
-from pilotage.service.models.tokens import Renewed, Revocation
-from pilotage.service.parts import Parts
-from requirements.errors import InvalidRequest, NotAllowed
-from requirements.problem import Problem
-from taskqueue import database, pilots, revoked_tokens
+from pilotage.service.auth import access, audit, callers, login_links
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Caller, Grant, Role
+from pilotage.service.models.auth import LoginLink, LoginWish, Renewed, Revocation
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf, TokenOf, takes_at_most
+from pilotage.service.services import Services
+from requirements.errors import InvalidRequest, NotAllowed, Problem
+from taskqueue import login_tokens
+from taskqueue.db import database
+from taskqueue.pilots import pilots
 from taskqueue.states import PilotStatus
 
 #: A batch system that cannot say how a pilot is proves nothing.
@@ -47,21 +50,42 @@ def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
     token_id = _token_id(parts, body)
     now = parts.clock()
     with database.writing(parts.engine) as conn:
-        revoked_tokens.revoke(conn, token_id, expires_at=now + _LONGEST, now=now)
+        login_tokens.revoke_token(conn, token_id, expires_at=now + _LONGEST, now=now)
     parts.revoked.refresh()
     audit.done(caller, "revoke", token_id=token_id)
 
 
-def _require_running(parts: Parts, caller: Caller) -> None:
+def _require_running(parts: Services, caller: Caller) -> None:
     with database.reading(parts.engine) as conn:
-        pilot = pilots.get(conn, caller.stamp or "")
+        pilot = pilots.get_pilot(conn, caller.stamp or "")
     if pilot.status not in _MAY_RUN:
         raise NotAllowed(f"the pilot is {pilot.status}; only a running one renews its token")
 
 
-def _token_id(parts: Parts, body: Revocation) -> str:
+def _token_id(parts: Services, body: Revocation) -> str:
     if (body.token is None) == (body.jti is None):
         raise InvalidRequest([Problem(path="body", message="needs exactly one of token and jti")])
     if body.token is not None:
         return access.verify(body.token, parts).token_id
     return str(body.jti)
+
+
+login_router = APIRouter(prefix="/login-links", tags=["tokens"], route_class=ApiRoute)
+
+
+@login_router.post("", status_code=201)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@takes_at_most(SMALL)
+def issue(parts: PartsOf, token: TokenOf, body: LoginWish | None = None) -> LoginLink:
+    """A link that signs one browser in within five minutes, with the rights of the token that asks.
+
+    Operators may name somebody else. The session ends after twelve hours, with the token, or when that is
+    revoked.
+    """
+    wanted = token.caller if body is None or body.role is None else _requested_caller(body.role, body)
+    secret, expires_at = login_links.issue(parts, token, wanted)
+    return LoginLink(path=f"/login#{secret}", expires_at=expires_at)
+
+
+def _requested_caller(role: str, wish: LoginWish) -> Caller:
+    return callers.grant(role=role, vo=wish.vo, user=wish.user, group=wish.group, site=wish.site).caller

@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import batch_check
+from pilotage.cli.processes import batch
 from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
-from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Handle, Report, Resources, State
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    BatchSystemAway,
+    Handle,
+    JobReport,
+    JobResources,
+    State,
+    SubmissionRefused,
+)
 from tests.arc_ce import ArcCe
 
 pytestmark = [pytest.mark.debian("arc"), pytest.mark.slow]
@@ -45,7 +53,7 @@ def submit(system: Arc, job: BatchJob) -> Handle:
     return Handle(stamp=job.stamp, reference=system.submit(job))
 
 
-def all_ended(system: Arc, handles: list[Handle]) -> dict[str, Report]:
+def all_ended(system: Arc, handles: list[Handle]) -> dict[str, JobReport]:
     deadline = time.monotonic() + 120
     while True:
         found = system.status(handles)
@@ -59,7 +67,7 @@ def test_jobs_by_token_and_by_certificate_run_and_are_removed(
     connected: Connected, arc_ce: ArcCe, tmp_path: Path
 ) -> None:
     by_token, by_certificate = connected(token_file=arc_ce.token()), connected()
-    one = submit(by_token, job("echo by token; exit 3", resources=Resources(memory=100, wall_time=300)))
+    one = submit(by_token, job("echo by token; exit 3", resources=JobResources(memory=100, wall_time=300)))
     environment = "APPS/TEST one two&<three>"
     two = submit(by_certificate, job("echo by certificate; echo $TEST_OPTIONS", flags=(environment,)))
     assert by_token.find([one.stamp]) == {one.stamp: (one.reference,)}
@@ -101,7 +109,7 @@ def test_the_command_checks_a_ce_that_a_file_describes(
     file.write_text(f"{{url: {arc_ce.url}, token_file: {arc_ce.token()}, authorities: {arc_ce.authorities}}}")
     only = [word for name in ("refusal", "capacity_is_told", "full_spool") for word in ("--only", name)]
     with pytest.raises(SystemExit) as ended:
-        batch_check.main(["arc", "--ce", str(file), "--queue", "fork", "--json", *only])
+        batch.main(["arc", "--ce", str(file), "--queue", "fork", "--json", *only])
     outcomes = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0, outcomes
 
@@ -127,7 +135,7 @@ def test_a_ce_whose_authority_is_not_known_is_not_believed(connected: Connected,
     [
         ({"queue": "a&<b>"}, "a&<b>"),
         ({"flags": ("--constraint=x",)}, "no runtime environment"),
-        ({"resources": Resources(gpus=1)}, "asks for 1 GPUs"),
+        ({"resources": JobResources(gpus=1)}, "asks for 1 GPUs"),
     ],
 )
 def test_what_will_never_be_taken_is_refused(

@@ -15,10 +15,9 @@ import pytest
 from examples.servers.slurm import Slurm
 from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
-from pilotage.fabric.batch.conformance.bench import Bench
-from pilotage.fabric.batch.conformance.conformance import CHECKS
-from pilotage.fabric.batch.conformance.glitchy_http import GlitchyHttp
-from taskqueue import database
+from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
+from pilotage.fabric.batch.conformance.fault_injection import FaultyHttp
+from taskqueue.db import database
 from tests.arc_ce import ArcCe
 from tests.director_field import Field
 from tests.running_service import running as running_service
@@ -48,7 +47,7 @@ pytestmark = [
 
 
 def checked(name: str, queue: str, ce: ArcCe) -> None:
-    faults = GlitchyHttp()
+    faults = FaultyHttp()
     credentials = Credentials(authorities=ce.authorities, certificate=ce.certificate, key=ce.key)
     with (
         closing(ArcRest(ce.url, credentials, connect=faults.connect)) as rest,

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pilotage.cli import batch_check
-from pilotage.fabric.batch.batch_system import Handle, Report, State
-from pilotage.fabric.batch.conformance.bench import Bench, Violated
-from pilotage.fabric.batch.conformance.conformance import CHECKS
-from pilotage.fabric.batch.dialect import shipped_dialects
+from pilotage.cli.processes import batch
+from pilotage.fabric.batch.batch_system import Handle, JobReport, State
+from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench, Violated
+from pilotage.fabric.batch.dialect import dialect as dialect_dialect
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from tests.stand_ins import commands
 
@@ -31,9 +30,9 @@ class Forgetful(LocalHost):
 class Rash(LocalHost):
     """Takes a job that it does not see for gone."""
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         found = LocalHost.status(self, handles)
-        gone = Report(state=State.GONE)
+        gone = JobReport(state=State.GONE)
         return {stamp: gone if each.state is State.MISSING else each for stamp, each in found.items()}
 
 
@@ -41,9 +40,9 @@ class Rash(LocalHost):
 class Optimistic(LocalHost):
     """Calls every end a success."""
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         found = LocalHost.status(self, handles)
-        done = Report(state=State.DONE, exit_code=0)
+        done = JobReport(state=State.DONE, exit_code=0)
         return {stamp: done if each.state is State.FAILED else each for stamp, each in found.items()}
 
 
@@ -64,7 +63,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, kind: Any, check: str) -> None:
 
 def test_the_command_tells_each_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch_check.main(["local", "--directory", str(tmp_path), "--only", "round_trip", "--json"])
+        batch.main(["local", "--directory", str(tmp_path), "--only", "round_trip", "--json"])
     assert ended.value.code == 0
     [outcome] = json.loads(capsys.readouterr().out)
     assert (outcome["check"], outcome["passed"]) == ("round_trip", True)
@@ -72,7 +71,7 @@ def test_the_command_tells_each_check(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_check_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch_check.main(["local", "--directory", str(tmp_path), "--only", "roundtrip"])
+        batch.main(["local", "--directory", str(tmp_path), "--only", "roundtrip"])
     assert ended.value.code == 2
     assert "did you mean round_trip?" in capsys.readouterr().err
 
@@ -81,9 +80,7 @@ def test_a_check_that_fails_ends_the_command_with_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch_check.main(
-            ["local", "--directory", str(tmp_path), "--queue", "nowhere", "--only", "round_trip"]
-        )
+        batch.main(["local", "--directory", str(tmp_path), "--queue", "nowhere", "--only", "round_trip"])
     assert ended.value.code == 1
     assert "there is no queue nowhere" in capsys.readouterr().out
 
@@ -99,10 +96,10 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", ["lsf", "command"])
 def test_a_dialect_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     file = tmp_path / "dialect.yaml"
-    file.write_text(yaml.safe_dump(dict(shipped_dialects.content("lsf")) if kind == "command" else {}))
+    file.write_text(yaml.safe_dump(dict(dialect_dialect.shipped_content("lsf")) if kind == "command" else {}))
     words = ["--directory", str(tmp_path / "jobs"), "--queue", "normal", "--dialect", str(file)]
     with pytest.raises(SystemExit) as ended:
-        batch_check.main([kind, *words, "--only", "exit_status", "--only", "capacity_is_told", "--json"])
+        batch.main([kind, *words, "--only", "exit_status", "--only", "capacity_is_told", "--json"])
     outcomes = json.loads(capsys.readouterr().out)
     assert [each["message"] for each in outcomes if not each["passed"]] == []
     assert ended.value.code == 0
@@ -128,13 +125,13 @@ def test_what_is_wrong_with_a_dialect_is_told(
         file.write_text(dialect)
         words += ["--dialect", str(file)]
     with pytest.raises(SystemExit) as ended:
-        batch_check.main(words)
+        batch.main(words)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_what_is_not_installed_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch_check.main(["lsf", "--directory", str(tmp_path), "--only", "capacity_is_told"])
+        batch.main(["lsf", "--directory", str(tmp_path), "--only", "capacity_is_told"])
     assert ended.value.code == 1
     assert "bqueues cannot be run" in capsys.readouterr().out

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
-from pilotage.fabric.batch.conformance.bench import Bench
-from pilotage.fabric.batch.conformance.conformance import CHECKS
-from pilotage.fabric.batch.conformance.glitches import GlitchyShell
-from pilotage.fabric.batch.dialect import shipped_dialects
-from pilotage.fabric.batch.dialect.command import Command
+from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
+from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
+from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.htcondor.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
@@ -27,7 +26,7 @@ def _local_host(directory: Path, _: pytest.FixtureRequest) -> Bench:
 
 def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cluster: Cluster = request.getfixturevalue("slurm")
-    shell = GlitchyShell(shell=LocalShell(environment=cluster.environment))
+    shell = FaultyShell(shell=LocalShell(environment=cluster.environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
     return Bench(system=Slurm(areas=areas), queue="short", faults=shell)
 
@@ -35,30 +34,30 @@ def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:
 def _pbs(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cluster: Cluster = request.getfixturevalue("slurm")
     environment = torque.environment(cluster, directory.parent / "bin")
-    shell = GlitchyShell(shell=LocalShell(environment=environment))
+    shell = FaultyShell(shell=LocalShell(environment=environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
-    system = Command(areas=areas, dialect=shipped_dialects.dialect("pbs"))
+    system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("pbs"))
     return Bench(system=system, queue="short", faults=shell)
 
 
 def _lsf(directory: Path, _: pytest.FixtureRequest) -> Bench:
     environment = commands.environment("lsf.py", commands.LSF, directory.parent / "lsf")
-    shell = GlitchyShell(shell=LocalShell(environment=environment))
+    shell = FaultyShell(shell=LocalShell(environment=environment))
     areas = WorkAreas(directory=str(directory), shell=shell)
-    system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
+    system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("lsf"))
     return Bench(system=system, queue="normal", faults=shell, poll=0.05)
 
 
 def _htcondor(directory: Path, _: pytest.FixtureRequest) -> Bench:
     environment = commands.environment("htcondor.py", commands.HTCONDOR, directory.parent / "htcondor")
-    shell = GlitchyShell(shell=LocalShell(environment=environment))
+    shell = FaultyShell(shell=LocalShell(environment=environment))
     system = HTCondor(areas=WorkAreas(directory=str(directory), shell=shell))
     return Bench(system=system, queue="htcondor", faults=shell, poll=0.05)
 
 
 def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
     cell: Cell = request.getfixturevalue("grid_engine")
-    shell = GlitchyShell(shell=cell.shell)
+    shell = FaultyShell(shell=cell.shell)
     areas = WorkAreas(directory=f"{cell.shell.home}/{directory.parent.name}", shell=shell)
     return Bench(system=GridEngine(areas=areas), queue="short", faults=shell)
 

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import BatchJob, Resources
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests.grid_engine import GridEngine as Cell
@@ -19,7 +19,7 @@ def test_flags_add_to_what_a_slot_has_and_never_take_from_it(grid_engine: Cell) 
         stamp=f"test-{uuid.uuid4()}",
         script="#!/bin/sh\nsleep 600\n",
         queue="short",
-        resources=Resources(memory=300, wall_time=300),
+        resources=JobResources(memory=300, wall_time=300),
         flags=("-l", "h_vmem=100M,h_rt=400"),
     )
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.ssh_shell import SshShell
-from pilotage.fabric.batch.work_area import Marks, WorkAreas
+from pilotage.fabric.batch.work_area import StatusMarks, WorkAreas
 from tests.ssh_server import SshServer
 
 HOSTILE, HONEST = "test-hostile", "test-honest"
@@ -93,7 +93,7 @@ def test_nothing_is_read_through_a_link_in_the_place_of_the_work_area(
     area.symlink_to(secret.parent, target_is_directory=True)
 
     assert areas.output(HOSTILE).stdout == b""
-    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: Marks(), HONEST: Marks(exit_code=3)}
+    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: StatusMarks(), HONEST: StatusMarks(exit_code=3)}
 
 
 def test_nothing_is_written_through_links(areas: WorkAreas, area: Path, secret: Path) -> None:
@@ -133,14 +133,14 @@ def test_what_is_no_file_keeps_nobody_waiting(
     make(area / name)
 
     assert areas.output(HOSTILE).stdout == b""
-    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: Marks(), HONEST: Marks(exit_code=3)}
+    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: StatusMarks(), HONEST: StatusMarks(exit_code=3)}
 
 
 @pytest.mark.parametrize("text", ["9" * 6000, "-1", "256", "٣", "0" * 2_000_000, "\0", ""])
 def test_an_exit_status_that_is_none_is_not_believed(areas: WorkAreas, area: Path, text: str) -> None:
     (area / "exit").write_text(text)
 
-    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: Marks(), HONEST: Marks(exit_code=3)}
+    assert areas.marks([HOSTILE, HONEST]) == {HOSTILE: StatusMarks(), HONEST: StatusMarks(exit_code=3)}
 
 
 def test_removing_follows_no_link(areas: WorkAreas, area: Path, secret: Path) -> None:

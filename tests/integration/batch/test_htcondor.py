@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import Handle, Report, State
-from pilotage.fabric.batch.conformance.bench import Bench
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.batch_system import (
+    BatchSystemAway,
+    Handle,
+    JobReport,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
+from pilotage.fabric.batch.conformance.conformance import Bench
 from pilotage.fabric.batch.htcondor.htcondor import HTCondor
 from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
@@ -94,7 +100,7 @@ def test_half_an_event_log_proves_nothing(bench: Bench, shell: Answering, areas:
     log.write_text(log.read_text()[: log.read_text().index("Normal termination")])
     shell.answers["condor_history"] = said(status=1)
 
-    assert bench.report(handle) == Report(state=State.MISSING, reference=handle.reference)
+    assert bench.report(handle) == JobReport(state=State.MISSING, reference=handle.reference)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_the_queue_says_how_a_job_stands(
     listed = {"ClusterId": 7, "ProcId": 0, "PilotageStamp": stamp, **ad}
     shell.answers["condor_q"] = said(json.dumps([listed]))
 
-    assert bench.report(Handle(stamp=stamp)) == Report(state=state, reference="7.0", message=message)
+    assert bench.report(Handle(stamp=stamp)) == JobReport(state=state, reference="7.0", message=message)
 
 
 @pytest.mark.parametrize(

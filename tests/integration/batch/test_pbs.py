@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.batch.batch_system import BatchJob, Resources
-from pilotage.fabric.batch.dialect import shipped_dialects
-from pilotage.fabric.batch.dialect.command import Command
-from pilotage.fabric.batch.errors import SubmissionUncertain
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources, SubmissionUncertain
+from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from tests import torque
@@ -19,10 +18,10 @@ pytestmark = pytest.mark.debian("torque")
 
 
 @pytest.fixture
-def system(slurm: Slurm, tmp_path: Path) -> Iterator[Command]:
+def system(slurm: Slurm, tmp_path: Path) -> Iterator[DialectSystem]:
     shell = LocalShell(environment=torque.environment(slurm, tmp_path / "bin"))
     areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
-    yield Command(areas=areas, dialect=shipped_dialects.dialect("pbs"))
+    yield DialectSystem(areas=areas, dialect=dialect.shipped_dialect("pbs"))
     slurm.ask("scancel", "--me")
 
 
@@ -31,8 +30,8 @@ def job(**asked: object) -> BatchJob:
     return BatchJob(stamp=f"test-{uuid.uuid4()}", script="#!/bin/sh\nsleep 600\n", **values)  # type: ignore[arg-type]
 
 
-def test_cores_memory_and_time_arrive_together_with_flags(system: Command, slurm: Slurm) -> None:
-    asked = Resources(cores=3, memory=2500, wall_time=3601)
+def test_cores_memory_and_time_arrive_together_with_flags(system: DialectSystem, slurm: Slurm) -> None:
+    asked = JobResources(cores=3, memory=2500, wall_time=3601)
 
     reference = system.submit(job(resources=asked, flags=("-l", "proc=avx512")))
 
@@ -43,7 +42,7 @@ def test_cores_memory_and_time_arrive_together_with_flags(system: Command, slurm
     assert "Features=avx512" in shown
 
 
-def test_without_its_server_a_submission_is_uncertain(system: Command, slurm: Slurm) -> None:
+def test_without_its_server_a_submission_is_uncertain(system: DialectSystem, slurm: Slurm) -> None:
     slurm.kill_controller()
     try:
         with pytest.raises(SubmissionUncertain, match="Unable to contact"):

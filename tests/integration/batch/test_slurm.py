@@ -9,12 +9,20 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
-from pilotage.fabric.batch.batch_system import BatchJob, Handle, Report, Resources, State
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystemAway,
+    Handle,
+    JobReport,
+    JobResources,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.work_area import WorkAreas
-from pilotage.fabric.pilot import slot_end
+from pilotage.fabric.pilot.node import discovery
 
 pytestmark = pytest.mark.debian("slurm")
 
@@ -35,7 +43,7 @@ def job(script: str = "sleep 600", **asked: object) -> BatchJob:
     return BatchJob(stamp=f"test-{uuid.uuid4()}", script=f"#!/bin/sh\n{script}\n", **values)  # type: ignore[arg-type]
 
 
-def until(look: Callable[[], Report], state: State) -> Report:
+def until(look: Callable[[], JobReport], state: State) -> JobReport:
     deadline = time.monotonic() + 60
     while (report := look()).state is not state:
         assert time.monotonic() < deadline, report
@@ -44,7 +52,7 @@ def until(look: Callable[[], Report], state: State) -> Report:
 
 
 def test_cores_memory_and_time_are_asked_for(system: Slurm, slurm: Cluster) -> None:
-    asked = Resources(cores=3, memory=2500, wall_time=3601)
+    asked = JobResources(cores=3, memory=2500, wall_time=3601)
     reference = system.submit(job(resources=asked))
     shown = slurm.ask("scontrol", "show", "job", reference)
     assert "NumCPUs=3" in shown
@@ -53,10 +61,13 @@ def test_cores_memory_and_time_are_asked_for(system: Slurm, slurm: Cluster) -> N
 
 
 def test_a_pilot_in_a_job_knows_when_its_slot_ends(system: Slurm) -> None:
-    ask = "import os; from pilotage.fabric.pilot import slot_end; print(slot_end.seconds_left(os.environ, 0))"
-    root = Path(slot_end.__file__).parents[3]
+    ask = (
+        "import os; from pilotage.fabric.pilot.node import discovery; "
+        "print(discovery.slot_seconds_left(os.environ, 0))"
+    )
+    root = Path(discovery.__file__).parents[3]
     script = f"PYTHONPATH={root} {sys.executable} -c '{ask}'"
-    handle = submit(system, job(script, resources=Resources(wall_time=3600)))
+    handle = submit(system, job(script, resources=JobResources(wall_time=3600)))
     until(lambda: system.status([handle])[handle.stamp], State.DONE)
     assert 3000 < int(system.output(handle).stdout) <= 3600
 
@@ -68,7 +79,7 @@ def test_a_flag_reaches_the_node_that_has_the_feature(system: Slurm) -> None:
 
 
 def test_flags_add_to_what_a_slot_has_and_never_take_from_it(system: Slurm, slurm: Cluster) -> None:
-    slot = Resources(memory=2500, wall_time=3600)
+    slot = JobResources(memory=2500, wall_time=3600)
     flags = ("--constraint=amd", "--mem=100M", "--time=90", "--constraint=avx512|intel")
     shown = slurm.ask("scontrol", "show", "job", system.submit(job(resources=slot, flags=flags)))
     assert "MinMemoryNode=2500M" in shown
@@ -80,8 +91,8 @@ def test_flags_add_to_what_a_slot_has_and_never_take_from_it(system: Slurm, slur
     "asked",
     [
         {"queue": "nowhere"},
-        {"resources": Resources(memory=10**6)},
-        {"resources": Resources(wall_time=10**8)},
+        {"resources": JobResources(memory=10**6)},
+        {"resources": JobResources(wall_time=10**8)},
         {"flags": ("--constraint=nosuch",)},
     ],
 )

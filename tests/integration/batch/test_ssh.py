@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
-from pilotage.fabric.batch.conformance.bench import Bench
-from pilotage.fabric.batch.conformance.conformance import CHECKS
-from pilotage.fabric.batch.conformance.glitches import GlitchyShell
-from pilotage.fabric.batch.dialect import shipped_dialects
-from pilotage.fabric.batch.dialect.command import Command
-from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.batch_system import BatchSystemAway
+from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
+from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
+from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.slurm.slurm import Slurm
 from pilotage.fabric.batch.ssh_shell import SshShell
@@ -135,7 +134,7 @@ def test_slurm_behind_a_head_node_does_what_it_must(
     server: SshServer, slurm: Cluster, tmp_path: Path, check: str
 ) -> None:
     with closing(SshShell(server.host(environment=slurm.environment))) as ssh:
-        shell = GlitchyShell(shell=ssh)
+        shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
         with closing(Bench(system=Slurm(areas=areas), queue="short", faults=shell)) as bench:
             CHECKS[check](bench)
@@ -145,8 +144,8 @@ def test_slurm_behind_a_head_node_does_what_it_must(
 def test_lsf_behind_a_head_node_does_what_it_must(server: SshServer, tmp_path: Path, check: str) -> None:
     environment = commands.environment("lsf.py", commands.LSF, tmp_path / "lsf")
     with closing(SshShell(server.host(environment=environment))) as ssh:
-        shell = GlitchyShell(shell=ssh)
+        shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
-        system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
+        system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("lsf"))
         with closing(Bench(system=system, queue="normal", faults=shell, poll=0.05)) as bench:
             CHECKS[check](bench)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from taskqueue import database
+from taskqueue.db import database
 from tests.postgres import Postgres
 from tests.running_service import CONFIG, Service, running
 

@@ -4,10 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from pilotage.service.access import allow, allowed_roles
-from pilotage.service.callers import Role
-from pilotage.service.grants import grant
-from pilotage.service.parts import utc_now
+from pilotage.service.auth.access import allow, allowed_roles
+from pilotage.service.auth.callers import Role, grant
+from pilotage.service.services import utc_now
 from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"

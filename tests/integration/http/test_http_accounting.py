@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Engine
 
 from pilotage.cli import application
-from pilotage.service import accounts
-from pilotage.service.parts import utc_now
+from pilotage.service.queries import accounting
+from pilotage.service.services import utc_now
 from tests import accounted
 from tests.running_service import Service, running
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_asked_is_said(service: Service, query: str, says: str):
 
 
 def test_too_many_rows_are_refused_with_advice(service: Service, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(accounts, "MOST", 2)
+    monkeypatch.setattr(accounting, "MOST", 2)
     answer = service.operator().get("/api/v1/accounting?from=2d&by=owner")
     assert answer.status_code == 400
     assert "longer buckets" in answer.text

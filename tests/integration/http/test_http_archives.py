@@ -5,7 +5,8 @@ import tarfile
 
 import pytest
 
-from taskqueue import blobs, database
+from taskqueue import blobs
+from taskqueue.db import database
 from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
@@ -51,7 +52,7 @@ def test_equal_archives_get_one_name(service: Service):
     assert first.json() == {"sandbox": digest(data)}
     assert user.post("/api/v1/sandboxes", content=data).json() == first.json()
     with database.reading(service.engine) as conn:
-        assert blobs.quota_used(conn, "cms") == len(data)
+        assert blobs.read_quota_used(conn, "cms") == len(data)
 
 
 def test_a_large_archive_streams_through(service: Service):

@@ -1,6 +1,6 @@
-from cs_config import versions
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from cs_config.versions import store
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests.running_service import Service
 
 
@@ -107,5 +107,5 @@ def test_a_version_that_another_process_stored_is_seen_when_the_configuration_is
     service: Service, config_text: str
 ):
     with database.writing(service.engine) as conn:
-        versions.store(conn, config_text, author="x", message="", source="api", expected=1, now=utc_now())
+        store.store_text(conn, config_text, author="x", message="", source="api", expected=1, now=utc_now())
     assert service.operator().get("/api/v1/config").json()["version"] == 2

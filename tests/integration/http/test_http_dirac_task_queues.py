@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import Engine
 
 from agents import priorities
-from agents.priorities import Memory
-from taskqueue import matching_delays
+from agents.priorities import PriorityState
+from taskqueue.sites import matching_delays
 from tests import scenario_grid
 from tests.running_service import Service, running
 from tests.scenario_grid import Grid
@@ -87,7 +87,7 @@ class Clock:
 def clock(any_engine: Engine) -> Iterator[Clock]:
     """One for each database; PostgreSQL's own is not asked."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matching_delays, "time", lambda _, now: now)
+        patch.setattr(matching_delays, "read_time", lambda _, now: now)
         yield Clock()
 
 
@@ -282,7 +282,7 @@ def weighed(service: Service, operator: httpx.Client) -> Service:
             job = {"CPUTime": each["CPUTime"], "Priority": each["raw"]}
             Grid(operator, vo).submit(*[job] * each["Jobs"])
     config = service.parts.live.current
-    priorities.cycle(service.engine, config, now=datetime.now(UTC), holder="test", memory=Memory())
+    priorities.cycle(service.engine, config, now=datetime.now(UTC), holder="test", memory=PriorityState())
     return service
 
 

@@ -3,8 +3,9 @@ import time
 import pytest
 
 from agents import accounting
-from pilotage.service.parts import utc_now
-from taskqueue import database, revoked_tokens
+from pilotage.service.services import utc_now
+from taskqueue import login_tokens
+from taskqueue.db import database
 from tests.running_service import Service
 
 
@@ -88,7 +89,7 @@ def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: S
     token_id = service.parts.tokens.verify(token, now=utc_now()).token_id
     with database.writing(service.engine) as conn:
         now = utc_now()
-        revoked_tokens.revoke(conn, token_id, expires_at=now.replace(year=now.year + 1), now=now)
+        login_tokens.revoke_token(conn, token_id, expires_at=now.replace(year=now.year + 1), now=now)
     deadline = time.monotonic() + 10
     while client.get("/api/v1/jobs").status_code == 200 and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -8,9 +8,10 @@ import httpx
 import pytest
 from sqlalchemy.exc import InterfaceError
 
-from pilotage.service.parts import utc_now
-from taskqueue import attempts, database, heartbeats, lost
-from taskqueue.heartbeats import Beat
+from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.leases import attempts, expiry, lifecycle_batch
+from taskqueue.leases.lifecycle_batch import HeartbeatReport
 from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
@@ -46,7 +47,7 @@ def _noting(service: Service) -> str:
 
 def _progress(service: Service, match: dict) -> str:
     with database.reading(service.engine) as conn:
-        return attempts.get(conn, match["lease"]).progress
+        return attempts.get_attempt(conn, match["lease"]).progress
 
 
 def test_each_of_many_at_once_gets_its_own_answer(service: Service):
@@ -54,7 +55,9 @@ def test_each_of_many_at_once_gets_its_own_answer(service: Service):
     killed, stale, stalled, *plain = matches
     operator = service.operator()
     with database.writing(service.engine) as conn:
-        found = lost.stall(conn, vo="cms", silent_since=utc_now() + timedelta(minutes=1), now=utc_now())
+        found = expiry.mark_stalled(
+            conn, vo="cms", silent_since=utc_now() + timedelta(minutes=1), now=utc_now()
+        )
         assert len(found) == 12
     _beat(pilot, [killed, stale, *plain])
     assert operator.post(f"/api/v1/jobs/{killed['job_id']}/kill").is_success
@@ -82,14 +85,14 @@ def test_a_heartbeat_for_anothers_lease_is_404_and_changes_nothing(service: Serv
 def test_a_poisoned_heartbeat_fails_alone(service: Service, monkeypatch: pytest.MonkeyPatch):
     pilot, matches = _run(service, 6)
     name = _noting(service)
-    original = getattr(heartbeats, name)
+    original = getattr(lifecycle_batch, name)
 
-    def poisoned(where, beats: Sequence[Beat], **others):
+    def poisoned(where, beats: Sequence[HeartbeatReport], **others):
         if any(each.lease == matches[0]["lease"] for each in beats):
             raise ZeroDivisionError("a defect of ours")
         return original(where, beats, **others)
 
-    monkeypatch.setattr(heartbeats, name, poisoned)
+    monkeypatch.setattr(lifecycle_batch, name, poisoned)
     answers = _beat(pilot, matches)
     assert [answer.status_code for answer in answers] == [500, *[200] * 5]
     assert [_progress(service, match) for match in matches[1:]] == [
@@ -106,7 +109,7 @@ def test_while_the_database_is_away_all_are_told_to_come_again(
         raise InterfaceError("UPDATE", {}, Exception("the connection is closed"))
 
     with monkeypatch.context() as cut:
-        cut.setattr(heartbeats, _noting(service), away)
+        cut.setattr(lifecycle_batch, _noting(service), away)
         for answer in _beat(pilot, matches):
             assert answer.status_code == 503
             assert answer.headers["Retry-After"]

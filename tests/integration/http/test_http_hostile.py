@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pilotage.service import strict_json
+from pilotage.service import routing
 from tests.integration.http.test_http_access import ROUTES
 from tests.running_service import Service
 
@@ -156,11 +156,11 @@ def test_an_advertisement_may_list_all_attempts_that_it_may_but_not_more(service
 def test_a_large_body_is_parsed_beside_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch):
     beside = []
 
-    def parse(body: bytes, parse=strict_json.parse) -> object:
+    def parse(body: bytes, parse=routing.parse) -> object:
         beside.append(asyncio._get_running_loop() is None)
         return parse(body)
 
-    monkeypatch.setattr(strict_json, "parse", parse)
+    monkeypatch.setattr(routing, "parse", parse)
     for arguments in ("x", "x" * 100_000):
         jobs = [{"Executable": "x", "Arguments": arguments}]
         service.user().post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()

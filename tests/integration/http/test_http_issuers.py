@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pilotage.cli import issuers as issuers_of_settings
-from pilotage.cli.issuer_settings import IssuerSettings
-from pilotage.service.oidc import issuer_keys
-from pilotage.service.oidc.issuers import Issuers, TrustedIssuer
-from taskqueue import database
+from pilotage.cli.settings import IssuerSettings
+from pilotage.service.auth.oidc import discovery
+from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
+from taskqueue.db import database
 from tests.certificates import Authority
 from tests.running_service import CONFIG, Service, running
 from tests.token_issuer import TokenIssuer
@@ -49,7 +49,7 @@ def service(
 ) -> Iterator[Service]:
     (tmp_path / "db").write_bytes(sqlite_template.read_bytes())
     engine = database.connect(f"sqlite:///{tmp_path / 'db'}")
-    trusted = issuers_of_settings.trusted([settings_of(issuer, authority)])
+    trusted = issuers_of_settings.trusted_issuers([settings_of(issuer, authority)])
     with running(engine, tmp_path, CONFIG, issuers=trusted) as service:
         yield service
     engine.dispose()
@@ -129,7 +129,7 @@ def test_own_tokens_ask_no_issuer(service: Service, issuer: TokenIssuer):
 def test_a_new_key_is_learned_with_the_first_token_that_it_signed(
     service: Service, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch, key_id: str | None
 ):
-    monkeypatch.setattr(issuer_keys, "PATIENCE", 0.0)
+    monkeypatch.setattr(discovery, "PATIENCE", 0.0)
     assert ask(service, issuer.token("ada", US, **GROUPS)) == 200
     before = issuer.token("ada", US, **GROUPS)
     issuer.rotate(key_id)
@@ -153,7 +153,9 @@ def test_an_issuer_that_is_away_makes_its_tokens_401_and_nothing_else(
     service: Service, issuer: TokenIssuer, authority: Authority
 ):
     away = replace(
-        issuers_of_settings.trusted([settings_of(issuer, authority)]).of(issuer.token("a", US)).issuer,
+        issuers_of_settings.trusted_issuers([settings_of(issuer, authority)])
+        .of(issuer.token("a", US))
+        .issuer,
         url="https://localhost:9",
         name="away",
     )

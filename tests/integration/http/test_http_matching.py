@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from matcher.matcher import Matcher
+from matcher.claim.matcher import Matcher
 from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from taskqueue import database
+from taskqueue.db import database
 from tests import waiting
 from tests.running_service import Service, optimize
 
@@ -76,9 +76,9 @@ def test_a_job_that_another_process_takes_in_is_matched_soon(service: Service, l
     url = service.engine.url.render_as_string(hide_password=False)
     other = database.connect(url)
     ring = service.engine.get_execution_options()["ring"]
-    database.ring_with(service.engine, lambda _topics: None)
+    database.set_notifier(service.engine, lambda _topics: None)
     job_id = _submit(service)
-    database.ring_with(service.engine, ring)
+    database.set_notifier(service.engine, ring)
     optimize(other, service.parts.live, [job_id])
     other.dispose()
     waiting.until(lambda: [match["job_id"] for match in _ask(pilot)["matches"]] == [job_id])

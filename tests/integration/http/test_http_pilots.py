@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage.service.parts import utc_now
+from pilotage.service.services import utc_now
 from tests.running_service import Service
 
 LONG, SHORT, OTHER = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short", "LCG.B.org/ce2/all"

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine, select
 
-from taskqueue import database
-from taskqueue.tables import attempts
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts
 from tests.running_service import Service, running
 
 CONFIG = """

@@ -5,8 +5,9 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from pilotage.service.parts import utc_now
-from taskqueue import database, lost, uptime
+from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.leases import expiry, uptime
 from tests import waiting
 from tests.running_service import Service
 
@@ -33,8 +34,8 @@ def _report(pilot: httpx.Client, lease: str, which: str) -> httpx.Response:
 def _give_up(service: Service) -> None:
     later = utc_now() + timedelta(hours=1)
     with database.writing(service.engine) as conn:
-        lost.stall(conn, vo="cms", silent_since=later, now=later - timedelta(minutes=1))
-        again, _ = lost.give_up(
+        expiry.mark_stalled(conn, vo="cms", silent_since=later, now=later - timedelta(minutes=1))
+        again, _ = expiry.give_up_stalled(
             conn, vo="cms", silent_since=later, stalled_since=later, max_rescheduling=3, now=later
         )
     assert len(again) == 1

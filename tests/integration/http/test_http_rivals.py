@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from examples.servers.starting import wait_until
-from pilotage.cli.agents_by_name import AGENTS, Surroundings
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from pilotage.cli.processes.agent import AGENTS, AgentContext
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests import stored
 from tests.running_service import Service, running
 
@@ -64,7 +64,7 @@ def _user(client: httpx.Client, dice: random.Random) -> list[int]:
 
 
 def _caretaker(service: Service, number: int) -> Callable[[random.Random], list[int]]:
-    its = Surroundings(
+    its = AgentContext(
         engine=service.engine,
         current=lambda: service.parts.live.current,
         blobs=service.parts.blobs,

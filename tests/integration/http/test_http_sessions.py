@@ -7,10 +7,11 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from pilotage.service.grants import grant
+from pilotage.service.auth.callers import grant
 from pilotage.service.pages import sessions
-from pilotage.service.parts import utc_now
-from taskqueue import database, login_links
+from pilotage.service.services import utc_now
+from taskqueue import login_tokens
+from taskqueue.db import database
 from tests.running_service import Service
 
 
@@ -60,11 +61,11 @@ def test_programs_do_not_look_at_pages(service: Service):
 def test_a_link_is_good_for_five_minutes(service: Service):
     now = utc_now()
     with database.writing(service.engine) as conn:
-        secret, expires_at = login_links.issue(conn, "{}", now=now)
+        secret, expires_at = login_tokens.issue_link(conn, "{}", now=now)
         assert expires_at == now + timedelta(minutes=5)
-        assert login_links.take(conn, secret, now=expires_at) is None
-        assert login_links.take(conn, secret, now=expires_at - timedelta(seconds=1)) == "{}"
-        assert login_links.take(conn, secret, now=now) is None
+        assert login_tokens.redeem_link(conn, secret, now=expires_at) is None
+        assert login_tokens.redeem_link(conn, secret, now=expires_at - timedelta(seconds=1)) == "{}"
+        assert login_tokens.redeem_link(conn, secret, now=now) is None
 
 
 def test_a_session_ends_when_the_token_is_revoked_that_asked_for_its_link(service: Service):
@@ -231,6 +232,6 @@ def test_who_has_no_session_and_a_very_long_address_signs_in_all_the_same(servic
 def test_who_guesses_a_link_does_not_wait_for_a_writer_nor_hold_one_up(service: Service):
     stranger = service.client()
     with database.writing(service.engine) as conn:
-        login_links.issue(conn, "{}", now=utc_now())
+        login_tokens.issue_link(conn, "{}", now=utc_now())
         answer = stranger.post("/login", data={"link": "guessed"}, headers={"Origin": service.url})
     assert answer.status_code == 401

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from pilotage.service.parts import utc_now
+from pilotage.service.services import utc_now
 from tests.running_service import running
 
 TREE = """

@@ -39,7 +39,7 @@ def test_an_answer_to_a_defect_has_the_headers_too(service: Service, monkeypatch
     def broken(*_args, **_kwargs):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("taskqueue.database.schema_state", broken)
+    monkeypatch.setattr("taskqueue.db.database.schema_state", broken)
     answer = service.client().get("/readyz")
     assert answer.status_code == 500
     assert len(answer.headers.get_list("content-security-policy")) == 1

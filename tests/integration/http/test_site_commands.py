@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from pilotage.cli import application, site_watch
-from pilotage.cli.failures import WrongUsage
+from pilotage.cli import application
+from pilotage.cli.commands import site
+from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import Client
 from tests import waiting
 from tests.running_service import Service
@@ -169,7 +170,7 @@ def test_what_a_watched_command_does_wrong_is_told_in_our_words(
 ) -> None:
     with Client(limited.url, limited.token("gateway", vo="cms", site=SITE)) as client:
         with pytest.raises(WrongUsage) as refused:
-            site_watch.advertise(client, SITE, words, patience=0.1)
+            site.advertise_once(client, SITE, words, patience=0.1)
         assert told in str(refused.value)
         assert client.site(SITE)["throttles"][0]["advertisement"] is None
 
@@ -185,7 +186,7 @@ def test_the_watermark_is_fetched_before_a_slow_command_counts(
         printing = "echo CurrentJobs=0 CurrentSubmittingJobs=0 | tr ' ' '\\n'"
         words = ["sh", "-c", f"{counting}; {printing}"]
         watching = threading.Thread(
-            target=site_watch.advertise, args=(client, SITE, words), kwargs={"patience": 60.0}
+            target=site.advertise_once, args=(client, SITE, words), kwargs={"patience": 60.0}
         )
         watching.start()
         waiting.until(counts.exists)
@@ -194,5 +195,5 @@ def test_the_watermark_is_fetched_before_a_slow_command_counts(
         go.touch()
         watching.join(60)
         assert client.site(SITE)["throttles"][0]["reserved"] == 1
-        site_watch.advertise(client, SITE, words, patience=60.0)
+        site.advertise_once(client, SITE, words, patience=60.0)
         assert client.site(SITE)["throttles"][0]["reserved"] == 0

@@ -8,7 +8,7 @@ import pytest
 from starlette.routing import BaseRoute
 
 from pilotage.service.pages import ROUTERS, sessions
-from pilotage.service.pages.page_route import PageRoute
+from pilotage.service.pages.page import PageRoute
 from tests.integration.http.test_http_access import TOKENS
 from tests.running_service import Service
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.service.parts import utc_now
-from taskqueue import database
+from pilotage.service.services import utc_now
+from taskqueue.db import database
 from tests import accounted
 from tests.browser import SignedIn, picture
 from tests.running_service import Service

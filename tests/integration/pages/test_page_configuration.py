@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from agents import pools as pool_agent
-from pilotage.service.parts import utc_now
+from pilotage.service.services import utc_now
 from tests import pilot_process
 from tests.browser import SignedIn, picture
 from tests.running_service import Service

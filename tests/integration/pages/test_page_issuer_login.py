@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from pilotage.service.callers import Role
-from pilotage.service.oidc import issuer
-from pilotage.service.oidc.issuer import RoleRule
-from pilotage.service.oidc.issuers import Issuers, TrustedIssuer
-from taskqueue import database
+from pilotage.service.auth.callers import Role
+from pilotage.service.auth.oidc import issuer
+from pilotage.service.auth.oidc.issuer import RoleRule
+from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
+from taskqueue.db import database
 from tests.browser import picture
 from tests.login_provider import issuer_at, provider
 from tests.running_service import CONFIG, Service, running

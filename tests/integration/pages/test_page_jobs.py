@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from pilotage.service.pages import changing_jobs
-from taskqueue import database
+from pilotage.service.pages import jobs as pages_jobs
+from taskqueue.db import database
 from tests import archives, stored
 from tests.browser import SignedIn, picture
 from tests.running_service import Service
@@ -166,7 +166,7 @@ def test_more_than_a_page_may_change_are_left_to_the_command_line(
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto("/jobs/change?do=kill&job_group=masses")
     expect(page.get_by_role("button", name="Kill 3 jobs")).to_be_visible()
-    monkeypatch.setattr(changing_jobs, "_MOST", 2)
+    monkeypatch.setattr(pages_jobs, "_MOST", 2)
     page.get_by_role("button", name="Kill 3 jobs").click()
     expect(page.get_by_role("main")).to_contain_text("pilotage job kill")
     page.goto("/jobs/change?do=kill&job_group=masses")

@@ -4,9 +4,10 @@ import pytest
 from sqlalchemy import insert
 
 from agents import accounting
-from pilotage.service.parts import utc_now
-from taskqueue import bans, database
-from taskqueue.tables import job_flows
+from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.schema.tables import job_flows
+from taskqueue.sites import bans
 from tests.browser import SignedIn, picture
 from tests.running_service import Service
 
@@ -55,7 +56,7 @@ def busy(service: Service) -> Service:
     service.user(user="bob").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
     ban = bans.Ban(site="LCG.B.org", reason=HOSTILE, author=HOSTILE, at=utc_now(), until=None)
     with database.writing(service.engine) as conn:
-        bans.ban(conn, ban)
+        bans.set_ban(conn, ban)
     _count(service)
     _hour_before(service)
     return service

@@ -6,35 +6,37 @@ from typing import Any
 
 import pytest
 
-from pilotage.cli import batch_systems
-from pilotage.fabric.batch.commanded import Commanded
-from pilotage.fabric.batch.dialect.command import Command
-from pilotage.fabric.batch.dialect.shipped_dialects import content
+from pilotage.cli.processes import batch
+from pilotage.fabric.batch.command_line import CommandLineSystem
+from pilotage.fabric.batch.dialect.command import DialectSystem
+from pilotage.fabric.batch.dialect.dialect import shipped_content
 from pilotage.fabric.batch.grid_engine import GridEngine
 from pilotage.fabric.batch.htcondor.htcondor import HTCondor
-from pilotage.fabric.batch.settings import Kind, System
+from pilotage.fabric.batch.settings import BatchSystemKind, SystemSettings
 from pilotage.fabric.batch.slurm.slurm import Slurm
 
 
-def made(tmp_path: Path, **said: Any) -> Commanded:
-    told = System.model_validate({"directory": str(tmp_path), "flags": ["-A", "grid"], **said})
+def made(tmp_path: Path, **said: Any) -> CommandLineSystem:
+    told = SystemSettings.model_validate({"directory": str(tmp_path), "flags": ["-A", "grid"], **said})
     with ExitStack() as stack:
-        system = batch_systems.system(told, stack)
-    assert isinstance(system, Commanded)
+        system = batch.open_system(told, stack)
+    assert isinstance(system, CommandLineSystem)
     return system
 
 
 @pytest.mark.parametrize(
     ("kind", "adapter"),
     [
-        (Kind.SLURM, Slurm),
-        (Kind.GRID_ENGINE, GridEngine),
-        (Kind.HTCONDOR, HTCondor),
-        (Kind.PBS, Command),
-        (Kind.LSF, Command),
+        (BatchSystemKind.SLURM, Slurm),
+        (BatchSystemKind.GRID_ENGINE, GridEngine),
+        (BatchSystemKind.HTCONDOR, HTCondor),
+        (BatchSystemKind.PBS, DialectSystem),
+        (BatchSystemKind.LSF, DialectSystem),
     ],
 )
-def test_each_kind_has_its_adapter(tmp_path: Path, kind: Kind, adapter: type[Commanded]) -> None:
+def test_each_kind_has_its_adapter(
+    tmp_path: Path, kind: BatchSystemKind, adapter: type[CommandLineSystem]
+) -> None:
     system = made(tmp_path, kind=kind.value)
 
     assert type(system) is adapter
@@ -42,9 +44,9 @@ def test_each_kind_has_its_adapter(tmp_path: Path, kind: Kind, adapter: type[Com
 
 
 def test_a_command_system_speaks_its_own_dialect(tmp_path: Path) -> None:
-    system = made(tmp_path, kind="command", dialect={**content("lsf"), "name": "p_{stamp}"})
+    system = made(tmp_path, kind="command", dialect={**shipped_content("lsf"), "name": "p_{stamp}"})
 
-    assert isinstance(system, Command)
+    assert isinstance(system, DialectSystem)
     assert system.dialect.name == "p_{stamp}"
 
 
@@ -62,8 +64,8 @@ def test_a_token_that_jobs_can_read_is_warned_of(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("t")
-    system = System.model_validate({**said, "directory": str(tmp_path)})
+    system = SystemSettings.model_validate({**said, "directory": str(tmp_path)})
 
-    batch_systems.warn_of_readable([token, tmp_path / "not there"], {"farm": system})
+    batch.warn_of_readable([token, tmp_path / "not there"], {"farm": system})
 
     assert (f"{token}: jobs of the batch system farm run as this account" in caplog.text) is warned

@@ -1,6 +1,6 @@
 import pytest
 
-from pilotage.cli import databases
+from pilotage.cli import engine
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from pilotage.cli import databases
     ],
 )
 def test_a_url_is_shown_without_its_passwords(url: str, told: str) -> None:
-    assert databases.shown(url) == told
+    assert engine.hide_password(url) == told

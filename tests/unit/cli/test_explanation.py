@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from pilotage.cli import explanation
+from pilotage.cli.commands import job_show
 
 
 def told(renderable) -> str:
@@ -22,7 +22,7 @@ def test_a_description_that_was_not_submitted_is_told_with_what_helps():
         "left_out": ["not every change was tried"],
         "now": ["no eligible queue"],
     }
-    text = told(explanation.of_job(found))
+    text = told(job_show.explain_job(found))
     assert "Not submitted: 0 of 3 queues are eligible." in text
     assert "lower [it]" in text
     assert "Left out: not every change was tried" in text
@@ -47,7 +47,7 @@ def test_a_queue_is_told_with_what_it_loses_and_could_do():
         ],
         "changes": [{"offer": "offer MaxRAM 4000 MB", "gains": 3, "vos": ["cms"]}],
     }
-    text = told(explanation.of_queue(found))
+    text = told(job_show.explain_queue(found))
     assert "A/b/c may run 0 of 4 waiting jobs." in text
     assert "at least 4000 MB" in text
     assert "offer MaxRAM 4000 MB" in text
@@ -65,6 +65,6 @@ def test_long_expressions_are_cut_so_that_a_table_stays_readable():
         "changes": [{"change": f"leave out `{long}`", "gains": 2, "example": "A/b/c"}],
         "now": [f"A is throttled ({long} is not true)"],
     }
-    text = told(explanation.of_job(found))
+    text = told(job_show.explain_job(found))
     assert len(text) < 10_000
     assert f"({len(found['now'][0])} characters)" in text

@@ -3,9 +3,8 @@ import json
 import pytest
 from typer.exceptions import TyperException
 
-from pilotage.cli import failures
-from requirements.errors import InvalidJob
-from requirements.problem import Problem
+from pilotage.cli import errors
+from requirements.errors import InvalidJob, Problem
 
 PROBLEM = Problem(
     path="Memory", message="is no number", file="a.jdl", line=3, column=2, excerpt='  Memory = "x";'
@@ -13,28 +12,28 @@ PROBLEM = Problem(
 
 
 def test_each_problem_is_one_line_with_its_place_and_excerpt(capsys: pytest.CaptureFixture[str]) -> None:
-    status = failures.show(InvalidJob([PROBLEM, PROBLEM]), as_json=False)
+    status = errors.show_error(InvalidJob([PROBLEM, PROBLEM]), as_json=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0] == 'pilotage: Memory: is no number (a.jdl:3:2)  Memory = "x";'
-    assert status == failures.WRONG
+    assert status == errors.WRONG
 
 
 def test_machines_get_the_code_and_the_details(capsys: pytest.CaptureFixture[str]) -> None:
-    failures.show(InvalidJob([PROBLEM]), as_json=True)
+    errors.show_error(InvalidJob([PROBLEM]), as_json=True)
     error = json.loads(capsys.readouterr().err)["error"]
     assert error["code"] == "invalid_job"
     assert error["details"]["problems"][0]["line"] == 3
 
 
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    status = failures.show(FileNotFoundError(2, "No such file or directory", "a.jdl"), as_json=False)
+    status = errors.show_error(FileNotFoundError(2, "No such file or directory", "a.jdl"), as_json=False)
     assert capsys.readouterr().err == "pilotage: a.jdl: No such file or directory\n"
-    assert status == failures.REFUSED
+    assert status == errors.REFUSED
 
 
 def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     error = TyperException("no such option")
     error.exit_code = 2
-    assert failures.show(error, as_json=False) == failures.WRONG
+    assert errors.show_error(error, as_json=False) == errors.WRONG
     assert capsys.readouterr().err == "pilotage: no such option\n"

@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import database_findings, findings, settings
-from pilotage.cli.finding import Health
+from pilotage.cli import settings
+from pilotage.cli.checks import database
+from pilotage.cli.checks import installation as checks_installation
+from pilotage.cli.checks.finding import Health
 from pilotage.cli.settings import Settings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -15,11 +17,11 @@ def installation(home: Path, **flags: object) -> Settings:
 
 
 def test_our_packages_come_from_one_place() -> None:
-    assert [finding.health for finding in findings.packages()] == [Health.GOOD]
+    assert [finding.health for finding in checks_installation.check_packages()] == [Health.GOOD]
 
 
 def test_a_home_that_is_not_there_is_no_disaster(tmp_path: Path) -> None:
-    (finding,) = findings.files(installation(tmp_path / "none"))
+    (finding,) = checks_installation.check_files(installation(tmp_path / "none"))
     assert finding.health is Health.WARNING
 
 
@@ -27,7 +29,7 @@ def test_a_key_that_others_may_read_is_bad(tmp_path: Path) -> None:
     chosen = installation(tmp_path)
     chosen.key.write_text("secret")
     chosen.key.chmod(0o644)
-    (finding,) = [each for each in findings.files(chosen) if each.subject == chosen.key.name]
+    (finding,) = [each for each in checks_installation.check_files(chosen) if each.subject == chosen.key.name]
     assert finding.health is Health.BAD
     assert "chmod 600" in finding.message
 
@@ -38,7 +40,7 @@ def test_a_file_of_settings_is_a_secret_where_a_password_may_stand_in_it(tmp_pat
     file.chmod(0o644)
 
     def told(**flags: object) -> list[Health]:
-        found = findings.files(installation(tmp_path, **flags))
+        found = checks_installation.check_files(installation(tmp_path, **flags))
         return [each.health for each in found if each.subject == file.name]
 
     assert told(database_url="postgresql://pilotage@db.example.org/pilotage") == []
@@ -56,21 +58,21 @@ def test_directories_that_others_may_enter_are_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "parents", property(lambda each: [home] if each.parent == home else []))
     for mode, told in ((0o755, ["home", "blobs"]), (0o750, [])):
         home.chmod(mode)
-        assert [each.subject for each in findings.files(installation(home))] == told
+        assert [each.subject for each in checks_installation.check_files(installation(home))] == told
 
 
 def test_a_database_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
-    (finding,) = database_findings.all_of(installation(tmp_path), NOW)
+    (finding,) = database.check_database(installation(tmp_path), NOW)
     assert finding.health is Health.BAD
     assert "pilotage.db does not exist" in finding.message
     assert not (tmp_path / "pilotage.db").exists()
 
 
 def test_a_redis_that_does_not_answer_is_bad(tmp_path: Path) -> None:
-    (finding,) = findings.redis(installation(tmp_path, redis_url="redis://127.0.0.1:1"))
+    (finding,) = checks_installation.check_redis(installation(tmp_path, redis_url="redis://127.0.0.1:1"))
     assert finding.health is Health.BAD
 
 
 def test_no_redis_is_fine(tmp_path: Path) -> None:
-    (finding,) = findings.redis(installation(tmp_path))
+    (finding,) = checks_installation.check_redis(installation(tmp_path))
     assert finding.health is Health.GOOD

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import gatewaying
+from pilotage.cli.processes import gateway
 from pilotage.fabric.gateway.configuration import InvalidGateway
 
 FILE = """\
@@ -25,7 +25,10 @@ def opening(directory: Path, token: str) -> str:
     (directory / "authorities").mkdir()
     file = directory / "gateway.yaml"
     file.write_text(FILE.format(directory=directory))
-    with pytest.raises(InvalidGateway) as refused, gatewaying.opened(gatewaying.read(file), file):
+    with (
+        pytest.raises(InvalidGateway) as refused,
+        gateway.open_gateway(gateway.read_gateway_file(file), file),
+    ):
         pass
     return str(refused.value)
 

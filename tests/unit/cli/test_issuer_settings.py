@@ -4,7 +4,7 @@ import pytest
 
 from pilotage.cli import issuers, settings
 from pilotage.cli.settings import InvalidSettings
-from pilotage.service.callers import Role
+from pilotage.service.auth.callers import Role
 
 WHOLE = """
 issuers:
@@ -24,14 +24,14 @@ def load(home: Path, text: str) -> settings.Settings:
 
 
 def test_an_issuer_is_described_in_the_settings(tmp_path: Path):
-    [trusted] = issuers.trusted(load(tmp_path, WHOLE).issuers)
+    [trusted] = issuers.trusted_issuers(load(tmp_path, WHOLE).issuers)
     assert (trusted.issuer.name, trusted.issuer.vo) == ("cms-auth.example.org", "cms")
     assert [rule.role for rule in trusted.issuer.rules] == [Role.VO_ADMIN, Role.SITE_ADMIN, Role.OPERATOR]
 
 
 def test_without_roles_the_groups_of_the_vo_count(tmp_path: Path):
     said = load(tmp_path, WHOLE[: WHOLE.index("    roles")])
-    [trusted] = issuers.trusted(said.issuers)
+    [trusted] = issuers.trusted_issuers(said.issuers)
     assert {rule.group: rule.role for rule in trusted.issuer.rules} == {
         "/cms/pilotage_admin": Role.VO_ADMIN,
         "/cms": Role.USER,
@@ -67,10 +67,10 @@ def test_a_variable_says_issuers_in_yaml(tmp_path: Path):
 def test_what_is_wrong_is_named_by_its_place(tmp_path: Path, before: str, after: str, message: str):
     assert before in WHOLE
     with pytest.raises(InvalidSettings, match=message):
-        issuers.trusted(load(tmp_path, WHOLE.replace(before, after)).issuers)
+        issuers.trusted_issuers(load(tmp_path, WHOLE.replace(before, after)).issuers)
 
 
 def test_two_issuers_that_nobody_could_tell_apart_are_refused(tmp_path: Path):
     twice = WHOLE + WHOLE.replace("issuers:\n", "")
     with pytest.raises(InvalidSettings, match="two have the url"):
-        issuers.trusted(load(tmp_path, twice).issuers)
+        issuers.trusted_issuers(load(tmp_path, twice).issuers)

@@ -1,27 +1,27 @@
 import pytest
 
 from pilotage.cli import job_ids
-from pilotage.cli.failures import WrongUsage
+from pilotage.cli.errors import WrongUsage
 
 
 def test_numbers_ranges_and_lists_name_jobs_each_once() -> None:
-    assert job_ids.parse(["7", "1-3", "3,9"]) == [7, 1, 2, 3, 9]
+    assert job_ids.parse_ids(["7", "1-3", "3,9"]) == [7, 1, 2, 3, 9]
 
 
 def test_no_words_name_no_job() -> None:
-    assert job_ids.parse(None) == []
+    assert job_ids.parse_ids(None) == []
 
 
 @pytest.mark.parametrize("word", ["x", "1-", "-1", "3-1", "1.5", "", "1-99999999999"])
 def test_what_is_no_id_is_refused(word: str) -> None:
     with pytest.raises(WrongUsage):
-        job_ids.parse([word])
+        job_ids.parse_ids([word])
 
 
 def test_ids_are_shown_as_short_as_they_can_be_typed() -> None:
-    assert job_ids.shown([1, 2, 3, 5, 9, 8]) == "1-3, 5, 8-9"
-    assert job_ids.shown([]) == ""
+    assert job_ids.format_ids([1, 2, 3, 5, 9, 8]) == "1-3, 5, 8-9"
+    assert job_ids.format_ids([]) == ""
 
 
 def test_filters_are_those_that_were_given() -> None:
-    assert job_ids.filters(status="Done", vo=None) == {"status": "Done"}
+    assert job_ids.read_filters(status="Done", vo=None) == {"status": "Done"}

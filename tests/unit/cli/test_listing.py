@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import RenderableType
 
-from pilotage.cli import listing, output
+from pilotage.cli import output
 
 JOBS = [{"job_id": number} for number in range(2500, 0, -1)]
 
@@ -14,39 +14,39 @@ JOBS = [{"job_id": number} for number in range(2500, 0, -1)]
 def page(most: int, after: Any) -> Mapping[str, Any]:
     """Jobs as the service pages them, never more than it gives at once."""
     behind = [job for job in JOBS if after is None or job["job_id"] < after]
-    found = behind[: min(most, listing.PAGE)]
+    found = behind[: min(most, output.PAGE)]
     return {"jobs": found, "next": found[-1]["job_id"] if len(behind) > len(found) else None}
 
 
-def _table(jobs: Sequence[listing.Entry]) -> RenderableType:
+def _table(jobs: Sequence[output.Entry]) -> RenderableType:
     return output.table(["#ID"], ([job["job_id"]] for job in jobs))
 
 
 @pytest.mark.parametrize(("limit", "found", "goes_on"), [(1, 1, 2500), (1700, 1700, 801), (9999, 2500, None)])
 def test_a_list_is_read_page_by_page_up_to_its_limit(limit: int, found: int, goes_on: int | None) -> None:
-    read = listing.read("jobs", page, limit=limit)
+    read = output.read_pages("jobs", page, limit=limit)
     assert (read.entries, read.next) == (JOBS[:found], goes_on)
 
 
 def test_the_parts_of_a_list_make_the_whole() -> None:
-    first = listing.read("jobs", page, limit=2400)
-    second = listing.read("jobs", page, limit=2400, after=first.next)
+    first = output.read_pages("jobs", page, limit=2400)
+    second = output.read_pages("jobs", page, limit=2400, after=first.next)
     assert ([*first.entries, *second.entries], second.next) == (JOBS, None)
-    assert listing.read("jobs", page).entries == JOBS
+    assert output.read_pages("jobs", page).entries == JOBS
 
 
 def test_a_list_that_goes_on_says_so_beside_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    part = listing.read("jobs", page, limit=2)
+    part = output.read_pages("jobs", page, limit=2)
     replace(part, total=2500).emit(_table, as_json=False)
     said = capsys.readouterr().err
     assert "2 of 2,500 jobs shown" in said
     assert "--after 2499" in said
-    listing.read("jobs", page).emit(_table, as_json=False)
+    output.read_pages("jobs", page).emit(_table, as_json=False)
     assert not capsys.readouterr().err
 
 
 def test_machines_find_where_a_list_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    listing.read("jobs", page, limit=2).emit(_table, as_json=True)
+    output.read_pages("jobs", page, limit=2).emit(_table, as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"jobs": JOBS[:2], "next": 2499}
     assert not printed.err

@@ -7,7 +7,8 @@ import pytest
 import typer
 from rich.console import Console
 
-from pilotage.cli import application, explanation, output
+from pilotage.cli import application, output
+from pilotage.cli.commands import job_show
 
 
 def printed(renderable: object) -> str:
@@ -70,7 +71,7 @@ def test_an_explanation_names_every_reason_and_what_holds_the_job_back_now() -> 
         "changes": [{"change": "Memory = 4000", "gains": 2, "example": "A/b/c"}],
         "now": ["no eligible queue"],
     }
-    text = printed(explanation.of_job(found))
+    text = printed(job_show.explain_job(found))
     for said in ("0 of 3", "Memory", "A/b/c", "4000", "OS", "Memory = 4000", "no eligible queue"):
         assert said in text
 

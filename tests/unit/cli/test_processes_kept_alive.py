@@ -2,8 +2,8 @@
 
 import pytest
 
-from pilotage.cli.failures import Refused
-from pilotage.cli.processes import Place
+from pilotage.cli.errors import CommandRefused
+from pilotage.cli.processes.keep_alive import ProcessSlot
 
 
 class Child:
@@ -23,7 +23,7 @@ class Nursery:
     def __init__(self) -> None:
         self.now = 0.0
         self.started: list[float] = []
-        self.place = Place(self._start, now=0.0)
+        self.place = ProcessSlot(self._start, now=0.0)
 
     def _start(self) -> Child:
         self.started.append(self.now)
@@ -48,7 +48,7 @@ def test_what_lives_is_left_alone():
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_first_process_that_ends_by_itself_however_slowly_it_came_up_ends_the_command(status: int):
-    with pytest.raises(Refused, match=rf"ended 20 s after its start, with status {status}"):
+    with pytest.raises(CommandRefused, match=rf"ended 20 s after its start, with status {status}"):
         Nursery().ends(status, after=20)
 
 

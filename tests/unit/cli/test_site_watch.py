@@ -4,18 +4,18 @@ import shlex
 
 import pytest
 
-from pilotage.cli import site_watch
-from pilotage.cli.failures import WrongUsage
+from pilotage.cli.commands import site
+from pilotage.cli.errors import WrongUsage
 
 
 def test_names_and_values_are_read_from_lines() -> None:
     text = "# counted by ps\nCurrentJobs=12\n\n Load = 0.5\nName=a=b\nDraining=true\nFactor=inf\n"
     said = {"CurrentJobs": 12, "Load": 0.5, "Name": "a=b", "Draining": True, "Factor": "inf"}
-    assert site_watch.read(text) == said
+    assert site.parse_counts(text) == said
 
 
 def test_or_from_a_json_object() -> None:
-    assert site_watch.read('\n{"CurrentJobs": 3, "attempts_seen": ["a"]}') == {
+    assert site.parse_counts('\n{"CurrentJobs": 3, "attempts_seen": ["a"]}') == {
         "CurrentJobs": 3,
         "attempts_seen": ["a"],
     }
@@ -24,13 +24,13 @@ def test_or_from_a_json_object() -> None:
 @pytest.mark.parametrize("text", ["CurrentJobs", "=3", "{broken"])
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(WrongUsage):
-        site_watch.read(text)
+        site.parse_counts(text)
 
 
 @pytest.mark.parametrize("text", ["A=1\nA=2", "CurrentJobs=1\ncurrentjobs=1", '{"A": 1, "A": 1}'])
 def test_a_name_that_is_given_twice_is_refused(text: str) -> None:
     with pytest.raises(WrongUsage, match="is given 2 times"):
-        site_watch.read(text)
+        site.parse_counts(text)
 
 
 @pytest.mark.parametrize(
@@ -39,20 +39,20 @@ def test_a_name_that_is_given_twice_is_refused(text: str) -> None:
 )
 def test_a_command_that_only_a_shell_understands_is_refused_with_one(command: str, sign: str) -> None:
     with pytest.raises(WrongUsage) as refused:
-        site_watch.split(command)
+        site.split(command)
     assert f"no shell reads {sign!r}" in str(refused.value)
     instead = shlex.split(str(refused.value).partition("--watch ")[2])[-1]
-    assert site_watch.split(instead) == ["sh", "-c", command]
+    assert site.split(instead) == ["sh", "-c", command]
 
 
 @pytest.mark.parametrize(
     "command", ["sh -c 'a; b | c'", 'awk "{ print \\"A=\\" NR; }" f', "find . -ok x \\;"]
 )
 def test_what_is_quoted_is_not_for_a_shell(command: str) -> None:
-    assert site_watch.split(command) == shlex.split(command)
+    assert site.split(command) == shlex.split(command)
 
 
 @pytest.mark.parametrize(("command", "words"), [("", "no command"), ("echo 'A", "no closing quotation")])
 def test_what_is_no_command_is_refused(command: str, words: str) -> None:
     with pytest.raises(WrongUsage, match=words):
-        site_watch.split(command)
+        site.split(command)

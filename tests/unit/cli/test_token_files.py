@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import told_file
+from pilotage.cli.processes import site_file
 from pilotage.fabric.director.configuration import InvalidDirector
 
 
 def test_a_token_file_that_is_replaced_counts_at_once(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("first\n")
-    now = told_file.fresh_token(file, InvalidDirector)
+    now = site_file.token_reader(file, InvalidDirector)
     assert now() == "first"
 
     file.write_text("second\n")
@@ -20,7 +20,7 @@ def test_a_token_file_that_is_replaced_counts_at_once(tmp_path: Path) -> None:
 def test_a_token_file_that_is_being_written_leaves_the_token_before(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("first\n")
-    now = told_file.fresh_token(file, InvalidDirector)
+    now = site_file.token_reader(file, InvalidDirector)
 
     file.write_text("")
     assert now() == "first"
@@ -34,4 +34,4 @@ def test_a_file_without_a_token_is_named(tmp_path: Path, content: bytes) -> None
     file.write_bytes(content)
 
     with pytest.raises(InvalidDirector, match=f"{file}: holds no token"):
-        told_file.fresh_token(file, InvalidDirector)
+        site_file.token_reader(file, InvalidDirector)

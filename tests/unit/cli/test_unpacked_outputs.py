@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import job_output
-from pilotage.cli.failures import Refused
+from pilotage.cli.commands import job
+from pilotage.cli.errors import CommandRefused
 
 
 class Outputs:
@@ -32,7 +32,7 @@ def file(name: str, size: int = 3, **about: object) -> tuple[tarfile.TarInfo, by
 
 
 def unpack(outputs: Outputs, target: Path, most: int = 1 << 20) -> list[Path]:
-    return job_output._unpack(outputs, 7, target, most=most)  # type: ignore[arg-type]
+    return job._unpack(outputs, 7, target, most=most)  # type: ignore[arg-type]
 
 
 def unsafe(kind: bytes, name: str, link: str) -> tuple[tarfile.TarInfo, bytes]:
@@ -64,9 +64,9 @@ def test_nothing_that_is_there_already_is_overwritten(taken: str, tmp_path: Path
     before = sorted(tmp_path.rglob("*"))
 
     with pytest.raises(
-        Refused, match=r"job 7: .*/7 exists already, and nothing is overwritten: .*--directory"
+        CommandRefused, match=r"job 7: .*/7 exists already, and nothing is overwritten: .*--directory"
     ):
-        job_output._refuse_taken(7, target)
+        job._refuse_taken(7, target)
     with pytest.raises(OSError, match="irectory"):  # it came between the look and the end of the fetch
         unpack(Outputs(file("a")), target)
     assert sorted(tmp_path.rglob("*")) == before
@@ -74,7 +74,9 @@ def test_nothing_that_is_there_already_is_overwritten(taken: str, tmp_path: Path
 
 
 def test_an_output_that_would_fill_the_disk_is_refused(tmp_path: Path):
-    with pytest.raises(Refused, match=r"job 7: its output has more bytes .*\(1000\); --most GB allows more"):
+    with pytest.raises(
+        CommandRefused, match=r"job 7: its output has more bytes .*\(1000\); --most GB allows more"
+    ):
         unpack(Outputs(file("a", 600), file("b", 600)), tmp_path / "7", most=1000)
     assert list(tmp_path.iterdir()) == []
 
@@ -95,7 +97,7 @@ def test_an_output_that_would_fill_the_disk_is_refused(tmp_path: Path):
 def test_what_leaves_its_directory_or_is_no_file_is_refused(
     member: tuple[tarfile.TarInfo, bytes], tmp_path: Path
 ):
-    with pytest.raises(Refused, match="job 7"):
+    with pytest.raises(CommandRefused, match="job 7"):
         unpack(Outputs(file("before"), member), tmp_path / "home" / "7")
     assert [each.name for each in tmp_path.rglob("*")] == ["home"]
 
@@ -117,7 +119,7 @@ def test_links_too_long_to_be_resolved_overwrite_no_file_of_the_user(tmp_path: P
         unsafe(tarfile.LNKTYPE, "keys", "escape/authorized_keys"),
         file("keys", 3),
     ]
-    with pytest.raises(Refused, match="job 7"):
+    with pytest.raises(CommandRefused, match="job 7"):
         unpack(Outputs(*members), tmp_path / "7")
     assert victim.read_text() == "mine"
 
@@ -127,7 +129,7 @@ def test_headers_that_are_about_headers_are_refused(tmp_path: Path):
     name = tarfile.TarInfo("././@LongLink")
     name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2
     outputs._archive = (name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")) * 3000
-    with pytest.raises(Refused, match=r"job 7: its output is no readable tar archive"):
+    with pytest.raises(CommandRefused, match=r"job 7: its output is no readable tar archive"):
         unpack(outputs, tmp_path / "7")
 
 
@@ -136,11 +138,11 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path):
     name = tarfile.TarInfo("x")
     name.type, name.size = tarfile.XHDTYPE, 768 << 20
     outputs._archive = gzip.compress(name.tobuf(tarfile.GNU_FORMAT) + bytes(5 << 20))
-    with pytest.raises(Refused, match=r"job 7: its output has a header of 805306368 bytes"):
+    with pytest.raises(CommandRefused, match=r"job 7: its output has a header of 805306368 bytes"):
         unpack(outputs, tmp_path / "7")
 
 
 def test_a_name_that_is_no_text_is_shown_all_the_same(tmp_path: Path):
     [path] = unpack(Outputs(file("log-\udcff")), tmp_path / "7")
     assert path.exists()
-    assert job_output._shown(path).endswith(r"/log-\xff")
+    assert job._printable_name(path).endswith(r"/log-\xff")

@@ -7,13 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import ad_export, ad_import, admission, ce_ads, nodes, validate, yaml_text
-from cs_config.ad_import import Proposal
-from cs_config.configuration import Configuration, QueueAddress
+from cs_config import validate
+from cs_config.classes import queue_selection
 from cs_config.errors import PathNotFound
-from requirements import two_sided
+from cs_config.formats import ce_ads, ce_ads_import
+from cs_config.formats.ce_ads_import import AdProposal
+from cs_config.source import yaml_writer
+from cs_config.tree import admission
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from requirements.classad import match_expression
+from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidInput
-from requirements.expression import parse_expression
 from requirements.values import Value, fold
 
 SEED = (Path(__file__).parent.parent.parent / "data" / "glue_ce.ad").read_text()
@@ -48,15 +53,15 @@ def parse(text: str, version: int = 1) -> Configuration:
     return validate.parse(text, "resources.yaml", version)
 
 
-def propose(config: Configuration, text: str, site: str | None = None) -> Proposal:
-    return ad_import.propose(config, {"ces.ad": ce_ads.read(text, "ces.ad")}, site=site)
+def propose(config: Configuration, text: str, site: str | None = None) -> AdProposal:
+    return ce_ads_import.propose_ads(config, {"ces.ad": ce_ads.read_ads(text, "ces.ad")}, site=site)
 
 
 def imported(text: str, tree: str = EMPTY, site: str | None = None) -> Configuration:
     return parse(propose(parse(tree), text, site).text, 2)
 
 
-def changes(proposal: Proposal) -> dict[str, Value | None]:
+def changes(proposal: AdProposal) -> dict[str, Value | None]:
     return {each.name: each.after for each in proposal.changes}
 
 
@@ -69,7 +74,7 @@ def test_the_ad_of_2005_becomes_a_queue_with_all_its_attributes(milano: Configur
     proposal = propose(parse(EMPTY), SEED, MILANO.site)
     assert (proposal.new, proposal.notes) == ((MILANO,), ())
     values = milano.values(MILANO, "egee")
-    [ad] = ce_ads.read(SEED, "ces.ad")
+    [ad] = ce_ads.read_ads(SEED, "ces.ad")
     assert {entry.name for entry in ad.attributes} <= set(values)
     assert values["GlueCEAccessControlBaseRule"] == ("VO:EGEE",)
     assert values["AuthorizationCheck"] == (
@@ -89,9 +94,9 @@ def test_our_parameters_follow_in_our_units(milano: Configuration) -> None:
 
 def test_the_requirements_of_the_document_are_true_of_it(milano: Configuration) -> None:
     asked = parse_expression(REQUIREMENTS)
-    assert nodes.eligible_queues(milano, "egee", asked) == {MILANO}
+    assert queue_selection.eligible_queues(milano, "egee", asked) == {MILANO}
     poorer = imported(SEED.replace("MaxCPUTime = 172800", "MaxCPUTime = 1500"), site=MILANO.site)
-    assert nodes.eligible_queues(poorer, "egee", asked) == frozenset()
+    assert queue_selection.eligible_queues(poorer, "egee", asked) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -109,15 +114,15 @@ def test_its_own_checks_are_true_of_the_right_jobs(
     milano: Configuration, check: str, job: dict[str, Value], holds: bool
 ) -> None:
     own = milano.ad(MILANO, "egee")
-    assert two_sided.read(str(own[check])).is_true(own, job) is holds
-    asked = admission.of_ad(own)
+    assert match_expression.parse_match_expression(str(own[check])).is_true(own, job) is holds
+    asked = admission.read_admission(own)
     assert asked is not None
     assert (check in {miss.name for miss in asked.misses({fold(n): v for n, v in job.items()})}) is not holds
 
 
 def test_its_state_has_expired_long_ago_and_its_policies_have_not(milano: Configuration) -> None:
-    then = milano.at(datetime(2005, 10, 3, 15, 9, 41, tzinfo=UTC)).values(MILANO, "egee")
-    now = milano.at(datetime(2005, 10, 3, 15, 9, 42, tzinfo=UTC)).values(MILANO, "egee")
+    then = milano.at_moment(datetime(2005, 10, 3, 15, 9, 41, tzinfo=UTC)).values(MILANO, "egee")
+    now = milano.at_moment(datetime(2005, 10, 3, 15, 9, 42, tzinfo=UTC)).values(MILANO, "egee")
     assert {name for name in then if name not in now} == {
         "GlueCEStateStatus",
         "GlueCEStateFreeCPUs",
@@ -130,13 +135,13 @@ def test_its_state_has_expired_long_ago_and_its_policies_have_not(milano: Config
 
 
 def test_import_export_import_gives_the_same_tree(milano: Configuration) -> None:
-    exported = ad_export.export(milano)
+    exported = ce_ads.export_ads(milano)
     assert (exported.queues, exported.left_out) == ((MILANO,), ())
     assert imported(exported.text).source == milano.source
 
 
 def test_the_same_ad_again_changes_nothing(milano: Configuration) -> None:
-    for text in (SEED, ad_export.export(milano).text):
+    for text in (SEED, ce_ads.export_ads(milano).text):
         again = propose(milano, text)
         assert (again.changes, again.same, again.notes) == ((), (MILANO,), ())
         assert again.text == milano.source
@@ -172,8 +177,8 @@ def test_a_dynamic_attribute_that_the_ad_no_longer_has_goes() -> None:
 
 def test_what_is_inherited_or_follows_is_not_written_again() -> None:
     config = parse(TREE)
-    assert propose(config, ad_export.export(config).text).changes == ()
-    assert propose(config, ad_export.export(config, vo="cms").text).changes[0].name == "MaxRAM"
+    assert propose(config, ce_ads.export_ads(config).text).changes == ()
+    assert propose(config, ce_ads.export_ads(config, vo="cms").text).changes[0].name == "MaxRAM"
 
 
 def test_what_somebody_wrote_stays_where_an_ad_only_implies_something_else() -> None:
@@ -245,7 +250,7 @@ def test_lists_of_lists_and_ads_are_carried_as_their_text() -> None:
     values = config.values(queue, "cms")
     assert values["Expressions"] == ("a", "b", "d")
     assert (values["a"], values["b"], values["e"], values["f"]) == ("{{1}, {2}}", "[c = {}]", (), -1.5)
-    exported = ad_export.export(config).text
+    exported = ce_ads.export_ads(config).text
     assert "a = {{1}, {2}};" in exported
     assert "Expressions" not in exported
     assert imported(exported).source == config.source
@@ -259,19 +264,19 @@ def test_an_attribute_that_is_no_expression_any_more_leaves_the_list() -> None:
 
 
 def test_expressions_of_the_tree_are_exported_as_such() -> None:
-    text = ad_export.export(parse(TREE), "A/ce/r").text
+    text = ce_ads.export_ads(parse(TREE), "A/ce/r").text
     for line in ("Requirements = other.Memory < 5;", "Mine = TARGET.x;", 'Text = "TARGET.x";'):
         assert f"    {line}\n" in text
 
 
 def test_a_part_of_the_tree_is_exported_as_a_vo_gets_it() -> None:
     config = parse(TREE)
-    assert len(ad_export.export(config).queues) == 2
+    assert len(ce_ads.export_ads(config).queues) == 2
     for path in ("A/ce/q", "Resources/Sites/A/CEs/ce/Queues/q"):
-        assert [str(queue) for queue in ad_export.export(config, path).queues] == ["A/ce/q"]
-    assert "MaxRAM = 2000;" in ad_export.export(config, "A/ce", "cms").text
+        assert [str(queue) for queue in ce_ads.export_ads(config, path).queues] == ["A/ce/q"]
+    assert "MaxRAM = 2000;" in ce_ads.export_ads(config, "A/ce", "cms").text
     with pytest.raises(PathNotFound, match="did you mean A/ce/q"):
-        ad_export.export(config, "A/ce/qq")
+        ce_ads.export_ads(config, "A/ce/qq")
 
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).map(lambda name: f"X{name}")
@@ -293,6 +298,6 @@ def test_any_value_goes_out_and_in_again(values: dict[str, Value]) -> None:
         if name.lower() not in folded:
             folded.add(name.lower())
             section[name] = list(value) if isinstance(value, tuple) else value
-    config = parse(yaml_text.to_yaml(tree))
-    again = imported(ad_export.export(config).text)
+    config = parse(yaml_writer.to_yaml(tree))
+    again = imported(ce_ads.export_ads(config).text)
     assert again.tree == config.tree or not section

@@ -1,7 +1,7 @@
 import pytest
 
 from cs_config import validate
-from cs_config.address import QueueAddress
+from cs_config.tree.address import QueueAddress
 from requirements.errors import InvalidRequest
 
 

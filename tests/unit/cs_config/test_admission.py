@@ -3,10 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from cs_config import ad_import, admissions, ce_ads, validate
-from cs_config.address import QueueAddress
-from cs_config.admission import Admission, Miss
-from cs_config.configuration import Configuration
+from cs_config import validate
+from cs_config.formats import ce_ads, ce_ads_import
+from cs_config.tree import admission_cache
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.admission import Admission, Miss
+from cs_config.tree.configuration import Configuration
 
 TREE = """\
 Resources:
@@ -35,7 +37,7 @@ CONFIG = validate.parse(TREE)
 
 
 def of(queue: str, vo: str = "cms", config: Configuration = CONFIG) -> Admission:
-    found = admissions.of(config, QueueAddress(site="S", ce="C", queue=queue), vo)
+    found = admission_cache.read_admission(config, QueueAddress(site="S", ce="C", queue=queue), vo)
     assert found is not None
     return found
 
@@ -61,8 +63,10 @@ def test_the_nearest_requirements_decide(
 
 def test_a_queue_that_asks_nothing_has_no_admission() -> None:
     free = QueueAddress(site="S", ce="C", queue="free")
-    assert admissions.of(CONFIG, free, "cms") is None
-    assert not admissions.configured(validate.parse("Resources: {Sites: {S: {CEs: {C: {Queues: {q: {}}}}}}}"))
+    assert admission_cache.read_admission(CONFIG, free, "cms") is None
+    assert not admission_cache.is_configured(
+        validate.parse("Resources: {Sites: {S: {CEs: {C: {Queues: {q: {}}}}}}}")
+    )
 
 
 def test_both_checks_of_glite_hold_by_default() -> None:
@@ -137,10 +141,12 @@ def _one(parameters: str) -> str:
 def test_the_ce_ad_of_the_document_admits_its_own_vo_only() -> None:
     ad = (Path(__file__).parent.parent.parent / "data" / "glue_ce.ad").read_text()
     empty = validate.parse("Resources: {}\n")
-    proposal = ad_import.propose(empty, {"ce.ad": ce_ads.read(ad, "ce.ad")}, site="EGEE.Milano.it")
+    proposal = ce_ads_import.propose_ads(
+        empty, {"ce.ad": ce_ads.read_ads(ad, "ce.ad")}, site="EGEE.Milano.it"
+    )
     config = validate.parse(proposal.text)
     [address] = config.addresses
-    queue = admissions.of(config, address, "egee")
+    queue = admission_cache.read_admission(config, address, "egee")
     assert queue is not None
     assert [each.name for each in queue.conditions] == ["AuthorizationCheck", "CloseOutputSECheck"]
     assert queue.admits({"virtualorganisation": "EGEE", "certificatesubject": "/CN=A"})

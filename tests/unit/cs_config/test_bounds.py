@@ -7,12 +7,12 @@ from annotated_types import Le, MaxLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cs_config import bounds, validate
-from cs_config.known_parameters import KNOWN, fault
-from cs_config.operations import Operations
-from cs_config.options import DeclaredName, ShareCorrection, TimeSlice
-from cs_config.registry import RegistryOptions
-from cs_config.throttle import Throttle
+from cs_config import validate
+from cs_config.options import bounds
+from cs_config.options.options import DeclaredName, ShareCorrection, TimeSlice, VoOptions
+from cs_config.options.registry import RegistryOptions
+from cs_config.tree.parameters import KNOWN, find_fault
+from cs_config.tree.throttle import Throttle
 from pilotage.fabric.pilot import offer
 from requirements.values import fold
 
@@ -42,7 +42,7 @@ def _has(option: FieldInfo, kind: type) -> bool:
     return any(isinstance(each, kind) for each in option.metadata)
 
 
-@pytest.mark.parametrize("model", [Operations, DeclaredName, ShareCorrection, TimeSlice, Throttle])
+@pytest.mark.parametrize("model", [VoOptions, DeclaredName, ShareCorrection, TimeSlice, Throttle])
 def test_every_number_and_every_list_of_the_options_has_a_bound(model: type[BaseModel]) -> None:
     assert list(_unbounded(model)) == []
 
@@ -89,7 +89,7 @@ def test_a_throttle_whose_advertisements_last_for_ever_is_refused() -> None:
 def test_no_known_parameter_may_be_any_number(known: object) -> None:
     folded = fold(known.name)  # type: ignore[attr-defined]
     if folded != "rank":  # compared, never computed with
-        assert fault(folded, 1e300)
+        assert find_fault(folded, 1e300)
 
 
 def test_a_queue_may_have_no_more_processors_than_a_pilot_may_offer() -> None:

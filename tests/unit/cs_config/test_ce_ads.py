@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from cs_config import ce_ads
-from cs_config.ce_ads import CeAd
+from cs_config.formats import ce_ads
+from cs_config.formats.ce_ads import CeAd
 from requirements.errors import InvalidInput
 
 SEED = Path(__file__).parent.parent.parent / "data" / "glue_ce.ad"
 
 
 def read(text: str) -> CeAd:
-    [ad] = ce_ads.read(text, "ces.ad")
+    [ad] = ce_ads.read_ads(text, "ces.ad")
     return ad
 
 
@@ -83,9 +83,9 @@ def test_the_site_is_the_one_that_the_ad_names(said: str, site: str | None) -> N
 )
 def test_what_is_no_ce_ad_is_refused_with_its_line(text: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        ce_ads.read(text, "ces.ad")
+        ce_ads.read_ads(text, "ces.ad")
 
 
 def test_two_sites_may_have_a_ce_of_one_name() -> None:
     text = '[id = "ce/q"; Site = "A"] [id = "ce/q"; Site = "B"]'
-    assert [ad.site for ad in ce_ads.read(text, "ces.ad")] == ["A", "B"]
+    assert [ad.site for ad in ce_ads.read_ads(text, "ces.ad")] == ["A", "B"]

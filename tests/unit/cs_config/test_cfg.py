@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import cfg_export, cfg_import, cfg_text, cfg_values, differences, validate
-from cs_config.cfg_layout import Layout
+from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.live import NOTHING
-from cs_config.sections import plain
+from cs_config.formats import dirac_export, dirac_import, dirac_text
+from cs_config.formats.dirac_import import DiracLayout
+from cs_config.source.sections import to_plain
+from cs_config.versions import diff
+from cs_config.versions.live import NOTHING
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def tree(text: str) -> Any:
-    return plain(cfg_text.read(text, "x.cfg"))
+    return to_plain(dirac_text.read_text(text, "x.cfg"))
 
 
 def test_a_section_opens_on_its_line_or_on_the_next_and_values_are_lines():
@@ -151,7 +153,7 @@ Registry
 
 
 def test_todays_layout_becomes_ours_and_what_is_left_out_is_told():
-    found = cfg_import.propose(NOTHING, CURRENT, "dirac.cfg")
+    found = dirac_import.propose_dirac(NOTHING, CURRENT, "dirac.cfg")
     site = found.proposal.after.tree["Resources"]["Sites"]["LCG.CERN.ch"]
     assert site == {
         "Name": "CERN, Geneva",
@@ -238,7 +240,7 @@ Resources
 
 
 def test_the_layout_of_rfc_5_becomes_ours():
-    found = cfg_import.propose(NOTHING, RFC5, "rfc5.cfg")
+    found = dirac_import.propose_dirac(NOTHING, RFC5, "rfc5.cfg")
     config = found.proposal.after
     assert config.tree["Resources"]["Sites"]["EGI.CNAF.it"]["VO"] == ["lhcb", "biomed"]
     [queue] = config.addresses
@@ -256,11 +258,11 @@ def test_an_import_is_laid_over_what_is_there_and_says_what_changes():
         "# ours\nResources:\n  Sites:\n    LCG.CERN.ch:\n      VO: [lhcb, biomed]\n      OS: el9  # kept\n",
         "x",
     )
-    proposal = cfg_import.propose(config, CURRENT, "dirac.cfg").proposal
+    proposal = dirac_import.propose_dirac(config, CURRENT, "dirac.cfg").proposal
     assert "OS: el9  # kept" in proposal.after.source
     assert "Resources/Sites/LCG.CERN.ch/VO" not in proposal.paths
     assert "Resources/Sites/LCG.CERN.ch/CEs" in proposal.paths
-    again = cfg_import.propose(proposal.after, CURRENT, "dirac.cfg").proposal
+    again = dirac_import.propose_dirac(proposal.after, CURRENT, "dirac.cfg").proposal
     assert again.paths == ()
     assert again.after.source == proposal.after.source
 
@@ -281,11 +283,11 @@ def without(tree: Any, left_out: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/resources.yaml")), ids=lambda file: file.parent.name)
 def test_the_examples_come_back_as_they_were(file: Path):
     config = validate.load_file(file)
-    exported = cfg_export.export(config.tree)
-    found = cfg_import.propose(NOTHING, exported.text, "back.cfg")
+    exported = dirac_export.export_dirac(config.tree)
+    found = dirac_import.propose_dirac(NOTHING, exported.text, "back.cfg")
     assert found.notes == ()
     wanted = without(config.tree, exported.left_out)
-    assert differences.between(wanted, found.proposal.after.tree) == ()
+    assert diff.compare(wanted, found.proposal.after.tree) == ()
     assert len(exported.left_out) < 10
 
 
@@ -307,14 +309,14 @@ SITES = st.dictionaries(
 @given(SITES)
 def test_what_the_text_can_say_comes_back_and_the_rest_is_told(sites):
     whole = {"Resources": {"Sites": sites}}
-    exported = cfg_export.export(whole)
-    back = Layout(file="x").ours(cfg_text.read(exported.text, "x"))
-    assert differences.between(without(whole, exported.left_out), back) == ()
+    exported = dirac_export.export_dirac(whole)
+    back = DiracLayout(file="x").ours(dirac_text.read_text(exported.text, "x"))
+    assert diff.compare(without(whole, exported.left_out), back) == ()
 
 
 @given(VALUES)
 def test_a_value_that_is_written_is_read_again(value):
-    written = cfg_values.written("Own", value)
+    written = dirac_text.write_value("Own", value)
     if written is not None:
         joined = ", ".join(written) if isinstance(written, list) else written
-        assert repr(cfg_values.read("Own", joined)) == repr(value)
+        assert repr(dirac_text.read_value("Own", joined)) == repr(value)

@@ -6,7 +6,7 @@ import sys
 #: Its objects are few but for those that it makes: how many there are in a test process nobody knows.
 _PROGRAM = """
 import gc, weakref
-from cs_config import collector
+from cs_config import gc_tuning
 
 class Node:
     pass
@@ -18,8 +18,8 @@ def circle():
 
 gc.disable()  # no collection but those that are asked for
 own = gc.get_freeze_count()  # of Python itself
-collector.collect_seldom()
-collector.collect_seldom()  # once more changes nothing
+gc_tuning.collect_seldom()
+gc_tuning.collect_seldom()  # once more changes nothing
 small = [[] for _ in range(10)]
 gc.collect()
 said = [gc.get_freeze_count() == own]

@@ -3,10 +3,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import scalars, validate
-from cs_config.sections import plain
-from cs_config.source import read
-from cs_config.yaml_text import to_yaml
+from cs_config import validate
+from cs_config.source import yaml_reader
+from cs_config.source.sections import to_plain
+from cs_config.source.yaml_reader import read_yaml
+from cs_config.source.yaml_writer import to_yaml
 
 
 @pytest.mark.parametrize(
@@ -26,15 +27,15 @@ from cs_config.yaml_text import to_yaml
     ],
 )
 def test_words_are_values(word: str, value: object) -> None:
-    assert scalars.resolve(word) == value
-    assert type(scalars.resolve(word)) is type(value)
+    assert yaml_reader.resolve_word(word) == value
+    assert type(yaml_reader.resolve_word(word)) is type(value)
 
 
 @pytest.mark.parametrize(
     "word", ["NO", "yes", "off", "y", "12:30", "2020-01-01", "1.2.3", "-", ".", "4000MB", "+x", "="]
 )
 def test_words_that_yaml_1_1_would_change_stay_texts(word: str) -> None:
-    assert scalars.resolve(word) == word
+    assert yaml_reader.resolve_word(word) == word
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_words_that_yaml_1_1_would_change_stay_texts(word: str) -> None:
 )
 def test_numbers_that_are_not_the_same_everywhere_are_refused(word: str) -> None:
     with pytest.raises(ValueError, match=r"number|range"):
-        scalars.resolve(word)
+        yaml_reader.resolve_word(word)
 
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=8)
@@ -64,11 +65,11 @@ TREES = st.recursive(
 
 @given(tree=TREES)
 def test_a_tree_that_is_written_reads_back_the_same(tree: dict[str, object]) -> None:
-    reading = read(to_yaml({"a": tree}), "api")
+    reading = read_yaml(to_yaml({"a": tree}), "api")
     faults = [each for each in reading.problems if "case makes no difference" not in each.message]
     assert faults == []
     if not reading.problems:
-        assert plain(reading.root) == {"a": tree}
+        assert to_plain(reading.root) == {"a": tree}
 
 
 @given(text=st.text("a1:-[]{}&*!|>'\"#%@,\n ?~.<", max_size=40))
@@ -78,4 +79,6 @@ def test_no_text_brings_the_reading_down(text: str) -> None:
 
 
 def test_the_example_reads_as_pyyaml_reads_it(osg_text: str) -> None:
-    assert plain(read(osg_text, "resources.yaml").root) == yaml.load(osg_text, Loader=yaml.CSafeLoader)
+    assert to_plain(read_yaml(osg_text, "resources.yaml").root) == yaml.load(
+        osg_text, Loader=yaml.CSafeLoader
+    )

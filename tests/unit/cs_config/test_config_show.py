@@ -2,7 +2,7 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import PathNotFound
-from cs_config.show import is_queue, show
+from cs_config.versions.show import is_queue, list_lines
 
 CONFIG = validate.parse(
     """\
@@ -25,7 +25,7 @@ Operations:
 
 
 def shown(path: str = "", vo: str | None = None) -> list[str]:
-    return [f"{line}  # {line.origin}" for line in show(CONFIG, path, vo)]
+    return [f"{line}  # {line.origin}" for line in list_lines(CONFIG, path, vo)]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_options_for_a_vo() -> None:
 
 def test_what_is_not_there_is_named_with_a_suggestion() -> None:
     with pytest.raises(PathNotFound, match=r"did you mean Resources/Sites/LCG\.CERN\.ch\?"):
-        show(CONFIG, "Resources/Sites/LCG.CERM.ch")
+        list_lines(CONFIG, "Resources/Sites/LCG.CERM.ch")
     with pytest.raises(PathNotFound):
-        show(CONFIG, "LCG.CERN.ch/ce01/lon", "cms")
+        list_lines(CONFIG, "LCG.CERN.ch/ce01/lon", "cms")

@@ -1,15 +1,15 @@
 import pytest
 
-from cs_config import source
-from cs_config.sections import Leaf, plain
+from cs_config.source import yaml_reader
+from cs_config.source.sections import Leaf, to_plain
 
 
 def problems(text: str | bytes) -> list[str]:
-    return [str(problem) for problem in source.read(text, "a.yaml").problems]
+    return [str(problem) for problem in yaml_reader.read_yaml(text, "a.yaml").problems]
 
 
 def test_every_name_knows_its_line() -> None:
-    root = source.read(
+    root = yaml_reader.read_yaml(
         "Resources:\n  Sites:\n    A:\n      MaxRAM: 4000\n      Tag: [x,\n        y]\n", "a.yaml"
     ).root
     site = root.section("Resources").section("Sites").section("A")
@@ -66,7 +66,7 @@ def test_bytes_that_are_not_utf8_are_named_with_their_line() -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
-    assert plain(source.read(b"\xef\xbb\xbfa: 1\n", "a.yaml").root) == {"a": 1}
+    assert to_plain(yaml_reader.read_yaml(b"\xef\xbb\xbfa: 1\n", "a.yaml").root) == {"a": 1}
 
 
 @pytest.mark.parametrize("text", ["", b"", " \n\n", "\ufeff", "---\n", "# only a comment\n"])
@@ -75,7 +75,7 @@ def test_an_empty_file_says_what_is_needed(text: str | bytes) -> None:
 
 
 def test_a_file_without_end_is_refused() -> None:
-    assert "too many" in problems(b"#" * (source.MAX_BYTES + 1))[0]
+    assert "too many" in problems(b"#" * (yaml_reader.MAX_BYTES + 1))[0]
 
 
 def test_a_syntax_error_shows_its_line() -> None:
@@ -111,13 +111,13 @@ def test_what_is_no_configuration_is_refused_in_words(text: str, said: str) -> N
 
 
 def test_reading_goes_on_after_a_fault() -> None:
-    reading = source.read("a: [{b: c}, d]\ne: *f\n? [g]\n: h\ni: 1\n", "a.yaml")
+    reading = yaml_reader.read_yaml("a: [{b: c}, d]\ne: *f\n? [g]\n: h\ni: 1\n", "a.yaml")
     assert len(reading.problems) == 3
     assert reading.root.entries["i"] == Leaf(1, 5)
 
 
 def test_quoted_words_are_texts() -> None:
-    assert plain(source.read("a: '1'\nb: \"true\"\nc: |\n  10\n", "a.yaml").root) == {
+    assert to_plain(yaml_reader.read_yaml("a: '1'\nb: \"true\"\nc: |\n  10\n", "a.yaml").root) == {
         "a": "1",
         "b": "true",
         "c": "10\n",

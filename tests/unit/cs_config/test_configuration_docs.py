@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from cs_config.known_parameters import KNOWN
-from cs_config.options import DeclaredName, JobType, Operations, ShareCorrection, TimeSlice
-from cs_config.throttle import Policy, Throttle
+from cs_config.options.options import DeclaredName, JobType, ShareCorrection, TimeSlice, VoOptions
+from cs_config.tree.parameters import KNOWN
+from cs_config.tree.throttle import Policy, Throttle
 
 DOCS = Path(__file__).parent.parent.parent.parent / "docs"
 
@@ -19,7 +19,7 @@ def test_every_option_is_documented() -> None:
     text = (DOCS / "vo-admin" / "options.md").read_text()
     models = [
         (field.alias, field.annotation)
-        for field in Operations.model_fields.values()
+        for field in VoOptions.model_fields.values()
         if field.alias != "JobTypes"
     ]
     models += [("ShareCorrections/<name>", ShareCorrection), ("TimeSlices/<name>", TimeSlice)]

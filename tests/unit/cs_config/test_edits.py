@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import differences, edits
-from cs_config.differences import ABSENT
 from cs_config.errors import ConfigError, EditConflict, PathNotFound
+from cs_config.versions import diff, patch
+from cs_config.versions.diff import ABSENT
 from requirements.errors import InvalidRequest
 
 BASE: dict[str, Any] = {"Resources": {"Sites": {"A": {"MaxRAM": 1, "CEs": {"c": {"X": 1}}}}}}
 
 
 def edited(base: Any, current: Any, values: dict[str, object], removed: tuple[str, ...] = ()) -> Any:
-    asked = edits.spelled(base, edits.read(values, removed))
-    return edits.applied(base, current, asked, versions=(1, 2))
+    asked = patch.respell_edits(base, patch.read_edits(values, removed))
+    return patch.apply_edits(base, current, asked, versions=(1, 2))
 
 
 def site(**entries: object) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_nothing_stands_below_a_value():
 )
 def test_edits_that_say_nothing_or_two_things_are_refused(values, removed):
     with pytest.raises(InvalidRequest):
-        edits.read(values, removed)
+        patch.read_edits(values, removed)
 
 
 TREES = st.recursive(
@@ -103,8 +103,8 @@ SECTIONS = st.dictionaries(st.sampled_from("abc"), TREES, max_size=3)
 
 @given(SECTIONS, SECTIONS)
 def test_the_differences_made_as_edits_make_one_tree_of_the_other(before, after):
-    found = differences.between(before, after)
-    values, removed = edits.of_differences(found)
-    assert bool(found) == (not differences.equal(before, after))
+    found = diff.compare(before, after)
+    values, removed = patch.edits_from_differences(found)
+    assert bool(found) == (not diff.is_equal(before, after))
     if found:
-        assert differences.equal(edited(before, before, values, tuple(removed)), after)
+        assert diff.is_equal(edited(before, before, values, tuple(removed)), after)

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from cs_config import factory_import, validate
+from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.live import NOTHING
+from cs_config.formats import glidein_factory
+from cs_config.versions.live import NOTHING
 
 FACTORY = """
 <glidein factory_name="gfactory">
@@ -35,7 +36,7 @@ FACTORY = """
 
 
 def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
-    found = factory_import.propose(NOTHING, FACTORY, "factory.xml")
+    found = glidein_factory.propose_factory(NOTHING, FACTORY, "factory.xml")
     config = found.proposal.after
     first, second = config.addresses
     assert str(first) == "OSG.ASGC.tw/ce1.example.tw/CMSHTPC_T3_TW_TIDC"
@@ -61,14 +62,14 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
         "entry 'LIGO_TW'": "not carried over",
         "entry Second": "it names no VO in GLIDEIN_Supported_VOs",
     }
-    again = factory_import.propose(config, FACTORY, "factory.xml")
+    again = glidein_factory.propose_factory(config, FACTORY, "factory.xml")
     assert again.proposal.differences == ()
 
 
 @pytest.mark.parametrize("text", ["", "<glidein>", "<glidein/>", "name: x"])
 def test_what_is_no_factory_is_refused(text: str):
     with pytest.raises(ConfigError, match=r"f\.xml"):
-        factory_import.propose(NOTHING, text, "f.xml")
+        glidein_factory.propose_factory(NOTHING, text, "f.xml")
 
 
 IN_YAML = """
@@ -96,7 +97,7 @@ Two Words:
 
 
 def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
-    found = factory_import.propose(NOTHING, IN_YAML, "OSG.yml")
+    found = glidein_factory.propose_factory(NOTHING, IN_YAML, "OSG.yml")
     config = found.proposal.after
     assert sorted(map(str, config.addresses)) == [
         "OSG.Cedar.us/ce28.example.edu/GLUEX_US_cedar",
@@ -121,8 +122,8 @@ def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
 def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():
     text = (Path(__file__).parents[3] / "examples/osg/resources.yaml").read_text()
     mine = validate.parse("Resources: {Sites: {LCG.A.org: {CEs: {ce1: {Queues: {long: {}}}}}}}\n")
-    found = factory_import.propose(mine, text, "resources.yaml")
+    found = glidein_factory.propose_factory(mine, text, "resources.yaml")
     assert len(found.proposal.after.addresses) == 981
     assert found.notes == ()
-    again = factory_import.propose(found.proposal.after, text, "resources.yaml")
+    again = glidein_factory.propose_factory(found.proposal.after, text, "resources.yaml")
     assert again.proposal.differences == ()

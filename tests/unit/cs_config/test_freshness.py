@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 import pytest
 
 from cs_config import validate
-from cs_config.configuration import Configuration, QueueAddress
+from cs_config.classes.queue_classes import queue_classes
 from cs_config.errors import ConfigError
-from cs_config.queue_classes import queue_classes
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
 
 QUEUE = QueueAddress(site="S", ce="C", queue="Q")
 TEXT = """
@@ -35,7 +36,7 @@ def config(text: str = TEXT) -> Configuration:
 
 
 def at(seconds: float, whole: Configuration | None = None) -> Configuration:
-    return (whole or config()).at(datetime.fromtimestamp(seconds, UTC))
+    return (whole or config()).at_moment(datetime.fromtimestamp(seconds, UTC))
 
 
 def test_until_its_end_everything_counts() -> None:

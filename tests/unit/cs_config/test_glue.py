@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import glue, nodes, queue_classes, validate
-from cs_config.address import QueueAddress
-from requirements.expression import parse_expression
+from cs_config import validate
+from cs_config.classes import queue_classes, queue_selection
+from cs_config.tree import glue
+from cs_config.tree.address import QueueAddress
+from requirements.classad.expression import parse_expression
 from requirements.values import Value
 
 DOCS = Path(__file__).parent.parent.parent.parent / "docs"
@@ -49,27 +51,27 @@ BY_ADDRESS = TREE + "Operations: {cms: {Pools: {ByAddress: true}}}\n"
     ],
 )
 def test_glue_names_follow_from_parameters(values: dict[str, Value], name: str, seen: Value) -> None:
-    assert glue.ad(values)[name] == seen
+    assert glue.build_ad(values)[name] == seen
 
 
 def test_what_is_not_stated_says_nothing() -> None:
-    assert glue.ad({}) == {}
-    assert "GlueHostOperatingSystemName" not in glue.ad({"OS": ("a", "b")})
+    assert glue.build_ad({}) == {}
+    assert "GlueHostOperatingSystemName" not in glue.build_ad({"OS": ("a", "b")})
 
 
 def test_what_a_queue_states_itself_stays() -> None:
-    assert glue.ad({"SI00": 400, "GLUEHOSTBENCHMARKSI00": 100}) == {
+    assert glue.build_ad({"SI00": 400, "GLUEHOSTBENCHMARKSI00": 100}) == {
         "SI00": 400,
         "GLUEHOSTBENCHMARKSI00": 100,
     }
 
 
 def test_an_address_gives_the_ids_that_a_ce_ad_has() -> None:
-    ad = glue.ad({"BatchQueue": "infinite"}, ADDRESS)
+    ad = glue.build_ad({"BatchQueue": "infinite"}, ADDRESS)
     assert ad["GlueCEUniqueID"] == "atlfarm006.mi.infn.it:2119/blah-pbs-long"
     assert ad["GlueCEInfoHostName"] == "atlfarm006.mi.infn.it"
     assert ad["QueueName"] == "infinite"
-    assert glue.ad({}, ADDRESS)["QueueName"] == "blah-pbs-long"
+    assert glue.build_ad({}, ADDRESS)["QueueName"] == "blah-pbs-long"
 
 
 PARAMETERS = st.fixed_dictionaries(
@@ -91,8 +93,8 @@ PARAMETERS = st.fixed_dictionaries(
 
 @given(PARAMETERS)
 def test_the_way_back_gives_the_parameters(values: dict[str, Value]) -> None:
-    only_glue = {name: value for name, value in glue.ad(values).items() if name not in values}
-    assert glue.parameters(only_glue) == values
+    only_glue = {name: value for name, value in glue.build_ad(values).items() if name not in values}
+    assert glue.parameters_from_glue(only_glue) == values
 
 
 @pytest.mark.parametrize(
@@ -106,33 +108,36 @@ def test_the_way_back_gives_the_parameters(values: dict[str, Value]) -> None:
     ],
 )
 def test_rules_of_no_whole_vo_let_nobody_in(rules: Value, vos: Value) -> None:
-    assert glue.parameters({"GlueCEAccessControlBaseRule": rules}) == {"VO": vos}
+    assert glue.parameters_from_glue({"GlueCEAccessControlBaseRule": rules}) == {"VO": vos}
 
 
 def test_a_ce_that_is_not_in_production_is_switched_off() -> None:
-    assert glue.parameters({"GlueCEStateStatus": "Draining"}) == {"Enabled": False}
-    assert glue.parameters({"gluecestatestatus": "production"}) == {}
+    assert glue.parameters_from_glue({"GlueCEStateStatus": "Draining"}) == {"Enabled": False}
+    assert glue.parameters_from_glue({"gluecestatestatus": "production"}) == {}
 
 
 def test_pools_and_selections_see_the_names() -> None:
     config = validate.parse(TREE)
     asked = parse_expression("other.GlueHostBenchmarkSI00 > 500 && other.GlueCEPolicyMaxCPUTime > 1000")
-    assert [each.queue for each in sorted(nodes.eligible_queues(config, "cms", asked))] == ["b", "twin"]
-    found = nodes.get_eligible_nodes(
+    assert [each.queue for each in sorted(queue_selection.eligible_queues(config, "cms", asked))] == [
+        "b",
+        "twin",
+    ]
+    found = queue_selection.get_eligible_nodes(
         config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2880}, queue={"GlueHostBenchmarkSI00": 500}
     )
     assert list(found["S"]["C"]) == ["b", "twin"]
     assert found["S"]["C"]["b"] == {"CPUTime": 172_800, "SI00": 600}
-    assert nodes.get_eligible_nodes(config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2881}) == {}
+    assert queue_selection.get_eligible_nodes(config, vo="cms", ce={"GlueCEPolicyMaxCPUTime": 2881}) == {}
 
 
 def test_addresses_do_not_split_classes_unless_the_vo_asks_for_it() -> None:
     config = validate.parse(BY_ADDRESS)
     asked = parse_expression('other.GlueCEUniqueID == "C/twin"')
     assert len(queue_classes.queue_classes(config, "atlas")) == 3
-    assert nodes.eligible_queues(config, "atlas", asked) == frozenset()
+    assert queue_selection.eligible_queues(config, "atlas", asked) == frozenset()
     assert len(queue_classes.queue_classes(config, "cms")) == 4
-    assert [each.queue for each in nodes.eligible_queues(config, "cms", asked)] == ["twin"]
+    assert [each.queue for each in queue_selection.eligible_queues(config, "cms", asked)] == ["twin"]
 
 
 @pytest.mark.parametrize("entry", glue.TABLE, ids=lambda each: f"{each.name} of {each.parameter}")

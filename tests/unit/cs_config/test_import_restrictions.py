@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from cs_config import ad_export, ad_import, ce_ads, cfg_export, cfg_import, factory_import, validate
-from cs_config.configuration import Configuration
+from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.live import NOTHING
-from cs_config.overlay import Imported
+from cs_config.formats import ce_ads, ce_ads_import, dirac_export, dirac_import, glidein_factory
+from cs_config.formats.import_merge import ImportedConfiguration
+from cs_config.tree.configuration import Configuration
+from cs_config.versions.live import NOTHING
 
 VOS = ("alice", "cms", "lhcb")
 
@@ -19,8 +20,8 @@ def admitted(config: Configuration) -> dict[str, set[str]]:
     return {str(each): {vo for vo in VOS if again.usable(each, vo)} for each in again.addresses}
 
 
-def cfg(text: str, config: Configuration = NOTHING) -> Imported:
-    return cfg_import.propose(config, text, "dirac.cfg")
+def cfg(text: str, config: Configuration = NOTHING) -> ImportedConfiguration:
+    return dirac_import.propose_dirac(config, text, "dirac.cfg")
 
 
 def site(inside: str = "", ce: str = "", queue: str = "", more: str = "") -> str:
@@ -221,33 +222,37 @@ def factory_yaml(entry: str) -> str:
     ],
 )
 def test_entries_of_a_factory_lose_no_restriction(text: str, allowed: set[str]):
-    found = factory_import.propose(NOTHING, text, "factory")
+    found = glidein_factory.propose_factory(NOTHING, text, "factory")
     assert list(admitted(found.proposal.after).values()) == [allowed]
     assert found.notes or allowed
-    again = factory_import.propose(found.proposal.after, text, "factory")
+    again = glidein_factory.propose_factory(found.proposal.after, text, "factory")
     assert again.proposal.differences == ()
 
 
 def test_an_entry_without_vos_leaves_the_list_that_somebody_wrote():
     tree = "Resources: {Sites: {OSG.A: {CEs: {ce1: {Queues: {q: {VO: [cms]}}}}}}}\n"
-    found = factory_import.propose(validate.parse(tree, "x"), factory_xml(vos=""), "factory")
+    found = glidein_factory.propose_factory(validate.parse(tree, "x"), factory_xml(vos=""), "factory")
     assert admitted(found.proposal.after) == {"OSG.A/ce1/q": {"cms"}}
 
 
 def test_a_tree_in_our_form_loses_no_restriction():
     text = "Resources:\n  Sites:\n    A: {VO: 'a b', CEs: {ce1: {Queues: {q: }}}}\n"
-    found = factory_import.propose(NOTHING, text, "ours.yaml")
+    found = glidein_factory.propose_factory(NOTHING, text, "ours.yaml")
     assert admitted(found.proposal.after) == {"A/ce1/q": set()}
 
 
 def test_an_entry_that_stands_twice_is_closed():
     text = factory_xml().replace("</entries>", factory_xml(vos="ALICE").partition("<entries>")[2], 1)
-    found = factory_import.propose(NOTHING, text.replace("</glidein></glidein>", "</glidein>"), "factory")
+    found = glidein_factory.propose_factory(
+        NOTHING, text.replace("</glidein></glidein>", "</glidein>"), "factory"
+    )
     assert list(admitted(found.proposal.after).values()) == [set()]
 
 
-def imported_ads(text: str, config: Configuration = NOTHING, at: str | None = "A") -> ad_import.Proposal:
-    return ad_import.propose(config, {"ces.ad": ce_ads.read(text, "ces.ad")}, site=at)
+def imported_ads(
+    text: str, config: Configuration = NOTHING, at: str | None = "A"
+) -> ce_ads_import.AdProposal:
+    return ce_ads_import.propose_ads(config, {"ces.ad": ce_ads.read_ads(text, "ces.ad")}, site=at)
 
 
 def ad(inside: str) -> str:
@@ -315,8 +320,8 @@ TREES = [
 def test_an_export_and_its_import_lose_no_restriction(inside: str):
     config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n", "x")
     before = admitted(config)
-    back = cfg(cfg_export.export(config.tree).text).proposal.after
-    ads = validate.parse(imported_ads(ad_export.export(config).text, at=None).text, "x")
+    back = cfg(dirac_export.export_dirac(config.tree).text).proposal.after
+    ads = validate.parse(imported_ads(ce_ads.export_ads(config).text, at=None).text, "x")
     for after in (back, ads):
         if "Requirements" in inside:
             assert after.values(after.addresses[0], "").get("Requirements") or not admitted(after)[Q1]
@@ -325,6 +330,6 @@ def test_an_export_and_its_import_lose_no_restriction(inside: str):
 
 def test_values_of_single_vos_that_restrict_are_not_opened_by_an_export_of_ads():
     config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {TREES[7]}}}}}\n", "x")
-    exported = ad_export.export(config)
+    exported = ce_ads.export_ads(config)
     assert admitted(validate.parse(imported_ads(exported.text, at=None).text, "x")) == {Q1: {"lhcb"}}
     assert exported.narrowed == (f"{Q1}: cms",)

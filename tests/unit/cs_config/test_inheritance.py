@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
 
 QUEUE = QueueAddress(site="S", ce="C", queue="Q")
 

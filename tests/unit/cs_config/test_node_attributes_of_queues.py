@@ -2,11 +2,13 @@
 
 import pytest
 
-from cs_config import nodes, show, validate
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from cs_config.queue_classes import queue_classes
-from requirements.record import Record
+from cs_config import validate
+from cs_config.classes import queue_selection
+from cs_config.classes.queue_classes import queue_classes
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import show
+from requirements.record.record import Record
 
 TEXT = """
 Resources:
@@ -72,7 +74,7 @@ def test_queues_that_say_other_things_of_their_nodes_are_other_classes() -> None
 
 
 def test_attributes_are_shown_with_where_they_are_written() -> None:
-    lines = {line.path: line for line in show.show(read(), "A.B.ch/ce/narrower", "cms")}
+    lines = {line.path: line for line in show.list_lines(read(), "A.B.ch/ce/narrower", "cms")}
     assert str(lines["NodeAttributes/OS"]) == "NodeAttributes/OS = [el7]"
     assert lines["NodeAttributes/OS"].origin.startswith("Queue VOs/cms, grid.yaml:")
     assert str(lines["NodeAttributes/RAM"]) == "NodeAttributes/RAM = unknown"
@@ -87,7 +89,7 @@ def test_an_attribute_hides_the_parameter_of_its_name() -> None:
     queues = "{q: {NodeAttributes: {MaxRAM: [2000]}}}"
     config = read(f"Resources: {{Sites: {{A.B.ch: {{MaxRAM: 4000, CEs: {{ce: {{Queues: {queues}}}}}}}}}}}")
     for asked, eligible in ((2000, True), (4000, False)):
-        found = nodes.eligible_queues(config, "lhcb", Record(values=(("MaxRAM", asked),)))
+        found = queue_selection.eligible_queues(config, "lhcb", Record(values=(("MaxRAM", asked),)))
         assert bool(found) is eligible
 
 
@@ -118,10 +120,10 @@ Resources:
 
 
 def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
-    found = nodes.get_eligible_nodes(read(), vo="lhcb", queue={"OS": "el8"})
+    found = queue_selection.get_eligible_nodes(read(), vo="lhcb", queue={"OS": "el8"})
     assert set(found["A.B.ch"]["ce"]) == {"inherits", "again", "silent", "unsaid"}
-    assert nodes.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el7"}) == {}
-    assert nodes.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el9"}) != {}
+    assert queue_selection.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el7"}) == {}
+    assert queue_selection.get_eligible_nodes(read(), vo="lhcb", ce={"OS": "el9"}) != {}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ import pytest
 from pydantic import ValidationError
 
 from cs_config import validate
-from cs_config.operations import operations
-from cs_config.options import Measure
-from requirements.declarations import Kind, MatchRule
+from cs_config.options.operations import options_for
+from cs_config.options.options import Measure
+from requirements.record.declarations import MatchRule, ValueKind
 
 
 def errors(operations: str) -> list[str]:
@@ -12,7 +12,7 @@ def errors(operations: str) -> list[str]:
 
 
 def test_without_anything_said_the_defaults_hold() -> None:
-    found = operations(validate.parse("Operations: {}"), "cms")
+    found = options_for(validate.parse("Operations: {}"), "cms")
     assert found.job_scheduling.max_rescheduling == 3
     assert found.job_scheduling.reschedule_delays == (60, 180, 300, 600)
     assert found.job_scheduling.cpu_segments[-1] == 1_080_000
@@ -27,10 +27,10 @@ def test_a_vos_options_stand_over_those_for_everybody_one_by_one() -> None:
         "Operations: {Defaults: {JobScheduling: {MaxRescheduling: 5, HoldTime: 10}},"
         " CMS: {JobScheduling: {HoldTime: 20}}}"
     )
-    assert operations(config, "cms").job_scheduling.hold_time == 20
-    assert operations(config, "cms").job_scheduling.max_rescheduling == 5
-    assert operations(config, "atlas").job_scheduling.hold_time == 10
-    assert operations(config, None).job_scheduling.hold_time == 10
+    assert options_for(config, "cms").job_scheduling.hold_time == 20
+    assert options_for(config, "cms").job_scheduling.max_rescheduling == 5
+    assert options_for(config, "atlas").job_scheduling.hold_time == 10
+    assert options_for(config, None).job_scheduling.hold_time == 10
     assert "cms" in config.vos
 
 
@@ -38,13 +38,13 @@ def test_null_goes_back_to_the_built_in_default() -> None:
     config = validate.parse(
         "Operations: {Defaults: {Pools: {GraceTime: 5}}, cms: {Pools: {GraceTime: null}}}"
     )
-    assert operations(config, "cms").pools.grace_time == 3_600
+    assert options_for(config, "cms").pools.grace_time == 3_600
 
 
 def test_a_vo_may_have_options_without_defaults() -> None:
     config = validate.parse("Operations: {cms: {Pools: {GraceTime: 5}}}")
-    assert operations(config, "cms").pools.grace_time == 5
-    assert operations(config, "atlas").pools.grace_time == 3_600
+    assert options_for(config, "cms").pools.grace_time == 5
+    assert options_for(config, "atlas").pools.grace_time == 3_600
 
 
 def test_names_are_declared() -> None:
@@ -52,12 +52,17 @@ def test_names_are_declared() -> None:
         "Operations: {Defaults: {JobDescription: {"
         "Memory: {type: number, unit: MB, resource: MaxRAM, min: 1}, Software: {type: list, match: all}}}}"
     )
-    declarations = operations(config, "cms").job_description.declarations
+    declarations = options_for(config, "cms").job_description.declarations
     memory, software = declarations.get("memory"), declarations.get("SOFTWARE")
     assert memory is not None
-    assert (memory.kind, memory.unit, memory.resource, memory.minimum) == (Kind.NUMBER, "MB", "MaxRAM", 1)
+    assert (memory.kind, memory.unit, memory.resource, memory.minimum) == (
+        ValueKind.NUMBER,
+        "MB",
+        "MaxRAM",
+        1,
+    )
     assert software is not None
-    assert (software.kind, software.match) == (Kind.LIST, MatchRule.ALL)
+    assert (software.kind, software.match) == (ValueKind.LIST, MatchRule.ALL)
 
 
 def test_a_vo_redeclares_a_name_in_another_case() -> None:
@@ -65,7 +70,7 @@ def test_a_vo_redeclares_a_name_in_another_case() -> None:
         "Operations: {Defaults: {JobDescription: {Memory: {type: number, min: 1}}},"
         " cms: {JobDescription: {memory: {max: 5}}}}"
     )
-    declarations = operations(config, "cms").job_description.declarations
+    declarations = options_for(config, "cms").job_description.declarations
     assert declarations.names() == ("memory",)
     found = declarations.get("Memory")
     assert found is not None
@@ -74,7 +79,7 @@ def test_a_vo_redeclares_a_name_in_another_case() -> None:
 
 def test_bounds_of_keywords_keep_what_is_not_said() -> None:
     config = validate.parse("Operations: {Defaults: {JobDescription: {CPUTime: {default: 3600}}}}")
-    cpu_time = operations(config, None).job_description.cpu_time
+    cpu_time = options_for(config, None).job_description.cpu_time
     assert (cpu_time.default, cpu_time.minimum, cpu_time.maximum) == (3_600, 100, 500_000)
 
 
@@ -85,12 +90,12 @@ def test_shares_are_corrected_only_where_it_is_asked_for() -> None:
         " Measure: Jobs, TimeSlices: {day: {TimeSpan: 86400}, week: {Weight: 2}}}}}},"
         " atlas: {JobScheduling: {EnableSharesCorrection: true, ShareCorrections: {all: null}}}}"
     )
-    assert operations(config, None).job_scheduling.corrections == ()
+    assert options_for(config, None).job_scheduling.corrections == ()
     users, groups = sorted(
-        operations(config, "cms").job_scheduling.corrections, key=lambda each: not each.group
+        options_for(config, "cms").job_scheduling.corrections, key=lambda each: not each.group
     )
     assert (groups.group, groups.max_global_correction, users.measure) == (None, 2, Measure.JOBS)
-    assert len(operations(config, "atlas").job_scheduling.corrections) == 1
+    assert len(options_for(config, "atlas").job_scheduling.corrections) == 1
     assert [(each.time_span, each.weight, each.max_correction) for each in users.slices] == [
         (86_400, 1, 3),
         (604_800, 2, 3),
@@ -99,7 +104,7 @@ def test_shares_are_corrected_only_where_it_is_asked_for() -> None:
 
 def test_a_correction_of_which_nothing_is_said_is_one_between_groups_over_a_week() -> None:
     config = validate.parse("Operations: {cms: {JobScheduling: {EnableSharesCorrection: true}}}")
-    [correction] = operations(config, "cms").job_scheduling.corrections
+    [correction] = options_for(config, "cms").job_scheduling.corrections
     assert (correction.group, correction.measure, correction.max_global_correction) == (
         *(None, Measure.WALL_TIME, 5),
     )
@@ -174,7 +179,7 @@ def test_the_line_of_a_wrong_option_is_the_one_of_its_name() -> None:
 
 
 def test_options_do_not_change() -> None:
-    found = operations(validate.parse("Operations: {}"), None)
+    found = options_for(validate.parse("Operations: {}"), None)
     with pytest.raises(ValidationError):
         found.pools.grace_time = 5  # type: ignore[misc]
 

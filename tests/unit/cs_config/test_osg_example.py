@@ -1,9 +1,10 @@
 from pathlib import Path
 
-from cs_config import nodes, queue_classes, validate
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from requirements.record import parse_record
+from cs_config import validate
+from cs_config.classes import queue_classes, queue_selection
+from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
+from requirements.record.record import parse_record
 
 RFC_JOB = {"SoftwareTag": ["AppVersion1", "AppVersion2"], "CPUModel": "Intel Xeon", "Memory": 4000}
 
@@ -44,8 +45,11 @@ def test_queues_are_of_few_classes_though_these_are_exact(osg: Configuration) ->
 
 def test_the_job_of_the_rfc_has_eligible_queues(osg: Configuration) -> None:
     def sites(vo: str) -> set[str]:
-        declarations = operations(osg, vo).job_description.declarations
-        return {queue.site for queue in nodes.eligible_queues(osg, vo, parse_record(RFC_JOB, declarations))}
+        declarations = options_for(osg, vo).job_description.declarations
+        return {
+            queue.site
+            for queue in queue_selection.eligible_queues(osg, vo, parse_record(RFC_JOB, declarations))
+        }
 
     assert sites("cms") == {"OSG.CERN.ch", "OSG.KIT.de"}
     assert sites("dune") == {"OSG.CERN.ch", "OSG.UChicago.us", "OSG.BR_CBPF.br"}

@@ -6,21 +6,27 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.queue_class_index import EligibleSets, Part, Question, QueueClassIndex, numbered
-from cs_config.queue_classes import QueueClass, digest
+from cs_config.classes.class_index import (
+    EligibleSets,
+    QueueClassIndex,
+    RequirementPart,
+    RequirementQuestion,
+    number_classes,
+)
+from cs_config.classes.queue_classes import QueueClass, digest
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.declarations import Declaration, Declarations, Kind, MatchRule
-from requirements.expression import Expression
-from requirements.nodes import NodeAttributes
-from requirements.record import Record
+from requirements.classad.expression import Expression
+from requirements.nodes.node_attributes import NodeAttributes
+from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
+from requirements.record.record import Record
 from requirements.values import Value
 
-DECLARATIONS = Declarations.of(
+DECLARATIONS = Declarations.find(
     [
-        Declaration(name="Memory", kind=Kind.NUMBER, resource="MaxRAM"),
-        Declaration(name="Least", kind=Kind.NUMBER, resource="maxram"),
-        Declaration(name="Tags", kind=Kind.LIST, match=MatchRule.ALL, resource="Tag"),
+        Declaration(name="Memory", kind=ValueKind.NUMBER, resource="MaxRAM"),
+        Declaration(name="Least", kind=ValueKind.NUMBER, resource="maxram"),
+        Declaration(name="Tags", kind=ValueKind.LIST, match=MatchRule.ALL, resource="Tag"),
     ]
 )
 _MODELS = ("Xeon", "EPYC", "xeon")
@@ -88,7 +94,7 @@ def _said(index: QueueClassIndex, requirements: Requirements) -> EligibleSets:
 def _expected(index: QueueClassIndex, requirements: Requirements) -> EligibleSets:
     eligible = undecided = 0
     for slot, each in index.classes.items():
-        standing = evaluator.standing(requirements, each.values, DECLARATIONS, each.nodes)
+        standing = evaluator.decide_at_queue(requirements, each.values, DECLARATIONS, each.nodes)
         eligible |= standing.eligible << slot
         undecided |= (standing.residue is not None) << slot
     return EligibleSets(eligible=eligible, undecided=undecided)
@@ -134,12 +140,12 @@ def test_an_index_may_be_asked_while_another_one_takes_over_what_it_knows() -> N
         another = Record(values=(("Memory", next(numbers)),))
         return bool(index.ask(index.question(another)))
 
-    part = Part(key="part", names=("maxram",), holds=asked_meanwhile)
-    question = Question(whole=Record(values=()), names=frozenset({"maxram"}), parts=(part,))
+    part = RequirementPart(key="part", names=("maxram",), holds=asked_meanwhile)
+    question = RequirementQuestion(whole=Record(values=()), names=frozenset({"maxram"}), parts=(part,))
     assert index.ask(question) == EligibleSets(eligible=1)
     assert QueueClassIndex(others, DECLARATIONS, before=index).ask(question) == EligibleSets(eligible=1)
 
 
 def test_slots_stay_and_the_lowest_free_ones_are_given() -> None:
-    assert numbered({"b": 2, "a": 0}, ["a", "d", "c"]) == {"b": 2, "a": 0, "c": 1, "d": 3}
-    assert numbered({}, []) == {}
+    assert number_classes({"b": 2, "a": 0}, ["a", "d", "c"]) == {"b": 2, "a": 0, "c": 1, "d": 3}
+    assert number_classes({}, []) == {}

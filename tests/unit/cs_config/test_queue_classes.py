@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import glue, queue_classes, validate
-from cs_config.address import QueueAddress
+from cs_config import validate
+from cs_config.classes import queue_classes
+from cs_config.tree import glue
+from cs_config.tree.address import QueueAddress
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.declarations import Declaration, Declarations, Kind
-from requirements.expression import Expression
-from requirements.record import Record
+from requirements.classad.expression import Expression
+from requirements.record.declarations import Declaration, Declarations, ValueKind
+from requirements.record.record import Record
 from requirements.values import Value
 
 TREE = """\
@@ -73,7 +75,7 @@ def test_what_some_requirement_can_tell_apart_are_two_classes(one: Value, other:
     assert queue_classes.digest({"A": one}) != queue_classes.digest({"A": other})
 
 
-DECLARATIONS = Declarations.of([Declaration(name="Declared", kind=Kind.NUMBER, resource="Memory")])
+DECLARATIONS = Declarations.find([Declaration(name="Declared", kind=ValueKind.NUMBER, resource="Memory")])
 _SAID: tuple[Value, ...] = (
     *(4000, 4000.0, (4000,), (4000.0,), (4000, 2000), (2000, 4000), "4000", "4e3", 0.0, -0.0, 0),
     *("CentOS", "centos", ("CentOS",), ("centos", "CentOS"), "caf\u00e9", "cafe\u0301", ("cafe\u0301",)),
@@ -141,5 +143,5 @@ def test_classes_are_computed_once() -> None:
 def test_the_values_of_a_class_are_those_of_its_queues() -> None:
     config = validate.parse(TREE)
     first = queue_classes.queue_classes(config, "cms")[0]
-    assert first.values == glue.ad({"MaxRAM": 4000, "Tag": ("x", "Y")})
+    assert first.values == glue.build_ad({"MaxRAM": 4000, "Tag": ("x", "Y")})
     assert first.queues[0] == QueueAddress(site="S", ce="C", queue="a")

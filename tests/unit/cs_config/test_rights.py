@@ -1,8 +1,9 @@
 import pytest
 
-from cs_config import edits, proposals, validate
-from cs_config.proposals import Proposal
-from cs_config.rights import EditNotAllowed, Rights
+from cs_config import validate
+from cs_config.versions import patch, proposals
+from cs_config.versions.permissions import EditNotAllowed, Rights
+from cs_config.versions.proposals import Proposal
 
 TEXT = """
 Resources:
@@ -32,7 +33,7 @@ AT_A = Rights(sites=frozenset({"LCG.A.org"}))
 
 
 def proposed(rights: Rights, values: dict[str, object], *removed: str) -> Proposal:
-    return proposals.of_edits(CONFIG, CONFIG, edits.read(values, removed), rights)
+    return proposals.propose_edits(CONFIG, CONFIG, patch.read_edits(values, removed), rights)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_going_back_a_vo_admin_takes_back_his_own_only():
     later = validate.parse(
         TEXT.replace("cms: {MaxRAM: 2000}", "cms: {MaxRAM: 9000, Cores: 3}").replace("500", "501"), "x", 4
     )
-    after = proposals.of_older(later, CONFIG, CMS).after.tree
+    after = proposals.propose_rollback(later, CONFIG, CMS).after.tree
     queues = after["Resources"]["Sites"]["LCG.A.org"]["CEs"]["ce1"]["Queues"]
     assert queues["long"]["VOs"]["cms"] == {"MaxRAM": 2000}
     assert after["Resources"]["Sites"]["LCG.A.org"]["VOs"]["dune"] == {"MaxRAM": 501}

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import text_edit, validate, yaml_text
+from cs_config import validate
+from cs_config.source import yaml_writer
 
 TEXT = """\
 # the grid
@@ -43,7 +44,7 @@ def edited(text: str = TEXT, **settings: object) -> str:
     queue = after["Resources"]["Sites"]["A"]["CEs"]["ce"]["Queues"]["long"]
     for name, value in settings.items():
         queue.pop(name) if value is None else queue.update({name: value})
-    changed = text_edit.edited(text, tree(text), after)
+    changed = yaml_writer.edit_text(text, tree(text), after)
     assert tree(changed) == after
     return changed
 
@@ -69,7 +70,7 @@ def test_new_queues_and_sites_come_in_at_their_level() -> None:
     after = tree()
     after["Resources"]["Sites"]["A"]["CEs"]["ce"]["Queues"]["new"] = {"MaxRAM": 1}
     after["Resources"]["Sites"]["B"] = {"CEs": {"x": {"Queues": {"q": {"MaxRAM": 2}}}}}
-    text = text_edit.edited(TEXT, tree(), after)
+    text = yaml_writer.edit_text(TEXT, tree(), after)
     assert tree(text) == after
     assert "            short:\n            new:\n              MaxRAM: 1\n    B:\n      CEs:\n" in text
     assert all(line in text.splitlines() for line in TEXT.splitlines())
@@ -80,14 +81,14 @@ def test_what_comes_in_before_a_line_that_changes_does_not_disturb_it() -> None:
     after = tree(text)
     after["Resources"]["Sites"]["A"]["Mark"] = 1
     after["Resources"]["Sites"]["B"] = None
-    changed = text_edit.edited(text, tree(text), after)
+    changed = yaml_writer.edit_text(text, tree(text), after)
     assert changed == "Resources:\n  Sites:\n    A:\n      Country: it\n      Mark: 1\n    B: null\n"
 
 
 def test_a_queue_without_anything_gets_a_section() -> None:
     after = tree()
     after["Resources"]["Sites"]["A"]["CEs"]["ce"]["Queues"]["short"] = {"MaxRAM": 1}
-    text = text_edit.edited(TEXT, tree(), after)
+    text = yaml_writer.edit_text(TEXT, tree(), after)
     assert "            # nobody uses it\n            short:\n              MaxRAM: 1\nOperations:" in text
 
 
@@ -112,6 +113,6 @@ def test_the_text_says_the_tree_whatever_changes(old: dict[str, object], new: di
         queues = {"a": settings or None, "b": {"z": 1}}
         return {"Resources": {"Sites": {"S": {"CEs": {"C": {"Queues": queues}}}}}}
 
-    text = yaml_text.to_yaml(whole(old))
-    before, after = tree(text), tree(yaml_text.to_yaml(whole(new)))
-    assert repr(sorted(str(tree(text_edit.edited(text, before, after))))) == repr(sorted(str(after)))
+    text = yaml_writer.to_yaml(whole(old))
+    before, after = tree(text), tree(yaml_writer.to_yaml(whole(new)))
+    assert repr(sorted(str(tree(yaml_writer.edit_text(text, before, after))))) == repr(sorted(str(after)))

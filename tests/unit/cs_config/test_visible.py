@@ -1,5 +1,6 @@
-from cs_config import validate, visible
-from cs_config.rights import Rights
+from cs_config import validate
+from cs_config.versions import permissions
+from cs_config.versions.permissions import Rights
 
 CONFIG = validate.parse(
     """
@@ -26,7 +27,7 @@ Registry:
 
 
 def test_a_vo_sees_what_is_everybodys_and_its_own():
-    tree = visible.tree(CONFIG, Rights(sees=frozenset({"dune"})))
+    tree = permissions.visible_tree(CONFIG, Rights(sees=frozenset({"dune"})))
     site = tree["Resources"]["Sites"]["LCG.A.org"]
     assert site["VOs"] == {"dune": {"A": 2}}
     assert site["CEs"]["ce1"]["VOs"] == {"DUNE": {"B": 1}}
@@ -36,19 +37,19 @@ def test_a_vo_sees_what_is_everybodys_and_its_own():
 
 
 def test_somebody_without_a_vo_sees_nothing_of_any():
-    tree = visible.tree(CONFIG, Rights())
+    tree = permissions.visible_tree(CONFIG, Rights())
     assert "dune" not in str(tree)
     assert "cms" not in str(tree)
     assert "ada" not in str(tree)
 
 
 def test_the_configuration_itself_is_left_as_it_is():
-    visible.tree(CONFIG, Rights())
+    permissions.visible_tree(CONFIG, Rights())
     assert "dune" in str(CONFIG.tree)
 
 
 def test_a_site_admin_sees_the_whole_of_his_site_and_no_other_vos_elsewhere():
-    tree = visible.tree(CONFIG, Rights(sites=frozenset({"LCG.A.org"})))
+    tree = permissions.visible_tree(CONFIG, Rights(sites=frozenset({"LCG.A.org"})))
     assert tree["Resources"]["Sites"]["LCG.A.org"]["VOs"] == {"cms": {"A": 1}, "dune": {"A": 2}}
     assert set(tree["Operations"]) == {"Defaults"}
     assert tree["Registry"] == {"VO": {}, "Groups": {}}

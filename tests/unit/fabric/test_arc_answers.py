@@ -9,8 +9,16 @@ import pytest
 
 from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Report, State
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystemAway,
+    Capacity,
+    Handle,
+    JobReport,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
 from tests.certificates import Authority
 
 STAMP = "north-12345678"
@@ -45,7 +53,7 @@ def ce(**answers: Answer) -> Arc:
     return Arc(rest=rest)
 
 
-def status(**answers: Answer) -> Report:
+def status(**answers: Answer) -> JobReport:
     return ce(**answers).status([HANDLE])[STAMP]
 
 
@@ -58,7 +66,7 @@ def test_no_job_is_an_answer_without_content() -> None:
 )
 def test_one_job_may_be_told_without_a_list(listing: object) -> None:
     report = status(list=httpx.Response(200, json={"job": listing}), info=named())
-    assert report == Report(state=State.WAITING, reference="a1", message="SUBMITTING")
+    assert report == JobReport(state=State.WAITING, reference="a1", message="SUBMITTING")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +110,7 @@ def test_an_end_is_told_by_the_notes_and_by_the_mark_of_the_script(
     listing = told({"id": "a1", "state": word})
     note = httpx.Response(200, text=why)
     report = status(list=listing, info=named(), failed=note, exit=file)
-    assert report == Report(state=state, reference="a1", exit_code=exit_code, message=why or word)
+    assert report == JobReport(state=state, reference="a1", exit_code=exit_code, message=why or word)
 
 
 def test_a_job_too_young_for_its_description_is_known_by_its_notes() -> None:

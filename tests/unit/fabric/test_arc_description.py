@@ -2,9 +2,8 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from pilotage.fabric.batch.arc.description import describe
-from pilotage.fabric.batch.batch_system import BatchJob, Resources
-from pilotage.fabric.batch.errors import SubmissionRefused
+from pilotage.fabric.batch.arc.arc import describe
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources, SubmissionRefused
 
 NASTY = """"'</Name><Path>/bin/sh</Path>&amp;&#10;)(executable="x") é"""
 
@@ -27,7 +26,7 @@ def test_whatever_a_value_is_it_stays_one_value() -> None:
 
 
 def test_cores_are_slots_of_one_host_and_memory_is_shared_among_them() -> None:
-    description = described(resources=Resources(cores=3, memory=1000, wall_time=7200))
+    description = described(resources=JobResources(cores=3, memory=1000, wall_time=7200))
     assert said(description, "NumberOfSlots") == said(description, "SlotsPerHost") == ["3"]
     assert said(description, "IndividualPhysicalMemory") == [str(334 * 1024 * 1024)]
     assert said(description, "WallTime") == ["7200"]
@@ -35,7 +34,7 @@ def test_cores_are_slots_of_one_host_and_memory_is_shared_among_them() -> None:
 
 
 def test_a_whole_node_is_asked_for_alone() -> None:
-    assert said(described(resources=Resources(whole_node=True)), "ExclusiveExecution") == ["true"]
+    assert said(described(resources=JobResources(whole_node=True)), "ExclusiveExecution") == ["true"]
 
 
 def test_environments_of_the_system_come_before_those_of_the_job() -> None:
@@ -52,4 +51,4 @@ def test_a_flag_that_is_no_runtime_environment_is_refused(flag: str) -> None:
 
 def test_gpus_are_refused_as_long_as_arc_has_no_word_for_them() -> None:
     with pytest.raises(SubmissionRefused, match="runtime environment"):
-        described(resources=Resources(gpus=1))
+        described(resources=JobResources(gpus=1))

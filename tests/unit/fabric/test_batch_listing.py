@@ -2,33 +2,32 @@
 
 import pytest
 
-from pilotage.fabric.batch import listing
+from pilotage.fabric.batch import work_area
 from pilotage.fabric.batch.batch_system import Handle, State
-from pilotage.fabric.batch.listing import Row
-from pilotage.fabric.batch.work_area import Marks
+from pilotage.fabric.batch.work_area import ListedJob, StatusMarks
 
 _STAMP = "director.1234567890"
 _HANDLE = Handle(stamp=_STAMP, reference="30")
 
 
-def _state(said: State, marks: Marks) -> State:
-    row = Row(stamp=_STAMP, reference="30", state=said, exit_code=0 if said is State.DONE else None)
-    return listing.report(row, marks, _HANDLE).state
+def _state(said: State, marks: StatusMarks) -> State:
+    row = ListedJob(stamp=_STAMP, reference="30", state=said, exit_code=0 if said is State.DONE else None)
+    return work_area.job_report(row, marks, _HANDLE).state
 
 
 @pytest.mark.parametrize("said", [State.DONE, State.FAILED, State.GONE, State.KILLED])
 def test_a_job_that_we_killed_and_that_left_no_end_was_killed_whatever_is_said_of_it(said: State) -> None:
-    assert _state(said, Marks(killed=True)) is State.KILLED
+    assert _state(said, StatusMarks(killed=True)) is State.KILLED
 
 
 def test_a_job_that_ended_well_before_its_kill_is_done() -> None:
-    assert _state(State.DONE, Marks(killed=True, exit_code=0)) is State.DONE
+    assert _state(State.DONE, StatusMarks(killed=True, exit_code=0)) is State.DONE
 
 
 def test_a_job_of_which_nothing_is_left_is_what_is_said_of_it() -> None:
-    assert _state(State.DONE, Marks()) is State.DONE
-    assert _state(State.FAILED, Marks()) is State.FAILED
+    assert _state(State.DONE, StatusMarks()) is State.DONE
+    assert _state(State.FAILED, StatusMarks()) is State.FAILED
 
 
 def test_a_running_job_runs_although_we_asked_for_its_end() -> None:
-    assert _state(State.RUNNING, Marks(killed=True)) is State.RUNNING
+    assert _state(State.RUNNING, StatusMarks(killed=True)) is State.RUNNING

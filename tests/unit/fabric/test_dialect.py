@@ -8,12 +8,20 @@ from typing import Any
 import pytest
 import yaml
 
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, Resources, State
-from pilotage.fabric.batch.dialect import shipped_dialects
-from pilotage.fabric.batch.dialect.command import Command
-from pilotage.fabric.batch.dialect.dialect import PARTS, Dialect, InvalidDialect, changed
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.settings import System
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystemAway,
+    Capacity,
+    Handle,
+    JobResources,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
+from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect.command import DialectSystem
+from pilotage.fabric.batch.dialect.dialect import PARTS, Dialect, InvalidDialect, merge_dialect
+from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.batch.shell import Completed
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.director import configuration
@@ -48,10 +56,10 @@ def said(stdout: str = "", *, status: int = 0, stderr: str = "") -> Completed:
     return Completed(status=status, stdout=stdout, stderr=stderr)
 
 
-def speaking(name: str, flags: tuple[str, ...] = (), **says: Completed) -> tuple[Command, Telling]:
+def speaking(name: str, flags: tuple[str, ...] = (), **says: Completed) -> tuple[DialectSystem, Telling]:
     shell = Telling(says)
     areas = WorkAreas(directory="/shared", shell=shell)
-    return Command(areas=areas, flags=flags, dialect=shipped_dialects.dialect(name)), shell
+    return DialectSystem(areas=areas, flags=flags, dialect=dialect.shipped_dialect(name)), shell
 
 
 def job(**asked: Any) -> BatchJob:
@@ -59,11 +67,11 @@ def job(**asked: Any) -> BatchJob:
 
 
 def read(**changes: Any) -> Dialect:
-    content = changed(shipped_dialects.content("pbs"), changes)
-    return configuration.checked(Dialect, content, "pbs.yaml", InvalidDialect, PARTS)
+    content = merge_dialect(dialect.shipped_content("pbs"), changes)
+    return configuration.validate_file(Dialect, content, "pbs.yaml", InvalidDialect, PARTS)
 
 
-BIG = Resources(cores=4, memory=4001, wall_time=3601, gpus=2, whole_node=True)
+BIG = JobResources(cores=4, memory=4001, wall_time=3601, gpus=2, whole_node=True)
 
 
 def test_pbs_is_asked_for_resources_in_one_option_and_flags_add_to_them() -> None:
@@ -84,7 +92,7 @@ def test_pbs_is_asked_for_resources_in_one_option_and_flags_add_to_them() -> Non
 def test_flags_for_a_job_never_take_from_the_slot() -> None:
     system, shell = speaking("pbs", qsub=said("17.head\n"))
 
-    system.submit(job(resources=Resources(memory=4000), flags=("-l", "mem=100mb,file=5mb")))
+    system.submit(job(resources=JobResources(memory=4000), flags=("-l", "mem=100mb,file=5mb")))
 
     [command] = shell.ran
     assert "mem=4000mb,file=5mb" in " ".join(command)
@@ -93,7 +101,7 @@ def test_flags_for_a_job_never_take_from_the_slot() -> None:
 def test_lsf_is_asked_for_resources_and_what_it_gives_to_a_shell_is_quoted() -> None:
     shell = Telling({"bsub": said("Job <17> is submitted to queue <long>.\n")})
     areas = WorkAreas(directory="/a shared", shell=shell)
-    system = Command(areas=areas, dialect=shipped_dialects.dialect("lsf"))
+    system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("lsf"))
 
     assert system.submit(job(resources=BIG, flags=("-R", "select[ssd]"))) == "17"
 
@@ -313,4 +321,7 @@ def test_the_example_of_the_documentation_is_right() -> None:
 
     [farm] = yaml.safe_load(next(each for each in examples if "dialect:" in each))["systems"].values()
 
-    assert configuration.checked(System, farm, "batch-systems.md", InvalidDialect, PARTS).dialect is not None
+    assert (
+        configuration.validate_file(SystemSettings, farm, "batch-systems.md", InvalidDialect, PARTS).dialect
+        is not None
+    )

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.dialect import shipped_dialects
+from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 
@@ -34,13 +34,13 @@ def ce(**more: Any) -> dict[str, Any]:
 
 
 def pbs() -> dict[str, Any]:
-    return dict(shipped_dialects.content("pbs"))
+    return dict(dialect.shipped_content("pbs"))
 
 
 def test_a_site_changes_what_differs_of_a_shipped_dialect() -> None:
     farm = {"kind": "pbs", "directory": "/shared", "dialect": {"listing": {"command": ["qstat", "-f", "-w"]}}}
 
-    system = configuration.read(said(systems={"farm": farm}), "d.yaml").systems["farm"]
+    system = configuration.read_file(said(systems={"farm": farm}), "d.yaml").systems["farm"]
 
     assert system.dialect is not None
     assert system.dialect.listing.command == ("qstat", "-f", "-w")
@@ -51,7 +51,7 @@ def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
     systems = ce(certificate="/proxy", authorities="/etc/grid-security/certificates")["systems"]
     queues = [{"queue": "LCG.A.org/ce1/long", "system": "ce"}]
 
-    system = configuration.read(said(systems=systems, queues=queues), "d.yaml").systems["ce"]
+    system = configuration.read_file(said(systems=systems, queues=queues), "d.yaml").systems["ce"]
 
     assert system.ce is not None
     assert system.ce.credentials().certificate == Path("/proxy")
@@ -59,7 +59,7 @@ def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
 
 
 def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
-    [queue] = configuration.read(said(), "d.yaml").queues
+    [queue] = configuration.read_file(said(), "d.yaml").queues
 
     assert (queue.outlet().batch_queue, queue.outlet().flags) == ("long", ("--qos=grid",))
 
@@ -121,7 +121,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
 )
 def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidDirector) as refused:
-        configuration.read(said(**more), "d.yaml")
+        configuration.read_file(said(**more), "d.yaml")
 
     assert message in str(refused.value)
     assert "d.yaml" in str(refused.value)
@@ -129,7 +129,7 @@ def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str
 
 def test_a_broker_is_given_those_of_its_queues_that_would_do_or_its_entry() -> None:
     brokers = {"wms": broker(cores=4, vos=["CMS"]), "router": broker(entry="grid")}
-    told = configuration.read(said(queues=[], brokers=brokers), "d.yaml").brokers
+    told = configuration.read_file(said(queues=[], brokers=brokers), "d.yaml").brokers
     wms, router = (told[name].broker(name) for name in brokers)
 
     both = ("LCG.A.org/ce1/long", "LCG.A.org/ce1/short")
@@ -141,14 +141,14 @@ def test_a_broker_is_given_those_of_its_queues_that_would_do_or_its_entry() -> N
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(InvalidDirector) as refused:
-        configuration.read(said(every=0, at_once=0), "d.yaml")
+        configuration.read_file(said(every=0, at_once=0), "d.yaml")
 
     assert [problem.path for problem in refused.value.problems] == ["every", "at_once"]
 
 
 def test_a_file_without_settings_is_refused() -> None:
     with pytest.raises(InvalidDirector, match="holds no settings by name"):
-        configuration.read(None, "d.yaml")
+        configuration.read_file(None, "d.yaml")
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_a_file_without_settings_is_refused() -> None:
 )
 def test_arguments_that_no_pilot_would_understand_are_refused(words: list[str], complaint: str) -> None:
     with pytest.raises(InvalidDirector, match=f"pilot: {complaint}"):
-        configuration.read(said(pilot=words), "d.yaml")
+        configuration.read_file(said(pilot=words), "d.yaml")

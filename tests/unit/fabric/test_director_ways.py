@@ -1,9 +1,8 @@
 """From what each outlet may serve to posts."""
 
-from pilotage.fabric.director import counting, ways
-from pilotage.fabric.director.outlets import Broker, Outlet
-from pilotage.fabric.director.posts import Post
-from pilotage.fabric.director.ways import Look
+from pilotage.fabric.director import matcher_client, pilots
+from pilotage.fabric.director.matcher_client import TargetWork
+from pilotage.fabric.director.targets import Broker, QueueTarget, TargetGroup
 from tests.director_pilots import pilot
 
 SHORT, LONG, OTHER = "A/ce/short", "A/ce/long", "B/ce/all"
@@ -11,10 +10,10 @@ AMD = ("--constraint=amd",)
 BROKER = Broker(name="wms", system="farm", queues={SHORT: "short", LONG: "long", OTHER: "all"})
 
 
-def look(queue: str, *task_queues: tuple[int, str | None], broker: str = "wms", **flags: str) -> Look:
+def look(queue: str, *task_queues: tuple[int, str | None], broker: str = "wms", **flags: str) -> TargetWork:
     """What waits for an outlet: (number, pool); pools named as flags are sent with them."""
-    return Look(
-        outlet=Outlet(queue=queue, system="farm", batch_queue="x", broker=broker),
+    return TargetWork(
+        outlet=QueueTarget(queue=queue, system="farm", batch_queue="x", broker=broker),
         lifetime=None,
         groups={(flag,): (pool,) for pool, flag in flags.items()},
         task_queues=tuple(
@@ -23,14 +22,14 @@ def look(queue: str, *task_queues: tuple[int, str | None], broker: str = "wms", 
     )
 
 
-def post(*queues: str, flags: tuple[str, ...] = (), broker: str = "wms") -> Post:
-    return Post(vo="cms", queues=tuple(sorted(queues)), flags=flags, broker=broker)
+def post(*queues: str, flags: tuple[str, ...] = (), broker: str = "wms") -> TargetGroup:
+    return TargetGroup(vo="cms", queues=tuple(sorted(queues)), flags=flags, broker=broker)
 
 
 def test_a_broker_may_pick_of_the_queues_that_would_do() -> None:
     looks = [look(SHORT, (1, None)), look(LONG, (1, None), (2, None)), look(OTHER)]
 
-    anywhere, long_only = ways.work("cms", looks, {"wms": BROKER})
+    anywhere, long_only = matcher_client.collect_work("cms", looks, {"wms": BROKER})
 
     assert long_only.posts == {post(LONG)}
     assert anywhere.posts == {post(LONG, SHORT), post(LONG)}, "who lands at long serves it as well"
@@ -39,7 +38,7 @@ def test_a_broker_may_pick_of_the_queues_that_would_do() -> None:
 def test_queues_with_other_flags_are_not_mixed() -> None:
     looks = [look(SHORT, (1, "p")), look(LONG, (1, "p"), p=AMD[0]), look(OTHER, (1, "p"))]
 
-    [work] = ways.work("cms", looks, {"wms": BROKER})
+    [work] = matcher_client.collect_work("cms", looks, {"wms": BROKER})
 
     assert work.posts == {post(SHORT, OTHER), post(LONG, flags=AMD)}
 
@@ -48,7 +47,7 @@ def test_behind_one_entry_pilots_may_land_in_any_queue() -> None:
     looks = [look(SHORT), look(LONG, (1, None)), look(OTHER)]
     router = Broker(name="wms", system="farm", queues=BROKER.queues, entry="grid")
 
-    [work] = ways.work("cms", looks, {"wms": router})
+    [work] = matcher_client.collect_work("cms", looks, {"wms": router})
 
     assert work.posts == {post(LONG, SHORT, OTHER)}
 
@@ -56,7 +55,7 @@ def test_behind_one_entry_pilots_may_land_in_any_queue() -> None:
 def test_a_job_is_counted_once_for_straight_ways_and_brokers_together() -> None:
     looks = [look(LONG, (1, None), broker=""), look(LONG, (1, None)), look(SHORT, (1, None))]
 
-    [work] = ways.work("cms", looks, {"wms": BROKER})
+    [work] = matcher_client.collect_work("cms", looks, {"wms": BROKER})
 
     assert work.jobs == 2
     assert work.posts == {post(LONG, broker=""), post(LONG, SHORT)}
@@ -70,7 +69,7 @@ def test_a_brokers_pilots_belong_to_the_post_that_is_closest_to_where_they_are_o
     elsewhere = pilot(f"north.wms.any.{4:024x}", queue=OTHER, landings=(LONG, OTHER))
     straight = pilot(f"north.any.{5:024x}", queue=LONG)
 
-    found = counting.of_posts([anywhere, at_long, at_short, elsewhere, straight], posts, "north")
+    found = pilots.pilots_by_group([anywhere, at_long, at_short, elsewhere, straight], posts, "north")
 
     assert found == {
         post(LONG, SHORT): (anywhere, at_short),

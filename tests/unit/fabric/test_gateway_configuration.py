@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from pilotage.fabric.gateway import configuration
-from pilotage.fabric.gateway.configuration import InvalidGateway, Told
+from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
 
 PAGE = Path(__file__).parents[3] / "docs" / "site-admin" / "job-managers.md"
 
@@ -25,18 +25,18 @@ def said(**more: Any) -> dict[str, Any]:
 
 def test_the_queues_and_all_above_them_are_advertised_unless_others_are_named() -> None:
     queues = [{"queue": f"LCG.A.org/ce1/{name}", "system": "farm"} for name in ("long", "short")]
-    told = configuration.read(said(queues=queues), "g.yaml")
+    told = configuration.read_file(said(queues=queues), "g.yaml")
     assert told.scopes() == (
         "LCG.A.org",
         "LCG.A.org/ce1",
         "LCG.A.org/ce1/long",
         "LCG.A.org/ce1/short",
     )
-    assert configuration.read(said(advertise=["LCG.A.org/ce1"]), "g.yaml").scopes() == ("LCG.A.org/ce1",)
+    assert configuration.read_file(said(advertise=["LCG.A.org/ce1"]), "g.yaml").scopes() == ("LCG.A.org/ce1",)
 
 
 def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
-    told = configuration.read(said(job_types={"montecarlo": {"cpu_per_event": 2.5}}), "g.yaml")
+    told = configuration.read_file(said(job_types={"montecarlo": {"cpu_per_event": 2.5}}), "g.yaml")
     limits = told.job_types["montecarlo"].limits()
     assert (limits.cpu_per_event, limits.max_cpu_per_job) == (2.5, None)
 
@@ -67,7 +67,7 @@ def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
 )
 def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidGateway) as error:
-        configuration.read(said(**more), "g.yaml")
+        configuration.read_file(said(**more), "g.yaml")
     assert message in str(error.value)
     assert "g.yaml" in str(error.value)
 
@@ -75,12 +75,14 @@ def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str
 def test_every_setting_is_documented() -> None:
     text = PAGE.read_text()
     example = text[text.index("```yaml") : text.index("```\n\nSystems")]
-    missing = [name for name in Told.model_fields if f"`{name}`" not in text and f"{name}:" not in example]
+    missing = [
+        name for name in GatewayFile.model_fields if f"`{name}`" not in text and f"{name}:" not in example
+    ]
     assert missing == []
 
 
 def test_the_example_of_the_page_is_taken() -> None:
     text = PAGE.read_text()
     example = text[text.index("```yaml") + 7 : text.index("```\n\nSystems")]
-    told = configuration.read(yaml.safe_load(example), "page.yaml")
+    told = configuration.read_file(yaml.safe_load(example), "page.yaml")
     assert told.job_types["montecarlo"].cpu_per_event == 120

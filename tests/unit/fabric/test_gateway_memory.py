@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.gateway.kept_token import KeptToken
-from pilotage.fabric.gateway.requests import Requests
+from pilotage.fabric.gateway.pulling import RequestNames
+from pilotage.fabric.gateway.service import KeptToken
 from pilotage.fabric.manager.errors import StateUnusable
 
 
 def test_a_request_keeps_its_name_over_a_restart_until_it_is_done(tmp_path: Path) -> None:
     file = tmp_path / "requests.json"
-    name = Requests(file).name("cms A/b/c")
-    again = Requests(file)
+    name = RequestNames(file).name("cms A/b/c")
+    again = RequestNames(file)
     assert again.name("cms A/b/c") == name
     again.done("cms A/b/c")
-    assert Requests(file).names == {}
+    assert RequestNames(file).names == {}
     assert again.name("cms A/b/c") != name
 
 
 def test_different_questions_have_different_names(tmp_path: Path) -> None:
-    requests = Requests(tmp_path / "requests.json")
+    requests = RequestNames(tmp_path / "requests.json")
     assert requests.name("cms A/b/c") != requests.name("dune A/b/c")
 
 
@@ -32,12 +32,12 @@ def test_names_that_cannot_be_read_are_not_replaced(tmp_path: Path, content: str
     file = tmp_path / "requests.json"
     file.write_text(content)
     with pytest.raises(StateUnusable, match=r"requests\.json"):
-        Requests(file)
+        RequestNames(file)
     assert file.read_text() == content
 
 
 def test_a_name_that_cannot_be_written_down_is_not_used(tmp_path: Path) -> None:
-    requests = Requests(tmp_path / "no such directory" / "requests.json")
+    requests = RequestNames(tmp_path / "no such directory" / "requests.json")
     with pytest.raises(StateUnusable):
         requests.name("cms A/b/c")
     assert requests.names == {}

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.manager.grid_job import GridJob, Phase, Taken
+from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
 
 LONG, SHORT = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short"
 
 
-def taken(job_id: int, queue: str = LONG) -> Taken:
-    return Taken(job_id=job_id, epoch=1, lease="", description={}, queue=queue)
+def taken(job_id: int, queue: str = LONG) -> PulledGridJob:
+    return PulledGridJob(job_id=job_id, epoch=1, lease="", description={}, queue=queue)
 
 
-def grid_job(job_id: int, phase: Phase, queue: str = LONG, *, output: str | None = None) -> GridJob:
+def grid_job(job_id: int, phase: ManagerPhase, queue: str = LONG, *, output: str | None = None) -> GridJob:
     return GridJob(taken=taken(job_id, queue), phase=phase, output=None if output is None else Path(output))
 
 
@@ -29,7 +29,13 @@ def test_nothing_gathers_before_the_limits_are_known() -> None:
 def test_what_submits_and_what_gathers_count_together() -> None:
     permits = Permits()
     permits.limit({"LCG.A.org": 2})
-    permits.observe([grid_job(1, Phase.SUBMITTING), grid_job(2, Phase.POLLING), grid_job(3, Phase.POLLING)])
+    permits.observe(
+        [
+            grid_job(1, ManagerPhase.SUBMITTING),
+            grid_job(2, ManagerPhase.POLLING),
+            grid_job(3, ManagerPhase.POLLING),
+        ]
+    )
     assert permits.may_gather(taken(2))
     assert not permits.may_gather(taken(3))
     permits.left(taken(2))
@@ -39,9 +45,9 @@ def test_what_submits_and_what_gathers_count_together() -> None:
 def test_an_output_on_its_way_to_the_service_counts_as_gathering() -> None:
     permits = Permits()
     permits.limit({LONG: 1})
-    permits.observe([grid_job(1, Phase.ENDED, output="/a.tar"), grid_job(2, Phase.ENDED)])
+    permits.observe([grid_job(1, ManagerPhase.ENDED, output="/a.tar"), grid_job(2, ManagerPhase.ENDED)])
     assert not permits.may_gather(taken(3))
-    permits.observe([grid_job(2, Phase.ENDED)])
+    permits.observe([grid_job(2, ManagerPhase.ENDED)])
     assert permits.may_gather(taken(3))
 
 
@@ -60,10 +66,20 @@ def test_those_that_wait_to_gather_come_before_new_ones() -> None:
     permits = Permits()
     permits.limit({LONG: 2})
     permits.observe(
-        [grid_job(1, Phase.SUBMITTING), grid_job(2, Phase.SUBMITTING), grid_job(3, Phase.POLLING)]
+        [
+            grid_job(1, ManagerPhase.SUBMITTING),
+            grid_job(2, ManagerPhase.SUBMITTING),
+            grid_job(3, ManagerPhase.POLLING),
+        ]
     )
     assert not permits.may_gather(taken(3))
-    permits.observe([grid_job(1, Phase.SUBMITTING), grid_job(2, Phase.POLLING), grid_job(3, Phase.POLLING)])
+    permits.observe(
+        [
+            grid_job(1, ManagerPhase.SUBMITTING),
+            grid_job(2, ManagerPhase.POLLING),
+            grid_job(3, ManagerPhase.POLLING),
+        ]
+    )
     assert not permits.expect("new", LONG)
     assert permits.may_gather(taken(3))
 
@@ -88,7 +104,7 @@ class _World:
     def __init__(self, limit: int) -> None:
         self.permits = Permits()
         self.permits.limit({LONG: limit})
-        self.phases: dict[int, Phase] = {}
+        self.phases: dict[int, ManagerPhase] = {}
         self.old: list[GridJob] = []
         self.last = 0
         self.asked = False
@@ -97,29 +113,33 @@ class _World:
         return [grid_job(job_id, phase) for job_id, phase in self.phases.items()]
 
     def busy(self) -> int:
-        return sum(phase in (Phase.SUBMITTING, Phase.GATHERING) for phase in self.phases.values())
+        return sum(
+            phase in (ManagerPhase.SUBMITTING, ManagerPhase.GATHERING) for phase in self.phases.values()
+        )
 
     def step(self, what: str, which: int) -> None:
-        polling = [job_id for job_id, phase in self.phases.items() if phase is Phase.POLLING]
+        polling = [job_id for job_id, phase in self.phases.items() if phase is ManagerPhase.POLLING]
         if what == "ask":
             self.asked = self.permits.expect("r", LONG)
         elif what == "answer" and self.asked:
             self.last += 1
-            self.phases[self.last] = Phase.SUBMITTING
+            self.phases[self.last] = ManagerPhase.SUBMITTING
             self.permits.came("r", [taken(self.last)])
             self.asked = False
         elif what == "submitted":
             self.phases |= {
-                job_id: Phase.POLLING
+                job_id: ManagerPhase.POLLING
                 for job_id, phase in list(self.phases.items())[: which + 1]
-                if phase is Phase.SUBMITTING
+                if phase is ManagerPhase.SUBMITTING
             }
         elif what == "gather" and polling and self.permits.may_gather(taken(polling[which % len(polling)])):
-            self.phases[polling[which % len(polling)]] = Phase.GATHERING
+            self.phases[polling[which % len(polling)]] = ManagerPhase.GATHERING
         elif what == "observe":
             self.permits.observe(self.snapshot())
         elif what == "leave":
-            for job_id in [job_id for job_id, phase in self.phases.items() if phase is Phase.GATHERING][:1]:
+            for job_id in [
+                job_id for job_id, phase in self.phases.items() if phase is ManagerPhase.GATHERING
+            ][:1]:
                 del self.phases[job_id]
                 self.permits.left(taken(job_id))
 

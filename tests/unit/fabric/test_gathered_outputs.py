@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.manager.gathered import LOG, Gathered
-from pilotage.fabric.manager.records import Key, LocalJob
-from pilotage.fabric.manager.shared_area import SharedArea, contents
+from pilotage.fabric.manager.output import LOG, OutputStore
+from pilotage.fabric.manager.records import AttemptKey, LocalJob
+from pilotage.fabric.manager.shared_area import SharedArea, read_first_lines
 
 
 def local_job(number: int = 1) -> LocalJob:
-    return LocalJob(key=Key(7, 1), number=number, stamp=f"test.7.1.{number}.1.book")
+    return LocalJob(key=AttemptKey(7, 1), number=number, stamp=f"test.7.1.{number}.1.book")
 
 
 def archive(*members: tarfile.TarInfo, **files: str) -> bytes:
@@ -38,7 +38,7 @@ def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
     return member
 
 
-def names(place: Gathered) -> set[str]:
+def names(place: OutputStore) -> set[str]:
     place.write(LOG, b"log")
     place.pack(10_000)
     with tarfile.open(place.archive) as tar:
@@ -47,11 +47,11 @@ def names(place: Gathered) -> set[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Gathered:
-    return Gathered(directory=tmp_path / "out", limit=10_000)
+def place(tmp_path: Path) -> OutputStore:
+    return OutputStore(directory=tmp_path / "out", limit=10_000)
 
 
-def test_files_of_all_local_jobs_lie_side_by_side_under_their_numbers(place: Gathered) -> None:
+def test_files_of_all_local_jobs_lie_side_by_side_under_their_numbers(place: OutputStore) -> None:
     for number in (1, 2):
         job = local_job(number)
         assert place.add_archive(job, archive(out="x", plots__a="y")) == []
@@ -76,7 +76,7 @@ def test_files_of_all_local_jobs_lie_side_by_side_under_their_numbers(place: Gat
     ],
 )
 def test_what_is_hostile_or_broken_is_refused_and_said(
-    place: Gathered, content: Callable[[], bytes], said: str
+    place: OutputStore, content: Callable[[], bytes], said: str
 ) -> None:
     (line,) = place.add_archive(local_job(), content())
     assert line.startswith("local job 1: its output")
@@ -84,12 +84,12 @@ def test_what_is_hostile_or_broken_is_refused_and_said(
     assert names(place) <= {"out.1", "big.1"}, "what came before the trouble"
 
 
-def test_links_inside_are_no_files(place: Gathered) -> None:
+def test_links_inside_are_no_files(place: OutputStore) -> None:
     place.add_archive(local_job(), archive(special("twin", tarfile.SYMTYPE, "out"), out="x"))
     assert names(place) == {"out.1"}
 
 
-def test_a_name_in_the_way_of_another_is_left_out_and_said(place: Gathered) -> None:
+def test_a_name_in_the_way_of_another_is_left_out_and_said(place: OutputStore) -> None:
     place.add_archive(local_job(1), archive(a="x"))
     assert place.add_archive(local_job(2), archive(**{"a.1__b": "y"})) == [
         "local job 2: 'a.1/b' is left out: there is another file in its way"
@@ -97,14 +97,14 @@ def test_a_name_in_the_way_of_another_is_left_out_and_said(place: Gathered) -> N
     assert names(place) == {"a.1"}
 
 
-def test_a_name_that_is_too_long_with_its_number_is_left_out_and_said(place: Gathered) -> None:
+def test_a_name_that_is_too_long_with_its_number_is_left_out_and_said(place: OutputStore) -> None:
     (line,) = place.add_archive(local_job(17), archive(**{"n" * 254: "x", "out": "y"}))
     assert line.endswith("is left out: File name too long")
     assert place.has(local_job(17))
     assert names(place) == {"out.17"}
 
 
-def test_a_manager_that_was_killed_in_the_middle_takes_it_again(place: Gathered) -> None:
+def test_a_manager_that_was_killed_in_the_middle_takes_it_again(place: OutputStore) -> None:
     place.add_archive(local_job(), archive(a="x", b="y"))
     (place.directory / "fetched" / "1").unlink()  # killed before it could note that it was done
     assert not place.has(local_job())
@@ -127,7 +127,7 @@ def test_what_lies_in_the_place_of_marks_and_outputs_neither_blocks_nor_leaks(tm
     (tmp_path / "two").write_text("first: one\nsecond\n")
     (tmp_path / "zero").write_bytes(b"a\0b\xff\n")
 
-    found = contents(farm, names)
+    found = read_first_lines(farm, names)
 
     assert found.keys() == {"two", "zero"}
     assert found["two"] == "first: one"

@@ -10,8 +10,7 @@ import pytest
 
 from pilotage.fabric.manager.errors import UnfitJob
 from pilotage.fabric.manager.generic import Generic
-from pilotage.fabric.manager.handler_answers import asked_of, sound_command, sound_files
-from pilotage.fabric.manager.handlers import Command
+from pilotage.fabric.manager.handlers import LocalCommand, call_handler, checked_command, checked_files
 
 HANDLER = Generic()
 
@@ -32,32 +31,32 @@ HANDLER = Generic()
     ],
 )
 def test_a_command_that_neither_book_nor_script_can_take_is_refused(stated: Mapping[str, Any]) -> None:
-    command = Command(**{"words": ("/bin/true",), **stated})
+    command = LocalCommand(**{"words": ("/bin/true",), **stated})
     with pytest.raises(UnfitJob, match=f"the handler Generic broke: TypeError.*{next(iter(stated))}"):
-        asked_of(HANDLER, lambda: sound_command(command))
+        call_handler(HANDLER, lambda: checked_command(command))
 
 
 @pytest.mark.parametrize("files", [{"a": "text"}, {"a": 5}, {3: b""}, {"a/b": b""}, {"a\0": b""}, {"": b""}])
 def test_files_that_cannot_be_brought_along_are_refused(files: Any) -> None:
     with pytest.raises(UnfitJob):
-        asked_of(HANDLER, lambda: sound_files(files))
+        call_handler(HANDLER, lambda: checked_files(files))
 
 
 def test_what_is_as_it_should_be_is_taken_as_it_is() -> None:
-    command = Command(words=("run", "1"), environment={"A": "b"}, size=0)
-    assert asked_of(HANDLER, lambda: sound_command(command)) == command
-    assert asked_of(HANDLER, lambda: sound_files({"part.json": b"{}"})) == {"part.json": b"{}"}
+    command = LocalCommand(words=("run", "1"), environment={"A": "b"}, size=0)
+    assert call_handler(HANDLER, lambda: checked_command(command)) == command
+    assert call_handler(HANDLER, lambda: checked_files({"part.json": b"{}"})) == {"part.json": b"{}"}
 
 
 def test_a_handler_that_exits_ends_its_job_only() -> None:
     with pytest.raises(UnfitJob, match=r"the handler Generic broke: SystemExit\(3\)"):
-        asked_of(HANDLER, lambda: sys.exit(3))
+        call_handler(HANDLER, lambda: sys.exit(3))
 
 
 def test_a_handler_that_hangs_is_not_waited_for() -> None:
     hanging = threading.Event()
     try:
         with pytest.raises(UnfitJob, match=r"the handler Generic gave no answer within 0\.05 s"):
-            asked_of(HANDLER, hanging.wait, patience=0.05)
+            call_handler(HANDLER, hanging.wait, patience=0.05)
     finally:
         hanging.set()

@@ -4,16 +4,19 @@ import classad2
 import htcondor2
 import pytest
 
-from pilotage.fabric.batch.batch_system import BatchJob, Resources
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.batch.htcondor import htcondor
 
 STAMP = "north-any-0123456789"
 DIRECTORY = f"/var/spool/our pilots/{STAMP}"
 
 
-def described(resources: Resources | None = None) -> htcondor2.Submit:
+def described(resources: JobResources | None = None) -> htcondor2.Submit:
     job = BatchJob(
-        stamp=STAMP, script="#!/bin/sh\n", queue="htcondor", resources=resources or Resources(wall_time=7200)
+        stamp=STAMP,
+        script="#!/bin/sh\n",
+        queue="htcondor",
+        resources=resources or JobResources(wall_time=7200),
     )
     return htcondor2.Submit(htcondor.describe(job, DIRECTORY))
 
@@ -37,7 +40,7 @@ def test_it_is_one_job_whose_files_lie_in_its_directory() -> None:
 
 
 def test_cores_memory_gpus_and_a_whole_machine_are_asked_for() -> None:
-    submit = described(Resources(cores=4, memory=8000, gpus=1, whole_node=True))
+    submit = described(JobResources(cores=4, memory=8000, gpus=1, whole_node=True))
 
     asked = {name: submit[name] for name in submit if name.startswith("request_")}
     assert asked == {"request_cpus": "4", "request_memory": "8000", "request_gpus": "1"}

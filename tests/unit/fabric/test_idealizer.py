@@ -3,9 +3,15 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import BatchJob, Handle, Report, State
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionUncertain
-from pilotage.fabric.batch.idealizer import Evidence, Idealized
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystemAway,
+    Handle,
+    JobReport,
+    State,
+    SubmissionUncertain,
+)
+from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 
 JOB = Handle(stamp="stamp-0001")
 EVIDENCE = Evidence(listings=3, seconds=300)
@@ -25,8 +31,8 @@ class Scripted:
             raise answer
         return answer
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
-        report = Report(state=self._next())
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
+        report = JobReport(state=self._next())
         return {handle.stamp: report for handle in handles}
 
     def submit(self, job: BatchJob) -> str:
@@ -47,10 +53,10 @@ class Clock:
 
 def idealized(clock: Clock, *answers: State | Exception) -> tuple[Any, Scripted]:
     system: Any = Scripted(*answers)
-    return Idealized(system=system, evidence=EVIDENCE, clock=clock, sleep=clock.sleep), system
+    return ReliableSystem(system=system, evidence=EVIDENCE, clock=clock, sleep=clock.sleep), system
 
 
-def states(ideal: Idealized, clock: Clock, times: int, *, every: float) -> list[State]:
+def states(ideal: ReliableSystem, clock: Clock, times: int, *, every: float) -> list[State]:
     found = []
     for _ in range(times):
         found.append(ideal.status([JOB])[JOB.stamp].state)

@@ -9,22 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.operations import Operations
-from cs_config.options import SHIPPED_JOB_TYPES
-from optimizers import description
-from optimizers.jdl import read_jdl
+from cs_config.options.options import SHIPPED_JOB_TYPES, VoOptions
+from optimizers.description import description
+from optimizers.description.jdl import read_jdl
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.errors import UnfitJob
 from pilotage.fabric.manager.generic import Generic
-from pilotage.fabric.manager.handlers import Handler, Job, SiteLimits
-from pilotage.fabric.manager.montecarlo import MonteCarlo, Part, part_of
+from pilotage.fabric.manager.handlers import HandledJob, Handler, SiteLimits
+from pilotage.fabric.manager.montecarlo import EventRange, MonteCarlo, event_range
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "concatenation"
 MONTECARLO, GENERIC = MonteCarlo(), Generic()
 
 
-def job(number: int = 0, **stated: object) -> Job:
-    return Job(job_id=5, description={"Executable": "run", **stated}, number=number)
+def job(number: int = 0, **stated: object) -> HandledJob:
+    return HandledJob(job_id=5, description={"Executable": "run", **stated}, number=number)
 
 
 def number(site: SiteLimits | None = None, **stated: object) -> int:
@@ -61,18 +60,18 @@ def test_the_number_of_local_jobs_follows_from_events_and_cpu_time(
 
 
 def test_events_are_spread_evenly_and_each_has_its_number_and_seed() -> None:
-    parts = [part_of(job(3, Events=10, FirstEvent=101, Seed=7), n) for n in (1, 2, 3)]
+    parts = [event_range(job(3, Events=10, FirstEvent=101, Seed=7), n) for n in (1, 2, 3)]
     assert parts == [
-        Part(events=4, first_event=101, seed=7),
-        Part(events=3, first_event=105, seed=8),
-        Part(events=3, first_event=108, seed=9),
+        EventRange(events=4, first_event=101, seed=7),
+        EventRange(events=3, first_event=105, seed=8),
+        EventRange(events=3, first_event=108, seed=9),
     ]
 
 
 @given(st.integers(1, 10**12), st.integers(1, 200), st.integers(0, 2**31 - 1))
 def test_every_event_is_in_one_local_job_whatever_their_numbers(events: int, local: int, seed: int) -> None:
     local = min(local, events)
-    parts = [part_of(job(local, Events=events, Seed=seed, FirstEvent=0), n) for n in range(1, local + 1)]
+    parts = [event_range(job(local, Events=events, Seed=seed, FirstEvent=0), n) for n in range(1, local + 1)]
     assert sum(each.events for each in parts) == events
     assert [each.first_event for each in parts] == [sum(p.events for p in parts[:n]) for n in range(local)]
     assert max(each.events for each in parts) - min(each.events for each in parts) <= 1
@@ -81,8 +80,10 @@ def test_every_event_is_in_one_local_job_whatever_their_numbers(events: int, loc
 
 
 def test_two_grid_jobs_without_a_seed_have_other_seeds() -> None:
-    one, other = (Job(job_id=each, description={"Events": 10}, number=5) for each in (5, 6))
-    assert {part_of(one, n).seed for n in range(1, 6)}.isdisjoint(part_of(other, n).seed for n in range(1, 6))
+    one, other = (HandledJob(job_id=each, description={"Events": 10}, number=5) for each in (5, 6))
+    assert {event_range(one, n).seed for n in range(1, 6)}.isdisjoint(
+        event_range(other, n).seed for n in range(1, 6)
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Hand
     (facts / "entry_points.txt").write_text("\n".join(lines))
     for directory in (tmp_path, EXAMPLE):
         monkeypatch.syspath_prepend(directory)
-    found = handlers.registered()
+    found = handlers.installed_handlers()
     sys.modules.pop("concatenation", None)
     return found
 
@@ -185,7 +186,7 @@ def test_what_is_no_handler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (facts / "entry_points.txt").write_text(f"[{handlers.GROUP}]\nbroken = collections:OrderedDict\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(TypeError, match="broken = 'collections:OrderedDict' is no handler"):
-        handlers.registered()
+        handlers.installed_handlers()
 
 
 def test_the_configuration_knows_the_shipped_handlers_as_types_of_job_managers() -> None:
@@ -198,7 +199,7 @@ def test_the_places_that_are_refused_elsewhere_are_those_that_handlers_fill() ->
     for name, handler in (("montecarlo", MONTECARLO), ("generic", Generic())):
         arguments = [*description.PLACES_OF_GRID_JOBS, "{other}"]
         stated = {"Executable": "a", "JobType": name, "Events": 10, "Arguments": arguments}
-        words = handler.command(Job(job_id=1, description=stated, number=1), 1).words
+        words = handler.command(HandledJob(job_id=1, description=stated, number=1), 1).words
         filled |= set(arguments) - set(words)
     assert filled == set(description.PLACES_OF_GRID_JOBS)
 
@@ -206,9 +207,9 @@ def test_the_places_that_are_refused_elsewhere_are_those_that_handlers_fill() ->
 def test_the_job_of_the_users_page_is_what_a_montecarlo_job_should_be() -> None:
     page = (EXAMPLE.parents[1] / "docs" / "user" / "grid-jobs.md").read_text()
     jdl = page.split("```\n")[1]
-    body = description.body(description.parse(read_jdl(jdl), Operations()))
-    wanted = Job(job_id=1, description=body)
+    body = description.stored_body(description.parse_description(read_jdl(jdl), VoOptions()))
+    wanted = HandledJob(job_id=1, description=body)
     MONTECARLO.check(wanted)
     assert MONTECARLO.number_of_jobs(wanted, SiteLimits()) == 8
-    command = MONTECARLO.command(Job(job_id=1, description=body, number=8), 2)
+    command = MONTECARLO.command(HandledJob(job_id=1, description=body, number=8), 2)
     assert command.words[:5] == ("generate.sh", "--events", "250", "--first", "251")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.fabric.pilot import report
-from pilotage.fabric.runner import marks, progress
+from pilotage.fabric.pilot.payload import payload
+from pilotage.fabric.runner import progress, status_files
 from pilotage.fabric.runner.progress import LARGEST, MOST_PHASES, Progress
 
 
 def said(text: str) -> list[str]:
-    return [str(each) for each in progress.read(text)]
+    return [str(each) for each in progress.read_progress(text)]
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_a_line_of_a_phase_is_understood_and_nothing_else(text: str, phases: lis
 
 
 def test_what_was_said_before_holds_until_it_is_said_again() -> None:
-    before = progress.read("generated 1 of 2\nsimulated 0 of 2")
-    assert [str(each) for each in progress.read("simulated 1 of 2", before)] == [
+    before = progress.read_progress("generated 1 of 2\nsimulated 0 of 2")
+    assert [str(each) for each in progress.read_progress("simulated 1 of 2", before)] == [
         "generated 1 of 2",
         "simulated 1 of 2",
     ]
@@ -50,16 +50,16 @@ def test_there_is_a_bound_to_the_number_of_phases() -> None:
 
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
-    assert all(0 <= each.done <= each.of <= LARGEST for each in progress.read(text))
+    assert all(0 <= each.done <= each.of <= LARGEST for each in progress.read_progress(text))
 
 
 @given(
     st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(json.dumps)
 )
 def test_no_mark_breaks_its_reader(text: str) -> None:
-    marks.read_news(text)
-    marks.read_end(text)
-    phases, tail = marks.read_news(
+    status_files.read_news(text)
+    status_files.read_end(text)
+    phases, tail = status_files.read_news(
         json.dumps({"phases": [[text, 1, 2], text, None, [1]], "output_tail": text})
     )
     assert len(phases) <= 1
@@ -68,17 +68,17 @@ def test_no_mark_breaks_its_reader(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 15_000, '{"a":' * 3_000])
 def test_a_mark_of_brackets_only_tells_nothing(text: str) -> None:
-    assert marks.read_news(text) == ((), "")
-    assert marks.read_end(text) is None
+    assert status_files.read_news(text) == ((), "")
+    assert status_files.read_end(text) is None
 
 
 def test_an_end_that_no_runner_would_tell_is_none() -> None:
-    assert marks.read_end('{"cause": "magic", "exit_code": 0}') is None
-    forged = marks.read_end(
+    assert status_files.read_end('{"cause": "magic", "exit_code": 0}') is None
+    forged = status_files.read_end(
         '{"cause": "payload", "status": "Done", "exit_code": 10000, "minor_status": ["x"]}'
     )
     assert forged is not None
-    assert (forged.report.status, forged.report.exit_code) == (report.DONE, None)
+    assert (forged.report.status, forged.report.exit_code) == (payload.DONE, None)
 
 
 def test_progress_of_all_local_jobs_is_summed_up_with_what_has_not_begun() -> None:

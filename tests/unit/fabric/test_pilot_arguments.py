@@ -3,14 +3,14 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric.pilot import arguments
-from pilotage.fabric.pilot.settings import Place, Settings
+from pilotage.fabric.pilot.settings import PilotSettings, QueuePlace
 
 PLACE = ("--site", "S", "--ce", "C", "--queue", "Q")
 
 
-def read(*words: str, environment: dict[str, str] | None = None) -> Settings:
+def read(*words: str, environment: dict[str, str] | None = None) -> PilotSettings:
     said = arguments.parser().parse_args([*PLACE, *words])
-    return arguments.settings(said, environment or {"PILOTAGE_URL": "http://service"})
+    return arguments.read_settings(said, environment or {"PILOTAGE_URL": "http://service"})
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ def read(*words: str, environment: dict[str, str] | None = None) -> Settings:
 def test_the_place_has_to_be_said(words: list[str], message: str) -> None:
     said = arguments.parser().parse_args(words)
     with pytest.raises(ValueError, match=message):
-        arguments.settings(said, {"PILOTAGE_URL": "http://service"})
+        arguments.read_settings(said, {"PILOTAGE_URL": "http://service"})
 
 
 def test_the_place_and_the_service_suffice() -> None:
     found = read()
 
-    assert found.place == Place("S", "C", "Q")
+    assert found.place == QueuePlace("S", "C", "Q")
     assert found.url == "http://service"
     assert found.ends.max_empty == 10
 

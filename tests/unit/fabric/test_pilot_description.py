@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.pilot import description
-from pilotage.fabric.pilot.description import Description, UnfitDescription
+from pilotage.fabric.pilot.payload import description
+from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
 
 
-def read(**body: Any) -> Description:
-    return description.read({"Executable": "run.sh", **body})
+def read(**body: Any) -> PayloadDescription:
+    return description.read_description({"Executable": "run.sh", **body})
 
 
 def test_standard_files_have_names_where_the_job_says_none() -> None:
@@ -39,7 +39,7 @@ def test_an_open_quote_is_told_with_the_text() -> None:
 
 def test_a_job_without_executable_is_unfit() -> None:
     with pytest.raises(UnfitDescription, match="Executable"):
-        description.read({"Arguments": "x"})
+        description.read_description({"Arguments": "x"})
 
 
 @pytest.mark.parametrize("stated", [{"A": "1", "B": "x=y"}, ["A=1", "B=x=y"], "A=1;B=x=y", "A=1; B=x=y;"])
@@ -54,7 +54,7 @@ def test_a_variable_that_cannot_be_is_unfit(stated: object) -> None:
 
 
 def test_keywords_are_found_without_regard_to_case() -> None:
-    assert description.read({"EXECUTABLE": "a", "arguments": "b"}).arguments == ("b",)
+    assert description.read_description({"EXECUTABLE": "a", "arguments": "b"}).arguments == ("b",)
 
 
 def test_limits_are_read_where_they_say_something() -> None:

@@ -1,23 +1,23 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pilotage.fabric.pilot import environment
-from pilotage.fabric.pilot.settings import Place
-from pilotage.fabric.pilot.share import Share
+from pilotage.fabric.pilot.allotment import Allotment
+from pilotage.fabric.pilot.payload import environment
+from pilotage.fabric.pilot.settings import QueuePlace
 
 
 def made(
     own: Mapping[str, str] | None = None,
     stated: Mapping[str, str] | None = None,
     passed_on: tuple[str, ...] = (),
-    share: Share = Share(processors=4),  # noqa: B008 - a value
+    share: Allotment = Allotment(processors=4),  # noqa: B008 - a value
     gpus: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    return environment.for_payload(
+    return environment.payload_environment(
         own or {},
         job_id=17,
-        place=Place("LCG.CERN.ch", "ce01", "long"),
-        whole=Share(processors=8, gpus=gpus),
+        place=QueuePlace("LCG.CERN.ch", "ce01", "long"),
+        whole=Allotment(processors=8, gpus=gpus),
         share=share,
         home=Path("/work/dir"),
         scratch=Path("/work/tmp"),
@@ -40,7 +40,7 @@ def test_a_payload_learns_what_dirac_tells_it() -> None:
 
 
 def test_a_payload_learns_what_is_kept_for_it() -> None:
-    found = made(share=Share(processors=8, ram_mb=16000, gpus=("0", "3"), whole_node=True))
+    found = made(share=Allotment(processors=8, ram_mb=16000, gpus=("0", "3"), whole_node=True))
     assert (found["PILOTAGE_JOB_RAM"], found["PILOTAGE_JOB_GPUS"]) == ("16000", "2")
     assert found["DIRAC_WHOLENODE"] == "True"
     assert "PILOTAGE_JOB_RAM" not in made(), "where nobody knows"
@@ -48,9 +48,9 @@ def test_a_payload_learns_what_is_kept_for_it() -> None:
 
 def test_a_payload_sees_its_own_gpus_only() -> None:
     slot = ("2", "3", "GPU-5f")
-    assert made(gpus=slot, share=Share(1, gpus=("3", "GPU-5f")))["CUDA_VISIBLE_DEVICES"] == "3,GPU-5f"
-    assert made(gpus=slot, share=Share(1))["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in made(share=Share(1)), "where nobody counts them"
+    assert made(gpus=slot, share=Allotment(1, gpus=("3", "GPU-5f")))["CUDA_VISIBLE_DEVICES"] == "3,GPU-5f"
+    assert made(gpus=slot, share=Allotment(1))["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in made(share=Allotment(1)), "where nobody counts them"
 
 
 def test_nothing_of_ours_reaches_it_but_what_is_the_systems() -> None:

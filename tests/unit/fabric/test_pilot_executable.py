@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import executable
-from pilotage.fabric.pilot.executable import NotFound
+from pilotage.fabric.pilot.payload import description
+from pilotage.fabric.pilot.payload.description import NotFound
 
 
 def found(name: str, home: Path, path: str = "/usr/bin:/bin") -> str:
-    return executable.find(name, home=home, environment={"PATH": path})
+    return description.find_program(name, home=home, environment={"PATH": path})
 
 
 def test_a_program_of_the_sandbox_goes_before_one_of_the_host(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from matcher import presented
-from pilotage.fabric.pilot import arguments, facts, offer
-from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from matcher.request import match_request
+from pilotage.fabric.pilot import arguments, offer
+from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
-PLACE = Place("A.B.ch", "ce", "long")
+PLACE = QueuePlace("A.B.ch", "ce", "long")
 WORDS = ["--site", "A.B.ch", "--ce", "ce", "--queue", "long"]
 CPUINFO = """\
 processor\t: 0
@@ -22,7 +23,7 @@ flags\t\t: sse4_2 avx fma avx
 
 def measured(path: Path, text: str) -> dict[str, object]:
     (path / "cpuinfo").write_text(text)
-    return facts.measured(path / "cpuinfo")
+    return facts.measure_facts(path / "cpuinfo")
 
 
 def test_processors_that_are_alike_have_a_model_and_flags(tmp_path: Path) -> None:
@@ -47,13 +48,13 @@ def test_what_is_not_certain_is_left_out(tmp_path: Path, text: str) -> None:
 
 
 def test_without_a_list_of_processors_the_rest_is_told(tmp_path: Path) -> None:
-    assert "Memory" in facts.measured(tmp_path / "none")
+    assert "Memory" in facts.measure_facts(tmp_path / "none")
 
 
 def test_flags_are_told_where_the_queue_asks_for_them(tmp_path: Path) -> None:
     found = measured(tmp_path, CPUINFO)
     for parameters, told in (({}, False), ({"NodeAttributes/CPUFlags": "unknown"}, True)):
-        said = offer.make(PLACE, Slot(), Wishes(), parameters, found).at(0)["NodeFacts"]
+        said = offer.make_offer(PLACE, Slot(), JobFilters(), parameters, found).at(0)["NodeFacts"]
         assert isinstance(said, dict)
         assert ("CPUFlags" in said) is told
         assert "CPUModel" in said
@@ -63,11 +64,13 @@ def test_a_file_of_the_site_says_more(tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
     file.write_text('{"GlueHostBenchmarkSI00": 501, "Memory": 8000}')
     said = arguments.parser().parse_args([*WORDS, "--facts", str(file)])
-    slot = arguments.settings(said, {"PILOTAGE_URL": "http://x"}).slot
-    request = offer.make(PLACE, slot, Wishes(), {"MaxRAM": 2000}, {"Memory": 16000, "Cores": 8}).at(0)
+    slot = arguments.read_settings(said, {"PILOTAGE_URL": "http://x"}).slot
+    request = offer.make_offer(PLACE, slot, JobFilters(), {"MaxRAM": 2000}, {"Memory": 16000, "Cores": 8}).at(
+        0
+    )
     told = {"GlueHostBenchmarkSI00": 501, "Memory": 8000, "Cores": 8, "MaxRAM": 2000}
     assert request["NodeFacts"] == told
-    assert presented.read(request).node_facts == request["NodeFacts"]
+    assert match_request.read_resource(request).node_facts == request["NodeFacts"]
 
 
 @pytest.mark.parametrize(("text", "said"), [("[1]", "list, allowed is an object"), ("{", "--facts ")])
@@ -76,4 +79,4 @@ def test_a_file_that_says_something_else_is_wrong_usage(tmp_path: Path, text: st
     file.write_text(text)
     words = arguments.parser().parse_args([*WORDS, "--facts", str(file)])
     with pytest.raises(ValueError, match=said):
-        arguments.settings(words, {"PILOTAGE_URL": "http://x"})
+        arguments.read_settings(words, {"PILOTAGE_URL": "http://x"})

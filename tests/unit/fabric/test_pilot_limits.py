@@ -1,12 +1,12 @@
-from pilotage.fabric.pilot import description, limits
-from pilotage.fabric.pilot.limits import Limits
+from pilotage.fabric.pilot.payload import description, monitor
+from pilotage.fabric.pilot.payload.monitor import Limits
 
 MB = 1 << 20
 
 
 def of(*, seconds_left: float | None = None, max_ram: int | None = None, **body: object) -> Limits:
-    asked = description.read({"Executable": "x", **body})
-    return limits.for_job(asked, seconds_left=seconds_left, max_ram=max_ram)
+    asked = description.read_description({"Executable": "x", **body})
+    return monitor.job_limits(asked, seconds_left=seconds_left, max_ram=max_ram)
 
 
 def test_without_any_word_there_is_no_limit() -> None:

@@ -4,13 +4,17 @@ import pytest
 
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.offer import Offer
-from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
-PLACE = Place("LCG.CERN.ch", "ce01", "long")
+PLACE = QueuePlace("LCG.CERN.ch", "ce01", "long")
 
 
-def made(parameters: dict[str, Any] | None = None, slot: Slot = Slot(), wishes: Wishes = Wishes()) -> Offer:  # noqa: B008
-    return offer.make(PLACE, slot, wishes, parameters or {})
+def made(
+    parameters: dict[str, Any] | None = None,
+    slot: Slot = Slot(),  # noqa: B008
+    wishes: JobFilters = JobFilters(),  # noqa: B008
+) -> Offer:
+    return offer.make_offer(PLACE, slot, wishes, parameters or {})
 
 
 def test_an_offer_says_where_it_is() -> None:
@@ -78,7 +82,7 @@ def test_a_slot_that_outlasts_the_limit_of_a_job_offers_the_limit() -> None:
 
 
 def test_wishes_are_passed_on() -> None:
-    wishes = Wishes(
+    wishes = JobFilters(
         vo="cms", pools=("a", "b"), owner_groups=("cms_prod",), job_types=("Test",), reference="17"
     )
 

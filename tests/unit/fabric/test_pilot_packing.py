@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import packing, removal
-from pilotage.fabric.pilot.packing import Packed
+from pilotage.fabric.pilot.payload import archives
+from pilotage.fabric.pilot.payload.archives import PackedOutput
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def root(tmp_path: Path) -> Path:
     return directory
 
 
-def pack(root: Path, *wanted: str, limit: int = 1 << 20) -> tuple[dict[str, bytes], Packed]:
+def pack(root: Path, *wanted: str, limit: int = 1 << 20) -> tuple[dict[str, bytes], PackedOutput]:
     archive = io.BytesIO()
-    packed = packing.pack(root, wanted, archive, limit=limit)
+    packed = archives.pack(root, wanted, archive, limit=limit)
     archive.seek(0)
     with tarfile.open(fileobj=archive) as members:
         found = {member.name: members.extractfile(member) for member in members}
@@ -131,7 +131,7 @@ def test_names_that_are_no_text_are_packed_as_they_are(root: Path) -> None:
 
 def test_nobody_learns_whose_files_they_were(root: Path) -> None:
     archive = io.BytesIO()
-    packing.pack(root, ["std.out"], archive, limit=100)
+    archives.pack(root, ["std.out"], archive, limit=100)
     archive.seek(0)
     with tarfile.open(fileobj=archive) as members:
         member = members.getmember("std.out")
@@ -151,7 +151,7 @@ def test_a_tree_deeper_than_python_recurses_is_packed_down_to_a_hundred_levels(r
     assert {"std.out", "d/f", "d/" * 100 + "f"} <= set(files)
     assert "d/" * 200 + "f" not in files
     assert packed.refused
-    removal.remove(root)  # so much the less can pytest
+    archives.remove_tree(root)  # so much the less can pytest
 
 
 def test_many_stars_do_not_take_for_ever(root: Path) -> None:

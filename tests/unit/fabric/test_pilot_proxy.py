@@ -2,7 +2,7 @@
 
 import pytest
 
-from pilotage.fabric.pilot import proxy
+from pilotage.fabric.pilot.service import transport
 
 TLS, PLAIN = "https://pilotage.example.org/x", "http://pilotage.example.org:8080"
 
@@ -23,18 +23,20 @@ TLS, PLAIN = "https://pilotage.example.org/x", "http://pilotage.example.org:8080
     ],
 )
 def test_the_environment_names_it(url, environment, expected):
-    found = proxy.choose(url, None, environment)
+    found = transport.choose_proxy(url, None, environment)
     assert (found and (found.host, found.port)) == expected
 
 
 def test_what_is_said_wins():
     environment = {"HTTPS_PROXY": "http://p:1"}
-    assert proxy.choose(TLS, "none", environment) is None
-    assert proxy.choose(TLS, "http://q:2", {**environment, "NO_PROXY": "*"}) == proxy.Proxy("q", 2, {})
+    assert transport.choose_proxy(TLS, "none", environment) is None
+    assert transport.choose_proxy(TLS, "http://q:2", {**environment, "NO_PROXY": "*"}) == transport.Proxy(
+        "q", 2, {}
+    )
 
 
 def test_a_name_and_a_password_are_shown_to_it():
-    found = proxy.choose(TLS, "http://me:p%40ss@q:2", {})
+    found = transport.choose_proxy(TLS, "http://me:p%40ss@q:2", {})
     assert found is not None
     assert found.headers == {"Proxy-Authorization": "Basic bWU6cEBzcw=="}
 
@@ -44,5 +46,5 @@ def test_a_name_and_a_password_are_shown_to_it():
 )
 def test_what_is_no_proxy_is_told_without_the_password(address):
     with pytest.raises(ValueError, match="no address of a proxy") as caught:
-        proxy.choose(TLS, address, {})
+        transport.choose_proxy(TLS, address, {})
     assert "secret" not in str(caught.value)

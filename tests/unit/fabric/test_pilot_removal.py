@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.pilot import removal
+from pilotage.fabric.pilot.payload import archives
 
 
 def test_a_tree_deeper_than_a_path_can_say_is_removed(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_tree_deeper_than_a_path_can_say_is_removed(tmp_path: Path) -> None:
         os.fchdir(before)
         os.close(before)
 
-    removal.remove(top)
+    archives.remove_tree(top)
 
     assert not top.exists()
 
@@ -38,7 +38,7 @@ def test_what_is_protected_is_removed_and_what_links_name_is_not(tmp_path: Path)
     (protected / "below").chmod(0)
     protected.chmod(0)
 
-    removal.remove(tmp_path / "area")
+    archives.remove_tree(tmp_path / "area")
 
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert (kept / "file").exists()
@@ -49,8 +49,8 @@ def test_a_link_instead_of_a_directory_is_left_alone(tmp_path: Path) -> None:
     (kept / "below").mkdir(parents=True)
     (tmp_path / "area").symlink_to(kept, target_is_directory=True)
 
-    removal.remove(tmp_path / "area")
-    removal.remove(tmp_path / "not there")
+    archives.remove_tree(tmp_path / "area")
+    archives.remove_tree(tmp_path / "not there")
 
     assert (kept / "below").exists()
 
@@ -58,7 +58,7 @@ def test_a_link_instead_of_a_directory_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    removal.remove(tmp_path / "file")
+    archives.remove_tree(tmp_path / "file")
 
     assert not list(tmp_path.iterdir())
 
@@ -82,7 +82,7 @@ def test_a_directory_that_becomes_a_link_meanwhile_is_not_followed(
         return contextlib.nullcontext(found)
 
     monkeypatch.setattr(os, "scandir", scan_and_replace)
-    removal.remove(tmp_path / "area")
+    archives.remove_tree(tmp_path / "area")
 
     assert [path.name for path in kept.iterdir()] == ["file"]
     assert kept.stat().st_mode & 0o777 == 0o750

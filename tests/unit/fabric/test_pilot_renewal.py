@@ -1,9 +1,9 @@
 """When the pilot's token is renewed."""
 
-from pilotage.fabric.pilot import renewal
-from pilotage.fabric.pilot.renewal import Renewal
-from pilotage.fabric.pilot.service import Service, Token
-from pilotage.fabric.pilot.transport import Away, Refused, Transport
+from pilotage.fabric.pilot.service import credentials
+from pilotage.fabric.pilot.service.credentials import TokenRenewal
+from pilotage.fabric.pilot.service.service_client import Service, Token
+from pilotage.fabric.pilot.service.transport import Away, Refused, Transport
 
 
 class Renewing(Service):
@@ -30,7 +30,7 @@ class Clock:
 
 def test_a_token_is_renewed_when_half_of_its_life_is_over() -> None:
     clock, service = Clock(), Renewing(Token("t2", life=100), Token("t3", life=100))
-    renewing = Renewal(service, life=1000, clock=clock)
+    renewing = TokenRenewal(service, life=1000, clock=clock)
     assert renewing.turn() == 300  # looked at again, since the host may sleep
     clock.seconds = 499
     assert renewing.turn() == 1
@@ -45,7 +45,7 @@ def test_a_token_is_renewed_when_half_of_its_life_is_over() -> None:
 
 def test_while_the_service_is_away_it_is_tried_again() -> None:
     clock, service = Clock(), Renewing(Away("gone"), Token("t2", life=1000))
-    renewing = Renewal(service, life=100, clock=clock)
+    renewing = TokenRenewal(service, life=100, clock=clock)
     clock.seconds = 50
     assert renewing.turn() == 30
     clock.seconds = 80
@@ -55,7 +55,7 @@ def test_while_the_service_is_away_it_is_tried_again() -> None:
 
 def test_after_a_refusal_it_is_not_tried_again() -> None:
     clock, service = Clock(), Renewing(Refused(403, "not_allowed", "the pilot is Deleted"))
-    renewing = Renewal(service, life=100, clock=clock)
+    renewing = TokenRenewal(service, life=100, clock=clock)
     clock.seconds = 50
     renewing.turn()
     assert renewing.turn() is None
@@ -63,7 +63,7 @@ def test_after_a_refusal_it_is_not_tried_again() -> None:
 
 
 def test_what_cannot_be_renewed_is_left() -> None:
-    assert Renewal(Renewing(), life=None).turn() is None
-    assert renewal.life_left({"role": "operator", "exp": 100}, now=40) is None
-    assert renewal.life_left({}, now=40) is None
-    assert renewal.life_left({"role": "pilot", "exp": 100}, now=40) == 60
+    assert TokenRenewal(Renewing(), life=None).turn() is None
+    assert credentials.life_left({"role": "operator", "exp": 100}, now=40) is None
+    assert credentials.life_left({}, now=40) is None
+    assert credentials.life_left({"role": "pilot", "exp": 100}, now=40) == 60

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pilotage.fabric.pilot import retrying
-from pilotage.fabric.pilot.transport import Away, Refused
+from pilotage.fabric.pilot.service import service_client
+from pilotage.fabric.pilot.service.transport import Away, Refused
 
 
 class FakeStop(threading.Event):
@@ -34,20 +34,22 @@ def failing(times: int, error: Exception) -> Callable[[], str]:
 
 
 def test_delays_double_up_to_half_a_minute() -> None:
-    found = list(itertools.islice(retrying.delays(lambda: 0.5), 9))
+    found = list(itertools.islice(service_client.retry_delays(lambda: 0.5), 9))
 
     assert found == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_delays_are_scattered_by_half_to_either_side() -> None:
-    assert next(retrying.delays(lambda: 0.0)) == 0.25
-    assert next(retrying.delays(lambda: 1.0)) == 0.75
+    assert next(service_client.retry_delays(lambda: 0.0)) == 0.25
+    assert next(service_client.retry_delays(lambda: 1.0)) == 0.75
 
 
 def test_a_request_is_repeated_until_it_is_answered() -> None:
     stop = FakeStop()
 
-    answer = retrying.patiently(failing(3, Away("gone")), patience=60, stop=stop, clock=lambda: stop.now)
+    answer = service_client.retry_while_away(
+        failing(3, Away("gone")), patience=60, stop=stop, clock=lambda: stop.now
+    )
 
     assert answer == "answer"
     assert len(stop.waits) == 3
@@ -57,14 +59,16 @@ def test_the_last_failure_is_raised_when_patience_is_over() -> None:
     stop = FakeStop()
 
     with pytest.raises(Away, match="gone"):
-        retrying.patiently(failing(1000, Away("gone")), patience=60, stop=stop, clock=lambda: stop.now)
+        service_client.retry_while_away(
+            failing(1000, Away("gone")), patience=60, stop=stop, clock=lambda: stop.now
+        )
     assert stop.now <= 60
 
 
 def test_the_service_says_when_to_come_back() -> None:
     stop = FakeStop()
 
-    retrying.patiently(
+    service_client.retry_while_away(
         failing(1, Away("busy", retry_after=7)), patience=60, stop=stop, clock=lambda: stop.now
     )
 
@@ -74,7 +78,7 @@ def test_the_service_says_when_to_come_back() -> None:
 def test_what_the_service_says_cannot_stop_us_for_long() -> None:
     stop = FakeStop()
 
-    retrying.patiently(
+    service_client.retry_while_away(
         failing(1, Away("busy", retry_after=1e6)), patience=60, stop=stop, clock=lambda: stop.now
     )
 
@@ -83,7 +87,9 @@ def test_what_the_service_says_cannot_stop_us_for_long() -> None:
 
 def test_a_refusal_is_an_answer() -> None:
     with pytest.raises(Refused):
-        retrying.patiently(failing(9, Refused(403, "not_allowed", "no")), patience=60, stop=FakeStop())
+        service_client.retry_while_away(
+            failing(9, Refused(403, "not_allowed", "no")), patience=60, stop=FakeStop()
+        )
 
 
 def test_a_pilot_that_has_to_end_tries_once_only() -> None:
@@ -91,5 +97,5 @@ def test_a_pilot_that_has_to_end_tries_once_only() -> None:
     stop.set()
 
     with pytest.raises(Away):
-        retrying.patiently(failing(1, Away("gone")), patience=60, stop=stop)
+        service_client.retry_while_away(failing(1, Away("gone")), patience=60, stop=stop)
     assert stop.waits == []

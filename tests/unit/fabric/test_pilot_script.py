@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric import pilot_script
-from pilotage.fabric.pilot_script import PilotScript
+from pilotage.fabric import node_script
+from pilotage.fabric.node_script import PilotScript
 
 SECRET = "a-one-use-secret"
 #: In place of the pilot: tells what it was given.
@@ -57,7 +57,7 @@ def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) ->
     pools = tuple(f"{number:064x}" for number in range(5000))
     wanted = script(pools=pools, authorities="PEM\n", words=("--vo", "it's $HOME"))
 
-    done = run(pilot_script.text(wanted, spy()), tmp_path)
+    done = run(node_script.pilot_text(wanted, spy()), tmp_path)
 
     assert done.returncode == 7, done.stderr
     found = told(done)
@@ -83,7 +83,7 @@ def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) ->
 def test_a_pilot_whose_queue_a_broker_picks_is_given_what_it_may_be(tmp_path: Path) -> None:
     landings = {"short": "LCG.A.org/ce1/short", "long": "LCG.A.org/ce1/long"}
 
-    found = told(run(pilot_script.text(script(queue="", landings=landings), spy()), tmp_path))
+    found = told(run(node_script.pilot_text(script(queue="", landings=landings), spy()), tmp_path))
 
     assert json.loads(found["files"]["landings.json"]) == landings
     assert f"--landings={found['area']}/landings.json" in found["words"]
@@ -91,7 +91,7 @@ def test_a_pilot_whose_queue_a_broker_picks_is_given_what_it_may_be(tmp_path: Pa
 
 
 def test_no_line_is_too_long_for_a_batch_system_and_none_is_taken_for_a_directive() -> None:
-    lines = pilot_script.text(script(pools=("a" * 64,) * 5000), spy()).splitlines()
+    lines = node_script.pilot_text(script(pools=("a" * 64,) * 5000), spy()).splitlines()
 
     assert max(map(len, lines)) < 1024
     assert next(line for line in lines if line.startswith("#")) == "#!/bin/sh"
@@ -104,7 +104,7 @@ def test_without_a_python_it_says_so_and_ends(tmp_path: Path) -> None:
     tools.mkdir()
     for name in ("uname", "mktemp", "rm"):
         (tools / name).symlink_to(f"/usr/bin/{name}")
-    text = pilot_script.text(script(), spy()).replace("/usr/bin/python3", "/nowhere/python3")
+    text = node_script.pilot_text(script(), spy()).replace("/usr/bin/python3", "/nowhere/python3")
 
     done = run(text, tmp_path, PATH=str(tools))
 
@@ -119,7 +119,7 @@ def test_a_python_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     (tools / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tools / "python3").chmod(0o755)
 
-    done = run(pilot_script.text(script(), spy()), tmp_path, PATH=f"{tools}:{os.environ['PATH']}")
+    done = run(node_script.pilot_text(script(), spy()), tmp_path, PATH=f"{tools}:{os.environ['PATH']}")
 
     assert done.returncode == 7, done.stderr
 
@@ -136,7 +136,7 @@ print("ready", flush=True)
 sys.exit(signals[signal.sigwait(signals)])
 """
     file = tmp_path / "script"
-    file.write_text(pilot_script.text(script(), spy(waiting)), encoding="ascii")
+    file.write_text(node_script.pilot_text(script(), spy(waiting)), encoding="ascii")
     # A shell cannot trap what was ignored when it began, as HUP is under nohup.
     process = subprocess.Popen(
         ["env", "--default-signal", "sh", file],

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.fabric.pilot import share
-from pilotage.fabric.pilot.share import Need, Room, Share
+from pilotage.fabric.pilot import allotment
+from pilotage.fabric.pilot.allotment import Allotment, JobNeed, SlotRoom
 
-SLOT = Share(8, 16_000, ("0", "1"))
+SLOT = Allotment(8, 16_000, ("0", "1"))
 
 needs = st.builds(
-    Need,
+    JobNeed,
     processors=st.integers(1, 10),
     ram_mb=st.none() | st.integers(0, 20_000),
     gpus=st.integers(0, 3),
@@ -19,7 +19,7 @@ needs = st.builds(
 
 @given(st.lists(st.lists(needs, max_size=4), max_size=6), st.randoms(use_true_random=False))
 def test_what_is_taken_and_what_is_left_are_the_slot(rounds, chance):
-    room, taken = Room(SLOT), []
+    room, taken = SlotRoom(SLOT), []
     for asked in rounds:
         taken += room.take({str(number): each for number, each in enumerate(asked)}).values()
         chance.shuffle(taken)
@@ -33,29 +33,33 @@ def test_what_is_taken_and_what_is_left_are_the_slot(rounds, chance):
 
 
 def test_memory_that_nobody_asked_for_goes_with_the_processors() -> None:
-    shares = Room(SLOT).take({"a": Need(), "b": Need(processors=3), "c": Need(ram_mb=2000)})
+    shares = SlotRoom(SLOT).take({"a": JobNeed(), "b": JobNeed(processors=3), "c": JobNeed(ram_mb=2000)})
     assert shares["c"].ram_mb == 2000
     assert (shares["a"].ram_mb, shares["b"].ram_mb) == (2000, 6000)
 
 
 def test_a_whole_node_is_all_of_it() -> None:
-    room = Room(SLOT)
-    assert room.take({"a": Need(whole_node=True)})["a"] == Share(8, 16_000, ("0", "1"), whole_node=True)
+    room = SlotRoom(SLOT)
+    assert room.take({"a": JobNeed(whole_node=True)})["a"] == Allotment(
+        8, 16_000, ("0", "1"), whole_node=True
+    )
     assert room.is_full
 
 
 def test_without_memory_nothing_more_fits() -> None:
-    room = Room(SLOT)
-    room.take({"a": Need(ram_mb=16_000)})
+    room = SlotRoom(SLOT)
+    room.take({"a": JobNeed(ram_mb=16_000)})
     assert room.free.processors == 7
     assert room.is_full
-    unknown = Room(Share(8))
-    unknown.take({"a": Need(ram_mb=16_000)})
+    unknown = SlotRoom(Allotment(8))
+    unknown.take({"a": JobNeed(ram_mb=16_000)})
     assert not unknown.is_full
 
 
 def test_what_the_service_allots_counts_before_what_the_job_asks() -> None:
     asked = {"NumberOfProcessors": 2, "wholenode": True}
-    assert share.need(asked, processors=4, ram_mb=100, gpus=1) == Need(4, 100, 1, whole_node=True)
-    assert share.need(asked, processors=None, ram_mb=None, gpus=None) == Need(2, whole_node=True)
-    assert share.need({"NumberOfProcessors": "x"}, processors=None, ram_mb=None, gpus=None) == Need()
+    assert allotment.job_need(asked, processors=4, ram_mb=100, gpus=1) == JobNeed(4, 100, 1, whole_node=True)
+    assert allotment.job_need(asked, processors=None, ram_mb=None, gpus=None) == JobNeed(2, whole_node=True)
+    assert (
+        allotment.job_need({"NumberOfProcessors": "x"}, processors=None, ram_mb=None, gpus=None) == JobNeed()
+    )

@@ -4,20 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import arguments, cpu_power, gpus, offer, operating_system, slot_end, survey
-from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from pilotage.fabric.pilot import arguments, offer
+from pilotage.fabric.pilot.node import discovery, facts
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
-PLACE = Place("A.B.ch", "ce", "long")
+PLACE = QueuePlace("A.B.ch", "ce", "long")
 WORDS = ["--url", "http://x", "--site", "A.B.ch", "--ce", "ce", "--queue", "long"]
 NODE = {"Cores": 64, "Memory": 256_000, "GPUs": 4}
 
 
 def told(*words: str) -> Slot:
-    return arguments.settings(arguments.parser().parse_args([*WORDS, *words]), {}).slot
+    return arguments.read_settings(arguments.parser().parse_args([*WORDS, *words]), {}).slot
 
 
 def said(slot: Slot, parameters: dict[str, object] | None = None, elapsed: float = 0) -> dict[str, object]:
-    return offer.make(PLACE, slot, Wishes(), parameters or {}).at(elapsed)
+    return offer.make_offer(PLACE, slot, JobFilters(), parameters or {}).at(elapsed)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def said(slot: Slot, parameters: dict[str, object] | None = None, elapsed: float
     ],
 )
 def test_the_batch_system_says_when_the_slot_ends(environment: dict[str, str], left: int | None) -> None:
-    assert slot_end.seconds_left(environment, now=1000) == left
+    assert discovery.slot_seconds_left(environment, now=1000) == left
 
 
 @pytest.mark.parametrize(
@@ -53,25 +54,25 @@ def test_where_no_variable_says_so_slurm_is_asked(tmp_path: Path, says: str, lef
         f'#!/bin/sh\n[ "$*" = "--noheader --format=%L --jobs 17" ] || exit 2\n{says}\n'
     )
     (tmp_path / "squeue").chmod(0o755)
-    assert slot_end.seconds_left({"SLURM_JOB_ID": "17", "PATH": str(tmp_path)}, now=0) == left
+    assert discovery.slot_seconds_left({"SLURM_JOB_ID": "17", "PATH": str(tmp_path)}, now=0) == left
 
 
 def test_what_the_batch_system_says_goes_over_the_queue_and_under_what_was_told() -> None:
     environment = {"PBS_WALLTIME": "3600"}
     for slot, expected in ((told(), 3600), (told("--lifetime", "50"), 50)):
-        found = survey.of_slot(slot, environment, now=0, measured={})
+        found = discovery.complete_slot(slot, environment, now=0, measured={})
         assert said(found, {"maxWallClockTime": 7200})["CPUTime"] == expected
 
 
 def test_a_whole_node_is_offered_with_all_that_it_has() -> None:
-    found = survey.of_slot(told("--whole-node", "--max-ram", "1000"), {}, now=0, measured=NODE)
+    found = discovery.complete_slot(told("--whole-node", "--max-ram", "1000"), {}, now=0, measured=NODE)
     request = said(found, {"NumberOfProcessors": 1, "MaxRAM": 2000})
     assert request["WholeNode"] is True
     assert (request["NumberOfProcessors"], request["MaxRAM"], request["GPUs"]) == (64, 1000, 4)
 
 
 def test_a_part_of_a_node_is_not_taken_for_all_of_it() -> None:
-    request = said(survey.of_slot(told(), {}, now=0, measured=NODE))
+    request = said(discovery.complete_slot(told(), {}, now=0, measured=NODE))
     assert request["NumberOfProcessors"] == 1
     assert "WholeNode" not in request
     assert "GPUs" not in request
@@ -88,8 +89,8 @@ def test_cpu_time_is_offered_in_normalised_seconds() -> None:
 def test_a_power_that_is_measured_is_of_the_benchmark() -> None:
     ticks = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
     # The median round takes 2 s for 150,000 of 12.5 million numbers.
-    assert cpu_power.measured(lambda: next(ticks)) == 1.5
-    found = survey.of_slot(told("--cpu-power", "measure"), {}, now=0, measured={})
+    assert facts.measure_cpu_power(lambda: next(ticks)) == 1.5
+    found = discovery.complete_slot(told("--cpu-power", "measure"), {}, now=0, measured={})
     assert found.cpu_power is not None
     assert found.cpu_power > 0
 
@@ -112,7 +113,7 @@ def test_a_power_that_is_none_is_wrong_usage(text: str, capsys: pytest.CaptureFi
 )
 def test_a_system_says_what_it_is(tmp_path: Path, text: str, expected: tuple[str | None, ...]) -> None:
     (tmp_path / "os-release").write_text(text)
-    found = operating_system.measured(tmp_path / "os-release")
+    found = facts.measure_os(tmp_path / "os-release")
     assert tuple(found.get(name) for name in ("OS", "OSName", "OSVersion")) == expected
 
 
@@ -124,16 +125,20 @@ def tool(directory: Path, script: str) -> None:
 def test_gpus_are_told_with_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     tool(tmp_path, "printf 'NVIDIA A100-SXM4-40GB, 40960\\n%.0s' 1 2")
-    assert gpus.measured(tmp_path) == {"GPUs": 2, "GPUModel": "NVIDIA A100-SXM4-40GB", "GPUMemory": 40960}
+    assert facts.measure_gpus(tmp_path) == {
+        "GPUs": 2,
+        "GPUModel": "NVIDIA A100-SXM4-40GB",
+        "GPUMemory": 40960,
+    }
     tool(tmp_path, "echo 'A100, 40960'; echo 'V100, [N/A]'")
-    assert gpus.measured(tmp_path) == {"GPUs": 2}
+    assert facts.measure_gpus(tmp_path) == {"GPUs": 2}
     tool(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9")
-    assert gpus.measured(tmp_path) == {}
+    assert facts.measure_gpus(tmp_path) == {}
 
 
 def test_without_the_tool_the_driver_tells_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0/information").write_text("Model: \t Tesla V100\nIRQ:\t 42\n")
-    assert gpus.measured(tmp_path) == {"GPUs": 1, "GPUModel": "Tesla V100"}
-    assert gpus.measured(tmp_path / "none") == {}
+    assert facts.measure_gpus(tmp_path) == {"GPUs": 1, "GPUModel": "Tesla V100"}
+    assert facts.measure_gpus(tmp_path / "none") == {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import tail
+from pilotage.fabric.pilot.payload import payload
 
 
 @pytest.fixture
@@ -22,40 +22,45 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[bytes], 
 def test_the_last_twenty_lines_are_told(opened: Callable[[bytes], int]) -> None:
     descriptor = opened(b"".join(b"line %d\n" % number for number in range(100)))
 
-    lines = tail.of_files({"std.out": descriptor}).split("\n")
+    lines = payload.tail_of_files({"std.out": descriptor}).split("\n")
 
     assert lines == [f"line {number}" for number in range(80, 100)]
 
 
 def test_long_lines_do_not_make_it_long(opened: Callable[[bytes], int]) -> None:
-    assert len(tail.of_files({"std.out": opened(b"x" * 100_000)})) == 4096
+    assert len(payload.tail_of_files({"std.out": opened(b"x" * 100_000)})) == 4096
 
 
 def test_a_line_that_was_cut_is_left_out(opened: Callable[[bytes], int]) -> None:
-    assert tail.of_files({"std.out": opened(b"x" * 5000 + b"\nwhole\n")}) == "whole"
+    assert payload.tail_of_files({"std.out": opened(b"x" * 5000 + b"\nwhole\n")}) == "whole"
 
 
 def test_several_files_have_their_names_above_them(opened: Callable[[bytes], int]) -> None:
     files = {"std.out": opened(b"out\n"), "std.err": opened(b"err\n")}
 
-    assert tail.of_files(files) == "==> std.out <==\nout\n==> std.err <==\nerr"
+    assert payload.tail_of_files(files) == "==> std.out <==\nout\n==> std.err <==\nerr"
 
 
 def test_an_empty_file_is_not_mentioned(opened: Callable[[bytes], int]) -> None:
-    assert tail.of_files({"std.out": opened(b"out\n"), "std.err": opened(b"")}) == "out"
+    assert payload.tail_of_files({"std.out": opened(b"out\n"), "std.err": opened(b"")}) == "out"
 
 
 def test_what_is_no_text_is_told_as_well_as_it_goes(opened: Callable[[bytes], int]) -> None:
-    assert tail.of_files({"std.out": opened(b"a\0\xff\n")}) == "a\ufffd\ufffd"
+    assert payload.tail_of_files({"std.out": opened(b"a\0\xff\n")}) == "a\ufffd\ufffd"
 
 
 def test_the_last_line_is_the_last_that_says_something() -> None:
-    assert tail.last_line("10 of 20\n 11 of 20 \n\n  \n") == "11 of 20"
+    assert payload.last_line("10 of 20\n 11 of 20 \n\n  \n") == "11 of 20"
 
 
 def test_what_a_payload_put_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "pipe")
-    assert [tail.of_path(tmp_path / name) for name in ("link", "pipe", ".", "none")] == ["", "", "", ""]
-    assert tail.of_path(tmp_path / "secret") == "secret"
+    assert [payload.tail_of_path(tmp_path / name) for name in ("link", "pipe", ".", "none")] == [
+        "",
+        "",
+        "",
+        "",
+    ]
+    assert payload.tail_of_path(tmp_path / "secret") == "secret"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import unpacking
-from pilotage.fabric.pilot.unpacking import UnsafeArchive
+from pilotage.fabric.pilot.payload import archives
+from pilotage.fabric.pilot.payload.archives import UnsafeArchive
 
 LIMIT = 1 << 20
 
@@ -53,7 +53,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def unpack(data: bytes, root: Path, limit: int = LIMIT) -> None:
-    unpacking.unpack(io.BytesIO(data), root, limit=limit)
+    archives.unpack(io.BytesIO(data), root, limit=limit)
 
 
 def test_files_and_directories_come_out_as_they_were(root: Path) -> None:
@@ -165,18 +165,18 @@ def test_headers_are_bounded_together(root: Path, is_of_all: bool) -> None:
 
 def test_members_with_long_names_are_taken(root: Path) -> None:
     names = [f"{'d' * 200}/{'e' * 200}/{number}{'f' * 200}" for number in range(3000)]
-    assert unpacking.unpack(io.BytesIO(tar(*map(file, names))), root, limit=LIMIT) == names
+    assert archives.unpack(io.BytesIO(tar(*map(file, names))), root, limit=LIMIT) == names
 
 
 def test_links_are_refused_where_none_are_expected(root: Path) -> None:
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
         archive = io.BytesIO(tar(file(f"a{kind!r}"), link("d/b", f"a{kind!r}", kind)))
         with pytest.raises(UnsafeArchive, match="'d/b' is a link: only files and directories are allowed"):
-            unpacking.unpack(archive, root, limit=LIMIT, links=False)
+            archives.unpack(archive, root, limit=LIMIT, links=False)
 
 
 def test_too_many_members_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_MOST_MEMBERS", 3)
+    monkeypatch.setattr(archives, "_MOST_MEMBERS", 3)
 
     with pytest.raises(UnsafeArchive, match="more than 3"):
         unpack(tar(*(file(f"f{number}") for number in range(4))), root)
@@ -213,6 +213,6 @@ def test_a_tree_deeper_than_python_recurses_is_refused(tmp_path: Path) -> None:
     archive = tar(file("d/" * 1200 + "f"))
 
     with pytest.raises(UnsafeArchive, match="more than 100 directories deep"):
-        unpacking.unpack(io.BytesIO(archive), tmp_path, limit=LIMIT)
+        archives.unpack(io.BytesIO(archive), tmp_path, limit=LIMIT)
 
     assert list(tmp_path.iterdir()) == []

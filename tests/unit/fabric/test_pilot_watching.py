@@ -5,22 +5,20 @@ from typing import cast
 
 import pytest
 
-from pilotage.fabric.pilot import watching
-from pilotage.fabric.pilot.heart import Heart
-from pilotage.fabric.pilot.limits import Limits
-from pilotage.fabric.pilot.memory import Memory
-from pilotage.fabric.pilot.payload import End, Payload
-from pilotage.fabric.pilot.service import News
-from pilotage.fabric.pilot.watching import Watch, Watched
+from pilotage.fabric.pilot.payload import monitor
+from pilotage.fabric.pilot.payload.monitor import Limits, MonitoredEnd, PayloadMonitor, SlotMemory
+from pilotage.fabric.pilot.payload.payload import Payload, PayloadEnd
+from pilotage.fabric.pilot.service.heartbeat import Heartbeat
+from pilotage.fabric.pilot.service.service_client import News
 
 
 class Ended:
     """A payload that has ended by the time it is looked at."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: PayloadEnd) -> None:
         self._end = end
 
-    def wait(self, _timeout: float) -> End:
+    def wait(self, _timeout: float) -> PayloadEnd:
         return self._end
 
 
@@ -46,32 +44,34 @@ class Silent:
         return News(commands=(), heartbeat_seconds=None)
 
 
-def watched(end: End, stop: Stop) -> Watched:
-    watch = Watch(cast(Payload, Ended(end)), Limits(wall_time=None, memory=None), Memory(None).account(None))
-    heart = Heart(Silent(), "lease", every=1.0, news=dict)
+def watched(end: PayloadEnd, stop: Stop) -> MonitoredEnd:
+    watch = PayloadMonitor(
+        cast(Payload, Ended(end)), Limits(wall_time=None, memory=None), SlotMemory(None).account(None)
+    )
+    heart = Heartbeat(Silent(), "lease", every=1.0, news=dict)
     return watch.until_end(heart, stop, grace=1.0)
 
 
-FAILURES = [End(143, 15), End(137, 9), End(143, None), End(1, None)]
+FAILURES = [PayloadEnd(143, 15), PayloadEnd(137, 9), PayloadEnd(143, None), PayloadEnd(1, None)]
 
 
 @pytest.mark.parametrize("end", FAILURES)
-def test_a_failure_with_our_own_order_to_end_right_after_it_is_the_end_of_the_slot(end: End) -> None:
-    assert watched(end, Stop(comes=True)) == Watched(end, watching.STOPPED)
+def test_a_failure_with_our_own_order_to_end_right_after_it_is_the_end_of_the_slot(end: PayloadEnd) -> None:
+    assert watched(end, Stop(comes=True)) == MonitoredEnd(end, monitor.STOPPED)
 
 
 @pytest.mark.parametrize("end", FAILURES)
-def test_a_failure_without_such_an_order_is_the_payloads_own(end: End) -> None:
+def test_a_failure_without_such_an_order_is_the_payloads_own(end: PayloadEnd) -> None:
     stop = Stop(comes=False)
 
-    assert watched(end, stop) == Watched(end, None)
+    assert watched(end, stop) == MonitoredEnd(end, None)
     assert stop.waits == [2.0]
 
 
 def test_an_exit_status_of_0_counts_at_once() -> None:
     stop = Stop(comes=False)
 
-    assert watched(End(0, None), stop) == Watched(End(0, None), None)
+    assert watched(PayloadEnd(0, None), stop) == MonitoredEnd(PayloadEnd(0, None), None)
     assert stop.waits == [0.0]
 
 
@@ -79,4 +79,4 @@ def test_an_exit_status_of_0_after_our_own_order_to_end_may_be_of_a_payload_that
     stop = Stop(comes=False)
     stop.set()
 
-    assert watched(End(0, None), stop) == Watched(End(0, None), watching.STOPPED)
+    assert watched(PayloadEnd(0, None), stop) == MonitoredEnd(PayloadEnd(0, None), monitor.STOPPED)

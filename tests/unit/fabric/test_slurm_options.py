@@ -1,6 +1,6 @@
 import pytest
 
-from pilotage.fabric.batch.slurm.options import once
+from pilotage.fabric.batch.slurm.slurm import merge_options
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from pilotage.fabric.batch.slurm.options import once
     ],
 )
 def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:
-    assert once(given) == taken
+    assert merge_options(given) == taken

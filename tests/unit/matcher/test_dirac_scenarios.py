@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from matcher import presented, rules
-from matcher.index import ClassIndex
-from matcher.resource import Exclusion, Resource
-from optimizers.cpu_segments import segment
+from matcher import rules
+from matcher.index.class_index import ClassIndex
+from matcher.request import match_request
+from matcher.request.resource import Exclusion, Resource
+from optimizers.steps.job_scheduling import round_to_segment
 from requirements.errors import InvalidResource
 from requirements.values import fold
-from taskqueue.classes import RequirementClass
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 _DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "match_scenarios.yaml").read_text())
 _SEGMENTS = (
@@ -27,7 +28,7 @@ _FIELDS = {"Site": "sites", "JobType": "job_types", "Owner": "owners", "OwnerGro
 def _class_of(job: Mapping[str, Any]) -> RequirementClass:
     return RequirementClass(
         vo="vo",
-        cpu_time=segment(job.get("CPUTime", 5000), _SEGMENTS),
+        cpu_time=round_to_segment(job.get("CPUTime", 5000), _SEGMENTS),
         sites=frozenset(job.get("Sites", ())),
         banned_sites=frozenset(job.get("BannedSites", ())),
         grid_ces=frozenset(job.get("GridCEs", ())),
@@ -40,7 +41,7 @@ def _class_of(job: Mapping[str, Any]) -> RequirementClass:
 
 
 def _resource(scenario: Mapping[str, Any]) -> Resource:
-    resource = presented.read(scenario["resource"]).resource
+    resource = match_request.read_resource(scenario["resource"]).resource
     said = scenario.get("negative_condition", [])
     return replace(
         resource,
@@ -50,7 +51,7 @@ def _resource(scenario: Mapping[str, Any]) -> Resource:
 
 
 def _exclusion(said: Mapping[str, list[str]]) -> Exclusion:
-    return frozenset((_FIELDS[name], rules.folded(values)) for name, values in said.items())
+    return frozenset((_FIELDS[name], rules.fold_names(values)) for name, values in said.items())
 
 
 def _served(scenario: Mapping[str, Any]) -> Iterator[int]:
@@ -74,7 +75,7 @@ def _served(scenario: Mapping[str, Any]) -> Iterator[int]:
 def test_a_resource_is_served_the_jobs_that_dirac_serves_it(scenario: Mapping[str, Any]) -> None:
     if scenario["expect"] == "error":
         with pytest.raises(InvalidResource):
-            presented.read(scenario["resource"])
+            match_request.read_resource(scenario["resource"])
     else:
         assert sorted(_served(scenario)) == scenario["expect"]
 

@@ -1,11 +1,11 @@
 from cs_config import validate
-from cs_config.operations import operations
-from matcher import shop_window, survey
-from matcher.explain import explain
-from matcher.parts import Demand
-from requirements.record import parse_record
-from taskqueue.classes import RequirementClass
-from taskqueue.waiting_classes import WaitingClass
+from cs_config.options.operations import options_for
+from matcher.explain import queue_report, queue_set
+from matcher.explain.explanation import explain
+from matcher.explain.job_conditions import JobDemand
+from requirements.record.record import parse_record
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.waiting_classes import WaitingClass
 
 CONFIG = validate.parse(
     """
@@ -32,19 +32,19 @@ Operations:
 
 
 def record(**values: object):
-    return parse_record(values, operations(CONFIG, "cms").job_description.declarations)
+    return parse_record(values, options_for(CONFIG, "cms").job_description.declarations)
 
 
-def asked(vo: str = "cms", requirements=None, **conditions) -> Demand:
-    return Demand(
+def asked(vo: str = "cms", requirements=None, **conditions) -> JobDemand:
+    return JobDemand(
         asked=RequirementClass(vo=vo, cpu_time=3600, **conditions),
         requirements=requirements,
     )
 
 
-def explained(demand: Demand):
+def explained(demand: JobDemand):
     vo = demand.asked.vo
-    return explain(survey.of_vo(CONFIG, vo), vo, demand)
+    return explain(queue_set.all_queues(CONFIG, vo), vo, demand)
 
 
 def test_a_job_that_asks_nothing_fits_every_queue_that_its_vo_may_use():
@@ -99,7 +99,7 @@ FAULTY = CONFIG.source.replace("short: {}", "short: {Tag: [any], RequiredTag: [g
 
 def test_a_queue_whose_pilots_could_not_ask_for_jobs_fails_with_the_reason_and_the_others_are_looked_at():
     config = validate.parse(FAULTY, "test.yaml")
-    found = explain(survey.of_vo(config, "cms"), "cms", asked())
+    found = explain(queue_set.all_queues(config, "cms"), "cms", asked())
     assert (found.eligible_queues, found.candidate_queues) == (2, 2)
     [why] = found.exclusions
     assert (why.requirement, why.excluded, why.only_this) == ("Configuration", 1, 1)
@@ -111,7 +111,7 @@ def test_the_window_of_such_a_queue_says_why_it_serves_nothing():
     config = validate.parse(FAULTY, "test.yaml")
     address = next(each for each in config.addresses if each.queue == "short")
     waiting = WaitingClass(asked=asked().asked, requirements=None, jobs=3, first_job=1)
-    found = shop_window.window(config, address, [waiting])
+    found = queue_report.report_queue(config, address, [waiting])
     assert not found.served
     [why] = found.excluded
     assert (why.requirement, why.work.jobs, why.only_this) == ("Configuration", 3, 3)

@@ -6,15 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
-from cs_config.configuration import Configuration
-from matcher import changes, parts, rules, survey
-from matcher.explain import alone, explain
-from matcher.parts import Demand
-from matcher.resource import Resource
+from cs_config.tree.configuration import Configuration
+from matcher import rules
+from matcher.explain import job_conditions, queue_set, suggestions
+from matcher.explain.explanation import explain, queues_failing_one
+from matcher.explain.job_conditions import JobDemand
+from matcher.request.resource import Resource
 from requirements import evaluator
-from requirements.expression import Expression
-from requirements.record import Record
-from taskqueue.classes import RequirementClass
+from requirements.classad.expression import Expression
+from requirements.record.record import Record
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 SITES = ("LCG.A.org", "LCG.B.org", "LCG.C.org")
 TAGS = ("gpu", "fast", "big")
@@ -77,12 +78,12 @@ records = st.dictionaries(
 expressions = st.sampled_from(
     ["other.MaxRAM > 3000", 'MaxRAM > 9000 && CPUModel == "AMD EPYC"', "GPUs > 0 && Missing == 1 && true"]
 ).map(lambda text: Expression(text=text))
-demands = st.builds(Demand, asked=classes, requirements=st.none() | records | expressions)
+demands = st.builds(JobDemand, asked=classes, requirements=st.none() | records | expressions)
 
 
-def eligible_by_the_rules(config: Configuration, demand: Demand) -> set[str]:
+def eligible_by_the_rules(config: Configuration, demand: JobDemand) -> set[str]:
     """Queue by queue, without bitmaps: what the matcher would say of a pilot there."""
-    whole = survey.of_queues(config, "cms", config.addresses)
+    whole = queue_set.some_queues(config, "cms", config.addresses)
     return {
         str(queue.address)
         for queue in whole.queues
@@ -96,18 +97,18 @@ def eligible_by_the_rules(config: Configuration, demand: Demand) -> set[str]:
 
 
 @given(trees(), demands)
-def test_the_survey_says_what_the_rules_and_the_evaluator_say(config: Configuration, demand: Demand):
-    whole = survey.of_queues(config, "cms", config.addresses)
+def test_the_survey_says_what_the_rules_and_the_evaluator_say(config: Configuration, demand: JobDemand):
+    whole = queue_set.some_queues(config, "cms", config.addresses)
     eligible = whole.eligible(demand)
     found = {str(queue.address) for number, queue in enumerate(whole.queues) if eligible >> number & 1}
     assert found == eligible_by_the_rules(config, demand)
 
 
 @given(trees(), demands)
-def test_a_change_makes_as_many_queues_eligible_as_it_says(config: Configuration, demand: Demand):
-    whole = survey.of_queues(config, "cms", config.addresses)
+def test_a_change_makes_as_many_queues_eligible_as_it_says(config: Configuration, demand: JobDemand):
+    whole = queue_set.some_queues(config, "cms", config.addresses)
     before = eligible_by_the_rules(config, demand)
-    told = changes.changes(whole, "cms", demand)
+    told = suggestions.suggest_changes(whole, "cms", demand)
     assert [each.gains for each in told] == sorted((each.gains for each in told), reverse=True)
     for each in told:
         assert each.gains > 0
@@ -117,8 +118,8 @@ def test_a_change_makes_as_many_queues_eligible_as_it_says(config: Configuration
 
 
 @given(trees(), demands)
-def test_where_no_queue_is_eligible_something_helps(config: Configuration, demand: Demand):
-    whole = survey.of_queues(config, "cms", config.addresses)
+def test_where_no_queue_is_eligible_something_helps(config: Configuration, demand: JobDemand):
+    whole = queue_set.some_queues(config, "cms", config.addresses)
     found = explain(whole, "cms", demand)
     if found.candidate_queues and not found.eligible_queues:
         failures = whole.failures(demand)
@@ -127,16 +128,16 @@ def test_where_no_queue_is_eligible_something_helps(config: Configuration, deman
             for number in range(len(whole.queues))
             if whole.candidates >> number & 1
         )
-        assert fewest > 4 or changes.changes(whole, "cms", demand)
+        assert fewest > 4 or suggestions.suggest_changes(whole, "cms", demand)
 
 
 @given(trees(), demands)
-def test_what_fails_alone_is_counted_once(config: Configuration, demand: Demand):
-    whole = survey.of_queues(config, "cms", config.addresses)
+def test_what_fails_alone_is_counted_once(config: Configuration, demand: JobDemand):
+    whole = queue_set.some_queues(config, "cms", config.addresses)
     failures = whole.failures(demand)
     for number in range(len(whole.queues)):
         fails = sum(each.queues >> number & 1 for each in failures)
-        assert (alone(failures) >> number & 1) == (fails == 1)
+        assert (queues_failing_one(failures) >> number & 1) == (fails == 1)
 
 
 resources = st.builds(
@@ -163,8 +164,8 @@ def test_all_parts_together_are_the_rules(
     asked = replace(asked, job_types=job_types)
     taken_apart = [
         part
-        for part in parts.parts(Demand(asked=asked))
-        if parts.refused(part, resource)  # type: ignore[arg-type]
+        for part in job_conditions.list_conditions(JobDemand(asked=asked))
+        if job_conditions.is_refused(part, resource)  # type: ignore[arg-type]
     ]
     assert bool(taken_apart) == bool(rules.refusals(asked, resource, ()))
 
@@ -172,21 +173,21 @@ def test_all_parts_together_are_the_rules(
 def test_two_mistakes_are_mended_together():
     config = validate.parse("{Resources: {Sites: {A.B.org: {CEs: {ce: {Queues: {q: {MaxRAM: 2000}}}}}}}}")
     asked = RequirementClass(vo="cms", cpu_time=3600, min_ram=8000, gpus=1)
-    whole = survey.of_vo(config, "cms")
-    [change] = changes.changes(whole, "cms", Demand(asked=asked))
+    whole = queue_set.all_queues(config, "cms")
+    [change] = suggestions.suggest_changes(whole, "cms", JobDemand(asked=asked))
     assert change.text == "lower MinRAM from 8000 to 2000 MB, and lower GPUs from 1 to 0"
-    assert change.demand == Demand(asked=replace(asked, min_ram=2000, gpus=0))
+    assert change.demand == JobDemand(asked=replace(asked, min_ram=2000, gpus=0))
 
 
 def test_nobody_is_sent_to_a_closed_site_while_another_is_open():
     sites = {site: {"CEs": {"ce": {"Queues": {"one": {}}}}} for site in SITES}
     config = validate.parse(repr({"Resources": {"Sites": sites}}))
-    whole = survey.of_vo(config, "cms")
+    whole = queue_set.all_queues(config, "cms")
     here = RequirementClass(vo="cms", cpu_time=3600, sites=frozenset({"LCG.B.org"}))
-    told = changes.changes(whole, "cms", Demand(asked=here), closed=whole.within("LCG.A.org"))
+    told = suggestions.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.within("LCG.A.org"))
     assert {(each.text, each.gains, each.example.site) for each in told} == {
         ("allow Site LCG.C.org as well", 1, "LCG.C.org"),
         ("leave out Site", 1, "LCG.C.org"),
     }
-    shut = changes.changes(whole, "cms", Demand(asked=here), closed=whole.everything)
+    shut = suggestions.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.everything)
     assert "leave out Site" in {each.text for each in shut}

@@ -4,17 +4,18 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from cs_config.configuration import Configuration
-from matcher import survey
-from matcher.changes import changes
-from matcher.effort import Effort
-from matcher.explain import explain
-from matcher.parts import Demand
-from requirements import evaluation, evaluator
-from requirements.bits import bits
-from requirements.expression import Expression
-from requirements.program import Program
-from taskqueue.classes import RequirementClass
+from cs_config.tree.configuration import Configuration
+from matcher.explain import queue_set
+from matcher.explain.explanation import explain
+from matcher.explain.job_conditions import JobDemand
+from matcher.explain.rewrites import ExplanationBudget
+from matcher.explain.suggestions import suggest_changes
+from requirements import evaluator
+from requirements.bitset import list_positions
+from requirements.classad import evaluation
+from requirements.classad.compiled import Program
+from requirements.classad.expression import Expression
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 VO = "osgvo"
 
@@ -26,8 +27,8 @@ def conditions(number: int) -> str:
     )
 
 
-def asking(text: str) -> Demand:
-    return Demand(asked=RequirementClass(vo=VO, cpu_time=86_400), requirements=Expression(text=text))
+def asking(text: str) -> JobDemand:
+    return JobDemand(asked=RequirementClass(vo=VO, cpu_time=86_400), requirements=Expression(text=text))
 
 
 @pytest.fixture
@@ -46,12 +47,12 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Program, "values_of", staticmethod(counted_values_of))
     monkeypatch.setattr(evaluation, "read", counted_read)
-    evaluation._known.cache_clear()
+    evaluation._compile.cache_clear()
     return done
 
 
 def test_a_kind_of_queues_is_asked_once_however_many_conditions_fail(osg: Configuration, work: Counter[str]):
-    here = survey.of_queues(osg, VO, osg.addresses)
+    here = queue_set.some_queues(osg, VO, osg.addresses)
     found = explain(here, VO, asking(conditions(60)))
     assert len(found.exclusions) >= 60
     assert work["asked"] <= len(here.distinct("MaxRAM", here.everything)) + 1
@@ -72,23 +73,25 @@ def test_a_kind_of_queues_is_asked_once_however_many_conditions_fail(osg: Config
 )
 def test_operands_asked_by_themselves_fail_where_each_queue_says_so(osg: Configuration, text: str):
     """Queues are asked in groups, by what matters to each operand; here one by one, for all of it."""
-    here = survey.of_queues(osg, VO, osg.addresses)
+    here = queue_set.some_queues(osg, VO, osg.addresses)
     alone: defaultdict[str, dict[int, str | None]] = defaultdict(dict)
     for number, queue in enumerate(here.queues):
         for why in evaluator.failing(Expression(text=text), queue.values, here.declarations, queue.nodes):
             alone[why.wanted][number] = why.has
     grouped = {
-        failure.wanted: {number: has for has, mask in here.failed.seen(failure) for number in bits(mask)}
+        failure.wanted: {
+            number: has for has, mask in here.failed.seen_values(failure) for number in list_positions(mask)
+        }
         for failure in here.failures(asking(text))
         if failure.requirement == "Requirements"
     }
     assert grouped == alone
-    failing = {each.wanted: set(bits(each.queues)) for each in here.failures(asking(text))}
+    failing = {each.wanted: set(list_positions(each.queues)) for each in here.failures(asking(text))}
     assert {wanted: failing[wanted] for wanted in alone} == {key: set(has) for key, has in alone.items()}
 
 
 def test_names_that_no_queue_has_tell_none_from_another(osg: Configuration, work: Counter[str]):
-    here = survey.of_queues(osg, VO, osg.addresses)
+    here = queue_set.some_queues(osg, VO, osg.addresses)
     explain(here, VO, asking(" || ".join(f"other.a{each} == 1" for each in range(200))))
     assert work["asked"] == 1
 
@@ -104,14 +107,14 @@ def test_names_that_no_queue_has_tell_none_from_another(osg: Configuration, work
 def test_the_work_for_changes_is_bounded_and_what_is_left_out_is_known(
     osg: Configuration, work: Counter[str], text: str
 ):
-    effort = Effort()
-    told = changes(survey.of_queues(osg, VO, osg.addresses), VO, asking(text), effort)
+    effort = ExplanationBudget()
+    told = suggest_changes(queue_set.some_queues(osg, VO, osg.addresses), VO, asking(text), effort)
     assert (effort.over, work["read"] < 100_000) == (True, True), work
     assert [each.text[:9] for each in told] == ["leave out"]
 
 
 def test_of_a_short_expression_nothing_is_left_out(osg: Configuration):
-    effort = Effort()
+    effort = ExplanationBudget()
     text = 'other.MaxRAM > 9999999 && other.Platfrom == "x"'
-    assert changes(survey.of_queues(osg, VO, osg.addresses), VO, asking(text), effort)
+    assert suggest_changes(queue_set.some_queues(osg, VO, osg.addresses), VO, asking(text), effort)
     assert not effort.over

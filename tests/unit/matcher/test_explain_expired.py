@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 import pytest
 
 from cs_config import validate
-from matcher import survey
-from matcher.explain import explain
-from matcher.parts import Demand
-from requirements.declarations import Declarations
-from requirements.expression import parse_expression
-from requirements.record import parse_record
-from taskqueue.classes import RequirementClass
+from matcher.explain import queue_set
+from matcher.explain.explanation import explain
+from matcher.explain.job_conditions import JobDemand
+from requirements.classad.expression import parse_expression
+from requirements.record.declarations import Declarations
+from requirements.record.record import parse_record
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 CONFIG = validate.parse(
     "Resources: {Sites: {S: {CEs: {C: {Queues: {Q: {FreeCPUs: 3, update_time: 1000, expiry_time: 300}}}}}}}",
@@ -20,13 +20,13 @@ CONFIG = validate.parse(
 
 
 def has(seconds: int, asked: str | int) -> str | None:
-    config = CONFIG.at(datetime.fromtimestamp(seconds, UTC))
-    none = Declarations.of(())
+    config = CONFIG.at_moment(datetime.fromtimestamp(seconds, UTC))
+    none = Declarations.find(())
     requirements = (
         parse_expression(asked) if isinstance(asked, str) else parse_record({"FreeCPUs": asked}, none)
     )
-    demand = Demand(asked=RequirementClass(vo="cms", cpu_time=60), requirements=requirements)
-    [found] = explain(survey.of_vo(config, "cms"), "cms", demand).exclusions
+    demand = JobDemand(asked=RequirementClass(vo="cms", cpu_time=60), requirements=requirements)
+    [found] = explain(queue_set.all_queues(config, "cms"), "cms", demand).exclusions
     return found.has
 
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matcher import offers, presented
+from matcher.request import match_request, queue_offer
 from pilotage.fabric.pilot import offer
-from pilotage.fabric.pilot.settings import Place, Slot, Wishes
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
 parameters = st.fixed_dictionaries(
     {"MaxRAM": st.integers(1, 100_000)},
@@ -25,10 +25,10 @@ parameters = st.fixed_dictionaries(
 
 @given(parameters)
 def test_a_queue_offers_what_its_pilot_will(values):
-    place = Place(site="A.B.ch", ce="ce", queue="q")
+    place = QueuePlace(site="A.B.ch", ce="ce", queue="q")
     told = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    said = offer.make(place, Slot(), Wishes(), told).at(0)
-    pilots = presented.read(
+    said = offer.make_offer(place, Slot(), JobFilters(), told).at(0)
+    pilots = match_request.read_resource(
         {key: value for key, value in said.items() if key not in ("Site", "GridCE", "Queue")}
     )
-    assert offers.offered(values) == pilots.resource
+    assert queue_offer.build_resource(values) == pilots.resource

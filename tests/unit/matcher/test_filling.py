@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matcher import rules
-from matcher.filling import Filling
-from matcher.resource import Resource
-from taskqueue.claims import Allotment
-from taskqueue.classes import RequirementClass
+from matcher.claim.allotment import SlotAllotment
+from matcher.request.resource import Resource
+from taskqueue.leases.claim import Allotment
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 NODE = Resource(cpu_time=1000, processors=8, max_ram=16000, gpus=2, whole_node=True)
 ANY = RequirementClass(vo="lhcb", cpu_time=1)
 
 
 def _filled(resource: Resource, *asked: RequirementClass) -> list[Allotment]:
-    filling = Filling(resource)
+    filling = SlotAllotment(resource)
     for each in asked:
         filling.take(each, filling.most(each, 1))
     return filling.allotments()
@@ -57,7 +57,7 @@ _resources = st.builds(
 def test_what_is_given_together_is_never_more_than_there_is(
     resource: Resource, wanted: list[tuple[RequirementClass, int]]
 ) -> None:
-    filling, jobs = Filling(resource), []
+    filling, jobs = SlotAllotment(resource), []
     for asked, number in wanted:
         if not rules.refusals(asked, resource, ()):
             given = filling.most(asked, number)
@@ -80,7 +80,7 @@ def test_what_is_given_together_is_never_more_than_there_is(
     for asked, each in zip(jobs, given_each, strict=True):
         assert each.processors is not None
         assert asked.processors_min <= each.processors <= (asked.processors_max or 8)
-        assert (each.ram_mb or 0) >= rules.ram_needed(asked, each.processors)
+        assert (each.ram_mb or 0) >= rules.needed_ram(asked, each.processors)
         assert each.gpus == asked.gpus
 
 
@@ -105,7 +105,7 @@ def test_a_job_gets_no_core_that_it_has_no_memory_for() -> None:
 
 
 def test_single_core_jobs_are_as_many_as_their_memory_allows() -> None:
-    filling = Filling(NODE)
+    filling = SlotAllotment(NODE)
     assert filling.most(replace(ANY, min_ram=3000), 100) == 5
     assert filling.most(ANY, 100) == 8
     assert filling.most(replace(ANY, gpus=1), 100) == 2
@@ -118,7 +118,7 @@ def test_a_job_that_wants_the_node_for_itself_is_alone() -> None:
 
 
 def test_who_states_nothing_to_share_is_never_full() -> None:
-    filling = Filling(Resource(cpu_time=1))
+    filling = SlotAllotment(Resource(cpu_time=1))
     big = replace(ANY, processors_min=4, processors_max=None, min_ram=3000)
     assert filling.most(big, 100) == 100
     filling.take(big, 2)
@@ -133,8 +133,10 @@ def test_who_states_nothing_to_share_is_never_full() -> None:
 def test_memory_and_gpus_are_shared_also_where_no_processors_are_stated() -> None:
     node = Resource(cpu_time=1000, max_ram=4000, gpus=1)
     small, large = replace(ANY, min_ram=1000), replace(ANY, min_ram=3000)
-    assert Filling(node).most(large, 10) == 1
-    assert Filling(node).most(small, 10) == 4
-    assert Filling(node).most(replace(ANY, gpus=1), 10) == 1
-    assert Filling(node).most(ANY, 10) == 10, "processors are not shared: nobody said how many there are"
+    assert SlotAllotment(node).most(large, 10) == 1
+    assert SlotAllotment(node).most(small, 10) == 4
+    assert SlotAllotment(node).most(replace(ANY, gpus=1), 10) == 1
+    assert SlotAllotment(node).most(ANY, 10) == 10, (
+        "processors are not shared: nobody said how many there are"
+    )
     assert [each.ram_mb for each in _filled(node, large, large, small)] == [3000, 1000]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from matcher.freshness import Freshness
+from matcher.index.waiting import FeedFreshness
 
 
 class Time:
@@ -19,14 +19,14 @@ def time() -> Time:
 
 
 def test_it_is_not_good_before_the_first_look_has_ended(time: Time) -> None:
-    freshness = Freshness(time)
+    freshness = FeedFreshness(time)
     assert not freshness.is_good
     freshness.begin()
     assert not freshness.is_good
 
 
 def test_a_look_is_good_for_a_second_from_its_beginning(time: Time) -> None:
-    freshness = Freshness(time)
+    freshness = FeedFreshness(time)
     begun = freshness.begin()
     time.now += 0.75
     freshness.end(begun)
@@ -36,7 +36,7 @@ def test_a_look_is_good_for_a_second_from_its_beginning(time: Time) -> None:
 
 
 def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
-    freshness = Freshness(time)
+    freshness = FeedFreshness(time)
     freshness.end(freshness.begin())
     freshness.ring()
     assert not freshness.is_good
@@ -45,7 +45,7 @@ def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
 
 
 def test_a_ring_during_a_look_may_be_for_what_that_did_not_see(time: Time) -> None:
-    freshness = Freshness(time)
+    freshness = FeedFreshness(time)
     begun = freshness.begin()
     freshness.ring()
     freshness.end(begun)

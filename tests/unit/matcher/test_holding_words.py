@@ -1,6 +1,6 @@
 import pytest
 
-from matcher import holding
+from matcher.explain import blockers
 
 
 @pytest.mark.parametrize(
@@ -12,8 +12,8 @@ from matcher import holding
     ],
 )
 def test_closed_queues_are_told_as_people_count(shut: int, eligible: int, said: str):
-    assert holding._shut(shut, eligible) == said
+    assert blockers._format_closures(shut, eligible) == said
 
 
 def test_one_pilot_is_no_pilots():
-    assert [holding._pilots_told(number) for number in range(3)] == ["no pilots", "1 pilot", "2 pilots"]
+    assert [blockers._format_pilots(number) for number in range(3)] == ["no pilots", "1 pilot", "2 pilots"]

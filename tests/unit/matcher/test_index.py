@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matcher import rules
-from matcher.index import ClassIndex
-from matcher.resource import Resource
-from taskqueue.classes import RequirementClass
+from matcher.index.class_index import ClassIndex
+from matcher.request.resource import Resource
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 _NAMES = st.sampled_from(["s1", "S2", "s3"])
 _FOLDED = st.sampled_from(["s1", "s2", "s3"])

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from cs_config import validate
-from matcher import places
-from requirements import suggestion
-from requirements.problem import MOST_HINTS
+from matcher.index import place_pools
+from requirements import errors
+from requirements.errors import MOST_HINTS
 
 QUEUES = ", ".join(f"q{number}: {{}}" for number in range(30))
 CONFIG = validate.parse(f"Resources: {{Sites: {{A.B.ch: {{CEs: {{ce: {{Queues: {{{QUEUES}}}}}}}}}}}}}")
@@ -23,13 +23,13 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(known))
         return difflib.get_close_matches(word, known, **more)
 
-    monkeypatch.setattr(suggestion, "get_close_matches", counting)
+    monkeypatch.setattr(errors, "get_close_matches", counting)
     return found
 
 
 def test_hints_are_looked_for_as_long_as_they_are_few(compared: list[int]) -> None:
     names = ["A.B.ch/ce/q1", "A.B.ch/ce/qq7", *(f"A.B.ch/ce/none{number}" for number in range(10_000)), "a b"]
-    known, unknown = places.known_queues(names, CONFIG)
+    known, unknown = place_pools.find_queues(names, CONFIG)
     assert list(known) == ["A.B.ch/ce/q1"]
     assert [str(each.name) for each in unknown] == names[1:]
     assert unknown[0].suggestion == "A.B.ch/ce/q7"

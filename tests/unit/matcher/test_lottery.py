@@ -4,9 +4,9 @@ from collections import Counter
 from itertools import islice
 from random import Random
 
-from matcher import lottery
-from taskqueue.classes import RequirementClass
-from taskqueue.task_queues import TaskQueue
+from matcher.index import sampling
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.task_queues import TaskQueue
 
 _ANY = RequirementClass(vo="lhcb", cpu_time=1)
 
@@ -26,19 +26,19 @@ def _task_queue(number: int, priority: float) -> TaskQueue:
 
 def test_every_task_queue_comes_exactly_once() -> None:
     some = [_task_queue(number, 1 + number % 3) for number in range(50)]
-    drawn = [each.task_queue_id for each in lottery.order(some, Random(1))]
+    drawn = [each.task_queue_id for each in sampling.draw_order(some, Random(1))]
     assert sorted(drawn) == list(range(50))
     assert drawn != sorted(drawn)
 
 
 def test_nothing_to_draw_from_gives_nothing() -> None:
-    assert list(lottery.order([], Random(1))) == []
+    assert list(sampling.draw_order([], Random(1))) == []
 
 
 def test_the_heavy_come_first_more_often_and_the_light_are_not_left_out() -> None:
     chance = Random(1)
     some = [_task_queue(1, 9.0), _task_queue(2, 1.0)]
-    first = Counter(next(lottery.order(some, chance)).task_queue_id for _ in range(2000))
+    first = Counter(next(sampling.draw_order(some, chance)).task_queue_id for _ in range(2000))
     assert 1700 < first[1] < 1990
     assert first[2] > 10
 
@@ -46,11 +46,11 @@ def test_the_heavy_come_first_more_often_and_the_light_are_not_left_out() -> Non
 def test_equals_are_drawn_evenly() -> None:
     chance = Random(1)
     some = [_task_queue(number, 1.0) for number in range(4)]
-    first = Counter(next(lottery.order(some, chance)).task_queue_id for _ in range(4000))
+    first = Counter(next(sampling.draw_order(some, chance)).task_queue_id for _ in range(4000))
     assert all(850 < count < 1150 for count in first.values())
 
 
 def test_a_task_queue_without_weight_comes_last_but_comes() -> None:
     some = [_task_queue(1, 0.0), _task_queue(2, 1.0)]
     for seed in range(20):
-        assert [each.task_queue_id for each in islice(lottery.order(some, Random(seed)), 2)] == [2, 1]
+        assert [each.task_queue_id for each in islice(sampling.draw_order(some, Random(seed)), 2)] == [2, 1]

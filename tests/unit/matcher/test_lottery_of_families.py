@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from matcher import lottery
-from taskqueue.classes import RequirementClass
-from taskqueue.task_queues import TaskQueue
+from matcher.index import sampling
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.task_queues import TaskQueue
 
 
 def task_queue(number: int, weight: float, *, owner: str = "ann", family: int | None = None) -> TaskQueue:
@@ -25,7 +25,7 @@ def task_queue(number: int, weight: float, *, owner: str = "ann", family: int | 
 
 def first(*task_queues: TaskQueue, draws: int = 20_000) -> Counter[str]:
     chance = Random(1)
-    return Counter(next(lottery.order(task_queues, chance)).owner for _ in range(draws))
+    return Counter(next(sampling.draw_order(task_queues, chance)).owner for _ in range(draws))
 
 
 @pytest.mark.parametrize("heavy", [2.0, 9.0, 1000.0])

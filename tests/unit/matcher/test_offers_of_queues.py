@@ -1,12 +1,12 @@
 """What queues could offer is the same whether one is asked, or all of them at once."""
 
 from cs_config import validate
-from cs_config.address import QueueAddress
-from matcher import shop_window
+from cs_config.tree.address import QueueAddress
+from matcher.explain import queue_report
 from requirements import canonical
-from requirements.record import Record
-from taskqueue.classes import RequirementClass
-from taskqueue.waiting_classes import WaitingClass
+from requirements.record.record import Record
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.waiting_classes import WaitingClass
 
 CONFIG = validate.parse(
     """\
@@ -44,13 +44,13 @@ WAITING = [
 
 
 def test_queues_asked_together_offer_what_each_offers_alone():
-    together = shop_window.offers(CONFIG, CONFIG.addresses, WAITING)
-    alone = {each: list(shop_window.window(CONFIG, each, WAITING).offers) for each in CONFIG.addresses}
+    together = queue_report.suggest_offers(CONFIG, CONFIG.addresses, WAITING)
+    alone = {each: list(queue_report.report_queue(CONFIG, each, WAITING).offers) for each in CONFIG.addresses}
     assert together == {each: found for each, found in alone.items() if found}
 
 
 def test_a_queue_is_told_only_of_jobs_that_one_thing_keeps_away():
-    found = shop_window.offers(CONFIG, CONFIG.addresses, WAITING)
+    found = queue_report.suggest_offers(CONFIG, CONFIG.addresses, WAITING)
     told = {
         address.queue: [(each.text, each.gains) for each in found.get(address, ())]
         for address in CONFIG.addresses

@@ -2,18 +2,18 @@
 
 import pytest
 
-from matcher import presented
-from matcher.resource import Resource
+from matcher.request import match_request
+from matcher.request.resource import Resource
 from requirements.errors import InvalidResource
 
 
 def _resource(**said: object) -> Resource:
-    return presented.read({"CPUTime": 100, **said}).resource
+    return match_request.read_resource({"CPUTime": 100, **said}).resource
 
 
 def _problems(**said: object) -> list[str]:
     with pytest.raises(InvalidResource) as caught:
-        presented.read({"CPUTime": 100, **said})
+        match_request.read_resource({"CPUTime": 100, **said})
     return [problem.path for problem in caught.value.problems]
 
 
@@ -59,7 +59,7 @@ def test_a_whole_node_is_offered_as_a_tag_too() -> None:
 
 
 def test_of_several_cpu_times_any_will_do() -> None:
-    assert presented.read({"CPUTime": [360, 1800]}).resource.cpu_time == 1800
+    assert match_request.read_resource({"CPUTime": [360, 1800]}).resource.cpu_time == 1800
 
 
 @pytest.mark.parametrize("wrong", [1800.0, "1800", True, None, [], -1, [100, "x"]])
@@ -69,7 +69,7 @@ def test_a_cpu_time_is_a_whole_number_of_seconds(wrong: object) -> None:
 
 def test_without_a_cpu_time_nothing_can_be_matched() -> None:
     with pytest.raises(InvalidResource, match="CPUTime"):
-        presented.read({"Site": "A.B.ch"})
+        match_request.read_resource({"Site": "A.B.ch"})
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,17 @@ def test_a_required_tag_has_to_be_offered() -> None:
 
 
 def test_unknown_names_are_kept_with_a_warning_and_never_refused() -> None:
-    read = presented.read({"CPUTime": 100, "Foo": {"deep": [1]}, "Platfrom": "x"})
+    read = match_request.read_resource({"CPUTime": 100, "Foo": {"deep": [1]}, "Platfrom": "x"})
     assert read.attributes == {"Foo": {"deep": [1]}, "Platfrom": "x"}
     assert "did you mean Platform?" in "".join(read.warnings)
     assert len(read.warnings) == 2
 
 
 def test_what_diracs_pilots_say_besides_needs_no_warning() -> None:
-    assert presented.read({"CPUTime": 1, "DIRACVersion": "v9", "PilotBenchmark": 10.0}).warnings == ()
+    assert (
+        match_request.read_resource({"CPUTime": 1, "DIRACVersion": "v9", "PilotBenchmark": 10.0}).warnings
+        == ()
+    )
 
 
 def test_a_name_given_twice_must_say_the_same() -> None:
@@ -119,20 +122,20 @@ def test_a_name_given_twice_must_say_the_same() -> None:
 
 
 def test_where_the_pilot_is_keeps_its_spelling() -> None:
-    read = presented.read({"CPUTime": 1, "Site": "LCG.CERN.ch", "GridCE": "ce", "Queue": "long"})
+    read = match_request.read_resource({"CPUTime": 1, "Site": "LCG.CERN.ch", "GridCE": "ce", "Queue": "long"})
     assert (read.site, read.ce, read.queue) == ("LCG.CERN.ch", "ce", "long")
-    several = presented.read({"CPUTime": 1, "Site": ["A", "B"]})
+    several = match_request.read_resource({"CPUTime": 1, "Site": ["A", "B"]})
     assert several.site == "", "several places are none"
 
 
 def test_pools_are_ids_and_what_is_none_is_left_out_with_a_warning() -> None:
-    read = presented.read({"CPUTime": 1, "SubmitPool": ["a" * 64, "nonsense"]})
+    read = match_request.read_resource({"CPUTime": 1, "SubmitPool": ["a" * 64, "nonsense"]})
     assert read.pools == {"a" * 64}
     assert len(read.warnings) == 1
 
 
 def test_of_many_unknown_names_the_first_few_only_are_explained() -> None:
-    read = presented.read({"CPUTime": 1, **{f"Platfrom{number}": 1 for number in range(50)}})
+    read = match_request.read_resource({"CPUTime": 1, **{f"Platfrom{number}": 1 for number in range(50)}})
     assert len(read.warnings) == 50
     assert sum("did you mean Platform?" in warning for warning in read.warnings) == 20
 
@@ -140,7 +143,7 @@ def test_of_many_unknown_names_the_first_few_only_are_explained() -> None:
 def test_more_pools_than_a_statement_takes_are_refused() -> None:
     pools = [f"{number:064x}" for number in range(3001)]
     assert _problems(SubmitPool=pools) == ["SubmitPool"]
-    assert len(presented.read({"CPUTime": 1, "SubmitPool": pools[1:]}).pools) == 3000
+    assert len(match_request.read_resource({"CPUTime": 1, "SubmitPool": pools[1:]}).pools) == 3000
 
 
 def test_equal_resources_are_one_for_the_memory_of_the_index() -> None:

@@ -6,15 +6,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config import edits, proposals, validate
-from cs_config.address import QueueAddress
-from cs_config.configuration import Configuration
-from cs_config.eligible_classes import eligible_classes
-from cs_config.proposals import Proposal
-from cs_config.rights import Rights
+from cs_config import validate
+from cs_config.classes.class_index import eligible_classes
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import patch, proposals
+from cs_config.versions.permissions import Rights
+from cs_config.versions.proposals import Proposal
 from matcher.preview import shifts
-from matcher.preview.shifts import Shifts
-from matcher.preview.touched import Touched
+from matcher.preview.shifts import ChangedQueues, VersionComparison
 from requirements import canonical
 
 BEFORE = validate.parse(
@@ -74,7 +74,7 @@ def proposal(changes: dict[tuple[str, str], None], options: dict[str, Any]) -> P
         values[f"{path}/{name}"] = value
     if not values:
         return None
-    return proposals.of_edits(BEFORE, BEFORE, edits.read(values), Rights(everything=True))
+    return proposals.propose_edits(BEFORE, BEFORE, patch.read_edits(values), Rights(everything=True))
 
 
 def eligible(config: Configuration, vo: str, asked: dict[str, Any]) -> set[QueueAddress]:
@@ -87,11 +87,11 @@ def test_pools_gain_and_lose_what_their_mapping_will(changes, options, asked, vo
     found = proposal(changes, options)
     if found is None:
         return
-    touched = Touched(found).by(vo)
+    touched = ChangedQueues(found).from_differences(vo)
     old, new = eligible(found.before, vo, asked), eligible(found.after, vo, asked)
     assert (old ^ new) <= touched
-    here = Shifts(found.before, found.after, vo, touched)
-    [*told] = shifts.of_pools(here, vo, {"pool": json.dumps({"record": asked})}, [])
+    here = VersionComparison(found.before, found.after, vo, touched)
+    [*told] = shifts.pool_shifts(here, vo, {"pool": json.dumps({"record": asked})}, [])
     if old == new:
         assert told == []
     else:

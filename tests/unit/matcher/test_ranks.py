@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.address import QueueAddress
-from matcher import ranks
-from requirements.expression import parse_expression
+from cs_config.tree.address import QueueAddress
+from matcher.explain import ranking
+from requirements.classad.expression import parse_expression
 from requirements.values import Value
 
 NONE: Mapping[str, Value] = {}
@@ -21,7 +21,9 @@ def queue(name: str) -> QueueAddress:
 def order(ads: Mapping[str, Mapping[str, Value]], rank: str | None = None, seed: int = 1) -> str:
     asked = None if rank is None else parse_expression(rank)
     queues = [(queue(name), ad) for name, ad in ads.items()]
-    return "".join(each.queue.queue for each in ranks.ordered(queues, asked, {"cputime": 10}, Random(seed)))
+    return "".join(
+        each.queue.queue for each in ranking.rank_queues(queues, asked, {"cputime": 10}, Random(seed))
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_every_queue_is_there_once_and_ranks_never_rise(given_ranks: dict[str, f
         name: rank if rank is not None and abs(rank) < 1e15 else None for name, rank in given_ranks.items()
     }
     queues = [(queue(name), {} if rank is None else {"X": rank}) for name, rank in finite.items()]
-    found = ranks.ordered(queues, parse_expression("other.X"), {}, Random(0))
+    found = ranking.rank_queues(queues, parse_expression("other.X"), {}, Random(0))
     assert sorted(each.queue.queue for each in found) == sorted(finite)
     told = [each.rank for each in found]
     known = [rank for rank in told if rank is not None]

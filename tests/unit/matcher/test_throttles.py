@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.throttle import LIMITS, Policy, Throttle
-from matcher import throttles
-from matcher.throttles import Throttled
-from pilotage.cli import site_watch
+from cs_config.tree.throttle import LIMITS, Policy, Throttle
+from matcher.limits import throttles
+from matcher.limits.throttles import ThrottleState
+from pilotage.cli.commands import site
 
 #: As the SAM-Grid documents print them, with the start values of CurMatches.
 PRINTED = {
@@ -38,8 +38,8 @@ def throttle(policy: str, **said: Any) -> Throttle:
     return Throttle.model_validate({"Policy": policy, **said})
 
 
-def state(policy: str, *, reserved: int = 0, advertised: Any = None, **said: Any) -> Throttled:
-    return Throttled(throttle=throttle(policy, **said), advertised=advertised or {}, reserved=reserved)
+def state(policy: str, *, reserved: int = 0, advertised: Any = None, **said: Any) -> ThrottleState:
+    return ThrottleState(throttle=throttle(policy, **said), advertised=advertised or {}, reserved=reserved)
 
 
 @pytest.mark.parametrize("policy", PRINTED)
@@ -73,7 +73,7 @@ def test_the_printed_lines_are_read_however_they_are_written(policy: Policy, wri
     words = [f"Requirements = {requirements}", f"CurMatches = {start}"]
     said = {"CurrentJobs": 2, "CurrentSubmittingJobs": 1, "CurrentGatheringOutputJobs": 1}
     limits = {"MaxJobs": 4, "MaxSubmittingJobs": 3, "MaxSubmittingAndOutputGatheringJobs": 3}
-    advertised = {**site_watch.pairs(words), **said, **limits}
+    advertised = {**site.pairs(words), **said, **limits}
     for reserved in range(4):
         by_expression = state("expression", advertised=advertised, reserved=reserved)
         by_policy = state(policy, advertised={**said, **limits}, reserved=reserved)
@@ -123,7 +123,7 @@ def test_a_closed_throttle_says_why() -> None:
 
 def test_an_expression_may_ask_the_job() -> None:
     asked = state("expression", Requirements='TARGET.Owner == "ada" && other.CPUTime < MaxCPU')
-    asked = Throttled(throttle=asked.throttle, advertised={"MaxCPU": 100, "CurrentJobs": 0})
+    asked = ThrottleState(throttle=asked.throttle, advertised={"MaxCPU": 100, "CurrentJobs": 0})
     assert asked.asks_job
     assert asked.room().jobs is None
     assert asked.admits({"Owner": "Ada", "CPUTime": 99})

@@ -9,12 +9,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matcher import lottery
-from matcher.lottery import LEAST
-from matcher.urn import Urn
-from matcher.weight_tree import WeightTree
-from taskqueue.classes import RequirementClass
-from taskqueue.task_queues import TaskQueue
+from matcher.index import sampling
+from matcher.index.sampling import LEAST, FenwickTree, TaskQueueSampler
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.task_queues import TaskQueue
 
 _ANY = RequirementClass(vo="lhcb", cpu_time=1)
 
@@ -32,8 +30,8 @@ def _task_queue(number: int, *, priority: float, family: int) -> TaskQueue:
     )
 
 
-def _urn(task_queues: Sequence[TaskQueue]) -> Urn:
-    urn = Urn()
+def _urn(task_queues: Sequence[TaskQueue]) -> TaskQueueSampler:
+    urn = TaskQueueSampler()
     for each in task_queues:
         urn.add(each)
     return urn
@@ -51,7 +49,7 @@ def test_what_fits_is_drawn_as_often_as_the_lottery_draws_it() -> None:
         for _ in range(draws)
         if (found := urn.draw(chance, lambda each: bool(each.task_queue_id % 2))) is not None
     )
-    expected = Counter(next(lottery.order(fitting, chance)).task_queue_id for _ in range(draws))
+    expected = Counter(next(sampling.draw_order(fitting, chance)).task_queue_id for _ in range(draws))
     assert drawn.keys() <= {each.task_queue_id for each in fitting}
     for each in fitting:
         both = drawn[each.task_queue_id] + expected[each.task_queue_id]
@@ -77,7 +75,7 @@ def test_one_without_weight_is_drawn_if_it_is_alone() -> None:
 def test_after_any_coming_and_going_it_is_as_if_it_were_filled_anew(
     steps: list[tuple[int, int, float]],
 ) -> None:
-    urn, inside = Urn(), dict[int, TaskQueue]()
+    urn, inside = TaskQueueSampler(), dict[int, TaskQueue]()
     for number, family, priority in steps:
         each = _task_queue(number, priority=priority, family=family)
         if number not in inside:
@@ -106,7 +104,7 @@ def test_after_any_coming_and_going_it_is_as_if_it_were_filled_anew(
     st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0.0, 1.0, 2.0, 5.0])), min_size=1, max_size=60)
 )
 def test_a_point_falls_on_the_weight_that_it_lies_in(steps: list[tuple[int, float]]) -> None:
-    tree, weights = WeightTree(), dict[int, float]()
+    tree, weights = FenwickTree(), dict[int, float]()
     for number, weight in steps:
         tree.set(number, weight)
         weights[number] = weight

@@ -4,30 +4,33 @@ from datetime import datetime
 import pytest
 
 from cs_config import validate
-from cs_config.operations import operations
-from optimizers import description
-from optimizers.candidate import Candidate
-from optimizers.catalogue import CatalogueOpener
-from optimizers.context import Context
-from optimizers.eligibility import Eligibility
+from cs_config.options.operations import options_for
+from optimizers.chain.chain import ChainContext, JobContext
+from optimizers.chain.eligibility import Eligibility
+from optimizers.description import description
+from optimizers.steps.replica_catalogue import CatalogueOpener
 
 
 @pytest.fixture
-def context_of(now: datetime) -> Callable[..., Context]:
-    def make(text: str = "Resources: {}", catalogues: dict[str, CatalogueOpener] | None = None) -> Context:
+def context_of(now: datetime) -> Callable[..., ChainContext]:
+    def make(
+        text: str = "Resources: {}", catalogues: dict[str, CatalogueOpener] | None = None
+    ) -> ChainContext:
         config = validate.parse(text, "test", 1)
-        return Context(config=config, now=now, eligibility=Eligibility(config), catalogues=catalogues or {})
+        return ChainContext(
+            config=config, now=now, eligibility=Eligibility(config), catalogues=catalogues or {}
+        )
 
     return make
 
 
 @pytest.fixture
-def candidate_of() -> Callable[..., Candidate]:
+def candidate_of() -> Callable[..., JobContext]:
     def make(
-        context: Context, *, reschedules: int = 0, held_by: str | None = None, **raw: object
-    ) -> Candidate:
-        read = description.parse({"Executable": "a", **raw}, operations(context.config, "lhcb"))
-        return Candidate(
+        context: ChainContext, *, reschedules: int = 0, held_by: str | None = None, **raw: object
+    ) -> JobContext:
+        read = description.parse_description({"Executable": "a", **raw}, options_for(context.config, "lhcb"))
+        return JobContext(
             job_id=1,
             vo="lhcb",
             owner="ann",

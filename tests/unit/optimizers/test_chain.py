@@ -5,20 +5,17 @@ from datetime import timedelta
 
 import pytest
 
-from optimizers import chain, plugins
-from optimizers.candidate import Candidate
-from optimizers.chain import Step
-from optimizers.context import Context
-from optimizers.outcome import Done, Failed, Hold, Outcome
-from taskqueue.classes import RequirementClass
+from optimizers.chain import chain
+from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, Step
+from taskqueue.task_queues.requirement_class import RequirementClass
 
-Make = Callable[..., Candidate]
-MakeContext = Callable[..., Context]
+Make = Callable[..., JobContext]
+MakeContext = Callable[..., ChainContext]
 ASKED = RequirementClass(vo="lhcb", cpu_time=86400)
 
 
 def path(*names: str) -> Step:
-    def step(candidate: Candidate, context: Context) -> Outcome:
+    def step(candidate: JobContext, context: ChainContext) -> Outcome:
         return Done(candidate=replace(candidate, path=names, requirement_class=ASKED))
 
     return step
@@ -28,7 +25,7 @@ def says(outcome: Outcome) -> Step:
     return lambda _candidate, _context: outcome
 
 
-def done(candidate: Candidate, context: Context) -> Outcome:
+def done(candidate: JobContext, context: ChainContext) -> Outcome:
     return Done(candidate=candidate)
 
 
@@ -37,7 +34,7 @@ def test_a_job_goes_through_the_steps_that_job_path_names(
 ) -> None:
     context = context_of()
     steps = {"JobPath": path("A", "B"), "A": done, "B": done, "C": says(Failed(reason="never asked"))}
-    passage = chain.run(candidate_of(context), steps, context)
+    passage = chain.run_chain(candidate_of(context), steps, context)
     assert isinstance(passage.outcome, Done)
     assert (passage.step, passage.passed) == ("B", ("JobPath", "A", "B"))
 
@@ -46,7 +43,7 @@ def test_the_first_step_that_holds_is_the_last_one(candidate_of: Make, context_o
     context = context_of()
     hold = Hold(reason="not now", delay=timedelta(seconds=5))
     steps = {"JobPath": path("A", "B"), "A": says(hold), "B": says(Failed(reason="never asked"))}
-    passage = chain.run(candidate_of(context), steps, context)
+    passage = chain.run_chain(candidate_of(context), steps, context)
     assert (passage.outcome, passage.step, passage.passed) == (hold, "A", ("JobPath",))
 
 
@@ -55,7 +52,7 @@ def test_a_step_that_is_not_installed_fails_a_job_that_names_it(
 ) -> None:
     context = context_of()
     candidate = candidate_of(context, JobPath=["Missing"])
-    passage = chain.run(candidate, {"JobPath": path("Missing")}, context)
+    passage = chain.run_chain(candidate, {"JobPath": path("Missing")}, context)
     assert passage.outcome == Failed(reason="there is no optimizer Missing, installed are JobPath")
 
 
@@ -63,19 +60,19 @@ def test_a_job_waits_for_a_step_that_only_the_configuration_names(
     candidate_of: Make, context_of: MakeContext
 ) -> None:
     context = context_of()
-    passage = chain.run(candidate_of(context), {"JobPath": path("Missing")}, context)
+    passage = chain.run_chain(candidate_of(context), {"JobPath": path("Missing")}, context)
     assert passage.outcome == Hold(reason="there is no optimizer Missing, installed are JobPath")
 
 
 def test_a_defect_of_a_step_holds_the_job_and_is_logged(
     candidate_of: Make, context_of: MakeContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(candidate: Candidate, context: Context) -> Outcome:
+    def broken(candidate: JobContext, context: ChainContext) -> Outcome:
         raise ZeroDivisionError("oops")
 
     context = context_of()
     with caplog.at_level(logging.ERROR):
-        passage = chain.run(candidate_of(context), {"JobPath": path("A"), "A": broken}, context)
+        passage = chain.run_chain(candidate_of(context), {"JobPath": path("A"), "A": broken}, context)
     assert isinstance(passage.outcome, Hold)
     assert "ZeroDivisionError: oops" in passage.outcome.reason
     assert "optimizer A broke on job 1" in caplog.text
@@ -85,16 +82,18 @@ def test_a_chain_that_never_says_what_the_job_asks_fails_it(
     candidate_of: Make, context_of: MakeContext
 ) -> None:
     context = context_of()
-    passage = chain.run(candidate_of(context), {"JobPath": done}, context)
+    passage = chain.run_chain(candidate_of(context), {"JobPath": done}, context)
     assert isinstance(passage.outcome, Failed)
 
 
 def test_our_steps_are_plug_ins_like_any_other() -> None:
-    assert {"JobPath", "JobSanity", "InputData", "Requirements", "JobScheduling"} <= set(plugins.installed())
+    assert {"JobPath", "JobSanity", "InputData", "Requirements", "JobScheduling"} <= set(
+        chain.installed_steps()
+    )
 
 
-def passed(candidate: Candidate, context: Context) -> tuple[str, ...]:
-    return chain.run(candidate, plugins.installed(), context).passed
+def passed(candidate: JobContext, context: ChainContext) -> tuple[str, ...]:
+    return chain.run_chain(candidate, chain.installed_steps(), context).passed
 
 
 def test_input_data_are_looked_at_only_for_jobs_that_name_some(
@@ -107,8 +106,8 @@ def test_input_data_are_looked_at_only_for_jobs_that_name_some(
 
 def test_the_configuration_orders_the_steps(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of("Operations: {Defaults: {JobPath: {Chain: [Requirements, Own, JobScheduling]}}}")
-    steps = {**plugins.installed(), "Own": done}
-    assert chain.run(candidate_of(context), steps, context).passed == (
+    steps = {**chain.installed_steps(), "Own": done}
+    assert chain.run_chain(candidate_of(context), steps, context).passed == (
         *("JobPath", "JobSanity", "Requirements", "Own", "JobScheduling"),
     )
 
@@ -122,7 +121,7 @@ def test_nobody_leaves_out_the_steps_without_which_a_job_would_run_anywhere(
     context = context_of("Resources: {}" if by_job else chain_of_vo)
     own = {"JobPath": named} if by_job else {}
     candidate = candidate_of(context, Requirements={"Memory": 64000}, **own)
-    passage = chain.run(candidate, plugins.installed(), context)
+    passage = chain.run_chain(candidate, chain.installed_steps(), context)
     assert passage.passed == ("JobPath", "JobSanity", "Requirements", "JobScheduling")
     assert passage.candidate is not None
     assert passage.candidate.requirement_class is not None
@@ -134,7 +133,7 @@ def test_a_job_with_requirements_is_held_where_no_step_names_their_pool(
 ) -> None:
     context = context_of()
     candidate = candidate_of(context, Requirements={"Memory": 64000})
-    passage = chain.run(candidate, {**plugins.installed(), "Requirements": done}, context)
+    passage = chain.run_chain(candidate, {**chain.installed_steps(), "Requirements": done}, context)
     assert isinstance(passage.outcome, Hold)
     assert passage.step == "JobScheduling"
     assert "no optimizer has named a pool" in passage.outcome.reason
@@ -143,7 +142,7 @@ def test_a_job_with_requirements_is_held_where_no_step_names_their_pool(
 def test_job_sanity_fails_what_cannot_run_any_more(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of()
     gone = replace(candidate_of(context), sandbox_gone=True)
-    passage = chain.run(gone, plugins.installed(), context)
+    passage = chain.run_chain(gone, chain.installed_steps(), context)
     assert (passage.step, passage.outcome) == (
         "JobSanity",
         Failed(reason="its input sandbox is not stored any more"),

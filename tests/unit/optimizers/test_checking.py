@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cs_config import bounds
-from optimizers import checking, parametric
-from optimizers.submitter import Submitter
-from requirements import suggestion
-from requirements.errors import InvalidJob, NotAllowed
-from requirements.problem import MOST_HINTS, MOST_PROBLEMS
+from cs_config.options import bounds
+from optimizers.description import parametric
+from optimizers.submit import checking
+from optimizers.submit.submitter import Submitter
+from requirements import errors
+from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidJob, NotAllowed
 from taskqueue.errors import QuotaExceeded
 from tests.submitted import ANN, OPERATOR, grid
 
@@ -21,14 +21,14 @@ from tests.submitted import ANN, OPERATOR, grid
 def expanded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many jobs parametric descriptions were expanded to, one after the other."""
     found: list[int] = []
-    expand = parametric.expand
+    expand = parametric.expand_parameters
 
-    def counting(raw: Mapping[str, object], *, most: int) -> list[parametric.Member]:
+    def counting(raw: Mapping[str, object], *, most: int) -> list[parametric.MemberValues]:
         members = expand(raw, most=most)
         found.append(len(members))
         return members
 
-    monkeypatch.setattr(parametric, "expand", counting)
+    monkeypatch.setattr(parametric, "expand_parameters", counting)
     return found
 
 
@@ -41,13 +41,13 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(word)
         return difflib.get_close_matches(word, *args, **more)
 
-    monkeypatch.setattr(suggestion, "get_close_matches", counting)
+    monkeypatch.setattr(errors, "get_close_matches", counting)
     return found
 
 
 def refused(*sources: checking.Source, submitter: Submitter = ANN) -> list[str]:
     with pytest.raises(InvalidJob) as error:
-        checking.check(grid(), submitter, sources)
+        checking.check_sources(grid(), submitter, sources)
     return [str(problem) for problem in error.value.problems]
 
 
@@ -84,7 +84,7 @@ def test_it_is_asked_for_room_before_jobs_are_made(expanded: list[int]) -> None:
 
     texts = [f"{{Executable: a, Parameters: 1000, JobGroup: g{number}}}" for number in range(3)]
     with pytest.raises(QuotaExceeded):
-        checking.check(grid(), ANN, [*texts, "{Executable: b}"], require_room=full)
+        checking.check_sources(grid(), ANN, [*texts, "{Executable: b}"], require_room=full)
     assert asked == [Counter({("lhcb", "ann"): 3000})]
     assert expanded == []
 
@@ -96,8 +96,8 @@ def test_what_is_declared_is_at_least_what_is_made() -> None:
         {"Executable": "x", "Parameters": "3", "InputData": ["/a/%n", {"deep": "%s"}]},
     ):
         declared = parametric.volume(raw)
-        made = parametric.expand(raw, most=100)
-        texts = [parametric.placeholders.fill(parametric.without_parameters(raw), member) for member in made]
+        made = parametric.expand_parameters(raw, most=100)
+        texts = [parametric.descriptions.fill(parametric.without_parameters(raw), member) for member in made]
         assert declared.jobs == len(made)
         assert declared.longest <= declared.characters
         assert declared.longest >= max(len(str(text.get("Arguments", ""))) for text in texts)
@@ -141,6 +141,6 @@ def test_problems_stand_in_the_order_of_the_descriptions() -> None:
 
 def test_who_may_not_submit_is_told_so_with_the_index() -> None:
     with pytest.raises(NotAllowed, match=r"^jobs\[1\]/only an operator"):
-        checking.check(grid(), ANN, [{"Executable": "a"}, {"Executable": "a", "Owner": "eve"}])
+        checking.check_sources(grid(), ANN, [{"Executable": "a"}, {"Executable": "a", "Owner": "eve"}])
     named = {"Executable": "a", "VO": "lhcb", "Owner": "eve"}
-    assert checking.check(grid(), OPERATOR, [named])
+    assert checking.check_sources(grid(), OPERATOR, [named])

@@ -6,24 +6,24 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.operations import operations
-from cs_config.options import Operations
-from optimizers import description, jdl
-from optimizers.description import JobDescription
+from cs_config.options.operations import options_for
+from cs_config.options.options import VoOptions
+from optimizers.description import description, jdl
+from optimizers.description.description import JobDescription
+from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
-from requirements.expression import Expression
-from requirements.record import Record
+from requirements.record.record import Record
 
 
-def options(text: str = "") -> Operations:
-    return operations(validate.parse(f"Resources: {{}}\n{text}", "test"), "lhcb")
+def options(text: str = "") -> VoOptions:
+    return options_for(validate.parse(f"Resources: {{}}\n{text}", "test"), "lhcb")
 
 
-def parse(operations: Operations | None = None, **raw: object) -> JobDescription:
-    return description.parse({"Executable": "a", **raw}, operations or options())
+def parse(operations: VoOptions | None = None, **raw: object) -> JobDescription:
+    return description.parse_description({"Executable": "a", **raw}, operations or options())
 
 
-def problems(operations: Operations | None = None, **raw: object) -> dict[str, str]:
+def problems(operations: VoOptions | None = None, **raw: object) -> dict[str, str]:
     with pytest.raises(InvalidJob) as caught:
         parse(operations, **raw)
     return {problem.path: str(problem) for problem in caught.value.problems}
@@ -98,7 +98,7 @@ def test_values_that_a_keyword_cannot_have_are_refused(name: str, value: object,
 
 def test_all_problems_come_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
-        description.parse(
+        description.parse_description(
             {"CPUTime": "x", "Sitte": "a", "Priority": 99, "Requirements": {"a": None}}, options()
         )
     assert {problem.path for problem in caught.value.problems} == {
@@ -119,7 +119,7 @@ def test_the_configuration_may_allow_further_keywords() -> None:
     extended = options("Operations: {Defaults: {JobDescription: {Extra: [Wiki]}}}")
     read = parse(extended, wiki="http://…")
     assert read.extra == {"wiki": "http://…"}
-    assert description.body(read)["wiki"] == "http://…"
+    assert description.stored_body(read)["wiki"] == "http://…"
     assert "Wiki" in problems(extended, Wikki="x")["Wikki"]
 
 
@@ -180,8 +180,8 @@ def test_a_body_reads_back_to_the_same_description() -> None:
         Priority=3,
         InputData=["LFN:/lhcb/a"],
     )
-    stored = json.loads(json.dumps(description.body(written)))
-    assert description.parse(stored, options()) == written
+    stored = json.loads(json.dumps(description.stored_body(written)))
+    assert description.parse_description(stored, options()) == written
 
 
 _NUMBERS = ("GPUs", "MinRAM", "MinRAMPerCore", "Priority", "FirstEvent", "Seed")
@@ -212,7 +212,7 @@ _configured = st.fixed_dictionaries(
 )
 
 
-def with_defaults(defaults: dict[str, object]) -> Operations:
+def with_defaults(defaults: dict[str, object]) -> VoOptions:
     declared = {name: {"default": default} for name, default in defaults.items()}
     return options(f"Operations: {json.dumps({'Defaults': {'JobDescription': declared}})}")
 
@@ -225,16 +225,16 @@ def test_what_was_stated_stays_whatever_defaults_are_configured(
         before, after = with_defaults(configured), with_defaults(later)
     except ConfigError:
         return  # defaults that contradict each other are no configuration
-    written = description.parse({"Executable": "a", "MaxRAM": 0, **raw}, before)
-    stored = json.loads(json.dumps(description.body(written)))
-    assert description.parse(stored, before) == written
-    afterwards = description.parse(stored, after)
+    written = description.parse_description({"Executable": "a", "MaxRAM": 0, **raw}, before)
+    stored = json.loads(json.dumps(description.stored_body(written)))
+    assert description.parse_description(stored, before) == written
+    afterwards = description.parse_description(stored, after)
     for attribute in written.stated:
         assert getattr(afterwards, attribute) == getattr(written, attribute)
 
 
 def test_a_body_says_what_is_run_and_not_whose_it_is() -> None:
-    assert description.body(parse(Owner="ann", OwnerGroup="g", VO="lhcb")) == {
+    assert description.stored_body(parse(Owner="ann", OwnerGroup="g", VO="lhcb")) == {
         "Executable": "a",
         "CPUTime": 86400,
         "Priority": 1.0,
@@ -245,7 +245,9 @@ FURTHER = "Operations: {Defaults: {JobDescription: {Extra: [Memory, Need]}}}"
 
 
 def of_jdl(text: str) -> JobDescription:
-    return description.parse(jdl.read_jdl(f'Executable = "a"; {text}', "job.jdl"), options(FURTHER))
+    return description.parse_description(
+        jdl.read_jdl(f'Executable = "a"; {text}', "job.jdl"), options(FURTHER)
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,10 +267,10 @@ def test_requirements_may_ask_for_the_jobs_own_values(text: str, seen: str) -> N
     read = of_jdl(text)
     assert isinstance(read.requirements, Expression)
     assert read.requirements.text == seen
-    body = json.loads(json.dumps(description.body(read)))
-    assert body["Requirements"] == read.requirements.stated
-    again = description.parse(body, options(FURTHER))
-    assert (again.requirements, description.body(again)) == (read.requirements, body)
+    body = json.loads(json.dumps(description.stored_body(read)))
+    assert body["Requirements"] == read.requirements.original_text
+    again = description.parse_description(body, options(FURTHER))
+    assert (again.requirements, description.stored_body(again)) == (read.requirements, body)
 
 
 def test_whose_a_job_is_stands_beside_its_description() -> None:
@@ -279,7 +281,7 @@ def test_whose_a_job_is_stands_beside_its_description() -> None:
 def test_a_rank_is_kept_with_the_job() -> None:
     read = of_jdl("Memory = 2; Rank = other.SI00 * MY.Memory - other.GlueCEStateWaitingJobs")
     assert read.rank == Expression(text="other.SI00 * 2 - other.GlueCEStateWaitingJobs")
-    assert description.body(read)["Rank"] == "other.SI00 * MY.Memory - other.GlueCEStateWaitingJobs"
+    assert description.stored_body(read)["Rank"] == "other.SI00 * MY.Memory - other.GlueCEStateWaitingJobs"
     assert parse(Rank=5).rank == Expression(text="5")
     assert parse(rank="other.SI00").rank == Expression(text="other.SI00")
 

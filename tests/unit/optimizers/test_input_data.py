@@ -5,16 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from optimizers import catalogue_file
-from optimizers.candidate import Candidate
-from optimizers.catalogue import CatalogueUnavailableError
-from optimizers.catalogue_file import FileCatalogue
-from optimizers.context import Context
-from optimizers.input_data import input_data
-from optimizers.outcome import Done, Failed, Hold, Outcome
+from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome
+from optimizers.steps import replica_catalogue
+from optimizers.steps.input_data import input_data
+from optimizers.steps.replica_catalogue import CatalogueUnavailableError, FileCatalogue
 
-Make = Callable[..., Candidate]
-MakeContext = Callable[..., Context]
+Make = Callable[..., JobContext]
+MakeContext = Callable[..., ChainContext]
 
 SITES = """
 Resources:
@@ -41,7 +38,7 @@ def catalogue(tmp_path: Path) -> Path:
     return path
 
 
-def said(make: Make, context: Context, *files: str) -> Outcome:
+def said(make: Make, context: ChainContext, *files: str) -> Outcome:
     return input_data(make(context, InputData=list(files)), context)
 
 
@@ -139,6 +136,6 @@ def test_a_catalogue_of_lists_in_lists_is_refused_before_it_is_read(tmp_path: Pa
 def test_a_catalogue_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "replicas.yaml"
     with path.open("wb") as file:
-        file.truncate(catalogue_file.MOST_BYTES + 1)
+        file.truncate(replica_catalogue.MOST_BYTES + 1)
     with pytest.raises(CatalogueUnavailableError, match=r"replicas\.yaml: has 33,554,433 bytes, allowed are"):
         FileCatalogue(path).replicas(["/lhcb/one"], "lhcb")

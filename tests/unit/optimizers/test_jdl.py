@@ -1,14 +1,14 @@
 import pytest
 
 from cs_config import validate
-from cs_config.operations import operations
-from optimizers import description, jdl, parametric
-from optimizers.description import JobDescription
+from cs_config.options.operations import options_for
+from optimizers.description import description, jdl, parametric
+from optimizers.description.description import JobDescription
 from requirements.canonical import pool_id
-from requirements.classads import Unevaluated
+from requirements.classad.classad_files import Unevaluated
+from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
-from requirements.expression import Expression
-from requirements.record import Record
+from requirements.record.record import Record
 
 #: As RFC #7 shows it.
 RFC = """
@@ -61,13 +61,13 @@ StdOutput = "StdOut_%j";
 
 
 def parse(text: str) -> JobDescription:
-    [raw] = jdl.read(text)
-    return description.parse(raw, operations(validate.parse("Resources: {}", "test"), "lhcb"))
+    [raw] = jdl.read_descriptions(text)
+    return description.parse_description(raw, options_for(validate.parse("Resources: {}", "test"), "lhcb"))
 
 
 def refusal(text: str) -> InvalidJob:
     with pytest.raises(InvalidJob) as caught:
-        jdl.read(text, "job.jdl")
+        jdl.read_descriptions(text, "job.jdl")
     return caught.value
 
 
@@ -103,8 +103,8 @@ def test_a_usual_jdl_of_dirac_is_read() -> None:
 
 
 def test_a_parametric_jdl_of_dirac_is_read() -> None:
-    [raw] = jdl.read(PARAMETRIC)
-    members = parametric.expand(raw, most=100)
+    [raw] = jdl.read_descriptions(PARAMETRIC)
+    members = parametric.expand_parameters(raw, most=100)
     assert len(members) == 20
     assert members[2] == {"n": "02", "s": "5", "A": "c"}
     assert "Parameters.A" not in parametric.without_parameters(raw)
@@ -116,14 +116,14 @@ def test_requirements_may_be_an_expression_as_in_sam_grid() -> None:
         "other.GlueCEPolicyMaxCPUTime > 1000 : other.GlueCEPolicyMaxCPUTime > 2000;"
     )
     assert isinstance(read.requirements, Expression)
-    again = description.parse(
-        description.body(read), operations(validate.parse("Resources: {}", "test"), "lhcb")
+    again = description.parse_description(
+        description.stored_body(read), options_for(validate.parse("Resources: {}", "test"), "lhcb")
     )
     assert again.requirements == read.requirements
 
 
 def test_an_expression_where_a_text_belongs_is_refused_with_a_hint() -> None:
-    [raw] = jdl.read('Executable = "a"; Site = LCG.CERN.ch')
+    [raw] = jdl.read_descriptions('Executable = "a"; Site = LCG.CERN.ch')
     assert raw["Site"] == Unevaluated("LCG.CERN.ch")
     with pytest.raises(InvalidJob, match="is an expression \\(a text needs quotes\\)"):
         parse('Executable = "a"; Site = LCG.CERN.ch')

@@ -4,16 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from optimizers.candidate import Candidate, ResolvedPool
-from optimizers.context import Context
-from optimizers.cpu_segments import segment
-from optimizers.job_scheduling import job_scheduling
-from optimizers.outcome import Done, Failed, Hold
-from requirements.record import Record
-from taskqueue.classes import RequirementClass
+from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, ResolvedPool
+from optimizers.steps.job_scheduling import job_scheduling, round_to_segment
+from requirements.record.record import Record
+from taskqueue.task_queues.requirement_class import RequirementClass
 
-Make = Callable[..., Candidate]
-MakeContext = Callable[..., Context]
+Make = Callable[..., JobContext]
+MakeContext = Callable[..., ChainContext]
 
 GRID = """
 Resources:
@@ -25,13 +22,13 @@ Resources:
 """
 
 
-def scheduled(candidate: Candidate, context: Context) -> Candidate:
+def scheduled(candidate: JobContext, context: ChainContext) -> JobContext:
     outcome = job_scheduling(candidate, context)
     assert isinstance(outcome, Done), outcome
     return outcome.candidate
 
 
-def asked(candidate: Candidate, context: Context) -> RequirementClass:
+def asked(candidate: JobContext, context: ChainContext) -> RequirementClass:
     found = scheduled(candidate, context).requirement_class
     assert found is not None
     return found
@@ -42,7 +39,7 @@ def asked(candidate: Candidate, context: Context) -> RequirementClass:
 )
 def test_cpu_time_is_rounded_up_to_a_segment(cpu_time: int, expected: int) -> None:
     segments = (360, 1800, 3600, 86400, 1080000)
-    assert segment(cpu_time, segments) == expected
+    assert round_to_segment(cpu_time, segments) == expected
 
 
 def test_the_segments_are_configured(candidate_of: Make, context_of: MakeContext) -> None:
@@ -174,8 +171,8 @@ def test_a_job_goes_only_where_its_data_are(candidate_of: Make, context_of: Make
     assert isinstance(job_scheduling(banned, context), Failed)
 
 
-def with_pool(candidate: Candidate, context: Context) -> Candidate:
-    from cs_config.queue_classes import queue_classes
+def with_pool(candidate: JobContext, context: ChainContext) -> JobContext:
+    from cs_config.classes.queue_classes import queue_classes
 
     eligible = tuple(
         each for each in queue_classes(context.config, "lhcb") if each.values.get("Memory") == 4000

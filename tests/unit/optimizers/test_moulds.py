@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizers import checking
-from optimizers.checking import Checked
-from optimizers.submission import Submitter
+from optimizers.submit import checking
+from optimizers.submit.checking import CheckedJobs
+from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
-from taskqueue import placeholders
+from taskqueue.jobs import descriptions
 from tests.submitted import ANN, grid
 
 SHARED = """
@@ -23,13 +23,15 @@ def job(name: str, *own: str, shared: str = SHARED) -> str:
     return f'[\nJobName = "{name}";\n{"".join(own)}{shared}]'
 
 
-def check(*texts: str, config: str | None = None, submitter: Submitter = ANN) -> list[Checked]:
-    return checking.check(grid(config) if config else grid(), submitter, texts)
+def check(*texts: str, config: str | None = None, submitter: Submitter = ANN) -> list[CheckedJobs]:
+    return checking.check_sources(grid(config) if config else grid(), submitter, texts)
 
 
-def body(checked: Checked) -> dict[str, object]:
+def body(checked: CheckedJobs) -> dict[str, object]:
     [member] = checked.submitted.members
-    return placeholders.fill(checked.submitted.body, member.parameters if checked.mould else None)
+    return descriptions.fill_placeholders(
+        checked.submitted.body, member.parameters if checked.mould else None
+    )
 
 
 def test_texts_that_differ_in_what_each_job_has_for_itself_share_a_mould() -> None:
@@ -50,12 +52,12 @@ def test_each_keeps_the_text_that_it_came_in() -> None:
     for text, checked in zip(texts, check(*texts), strict=True):
         assert checked.mould is not None
         [member] = checked.submitted.members
-        assert placeholders.fill_source(checked.mould.source, member.parameters) == text
+        assert descriptions.fill_source(checked.mould.source, member.parameters) == text
 
 
 def test_a_text_that_has_nothing_cut_out_keeps_what_looks_like_a_placeholder() -> None:
     text = 'Arguments = "--format %(size=)s %s";'
-    assert placeholders.fill_source(text, {"s": "1"}) == text
+    assert descriptions.fill_source(text, {"s": "1"}) == text
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_job_among_others_is_what_it_is_alone(first: object, second: object) -
         assert body(among) == body(single)
         if among.mould is not None:
             [member] = among.submitted.members
-            assert placeholders.fill_source(among.mould.source, member.parameters) == text
+            assert descriptions.fill_source(among.mould.source, member.parameters) == text
 
 
 def _written(entries: object) -> str:
@@ -148,7 +150,7 @@ def _written(entries: object) -> str:
     return 'Executable = "run.sh";\n' + "".join(f"{name} = {value};\n" for name, value in entries)
 
 
-def _checked(text: str) -> Checked | None:
+def _checked(text: str) -> CheckedJobs | None:
     try:
         [checked] = check(text)
     except InvalidJob:

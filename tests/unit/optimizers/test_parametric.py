@@ -1,12 +1,14 @@
 import pytest
 
-from optimizers import parametric
+from optimizers.description import parametric
 from requirements.errors import InvalidJob
-from taskqueue import placeholders
+from taskqueue.jobs import descriptions
 
 
-def expand(most: int = 1000, **raw: object) -> list[parametric.Member]:
-    return parametric.expand({name.replace("__", "."): value for name, value in raw.items()}, most=most)
+def expand(most: int = 1000, **raw: object) -> list[parametric.MemberValues]:
+    return parametric.expand_parameters(
+        {name.replace("__", "."): value for name, value in raw.items()}, most=most
+    )
 
 
 def test_a_list_makes_a_member_of_each_value() -> None:
@@ -63,13 +65,13 @@ def test_keywords_are_read_without_case() -> None:
 )
 def test_parameters_that_make_no_sense_are_refused(raw: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidJob) as caught:
-        parametric.expand(raw, most=1000)
+        parametric.expand_parameters(raw, most=1000)
     assert message in str(caught.value)
 
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
-        parametric.expand({"Parameters.A": "x", "Parameters.B": [], "ParameterStep.C": 1}, most=10)
+        parametric.expand_parameters({"Parameters.A": "x", "Parameters.B": [], "ParameterStep.C": 1}, most=10)
     assert {problem.path for problem in caught.value.problems} >= {
         "Parameters.A",
         "Parameters.B",
@@ -84,7 +86,7 @@ def test_placeholders_are_filled_at_any_depth() -> None:
         "Requirements": {"Tag": "v%s"},
         "CPUTime": 5,
     }
-    filled = placeholders.fill(body, {"s": "x", "n": "3", "A": "y"})
+    filled = descriptions.fill_placeholders(body, {"s": "x", "n": "3", "A": "y"})
     assert filled == {
         "Arguments": "x-3-y",
         "OutputSandbox": ["out_3"],
@@ -94,12 +96,14 @@ def test_placeholders_are_filled_at_any_depth() -> None:
 
 
 def test_a_value_that_looks_like_a_placeholder_is_not_filled_again() -> None:
-    assert placeholders.fill({"a": "%s"}, {"s": "%n", "n": "1"}) == {"a": "%n"}
+    assert descriptions.fill_placeholders({"a": "%s"}, {"s": "%n", "n": "1"}) == {"a": "%n"}
 
 
 def test_unknown_placeholders_and_other_percent_signs_stay() -> None:
-    assert placeholders.fill({"a": "%(B)s 100% %j %d"}, {"s": "x", "n": "1"}) == {"a": "%(B)s 100% %j %d"}
+    assert descriptions.fill_placeholders({"a": "%(B)s 100% %j %d"}, {"s": "x", "n": "1"}) == {
+        "a": "%(B)s 100% %j %d"
+    }
 
 
 def test_without_parameters_percent_signs_are_the_jobs_own() -> None:
-    assert placeholders.fill({"a": "date +%s"}, None) == {"a": "date +%s"}
+    assert descriptions.fill_placeholders({"a": "date +%s"}, None) == {"a": "date +%s"}

@@ -6,13 +6,11 @@ from datetime import datetime
 import pytest
 
 from cs_config import validate
-from optimizers import plugins
-from optimizers.chain import Passage
-from optimizers.context import Context
-from optimizers.eligibility import Eligibility
-from optimizers.outcome import Failed, Hold, Outcome
-from optimizers.passages import Passages
-from taskqueue.preparing import PreparingJob
+from optimizers.chain import chain
+from optimizers.chain.chain import ChainContext, ChainResult, Failed, Hold, Outcome
+from optimizers.chain.eligibility import Eligibility
+from optimizers.chain.result_cache import ResultCache
+from taskqueue.jobs.optimizer_queue import PreparingJob
 from taskqueue.states import JobStatus
 from tests.submitted import grid
 
@@ -38,13 +36,13 @@ def _job(job_id: int, body: str, now: datetime) -> PreparingJob:
 @pytest.mark.parametrize(("banned", "kept"), [(1, True), (1000, False)])
 def test_what_asks_much_is_remembered_for_its_batch_only(banned: int, kept: bool, now: datetime) -> None:
     config = grid()
-    context = Context(config=config, now=now, eligibility=Eligibility(config), catalogues={})
-    known = Passages(config, plugins.installed())
+    context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
+    known = ResultCache(config, chain.installed_steps())
     sites = [f"SITE.{number:020}.ch" for number in range(banned)]
     body = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1, "BannedSites": sites})
 
-    def ask(*job_ids: int) -> list[Passage]:
-        return [each for _, each in known.of([_job(job_id, body, now) for job_id in job_ids], context)]
+    def ask(*job_ids: int) -> list[ChainResult]:
+        return [each for _, each in known.result_of([_job(job_id, body, now) for job_id in job_ids], context)]
 
     first, second = ask(1, 2)
     assert first is second
@@ -54,9 +52,9 @@ def test_what_asks_much_is_remembered_for_its_batch_only(banned: int, kept: bool
 
 def _outcome(body: dict[str, object], described: str, now: datetime) -> Outcome:
     config = validate.parse(f"Operations: {{lhcb: {{JobDescription: {{{described}}}}}}}")
-    context = Context(config=config, now=now, eligibility=Eligibility(config), catalogues={})
+    context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
     text = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1} | body)
-    [(_, passage)] = Passages(config, plugins.installed()).of([_job(1, text, now)], context)
+    [(_, passage)] = ResultCache(config, chain.installed_steps()).result_of([_job(1, text, now)], context)
     return passage.outcome
 
 

@@ -2,22 +2,22 @@
 
 import pytest
 
-from cs_config.operations import operations
-from optimizers import description, jdl, parametric, template
-from optimizers.member import Member
+from cs_config.options.operations import options_for
+from optimizers.description import description, expansion, jdl, parametric
+from optimizers.description.expansion import JobMember
 from requirements.errors import InvalidJob
-from taskqueue import placeholders
+from taskqueue.jobs import descriptions
 from tests.submitted import grid
 
-OPTIONS = operations(grid(), "lhcb")
+OPTIONS = options_for(grid(), "lhcb")
 VALUES = 'Parameters = {"5", "", "7 8"};\nParameters.F = {"a", "b", "c"};\n'
 
 
-def read(text: str, parameters: str = VALUES) -> tuple[dict[str, object], list[Member]]:
+def read(text: str, parameters: str = VALUES) -> tuple[dict[str, object], list[JobMember]]:
     raw = jdl.read_jdl(f'Executable = "run.sh";\n{text}\n{parameters}')
     shared = parametric.without_parameters(raw)
-    expanded = parametric.expand(raw, most=100)
-    return shared, list(template.members(shared, expanded, OPTIONS))
+    expanded = parametric.expand_parameters(raw, most=100)
+    return shared, list(expansion.template_members(shared, expanded, OPTIONS))
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,11 @@ def read(text: str, parameters: str = VALUES) -> tuple[dict[str, object], list[M
 def test_each_is_what_it_is_alone(text: str, is_read_once: bool) -> None:
     shared, members = read(text)
     for member in members:
-        alone = description.parse(placeholders.fill(shared, member.parameters), OPTIONS)
+        alone = description.parse_description(
+            descriptions.fill_placeholders(shared, member.parameters), OPTIONS
+        )
         assert member.whole == alone
-        assert member.own_body == {name: description.body(alone)[name] for name in member.own_body}
+        assert member.own_body == {name: description.stored_body(alone)[name] for name in member.own_body}
     assert len({id(member.description) for member in members}) == (1 if is_read_once else len(members))
 
 
@@ -56,13 +58,13 @@ def test_each_is_what_it_is_alone(text: str, is_read_once: bool) -> None:
 def test_a_body_that_is_shared_says_of_each_what_it_says_alone(text: str, parameters: str) -> None:
     shared, members = read(text, parameters)
     try:
-        body = description.body(description.parse(shared, OPTIONS))
+        body = description.stored_body(description.parse_description(shared, OPTIONS))
     except InvalidJob:
         body = {}
-    bodies = [description.body(each.whole) for each in members]
-    filled = [placeholders.fill(body, each.parameters) for each in members]
-    assert template.says_the_same(body, members) == (filled == bodies)
-    assert not template.says_the_same({**body, "Executable": "other.sh"}, members)
+    bodies = [description.stored_body(each.whole) for each in members]
+    filled = [descriptions.fill_placeholders(body, each.parameters) for each in members]
+    assert expansion.is_same_for_all(body, members) == (filled == bodies)
+    assert not expansion.is_same_for_all({**body, "Executable": "other.sh"}, members)
 
 
 def test_the_first_that_is_wrong_is_named() -> None:

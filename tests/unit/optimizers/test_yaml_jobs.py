@@ -1,18 +1,18 @@
 import pytest
 
-from optimizers import jdl, yaml_jobs
+from optimizers.description import jdl
 from requirements.errors import InvalidInput, InvalidJob
 
 
 def refusal(text: str) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
-        jdl.read(text, "job.yaml")
+        jdl.read_descriptions(text, "job.yaml")
     return caught.value
 
 
 def test_yaml_has_the_same_names() -> None:
     text = "Executable: a.sh\nRequirements: {SoftwareTag: [AppVersion1, AppVersion2], Memory: 4000}\n"
-    assert jdl.read(text) == (
+    assert jdl.read_descriptions(text) == (
         {
             "Executable": "a.sh",
             "Requirements": {"SoftwareTag": ["AppVersion1", "AppVersion2"], "Memory": 4000},
@@ -21,11 +21,11 @@ def test_yaml_has_the_same_names() -> None:
 
 
 def test_json_is_yaml() -> None:
-    assert jdl.read('{"Executable": "a", "CPUTime": 5}') == ({"Executable": "a", "CPUTime": 5},)
+    assert jdl.read_descriptions('{"Executable": "a", "CPUTime": 5}') == ({"Executable": "a", "CPUTime": 5},)
 
 
 def test_a_list_and_several_documents_are_several_jobs() -> None:
-    assert jdl.read("- {Executable: a}\n- {Executable: b}\n---\nExecutable: c\n") == (
+    assert jdl.read_descriptions("- {Executable: a}\n- {Executable: b}\n---\nExecutable: c\n") == (
         {"Executable": "a"},
         {"Executable": "b"},
         {"Executable": "c"},
@@ -34,11 +34,11 @@ def test_a_list_and_several_documents_are_several_jobs() -> None:
 
 @pytest.mark.parametrize("word", ["NO", "on", "yes", "2026-01-01", "12:30:00", "1_x", "v1.2"])
 def test_words_of_yaml_1_1_stay_text(word: str) -> None:
-    assert jdl.read(f"JobName: {word}") == ({"JobName": word},)
+    assert jdl.read_descriptions(f"JobName: {word}") == ({"JobName": word},)
 
 
 def test_quoted_numbers_stay_text() -> None:
-    assert jdl.read("JobName: '0x10'") == ({"JobName": "0x10"},)
+    assert jdl.read_descriptions("JobName: '0x10'") == ({"JobName": "0x10"},)
 
 
 @pytest.mark.parametrize("number", ["0x10", "010", "99999999999999999999", ".nan", ".inf", "1_000"])
@@ -103,4 +103,4 @@ def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool
 )
 def test_what_would_take_long_to_read_is_refused(text: str, wrong: str) -> None:
     with pytest.raises(InvalidJob, match=wrong):
-        yaml_jobs.read(text)
+        jdl.read_yaml(text)

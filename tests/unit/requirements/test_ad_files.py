@@ -2,13 +2,13 @@
 
 import pytest
 
-from requirements import ad_files
-from requirements.classads import Unevaluated
+from requirements.classad import classad_files
+from requirements.classad.classad_files import Unevaluated
 from requirements.errors import InvalidInput
 
 
 def names(text: str) -> list[list[str]]:
-    return [[entry.name for entry in ad.entries] for ad in ad_files.read(text, "ces.ad")]
+    return [[entry.name for entry in ad.entries] for ad in classad_files.read_ad_file(text, "ces.ad")]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,9 @@ def test_an_ad_without_brackets_is_one_if_semicolons_end_its_attributes() -> Non
 
 
 def test_an_attribute_knows_its_value_its_text_and_its_line() -> None:
-    [_, ad] = ad_files.read('[a = 1]\n[\n  b = {1, "x"};\n  c = [\n    d = other.A  >  2 ] ]', "ces.ad")
+    [_, ad] = classad_files.read_ad_file(
+        '[a = 1]\n[\n  b = {1, "x"};\n  c = [\n    d = other.A  >  2 ] ]', "ces.ad"
+    )
     [b, c] = ad.entries
     assert (ad.line, b.line, c.line) == (2, 3, 4)
     assert (b.value, b.text) == ([1, "x"], '{1, "x"}')
@@ -41,7 +43,9 @@ def test_an_attribute_knows_its_value_its_text_and_its_line() -> None:
 
 
 def test_in_the_old_syntax_a_line_is_an_attribute() -> None:
-    [first, second] = ad_files.read('MyType = "Machine"\nStart = Memory > 5 && x\n\nA = -1', "ces.ad")
+    [first, second] = classad_files.read_ad_file(
+        'MyType = "Machine"\nStart = Memory > 5 && x\n\nA = -1', "ces.ad"
+    )
     assert [(entry.name, entry.text, entry.line) for entry in first.entries] == [
         ("MyType", '"Machine"', 1),
         ("Start", "Memory > 5 && x", 2),
@@ -69,10 +73,10 @@ def test_in_the_old_syntax_a_line_is_an_attribute() -> None:
 )
 def test_what_is_no_ad_is_refused_with_its_place(text: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        ad_files.read(text, "ces.ad")
+        classad_files.read_ad_file(text, "ces.ad")
 
 
 def test_a_file_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ad_files, "MAX_FILE", 10)
+    monkeypatch.setattr(classad_files, "MAX_FILE", 10)
     with pytest.raises(InvalidInput, match="14 characters, allowed are 10"):
-        ad_files.read("[a = 1] [b = 2", "ces.ad")
+        classad_files.read_ad_file("[a = 1] [b = 2", "ces.ad")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.canonical import canonical, from_json, pool_id, to_json
-from requirements.declarations import Declarations
+from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput
-from requirements.expression import Expression
-from requirements.record import Record, parse_record
+from requirements.record.declarations import Declarations
+from requirements.record.record import Record, parse_record
 from requirements.values import MAX_INTEGER, fold
 
 RFC_JOB: dict[str, object] = {
@@ -71,8 +71,8 @@ def test_known_requirements_have_known_ids(
 
 def test_another_process_with_another_hash_seed_gives_the_same_id() -> None:
     program = (
-        "from requirements.canonical import pool_id; from requirements.record import parse_record;"
-        "from requirements.declarations import Declarations;"
+        "from requirements.canonical import pool_id; from requirements.record.record import parse_record;"
+        "from requirements.record.declarations import Declarations;"
         f"print(pool_id(parse_record({RFC_JOB!r}, Declarations()), 'lhcb'))"
     )
     answer = subprocess.run(

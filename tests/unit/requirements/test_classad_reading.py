@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from requirements.classads import Unevaluated, parse_ad
+from requirements.classad.classad_files import Unevaluated, parse_ad
+from requirements.classad.syntax_tree import Literal, render
 from requirements.errors import InvalidInput
-from requirements.rendering import rendered
-from requirements.syntax import Literal
 
 GLITE_CE = """
 [ id = "atlfarm006.mi.infn.it:2119/blah-pbs-long"; update_time = 1128351882; expiry_time = 300;
@@ -252,7 +251,7 @@ def test_what_would_take_long_to_read_is_refused_where_it_becomes_too_much(text:
 
 @given(st.lists(st.text(alphabet='a ,"\\{}/*#\n', max_size=6), max_size=6))
 def test_a_list_of_texts_is_read_as_any_other_list(texts: list[str]) -> None:
-    written = ", ".join(rendered(Literal(value=text, start=0, end=0)) for text in texts)
+    written = ", ".join(render(Literal(value=text, start=0, end=0)) for text in texts)
     assert parse_ad(f"A = {{{written}}}; B = 1") == {"A": texts, "B": 1}
     assert parse_ad(f"A = {{1, {written or 2}}}; B = 1") == {"A": [1, *(texts or [2])], "B": 1}
 

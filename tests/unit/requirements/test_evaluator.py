@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from requirements.declarations import Declaration, Declarations, Kind, MatchRule
-from requirements.evaluator import Reason, ReasonKind, eligible, failing
-from requirements.expression import Expression
-from requirements.record import Record
+from requirements.classad.expression import Expression
+from requirements.evaluator import Reason, eligible, failing
+from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
+from requirements.record.record import Record
+from requirements.record.rules import ReasonKind
 from requirements.values import Value, normal
 
 NOTHING_DECLARED = Declarations()
@@ -16,13 +17,13 @@ NOTHING_DECLARED = Declarations()
 def why(
     wanted: Value, has: Value | None, declaration: Declaration | None = None, name: str = "Name"
 ) -> ReasonKind | None:
-    declarations = Declarations.of([declaration]) if declaration else NOTHING_DECLARED
+    declarations = Declarations.find([declaration]) if declaration else NOTHING_DECLARED
     resource = {} if has is None else {name: has}
     reasons = failing(Record(values=((name, wanted),)), resource, declarations)
     return reasons[0].kind if reasons else None
 
 
-def declared(kind: Kind | None = None, match: MatchRule = MatchRule.ANY) -> Declaration:
+def declared(kind: ValueKind | None = None, match: MatchRule = MatchRule.ANY) -> Declaration:
     return Declaration(name="name", kind=kind, match=match)
 
 
@@ -88,7 +89,7 @@ def test_undeclared_names_follow_the_kinds_of_the_two_values(
 def test_a_number_written_as_text_counts_where_the_name_is_declared_a_number(
     wanted: Value, has: Value, kind: ReasonKind | None
 ) -> None:
-    assert why(wanted, has, declared(Kind.NUMBER)) is kind
+    assert why(wanted, has, declared(ValueKind.NUMBER)) is kind
 
 
 @pytest.mark.parametrize(
@@ -109,17 +110,21 @@ def test_every_value_must_be_there_where_declared(wanted: Value, has: Value, kin
 
 
 def test_a_number_of_a_declared_list_is_a_list_of_one() -> None:
-    assert why(4, 8, declared(Kind.LIST)) is ReasonKind.NOT_AMONG
-    assert why(4, (8, 4), declared(Kind.LIST)) is None
+    assert why(4, 8, declared(ValueKind.LIST)) is ReasonKind.NOT_AMONG
+    assert why(4, (8, 4), declared(ValueKind.LIST)) is None
 
 
-@pytest.mark.parametrize(("kind", "value"), [(Kind.STRING, 7), (Kind.BOOLEAN, "true"), (Kind.NUMBER, "x")])
-def test_a_value_of_another_kind_than_declared_fits_nowhere(kind: Kind, value: Value) -> None:
+@pytest.mark.parametrize(
+    ("kind", "value"), [(ValueKind.STRING, 7), (ValueKind.BOOLEAN, "true"), (ValueKind.NUMBER, "x")]
+)
+def test_a_value_of_another_kind_than_declared_fits_nowhere(kind: ValueKind, value: Value) -> None:
     assert why(value, value, declared(kind)) is ReasonKind.TYPE
 
 
 def test_a_name_may_be_compared_with_a_parameter_of_another_name() -> None:
-    memory = Declarations.of([Declaration(name="Memory", kind=Kind.NUMBER, resource="MaxRAM", unit="MB")])
+    memory = Declarations.find(
+        [Declaration(name="Memory", kind=ValueKind.NUMBER, resource="MaxRAM", unit="MB")]
+    )
     asks = Record(values=(("MEMORY", 4000),))
     assert eligible(asks, {"maxram": 4096}, memory)
     assert failing(asks, {"Memory": 9000, "MaxRAM": 2000.0}, memory) == (
@@ -148,12 +153,12 @@ DECLARED = st.lists(
     st.builds(
         Declaration,
         name=NAMES,
-        kind=st.none() | st.sampled_from(Kind),
+        kind=st.none() | st.sampled_from(ValueKind),
         match=st.sampled_from(MatchRule),
         resource=st.none() | NAMES,
     ),
     unique_by=lambda declaration: declaration.name,
-).map(Declarations.of)
+).map(Declarations.find)
 
 
 @given(RECORDS, RESOURCES, DECLARED)

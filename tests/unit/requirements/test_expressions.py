@@ -5,13 +5,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from requirements import evaluation, program
+from requirements.classad import compiled, evaluation
+from requirements.classad.expression import Expression, canonical_text, parse_expression
+from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import parts_of
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import render
 from requirements.errors import InvalidInput
-from requirements.expression import Expression, canonical_text, parse_expression
-from requirements.grammar import read_expression
-from requirements.rendering import rendered
-from requirements.restrictions import parts_of
-from requirements.source import Source
 from requirements.values import Value
 
 GLITE = (
@@ -21,7 +21,7 @@ GLITE = (
 
 
 def value(text: str, **resource: Value) -> object:
-    return program.read(Source(text=text, path="x")).value(resource)
+    return compiled.read(SourceText(text=text, path="x")).value(resource)
 
 
 def refused(text: str) -> str:
@@ -362,16 +362,16 @@ def _answer(value: object) -> str:
 def test_the_canonical_text_reads_as_the_same_tree(text: str) -> None:
     once = canonical_text(Expression(text=text))
     assert canonical_text(Expression(text=once)) == once
-    tree = read_expression(Source(text=text, path="x"))
-    assert read_expression(Source(text=rendered(tree), path="x")) == read_expression(
-        Source(text=rendered(read_expression(Source(text=rendered(tree), path="x"))), path="x")
+    tree = read_expression(SourceText(text=text, path="x"))
+    assert read_expression(SourceText(text=render(tree), path="x")) == read_expression(
+        SourceText(text=render(read_expression(SourceText(text=render(tree), path="x"))), path="x")
     )
 
 
 @given(EXPRESSIONS)
 def test_expressions_of_one_pool_are_true_of_the_same(text: str) -> None:
-    tree = read_expression(Source(text=text, path="x"))
-    if any(value(rendered(part), **RESOURCE) is classad2.Value.Error for part in parts_of(tree)):
+    tree = read_expression(SourceText(text=text, path="x"))
+    if any(value(render(part), **RESOURCE) is classad2.Value.Error for part in parts_of(tree)):
         return
     same = canonical_text(Expression(text=text))
     assert (value(same, **RESOURCE) is True) is (value(text, **RESOURCE) is True)
@@ -418,7 +418,7 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=20).map(" ".join) | st.text(max_size=50))
 def test_any_text_is_evaluated_or_refused(text: str) -> None:
     try:
-        read = program.read(Source(text=text, path="x"))
+        read = compiled.read(SourceText(text=text, path="x"))
     except InvalidInput as error:
         str(error).encode()
         return

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.declarations import Declaration, Declarations, Kind, MatchRule
-from requirements.expression import Expression
-from requirements.flags import flags
-from requirements.nodes import NodeAttributes, Option, parse_node_attributes
-from requirements.record import Record
-from requirements.site_mapping import SiteMapping, parse_mapping
+from requirements.classad.expression import Expression
+from requirements.nodes.flags import flags
+from requirements.nodes.node_attributes import NodeAttributes, Option, parse_node_attributes
+from requirements.nodes.site_mapping import SiteMapping, parse_mapping
+from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
+from requirements.record.record import Record
 from requirements.values import Value
 from tests.batch_languages import LANGUAGES, BatchNode, has_value, number
 
@@ -117,7 +117,7 @@ def check(
     nodes: NodeAttributes,
     declarations: Declarations = NOTHING_DECLARED,
 ) -> tuple[str, ...]:
-    residue = evaluator.standing(requirements, {}, declarations, nodes).residue
+    residue = evaluator.decide_at_queue(requirements, {}, declarations, nodes).residue
     arguments = flags(residue, nodes, declarations, where.mapping)
     for facts in facts_of(nodes) if arguments and residue else ():
         if evaluator.eligible(residue, facts, declarations):
@@ -191,11 +191,13 @@ ASKED = {
 DECLARED = st.sampled_from(
     [
         NOTHING_DECLARED,
-        Declarations.of(
-            [Declaration(name="n", kind=Kind.NUMBER), Declaration(name="l", match=MatchRule.ALL)]
+        Declarations.find(
+            [Declaration(name="n", kind=ValueKind.NUMBER), Declaration(name="l", match=MatchRule.ALL)]
         ),
-        Declarations.of([Declaration(name="l", kind=Kind.LIST), Declaration(name="s", kind=Kind.STRING)]),
-        Declarations.of([Declaration(name="m", resource="n")]),
+        Declarations.find(
+            [Declaration(name="l", kind=ValueKind.LIST), Declaration(name="s", kind=ValueKind.STRING)]
+        ),
+        Declarations.find([Declaration(name="m", resource="n")]),
     ]
 )
 
@@ -243,7 +245,7 @@ def test_a_language_that_can_say_all_of_it_says_all_of_it(text: str) -> None:
     )
     nodes = parse_node_attributes({"s": ["a", "b", "c"], "b": [True, False], "l": ["a", "b"]})
     arguments = check(where, Expression(text=text), nodes)
-    standing = evaluator.standing(Expression(text=text), {}, NOTHING_DECLARED, nodes)
+    standing = evaluator.decide_at_queue(Expression(text=text), {}, NOTHING_DECLARED, nodes)
     for facts in facts_of(nodes) if standing.residue else ():
         left = evaluator.eligible(standing.residue, facts, NOTHING_DECLARED)
         assert where.takes(arguments, facts) is left, (arguments, facts)
@@ -272,7 +274,7 @@ ALL_UNKNOWN = parse_node_attributes(
 
 def told(vocabulary: str, text: str, nodes: NodeAttributes = ALL_UNKNOWN, **known: Value) -> tuple[str, ...]:
     mapping = parse_mapping({"Vocabulary": vocabulary, "Attributes": ATTRIBUTES[vocabulary]})
-    standing = evaluator.standing(Expression(text=text), known, NOTHING_DECLARED, nodes)
+    standing = evaluator.decide_at_queue(Expression(text=text), known, NOTHING_DECLARED, nodes)
     assert standing.eligible
     return flags(standing.residue, nodes, NOTHING_DECLARED, mapping)
 
@@ -397,7 +399,7 @@ def test_a_condition_on_what_varies_says_what_both_arms_need(
         {"Vocabulary": "Slurm", "Attributes": {"GlueCEPolicyMaxCPUTime": {"min": "time", "unit": "min"}}}
     )
     unknown = parse_node_attributes(dict.fromkeys(nodes, "unknown"))
-    residue = evaluator.standing(Expression(text=EXAMPLE), known, NOTHING_DECLARED, unknown).residue
+    residue = evaluator.decide_at_queue(Expression(text=EXAMPLE), known, NOTHING_DECLARED, unknown).residue
     assert flags(residue, unknown, NOTHING_DECLARED, mapping) == arguments
 
 

@@ -1,15 +1,17 @@
 import pytest
 
 from requirements import evaluator
-from requirements.declarations import Declaration, Declarations, Kind
-from requirements.expression import Expression
-from requirements.flags import flags
-from requirements.forwarding import forwarding
-from requirements.nodes import NO_NODE_ATTRIBUTES, parse_node_attributes
-from requirements.record import Record
-from requirements.site_mapping import parse_mapping
+from requirements.classad.expression import Expression
+from requirements.nodes.decision_split import forwarding
+from requirements.nodes.flags import flags
+from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, parse_node_attributes
+from requirements.nodes.site_mapping import parse_mapping
+from requirements.record.declarations import Declaration, Declarations, ValueKind
+from requirements.record.record import Record
 
-DECLARED = Declarations.of([Declaration(name="Memory", kind=Kind.NUMBER, resource="MaxRAM", unit="MB")])
+DECLARED = Declarations.find(
+    [Declaration(name="Memory", kind=ValueKind.NUMBER, resource="MaxRAM", unit="MB")]
+)
 NODES = parse_node_attributes({"MaxRAM": "unknown", "Model": ["PIII", "P4"]})
 SLURM = parse_mapping(
     {
@@ -86,6 +88,6 @@ def test_a_hostile_expression_is_forwarded_soon(text: str, said: object) -> None
             "Attributes": {f"x{number}": {"min": f"X{number}"} for number in range(20)},
         }
     )
-    standing = evaluator.standing(Expression(text=text), {}, DECLARED, nodes)
+    standing = evaluator.decide_at_queue(Expression(text=text), {}, DECLARED, nodes)
     flags(standing.residue, nodes, DECLARED, mapping)
     assert standing.eligible or standing.residue is None

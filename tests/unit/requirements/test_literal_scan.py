@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from requirements.classad.lexer import TokenKind, scan
+from requirements.classad.source_text import SourceText
 from requirements.errors import InvalidInput
-from requirements.source import Source
-from requirements.tokens import TokenKind, scan
 
 SIGNS = st.sampled_from(
     [*"aZ_019.eE+-\"'\\/*#\n \t\r[]{}();,=?!<>&|^~%:\0\ud800é\u00a0", "0x", "//", "/*", "*/"]
@@ -20,7 +20,7 @@ SIGNS = st.sampled_from(
 
 
 def words(text: str) -> list[object]:
-    return [token.value for token in scan(Source(text=text, path="x"))][:-1]
+    return [token.value for token in scan(SourceText(text=text, path="x"))][:-1]
 
 
 def refused(text: str) -> InvalidInput:
@@ -209,7 +209,7 @@ def test_any_text_of_the_languages_own_signs_is_scanned_or_refused(text: str) ->
 
 def _scan_or_refuse(text: str) -> None:
     try:
-        tokens = list(scan(Source(text=text, path="x")))
+        tokens = list(scan(SourceText(text=text, path="x")))
     except InvalidInput as error:
         (problem,) = error.problems
         assert problem.line is not None

@@ -1,7 +1,7 @@
 import pytest
 
 from requirements.errors import InvalidInput
-from requirements.nodes import parse_node_attributes
+from requirements.nodes.node_attributes import parse_node_attributes
 
 
 def test_values_may_be_of_any_kind_several_at_once_or_absent() -> None:

@@ -3,13 +3,13 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from requirements import program
+from requirements.classad import compiled
+from requirements.classad.expression import Expression, canonical_text, parse_expression
+from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import MAX_TERMS, parts_of
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import render
 from requirements.errors import InvalidInput
-from requirements.expression import Expression, canonical_text, parse_expression
-from requirements.grammar import read_expression
-from requirements.rendering import rendered
-from requirements.restrictions import MAX_TERMS, parts_of
-from requirements.source import Source
 from requirements.values import Value
 
 
@@ -18,13 +18,13 @@ def normal(text: str) -> str:
 
 
 def value(text: str, resource: dict[str, Value]) -> object:
-    return program.read(Source(text=text, path="x")).value(resource)
+    return compiled.read(SourceText(text=text, path="x")).value(resource)
 
 
 def has_error(text: str, resource: dict[str, Value]) -> bool:
     """Whether any part of the expression is Error, also one that is not evaluated."""
-    tree = read_expression(Source(text=text, path="x"))
-    return any(value(rendered(part), resource) is classad2.Value.Error for part in parts_of(tree))
+    tree = read_expression(SourceText(text=text, path="x"))
+    return any(value(render(part), resource) is classad2.Value.Error for part in parts_of(tree))
 
 
 @pytest.mark.parametrize(

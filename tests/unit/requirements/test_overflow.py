@@ -1,7 +1,7 @@
 import pytest
 
+from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidInput
-from requirements.expression import parse_expression
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from requirements import two_sided
 from requirements.canonical import pool_id
-from requirements.classads import Unevaluated
+from requirements.classad import match_expression
+from requirements.classad.classad_files import Unevaluated
+from requirements.classad.compiled import read
+from requirements.classad.expression import parse_expression
+from requirements.classad.source_text import SourceText
 from requirements.errors import InvalidInput
-from requirements.expression import parse_expression
-from requirements.program import read
-from requirements.source import Source
 from requirements.values import Value
 
 
@@ -47,9 +47,9 @@ def test_what_is_asked_of_the_job_itself_is_put_in(text: str, seen: str) -> None
 
 def test_the_text_of_the_user_is_kept_beside() -> None:
     asked = parse_expression("other.A > MY.B", own={"B": 1}.get)
-    assert (asked.text, asked.stated) == ("other.A > 1", "other.A > MY.B")
+    assert (asked.text, asked.original_text) == ("other.A > 1", "other.A > MY.B")
     plain = parse_expression("other.A > 1", own={"B": 1}.get)
-    assert (plain.text, plain.stated) == ("other.A > 1", "other.A > 1")
+    assert (plain.text, plain.original_text) == ("other.A > 1", "other.A > 1")
     assert pool_id(asked, "cms") == pool_id(plain, "cms")
 
 
@@ -123,6 +123,6 @@ def test_put_in_it_is_what_it_is_with_the_job_in_scope(
 ) -> None:
     own = {name: value for name, value in job.items() if value is not None}
     other = {name: value for name, value in queue.items() if value is not None}
-    in_scope = two_sided.read(text).value(own, other)
-    put_in = read(Source(text=substituted(text, **own), path="Requirements")).value(other)
+    in_scope = match_expression.parse_match_expression(text).value(own, other)
+    put_in = read(SourceText(text=substituted(text, **own), path="Requirements")).value(other)
     assert (type(put_in), put_in) == (type(in_scope), in_scope)

@@ -1,15 +1,15 @@
 import pytest
 
-from requirements.declarations import Declaration, Declarations, Kind
 from requirements.errors import InvalidInput
-from requirements.record import Record, parse_record, record_problems
+from requirements.record.declarations import Declaration, Declarations, ValueKind
+from requirements.record.record import Record, parse_record, record_problems
 
-DECLARED = Declarations.of(
+DECLARED = Declarations.find(
     [
-        Declaration(name="Memory", kind=Kind.NUMBER, unit="MB", minimum=0, maximum=1_000_000),
-        Declaration(name="CPUModel", kind=Kind.STRING),
-        Declaration(name="SoftwareTag", kind=Kind.LIST),
-        Declaration(name="Outbound", kind=Kind.BOOLEAN),
+        Declaration(name="Memory", kind=ValueKind.NUMBER, unit="MB", minimum=0, maximum=1_000_000),
+        Declaration(name="CPUModel", kind=ValueKind.STRING),
+        Declaration(name="SoftwareTag", kind=ValueKind.LIST),
+        Declaration(name="Outbound", kind=ValueKind.BOOLEAN),
     ]
 )
 
@@ -90,7 +90,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 def test_a_stored_record_is_judged_by_the_declarations_of_today() -> None:
     record = parse_record({"Disk": "large"}, DECLARED)
-    today = Declarations.of([Declaration(name="Disk", kind=Kind.NUMBER)])
+    today = Declarations.find([Declaration(name="Disk", kind=ValueKind.NUMBER)])
     assert record_problems(record, DECLARED) == []
     assert [str(problem) for problem in record_problems(record, today)] == [
         "Requirements/Disk: 'large' is a string, Disk is a number"

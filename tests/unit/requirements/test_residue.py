@@ -8,17 +8,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from requirements import evaluator, outcomes
+from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.declarations import Declaration, Declarations, Kind, MatchRule
-from requirements.effort import Effort
-from requirements.expression import Expression
-from requirements.grammar import read_expression
-from requirements.nodes import NodeAttributes, Option, parse_node_attributes, together
-from requirements.outcomes import Care, Outcome
-from requirements.partial import MAX_COMBINATIONS
-from requirements.record import Record
-from requirements.source import Source
+from requirements.classad.expression import Expression
+from requirements.classad.parser import read_expression
+from requirements.classad.source_text import SourceText
+from requirements.nodes import truth_values
+from requirements.nodes.node_attributes import NodeAttributes, Option, merge_facts, parse_node_attributes
+from requirements.nodes.partial_evaluation import MAX_COMBINATIONS, EvaluationBudget
+from requirements.nodes.truth_values import Care, TruthValue
+from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
+from requirements.record.record import Record
 from requirements.values import Value
 
 NOTHING_DECLARED = Declarations()
@@ -38,10 +38,10 @@ def check(
     nodes: NodeAttributes,
     declarations: Declarations = NOTHING_DECLARED,
 ) -> None:
-    standing = evaluator.standing(requirements, resource, declarations, nodes)
+    standing = evaluator.decide_at_queue(requirements, resource, declarations, nodes)
     truths = []
     for facts in facts_of(nodes):
-        whole = together(resource, nodes, facts)
+        whole = merge_facts(resource, nodes, facts)
         truth = evaluator.eligible(requirements, whole, declarations)
         left = standing.residue is None or evaluator.eligible(standing.residue, facts, declarations)
         assert truth is (standing.eligible and left), facts
@@ -123,12 +123,12 @@ DECLARED = st.lists(
     st.builds(
         Declaration,
         name=st.sampled_from("nmbcsl"),
-        kind=st.none() | st.sampled_from(Kind),
+        kind=st.none() | st.sampled_from(ValueKind),
         match=st.sampled_from(MatchRule),
         resource=st.none() | st.sampled_from("nms"),
     ),
     unique_by=lambda declaration: declaration.name,
-).map(Declarations.of)
+).map(Declarations.find)
 
 
 @settings(deadline=None)
@@ -144,13 +144,13 @@ def test_the_residue_of_a_record_is_fulfilled_where_the_whole_is(
 def test_a_queue_without_node_attributes_decides_all(
     record: Record, resource: dict[str, Value], declarations: Declarations
 ) -> None:
-    standing = evaluator.standing(record, resource, declarations, NodeAttributes())
+    standing = evaluator.decide_at_queue(record, resource, declarations, NodeAttributes())
     assert standing.residue is None
     assert standing.eligible is evaluator.eligible(record, resource, declarations)
 
 
 def residue(text: str, resource: dict[str, Value], **nodes: object) -> str | None:
-    standing = evaluator.standing(
+    standing = evaluator.decide_at_queue(
         Expression(text=text), resource, NOTHING_DECLARED, parse_node_attributes(nodes)
     )
     assert standing.eligible
@@ -220,7 +220,7 @@ def test_more_combinations_than_are_tried_are_never_called_impossible_or_decided
     nodes = parse_node_attributes(dict.fromkeys(names, options))
     total = " + ".join(names)
     for text in (f"{total} == 21", f"{total} >= 0", f"{total} > 99"):
-        standing = evaluator.standing(Expression(text=text), {}, NOTHING_DECLARED, nodes)
+        standing = evaluator.decide_at_queue(Expression(text=text), {}, NOTHING_DECLARED, nodes)
         assert standing.eligible
         assert standing.residue is not None
 
@@ -251,7 +251,7 @@ def test_many_combinations_of_a_long_part_are_left_to_the_nodes(text: str) -> No
     options = list(range(64))
     assert len(options) ** 2 <= MAX_COMBINATIONS
     nodes = parse_node_attributes({"A": options, "B": options})
-    queue = evaluator.standing(Expression(text=text), {}, NOTHING_DECLARED, nodes)
+    queue = evaluator.decide_at_queue(Expression(text=text), {}, NOTHING_DECLARED, nodes)
     assert queue.eligible
     assert queue.residue is not None
     assert not evaluator.eligible(queue.residue, {"A": 1, "B": 2}, NOTHING_DECLARED)
@@ -259,8 +259,8 @@ def test_many_combinations_of_a_long_part_are_left_to_the_nodes(text: str) -> No
 
 def test_what_is_tried_of_an_expression_is_bounded_whatever_its_shape() -> None:
     text = " || ".join(f"other.A * other.B == {number}" for number in range(50))
-    node = read_expression(Source(text=text, path="Requirements"))
-    effort = Effort(left=100_000)
+    node = read_expression(SourceText(text=text, path="Requirements"))
+    effort = EvaluationBudget(left=100_000)
     assert not effort.spend(node, names=2, combinations=4_000)
     assert effort.left == 100_000
     spent = [effort.spend(node, names=2, combinations=1) for _ in range(20)]
@@ -280,7 +280,7 @@ def test_an_attribute_of_the_nodes_hides_the_parameter_of_the_queue() -> None:
     assert not evaluator.eligible(
         Expression(text='other.Model == "PIII"'), {"MODEL": "PIII"}, NOTHING_DECLARED, nodes
     )
-    assert together({"MODEL": "PIII", "RAM": 1}, nodes, {"Model": "P5", "Other": 3}) == {
+    assert merge_facts({"MODEL": "PIII", "RAM": 1}, nodes, {"Model": "P5", "Other": 3}) == {
         "RAM": 1,
         "model": "P5",
     }
@@ -291,13 +291,13 @@ def test_an_attribute_of_the_nodes_hides_the_parameter_of_the_queue() -> None:
     list(itertools.product(["true", "false", "undefined", "error", "3", "0", '"a"'], repeat=2)),
 )
 def test_the_outcomes_of_logic_are_those_of_the_library(left: str, right: str) -> None:
-    def seen(text: str) -> Outcome:
-        return outcomes.of_value(classad2.ExprTree(text).eval(classad2.ClassAd()))
+    def seen(text: str) -> TruthValue:
+        return truth_values.outcome_of_value(classad2.ExprTree(text).eval(classad2.ClassAd()))
 
     one, two = frozenset({seen(left)}), frozenset({seen(right)})
-    assert outcomes.both(one, two) == {seen(f"{left} && {right}")}
-    assert outcomes.either(one, two) == {seen(f"{left} || {right}")}
-    assert outcomes.negated(one) == {seen(f"!{left}")}
+    assert truth_values.both(one, two) == {seen(f"{left} && {right}")}
+    assert truth_values.either(one, two) == {seen(f"{left} || {right}")}
+    assert truth_values.negated(one) == {seen(f"!{left}")}
     arms = frozenset({seen("true")}), frozenset({seen("7")})
-    assert outcomes.chosen(one, *arms) == {seen(f"{left} ? true : 7")}
-    assert outcomes.told_apart(seen(left), Care.TRUTH) in outcomes.LOGICAL
+    assert truth_values.chosen(one, *arms) == {seen(f"{left} ? true : 7")}
+    assert truth_values.split_options(seen(left), Care.TRUTH) in truth_values.LOGICAL

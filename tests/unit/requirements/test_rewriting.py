@@ -1,32 +1,32 @@
-from requirements import rewriting
+from requirements.classad import edit_expression
 
 
 def test_comparisons_are_read_with_the_attribute_on_the_left():
     text = '4000 < other.MaxRAM && TARGET.CPUModel == "Intel" && member("a", Tags)'
-    found = [(each.attribute, each.operator, each.value) for each in rewriting.comparisons(text)]
+    found = [(each.attribute, each.operator, each.value) for each in edit_expression.comparisons(text)]
     assert found == [("other.MaxRAM", ">", 4000), ("TARGET.CPUModel", "==", "Intel"), ("Tags", "member", "a")]
 
 
 def test_a_comparison_is_replaced_where_it_stands():
     text = "(other.MaxRAM  >  4000)"
-    [found] = rewriting.comparisons(text)
+    [found] = edit_expression.comparisons(text)
     assert found.name == "MaxRAM"
-    assert rewriting.replaced(text, found.whole, rewriting.compared(found, ">=", 2000)).strip("()") == (
-        "other.MaxRAM >= 2000"
-    )
+    assert edit_expression.replace_part(
+        text, found.whole, edit_expression.render_comparison(found, ">=", 2000)
+    ).strip("()") == ("other.MaxRAM >= 2000")
 
 
 def test_a_text_is_written_with_its_quotes_escaped():
-    [found] = rewriting.comparisons('other.Model == "x"')
-    [again] = rewriting.comparisons(rewriting.compared(found, "==", 'a "b"'))
+    [found] = edit_expression.comparisons('other.Model == "x"')
+    [again] = edit_expression.comparisons(edit_expression.render_comparison(found, "==", 'a "b"'))
     assert again.value == 'a "b"'
 
 
 def test_what_is_no_comparison_of_a_name_with_a_value_is_left_alone():
     for text in ("other.A == other.B", "1 < 2 < 3", "true", "other.A >", "other.A + 1 > 2"):
-        assert list(rewriting.comparisons(text)) == []
+        assert list(edit_expression.comparisons(text)) == []
 
 
 def test_attributes_keep_their_scope():
-    assert [name for name, _ in rewriting.attributes("other.A > MY.B && C")] == ["other.A", "MY.B", "C"]
-    assert list(map(rewriting.unscoped, ("other.A", "MY.B", "C", "D.E"))) == ["A", "B", "C", "D.E"]
+    assert [name for name, _ in edit_expression.attributes("other.A > MY.B && C")] == ["other.A", "MY.B", "C"]
+    assert list(map(edit_expression.unscoped_name, ("other.A", "MY.B", "C", "D.E"))) == ["A", "B", "C", "D.E"]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from requirements.errors import InvalidInput
-from requirements.site_mapping import parse_mapping
-from requirements.vocabularies import VOCABULARIES
+from requirements.nodes.lrms_vocabulary import VOCABULARIES
+from requirements.nodes.site_mapping import parse_mapping
 
 
 def mapped(vocabulary: str, **attributes: object) -> dict[str, object]:

@@ -5,16 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.errors import InvalidInput
-from requirements.values import (
-    MAX_INTEGER,
-    as_number,
-    as_value,
-    fold,
-    key,
-    lookup,
-    normal,
-    shown,
-)
+from requirements.values import MAX_INTEGER, as_number, as_value, fold, format_value, key, lookup, normal
 
 SCALARS = (
     st.booleans()
@@ -113,4 +104,4 @@ def test_lookup_finds_a_name_in_any_case() -> None:
 
 
 def test_values_are_shown_as_a_person_writes_them() -> None:
-    assert shown((True, 4000.0, 1.5, "Intel Xeon")) == "true, 4000, 1.5, Intel Xeon"
+    assert format_value((True, 4000.0, 1.5, "Intel Xeon")) == "true, 4000, 1.5, Intel Xeon"

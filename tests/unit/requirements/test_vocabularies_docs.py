@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from requirements import evaluator
-from requirements.declarations import Declarations
-from requirements.expression import parse_expression
-from requirements.flags import flags
-from requirements.nodes import parse_node_attributes
-from requirements.site_mapping import parse_mapping
-from requirements.vocabularies import VOCABULARIES
+from requirements.classad.expression import parse_expression
+from requirements.nodes.flags import flags
+from requirements.nodes.lrms_vocabulary import VOCABULARIES
+from requirements.nodes.node_attributes import parse_node_attributes
+from requirements.nodes.site_mapping import parse_mapping
+from requirements.record.declarations import Declarations
 
 TEXT = (Path(__file__).parents[3] / "docs" / "site-admin" / "vocabularies.md").read_text(encoding="utf-8")
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
@@ -26,7 +26,7 @@ COMMANDS = re.findall(r"^\*\*.*\*\*: `(\w+) (.*)`$", TEXT, re.MULTILINE)
 
 def said(vocabulary: str, requirements: str) -> tuple[str, ...]:
     expression = parse_expression(requirements)
-    residue = evaluator.standing(expression, {}, Declarations(), NODES).residue
+    residue = evaluator.decide_at_queue(expression, {}, Declarations(), NODES).residue
     return flags(residue, NODES, Declarations(), parse_mapping(MAPPINGS[vocabulary]))
 
 

@@ -13,29 +13,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents import pools, retention
-from cs_config import registry, validate
-from cs_config.configuration import Configuration
-from cs_config.operations import operations
-from matcher import explain, limits, standings, survey
-from matcher.parts import Demand
-from optimizers import description, members, verdict
-from optimizers.chain import Passage
-from optimizers.context import Context
-from optimizers.eligibility import Eligibility
-from optimizers.outcome import Hold
-from pilotage.fabric.director import asking, counting
-from pilotage.fabric.pilot import facts, offer
-from pilotage.fabric.pilot.settings import Place, Slot, Wishes
-from pilotage.service import lease_times
-from pilotage.service.limits import Rate, RateLimiter
-from taskqueue import plain_reports, share_corrections, shares
-from taskqueue.classes import RequirementClass
-from taskqueue.matching_delays import Level
-from taskqueue.scopes import Scope
-from taskqueue.share_corrections import Slice
-from taskqueue.shares import Demand as Waiting
-from taskqueue.shares import Entity
-from taskqueue.uptime import Interval, Uptime
+from cs_config import validate
+from cs_config.options import registry
+from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
+from matcher.explain import explanation, queue_set
+from matcher.explain.job_conditions import JobDemand
+from matcher.limits import running_limits, throttle_state
+from optimizers.chain import batch
+from optimizers.chain.chain import ChainContext, ChainResult, Hold
+from optimizers.chain.eligibility import Eligibility
+from optimizers.description import description, expansion
+from pilotage.fabric.director import matcher_client, pilots
+from pilotage.fabric.pilot import offer
+from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
+from pilotage.service import lease_reports
+from pilotage.service.auth.rate_limits import RateLimiter, RequestRate
+from taskqueue.leases import lifecycle_batch
+from taskqueue.leases.uptime import Interval, Uptime
+from taskqueue.sites.matching_delays import BucketLevel
+from taskqueue.sites.scopes import Scope
+from taskqueue.task_queues import shares
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.shares import ShareDemand as Waiting
+from taskqueue.task_queues.shares import ShareHolder, UsageSlice
 from tests.submitted import ANN
 
 NOW = datetime(2026, 3, 28, 12, tzinfo=UTC)
@@ -169,8 +171,10 @@ def _leave_out(tree: dict[str, Any], path: list[str]) -> None:
 def test_each_consumer_computes_for_each_vo(tree: dict[str, Any]) -> None:
     config = valid(tree)
     for moment in (NOW, *(datetime.fromtimestamp(each, UTC) for each in config.moments)):
-        assert config.at(moment)
-    assert set(json.loads(plain_reports.expiry(VOS, lambda vo: lease_times.length(config, vo), NOW))) == {
+        assert config.at_moment(moment)
+    assert set(
+        json.loads(lifecycle_batch.list_expiries(VOS, lambda vo: lease_reports.length(config, vo), NOW))
+    ) == {
         "",
         *VOS,
     }
@@ -179,67 +183,71 @@ def test_each_consumer_computes_for_each_vo(tree: dict[str, Any]) -> None:
         _optimizers(config, vo)
         _matcher(config, vo)
         _director(config, vo)
-        rate = operations(config, vo).limits.requests_per_second
-        RateLimiter().take("ann", Rate(per_second=rate, burst=max(1, int(10 * rate))), now=1.0)
+        rate = options_for(config, vo).limits.requests_per_second
+        RateLimiter().take("ann", RequestRate(per_second=rate, burst=max(1, int(10 * rate))), now=1.0)
 
 
 def _agents(config: Configuration, vo: str) -> None:
-    leases = operations(config, vo).leases
+    leases = options_for(config, vo).leases
     for seconds in (leases.time, leases.stalled_time, leases.stalled_grace):
         assert (
             Uptime([Interval(since=NOW - timedelta(days=1), until=NOW)]).go_back(NOW, seconds=seconds) <= NOW
         )
-    assert NOW - pools._interval(config, vo) <= NOW
+    assert NOW - pools._get_interval(config, vo) <= NOW
     assert len(list(retention._steps_of_vo(config, vo, NOW))) == 4
-    assert NOW - timedelta(days=operations(config, vo).retention.sandboxes) <= NOW
-    groups = {Entity(vo, name): registry.group(config, name, vo) for name in ("prod", "other")}
+    assert NOW - timedelta(days=options_for(config, vo).retention.sandboxes) <= NOW
+    groups = {ShareHolder(vo, name): registry.find_group(config, name, vo) for name in ("prod", "other")}
     waiting = [
         Waiting(task_queue_id=number, vo=vo, owner_group=name, owner="ann", family=number, raw=raw)
         for number, (name, raw) in enumerate([("prod", 1e6), ("other", 1e-5), ("prod", 1.0)])
     ]
-    due: Any = shares.of_groups(waiting, groups)
-    for each in operations(config, vo).job_scheduling.corrections:
-        due = share_corrections.corrected(
+    due: Any = shares.compute_group_shares(waiting, groups)
+    for each in options_for(config, vo).job_scheduling.corrections:
+        due = shares.correct_shares(
             due,
             [
-                Slice(used=dict.fromkeys(due, 1.0), weight=part.weight, max_correction=part.max_correction)
+                UsageSlice(
+                    used=dict.fromkeys(due, 1.0), weight=part.weight, max_correction=part.max_correction
+                )
                 for part in each.slices
             ],
             max_correction=each.max_global_correction,
         )
         assert all(NOW - timedelta(seconds=part.time_span) < NOW for part in each.slices)
-    weights = shares.weights(waiting, groups, shares.of_entities(waiting, groups, due))
+    weights = shares.compute_weights(waiting, groups, shares.compute_holder_shares(waiting, groups, due))
     Random(1).choices(list(weights), cum_weights=list(accumulate(weights.values())))
 
 
 def _optimizers(config: Configuration, vo: str) -> None:
-    context = Context(config=config, now=NOW, eligibility=Eligibility(config), catalogues={})
+    context = ChainContext(config=config, now=NOW, eligibility=Eligibility(config), catalogues={})
     for delay in (None, timedelta.max):
-        held = Passage(outcome=Hold(reason="", delay=delay), step="X", passed=())
-        assert verdict.verdict_of(held, vo, context, frozenset()).due_at is not None
-    delays = operations(config, vo).job_scheduling.reschedule_delays
+        held = ChainResult(outcome=Hold(reason="", delay=delay), step="X", passed=())
+        assert batch.status_update_from(held, vo, context, frozenset()).due_at is not None
+    delays = options_for(config, vo).job_scheduling.reschedule_delays
     assert all(NOW + timedelta(seconds=each) >= NOW for each in delays)
-    assert description.parse({"Executable": "a"}, operations(config, vo)).cpu_time
-    assert members.expand({"Executable": "a", "VO": ANN.vo}, ANN, config, None)
+    assert description.parse_description({"Executable": "a"}, options_for(config, vo)).cpu_time
+    assert expansion.expand_description({"Executable": "a", "VO": ANN.vo}, ANN, config, None)
 
 
 def _matcher(config: Configuration, vo: str) -> None:
-    assert NOW + timedelta(seconds=operations(config, vo).leases.time) >= NOW
-    assert lease_times.heartbeat_every(config, vo) > 0
-    explain.explain(survey.of_vo(config, vo), vo, Demand(asked=RequirementClass(vo=vo, cpu_time=1)))
+    assert NOW + timedelta(seconds=options_for(config, vo).leases.time) >= NOW
+    assert lease_reports.heartbeat_every(config, vo) > 0
+    explanation.explain(
+        queue_set.all_queues(config, vo), vo, JobDemand(asked=RequirementClass(vo=vo, cpu_time=1))
+    )
     for throttle in config.throttles.values():
-        standings._is_fresh(Scope(scope="A.x", advertised_at=NOW), throttle, NOW)
-    for delay in operations(config, vo).job_scheduling.matching_delay:
-        level = Level(tokens=0.0, at=NOW - timedelta(days=36_500))
-        assert limits._tokens(delay, level, NOW) <= delay.burst
+        throttle_state._is_fresh(Scope(scope="A.x", advertised_at=NOW), throttle, NOW)
+    for delay in options_for(config, vo).job_scheduling.matching_delay:
+        level = BucketLevel(tokens=0.0, at=NOW - timedelta(days=36_500))
+        assert running_limits._count_tokens(delay, level, NOW) <= delay.burst
 
 
 def _director(config: Configuration, vo: str) -> None:
     for number, address in enumerate(config.addresses):
         told = {name: each.value for name, each in config.parameters(address, vo).items()}
-        assert counting.room([], asking._limits(told)) >= 0
-        place = Place(address.site, address.ce, address.queue)
-        made = offer.make(place, Slot(), Wishes(vo=vo), told, facts.measured())
+        assert pilots.free_room([], matcher_client._limits(told)) >= 0
+        place = QueuePlace(address.site, address.ce, address.queue)
+        made = offer.make_offer(place, Slot(), JobFilters(vo=vo), told, facts.measure_facts())
         assert made.lifetime is None or NOW + timedelta(seconds=made.lifetime) > NOW
-        view = survey.of_vo(config, vo).queues[number]
+        view = queue_set.all_queues(config, vo).queues[number]
         assert view.fault is not None or view.offered.processors == made.processors

@@ -8,12 +8,12 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from pilotage.service.oidc import code_flow, discovery
-from pilotage.service.oidc.code_flow import Answer
-from pilotage.service.oidc.discovery import IssuerAway, Published
-from pilotage.service.oidc.issuer import SignIn
-from pilotage.service.oidc.issuers import TrustedIssuer
-from pilotage.service.refusals import NotAuthenticated
+from pilotage.service.auth.oidc import code_flow, discovery
+from pilotage.service.auth.oidc.code_flow import Answer
+from pilotage.service.auth.oidc.discovery import IssuerAway, Published
+from pilotage.service.auth.oidc.issuer import SignIn
+from pilotage.service.auth.oidc.issuers import TrustedIssuer
+from pilotage.service.http_errors import NotAuthenticated
 from tests.unit.service.test_issuers import CMS, NOW, RSA, signed
 
 US = "https://pilotage.example.org/login/callback"

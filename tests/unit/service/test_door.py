@@ -7,28 +7,27 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from matcher.claimer import Ticket
+from matcher.claim.worker import PendingRequest
 from matcher.errors import NotInTime
-from matcher.presented import read
-from matcher.requests import Caller, MatchAnswer, MatchRequest
-from pilotage.service.door import answer_of
-from pilotage.service.refusals import ClientGone
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, read_resource
+from pilotage.service.await_match import answer_of
+from pilotage.service.http_errors import ClientGone
 
-ANSWER = MatchAnswer(reason="no_task_queue")
+ANSWER = MatchResult(reason="no_task_queue")
 
 
 class PretendedClaimer:
     """Keeps the ticket, and who was abandoned."""
 
     def __init__(self) -> None:
-        self.ticket: Ticket | None = None
+        self.ticket: PendingRequest | None = None
         self.given_back = False
 
-    def submit(self, request: MatchRequest) -> Ticket:
-        self.ticket = Ticket(request=request)
+    def submit(self, request: MatchRequest) -> PendingRequest:
+        self.ticket = PendingRequest(request=request)
         return self.ticket
 
-    def abandon(self, ticket: Ticket) -> None:
+    def abandon(self, ticket: PendingRequest) -> None:
         assert ticket is self.ticket
         self.given_back = True
 
@@ -46,14 +45,16 @@ class Client:
 
 
 def wanted(seconds: float = 60) -> MatchRequest:
-    caller = Caller(subject="pilot", vos=frozenset({"cms"}))
-    return MatchRequest(presented=read({"CPUTime": 60}), caller=caller, deadline=time.monotonic() + seconds)
+    caller = MatchCaller(subject="pilot", vos=frozenset({"cms"}))
+    return MatchRequest(
+        presented=read_resource({"CPUTime": 60}), caller=caller, deadline=time.monotonic() + seconds
+    )
 
 
 def test_the_answer_comes_from_another_thread() -> None:
     claimer = PretendedClaimer()
 
-    async def ask() -> MatchAnswer:
+    async def ask() -> MatchResult:
         waiting = asyncio.create_task(answer_of(Client().request, claimer, wanted()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         assert claimer.ticket is not None

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.exc import InterfaceError
 
 from matcher.errors import Busy
-from pilotage.service import gathering
-from pilotage.service.gathering import Gathering
+from pilotage.service import lease_reports
+from pilotage.service.lease_reports import Batcher
 
 
 class Halves:
@@ -30,7 +30,7 @@ class Halves:
 
 async def _ask(halves: Halves, *numbers: int) -> list[float | BaseException]:
     """The first has a turn of its own, since it came alone; the others wait until it is over."""
-    gathered: Gathering[int, float] = Gathering(halves.serve)
+    gathered: Batcher[int, float] = Batcher(halves.serve)
     first = asyncio.create_task(gathered.answer(0))
     while not halves.turns:
         await asyncio.sleep(0)
@@ -71,7 +71,7 @@ def test_a_database_that_is_away_is_told_to_all_without_trying_each() -> None:
 
 def test_more_than_may_wait_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(gathering, "_MOST_WAITING", 2)
+        monkeypatch.setattr(lease_reports, "_MOST_WAITING", 2)
         answers = await _ask(Halves(), 2, 4, 6)
         assert answers[:2] == [1, 2]
         assert isinstance(answers[2], Busy)
@@ -82,7 +82,7 @@ def test_more_than_may_wait_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> No
 def test_who_does_not_wait_any_more_holds_nobody_up() -> None:
     async def run() -> None:
         halves = Halves()
-        gathered: Gathering[int, float] = Gathering(halves.serve)
+        gathered: Batcher[int, float] = Batcher(halves.serve)
         first = asyncio.create_task(gathered.answer(0))
         while not halves.turns:
             await asyncio.sleep(0)

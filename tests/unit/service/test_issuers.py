@@ -13,16 +13,14 @@ import pytest
 from joserfc import jwt as joserfc_jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from pilotage.service.callers import Capability, Role
-from pilotage.service.grants import grant
-from pilotage.service.keys import KeyRing, generate
-from pilotage.service.oidc import discovery, issuer, roles
-from pilotage.service.oidc.discovery import IssuerAway, Published
-from pilotage.service.oidc.issuer import Issuer, RoleRule
-from pilotage.service.oidc.issuer_keys import PATIENCE, IssuerKeys
-from pilotage.service.oidc.issuers import Issuers, TrustedIssuer
-from pilotage.service.refusals import NotAuthenticated
-from pilotage.service.tokens import Tokens, UnknownKey
+from pilotage.service.auth.callers import Capability, Role, grant
+from pilotage.service.auth.keys import KeyRing, generate
+from pilotage.service.auth.oidc import discovery, issuer
+from pilotage.service.auth.oidc.discovery import PATIENCE, IssuerAway, IssuerKeys, Published
+from pilotage.service.auth.oidc.issuer import Issuer, RoleRule
+from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
+from pilotage.service.auth.tokens import Tokens, UnknownKey
+from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import InvalidRequest
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
@@ -217,7 +215,7 @@ def test_a_token_of_a_withdrawn_key_is_not_remembered(monkeypatch: pytest.Monkey
     trusted.refresh()
     token = signed()
     trusted.verify(token, now=NOW)
-    monkeypatch.setattr("pilotage.service.oidc.issuer_keys.PATIENCE", 0.0)
+    monkeypatch.setattr("pilotage.service.auth.oidc.discovery.PATIENCE", 0.0)
     trusted.refresh()
     with pytest.raises(UnknownKey):
         trusted.verify(token, now=NOW)
@@ -241,7 +239,7 @@ RULED = replace(CMS, rules=(ROOT, ADMIN, SITE, FACTORY, PRODUCTION, *issuer.rule
 
 def test_groups_and_scopes_and_subjects_become_roles_in_the_order_of_the_rules():
     groups = ["/cms", "/cms/T1_IT", "/cms/pilotage_admin", "/cms/production"]
-    found = roles.callers(
+    found = issuer.callers(
         RULED, {"sub": "root-1", "wlcg.groups": groups, "scope": "openid pilotage.director"}
     )
     assert [caller.role for caller in found] == [
@@ -258,7 +256,7 @@ def test_groups_and_scopes_and_subjects_become_roles_in_the_order_of_the_rules()
 
 def test_capabilities_go_before_groups_and_give_no_more_than_they_say():
     said = {"sub": "ada", "wlcg.groups": ["/cms/pilotage_admin", "/cms/production"]}
-    [caller] = roles.callers(RULED, {**said, "scope": "openid compute.read compute.create storage.read:/"})
+    [caller] = issuer.callers(RULED, {**said, "scope": "openid compute.read compute.create storage.read:/"})
     assert caller.role is Role.USER
     assert caller.capabilities == {Capability.READ, Capability.CREATE}
     assert caller.group == "cms_prod"
@@ -266,17 +264,17 @@ def test_capabilities_go_before_groups_and_give_no_more_than_they_say():
 
 def test_capabilities_of_an_issuer_for_no_one_vo_say_nothing():
     many = replace(CMS, vo=None, rules=(replace(ADMIN, vo="cms"),))
-    assert roles.callers(many, {"sub": "ada", "scope": "compute.create"}) == ()
+    assert issuer.callers(many, {"sub": "ada", "scope": "compute.create"}) == ()
 
 
 def test_one_person_is_one_subject_whoever_signed_the_token():
-    [caller] = roles.callers(replace(CMS, user_claim="preferred_username"), _person("ada"))
+    [caller] = issuer.callers(replace(CMS, user_claim="preferred_username"), _person("ada"))
     assert caller == grant(role="user", vo="cms", user="ada").caller
 
 
 def test_a_person_without_the_name_that_is_wanted_is_nobody():
     with pytest.raises(InvalidRequest, match="preferred_username"):
-        roles.callers(replace(CMS, user_claim="preferred_username"), _person(None))
+        issuer.callers(replace(CMS, user_claim="preferred_username"), _person(None))
 
 
 def _person(name: str | None) -> dict[str, object]:

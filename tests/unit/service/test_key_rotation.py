@@ -8,12 +8,11 @@ from joserfc import jwt as joserfc_jwt
 from joserfc.jwk import KeySet
 
 from cs_config.errors import ConfigError
-from pilotage.service import key_file
-from pilotage.service.grants import grant
-from pilotage.service.key_file import KeyFile
-from pilotage.service.keys import KeyRing
-from pilotage.service.refusals import NotAuthenticated
-from pilotage.service.tokens import Tokens
+from pilotage.service.auth import keys as auth_keys
+from pilotage.service.auth.callers import grant
+from pilotage.service.auth.keys import KeyFile, KeyRing
+from pilotage.service.auth.tokens import Tokens
+from pilotage.service.http_errors import NotAuthenticated
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 KEEP = timedelta(hours=6)
@@ -28,12 +27,12 @@ def path(tmp_path: Path) -> Path:
 def process(path: Path) -> Tokens:
     """What one process of the service has."""
     file = KeyFile(path)
-    return Tokens(key_file.load_or_create(path), changed=file.changed)
+    return Tokens(auth_keys.load_or_create(path), changed=file.changed)
 
 
 def test_the_key_is_made_once_and_read_only_by_its_owner(path: Path):
-    first = key_file.load_or_create(path)
-    assert key_file.load_or_create(path).signing.key_id == first.signing.key_id
+    first = auth_keys.load_or_create(path)
+    assert auth_keys.load_or_create(path).signing.key_id == first.signing.key_id
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["key.pem"]
 
@@ -43,21 +42,21 @@ def test_a_file_that_holds_no_key_is_named(path: Path, text: str):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"key\.pem"):
-        key_file.load_or_create(path)
+        auth_keys.load_or_create(path)
 
 
 def test_a_damaged_earlier_key_is_told_and_not_left_out(path: Path):
-    key_file.load_or_create(path)
-    key_file.rotate(path, keep=KEEP, now=NOW)
+    auth_keys.load_or_create(path)
+    auth_keys.rotate(path, keep=KEEP, now=NOW)
     path.write_text(path.read_text().replace("# verifies until 2026", "# verifies until soon"))
     with pytest.raises(ConfigError, match=r"earlier key.*key\.pem"):
-        key_file.load(path)
+        auth_keys.load(path)
 
 
 def test_tokens_of_the_earlier_key_stay_good_until_it_is_retired(path: Path):
     tokens = process(path)
     before, _ = tokens.mint(OPERATOR, now=NOW)
-    key_file.rotate(path, keep=KEEP, now=NOW)
+    auth_keys.rotate(path, keep=KEEP, now=NOW)
     assert tokens.refresh()
     assert tokens.verify(before, now=NOW + KEEP - timedelta(seconds=1)).expires_at == NOW + KEEP
     with pytest.raises(NotAuthenticated, match="expired"):
@@ -68,7 +67,7 @@ def test_tokens_of_the_earlier_key_stay_good_until_it_is_retired(path: Path):
 
 def test_a_process_that_has_not_heard_of_a_new_key_takes_its_tokens_at_once(path: Path):
     one, other = process(path), process(path)
-    key_file.rotate(path, keep=KEEP, now=NOW)
+    auth_keys.rotate(path, keep=KEEP, now=NOW)
     assert one.refresh()
     token, _ = one.mint(OPERATOR, now=NOW)
     assert other.verify(token, now=NOW).caller.is_operator
@@ -79,25 +78,25 @@ def test_a_key_that_leaked_verifies_nothing_not_even_what_was_seen_before(path: 
     leaked = tokens.keys.signing.key_id
     token, _ = tokens.mint(OPERATOR, now=NOW)
     tokens.verify(token, now=NOW)
-    key_file.rotate(path, keep=KEEP, now=NOW)
-    assert key_file.retire(path, leaked, now=NOW) is not None
+    auth_keys.rotate(path, keep=KEEP, now=NOW)
+    assert auth_keys.retire(path, leaked, now=NOW) is not None
     tokens.refresh()
     with pytest.raises(NotAuthenticated, match="not one of ours"):
         tokens.verify(token, now=NOW)
-    assert key_file.retire(path, leaked, now=NOW) is None
+    assert auth_keys.retire(path, leaked, now=NOW) is None
 
 
 def test_each_rotation_drops_the_keys_that_are_over(path: Path):
-    key_file.load_or_create(path)
-    first = key_file.rotate(path, keep=KEEP, now=NOW)
-    second = key_file.rotate(path, keep=KEEP, now=NOW + timedelta(hours=1))
+    auth_keys.load_or_create(path)
+    first = auth_keys.rotate(path, keep=KEEP, now=NOW)
+    second = auth_keys.rotate(path, keep=KEEP, now=NOW + timedelta(hours=1))
     assert [key.key_id for key in second.retiring] == [
         first.signing.key_id,
         *(key.key_id for key in first.retiring),
     ]
-    third = key_file.rotate(path, keep=timedelta(), now=NOW + timedelta(days=1))
+    third = auth_keys.rotate(path, keep=timedelta(), now=NOW + timedelta(days=1))
     assert third.retiring == ()
-    assert key_file.load(path).signing.key_id == third.signing.key_id
+    assert auth_keys.load(path).signing.key_id == third.signing.key_id
 
 
 def test_a_change_of_the_file_that_cannot_be_read_changes_nothing(path: Path):
@@ -112,9 +111,9 @@ def test_a_change_of_the_file_that_cannot_be_read_changes_nothing(path: Path):
 
 
 def test_rotating_keeps_mode_and_leaves_nothing_beside_the_file(path: Path):
-    key_file.load_or_create(path)
+    auth_keys.load_or_create(path)
     path.chmod(0o640)
-    key_file.rotate(path, keep=KEEP, now=NOW)
+    auth_keys.rotate(path, keep=KEEP, now=NOW)
     assert path.stat().st_mode & 0o777 == 0o640
     assert [each.name for each in path.parent.iterdir()] == ["key.pem"]
 
@@ -122,7 +121,7 @@ def test_rotating_keeps_mode_and_leaves_nothing_beside_the_file(path: Path):
 def test_what_is_published_verifies_our_tokens_and_says_nothing_private(path: Path):
     tokens = process(path)
     before, _ = tokens.mint(OPERATOR, now=NOW)
-    key_file.rotate(path, keep=KEEP, now=NOW)
+    auth_keys.rotate(path, keep=KEEP, now=NOW)
     tokens.refresh()
     after, _ = tokens.mint(OPERATOR, now=NOW)
     published = tokens.keys.published(now=NOW)
@@ -134,8 +133,8 @@ def test_what_is_published_verifies_our_tokens_and_says_nothing_private(path: Pa
 
 
 def test_a_token_of_the_new_key_is_taken_while_another_thread_reads_that_key(path: Path):
-    ring = key_file.load_or_create(path)
-    new = key_file.rotate(path, keep=KEEP, now=NOW)
+    ring = auth_keys.load_or_create(path)
+    new = auth_keys.rotate(path, keep=KEEP, now=NOW)
     text, _ = Tokens(new).mint(OPERATOR, now=NOW)
     reading, may_end = threading.Event(), threading.Event()
     looks = iter([new])

@@ -1,9 +1,9 @@
 import pytest
 
-from pilotage.service.limits import Rate, RateLimiter
-from pilotage.service.refusals import TooManyRequests
+from pilotage.service.auth.rate_limits import RateLimiter, RequestRate
+from pilotage.service.http_errors import TooManyRequests
 
-RATE = Rate(per_second=2, burst=4)
+RATE = RequestRate(per_second=2, burst=4)
 
 
 def test_a_burst_passes_and_the_next_request_waits():

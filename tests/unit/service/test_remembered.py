@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from pilotage.service.remembered import LONGEST, ROWS_A_SECOND, WORTH, Remembered
+from pilotage.service.response_cache import LONGEST, ROWS_A_SECOND, WORTH, ResponseCache
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -15,7 +15,7 @@ SECOND = timedelta(seconds=1)
 def asked():
     """Asks a question, answered with how often it was really counted."""
     counted = {rows: count(1) for rows in (WORTH - 1, WORTH, 100 * LONGEST.seconds * ROWS_A_SECOND)}
-    remembered = Remembered[tuple[int, int]](lambda answer: answer[0])
+    remembered = ResponseCache[tuple[int, int]](lambda answer: answer[0])
 
     def ask(rows: int, *, after: timedelta) -> int:
         return remembered.get(rows, lambda: (rows, next(counted[rows])), now=NOW + after)[1]

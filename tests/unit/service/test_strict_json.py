@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.service import strict_json
+from pilotage.service import routing
 from requirements.errors import InvalidRequest
 
 VALUES = st.recursive(
@@ -25,13 +25,13 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_what_is_harmless_is_read_as_it_is(value: object):
-    assert strict_json.parse(json.dumps(value).encode()) == value
+    assert routing.parse(json.dumps(value).encode()) == value
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes):
     try:
-        strict_json.parse(body)
+        routing.parse(body)
     except InvalidRequest as refused:
         json.dumps(dict(refused.details)).encode()
 
@@ -58,7 +58,7 @@ def test_any_bytes_are_read_or_refused(body: bytes):
 )
 def test_what_could_do_harm_is_refused(body: bytes, message: str):
     with pytest.raises(InvalidRequest, match=message) as refused:
-        strict_json.parse(body)
+        routing.parse(body)
     # The answer itself has to be storable, loggable, and fit for UTF-8.
     assert "\0" not in json.dumps(dict(refused.value.details), ensure_ascii=False)
     json.dumps(dict(refused.value.details), ensure_ascii=False).encode()
@@ -67,7 +67,7 @@ def test_what_could_do_harm_is_refused(body: bytes, message: str):
 def test_problems_are_named_by_their_place_and_bounded_in_number():
     body = json.dumps({"jobs": [{"name": "\0"}] * 1000}).encode()
     with pytest.raises(InvalidRequest) as refused:
-        strict_json.parse(body)
+        routing.parse(body)
     assert refused.value.problems[0].path == "jobs[0]/name"
     assert len(refused.value.problems) == 50
 
@@ -86,12 +86,12 @@ def test_what_looks_plain_needs_no_second_look(value: object, odd: str, where: i
         found = json.loads(body)
     except ValueError:
         return
-    if strict_json.is_plain(body):
-        assert not list(strict_json._problems(found, "", 0))
+    if routing.is_plain(body):
+        assert not list(routing._problems(found, "", 0))
 
 
 def test_what_is_nested_as_deep_as_may_be_looks_plain_and_one_level_more_does_not():
-    assert strict_json.is_plain(b"[" * 64 + b"]" * 64)
-    assert not strict_json.is_plain(b"[" * 65 + b"]" * 65)
-    assert not strict_json.is_plain(b'{"a": "\\u0000"}')
-    assert strict_json.is_plain(b'{"id": "3e91ab9e5"}')
+    assert routing.is_plain(b"[" * 64 + b"]" * 64)
+    assert not routing.is_plain(b"[" * 65 + b"]" * 65)
+    assert not routing.is_plain(b'{"a": "\\u0000"}')
+    assert routing.is_plain(b'{"id": "3e91ab9e5"}')

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.service.pages import timeline
-from taskqueue.log import LogEntry
+from pilotage.service.pages import job
+from taskqueue.jobs.log import LogEntry
 from taskqueue.states import JobStatus
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ def _entry(status: JobStatus, seconds: float, *, minor: str = "", epoch: int = 0
 
 def test_changes_within_a_status_are_one_span_with_all_its_minor_statuses() -> None:
     log = [_entry(S.RECEIVED, 0), _entry(S.WAITING, 10, minor="a"), _entry(S.WAITING, 20, minor="b")]
-    received, waiting = timeline.spans(log, now=START + timedelta(seconds=40))
+    received, waiting = job.spans(log, now=START + timedelta(seconds=40))
     assert received.lasted == timedelta(seconds=10)
     assert (waiting.since, waiting.lasted) == (log[1].at, timedelta(seconds=30))
     assert waiting.minors == ["a", "b"]
@@ -45,14 +45,14 @@ def test_an_end_has_no_length_and_a_new_pilot_is_a_new_attempt() -> None:
         _entry(S.MATCHED, 30, epoch=2),
         _entry(S.DONE, 50, epoch=2),
     ]
-    found = timeline.spans(log, now=START + timedelta(days=1))
+    found = job.spans(log, now=START + timedelta(days=1))
     assert [span.epoch for span in found if span.is_new_attempt] == [1, 2]
     assert found[-1].lasted is None
     assert found[-1].width > 0
 
 
 def test_without_a_log_there_is_no_line() -> None:
-    assert timeline.spans([], now=START) == []
+    assert job.spans([], now=START) == []
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(S)), st.floats(0, 1e7)), min_size=1, max_size=20))
@@ -62,7 +62,7 @@ def test_spans_follow_each_other_and_fill_the_line(steps: list[tuple[JobStatus, 
     for status, length in steps:
         log.append(_entry(status, seconds))
         seconds += length
-    found = timeline.spans(log, now=START + timedelta(seconds=seconds))
+    found = job.spans(log, now=START + timedelta(seconds=seconds))
     assert sum(span.width for span in found) == pytest.approx(100, abs=0.1)
     assert all(span.width > 1 for span in found)
     ends = [span.x + span.width for span in found]

@@ -8,13 +8,12 @@ from cryptography.hazmat.primitives import serialization
 from joserfc import jwt as joserfc_jwt
 from joserfc.jwk import ECKey
 
-from cs_config.address import QueueAddress
-from pilotage.service import keys
-from pilotage.service.callers import Capability, Role
-from pilotage.service.grants import grant
-from pilotage.service.keys import KeyRing
-from pilotage.service.refusals import ClockBehind, NotAuthenticated
-from pilotage.service.tokens import Tokens
+from cs_config.tree.address import QueueAddress
+from pilotage.service.auth import keys
+from pilotage.service.auth.callers import Capability, Role, grant
+from pilotage.service.auth.keys import KeyRing
+from pilotage.service.auth.tokens import Tokens
+from pilotage.service.http_errors import ClockBehind, NotAuthenticated
 from requirements.errors import InvalidRequest
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)

@@ -2,11 +2,10 @@
 
 import pytest
 
-from pilotage.service import told
-from pilotage.service.callers import Caller, Role, union
-from pilotage.service.configuring import rights
-from pilotage.service.grants import grant
-from taskqueue.whose import Whose
+from pilotage.service.auth import visibility
+from pilotage.service.auth.callers import Caller, Role, grant, union
+from pilotage.service.configuring import in_force
+from taskqueue.ownership import OwnershipFilter
 
 CMS, DUNE = frozenset({"cms"}), frozenset({"dune"})
 A, B = frozenset({"A.org"}), frozenset({"B.org"})
@@ -26,8 +25,12 @@ ADA = caller("user", vo="cms", user="ada")
 EVE = caller("vo_admin", vo="cms", user="eve")
 SAM = caller("site_admin", site="A.org", user="sam")
 SAM_OF_CMS = caller("site_admin", site="A.org", vo="cms", user="sam")
-OWN, ALL_OF_CMS, AT_A = Whose(vos=CMS, owner="ada"), Whose(vos=CMS), Whose(sites=A)
-CMS_AT_A = Whose(vos=CMS, sites=A)
+OWN, ALL_OF_CMS, AT_A = (
+    OwnershipFilter(vos=CMS, owner="ada"),
+    OwnershipFilter(vos=CMS),
+    OwnershipFilter(sites=A),
+)
+CMS_AT_A = OwnershipFilter(vos=CMS, sites=A)
 
 
 @pytest.mark.parametrize(
@@ -40,35 +43,43 @@ CMS_AT_A = Whose(vos=CMS, sites=A)
         (caller("gateway", site="A.org", vo="cms"), [], [CMS_AT_A], [CMS_AT_A]),
         (caller("director", vo="cms"), [], [ALL_OF_CMS], [ALL_OF_CMS]),
         (caller("pilot", vo="cms"), [], [], []),
-        (caller("operator", vo="cms"), [Whose()], [Whose()], [Whose()]),
+        (caller("operator", vo="cms"), [OwnershipFilter()], [OwnershipFilter()], [OwnershipFilter()]),
         (bearer(EVE, SAM, ADA), [ALL_OF_CMS], [ALL_OF_CMS], [ALL_OF_CMS, AT_A]),
-        (bearer(ADA, caller("vo_admin", vo="dune", user="ada")), [OWN, Whose(vos=DUNE)], None, None),
-        (bearer(ADA, caller("operator")), [Whose()], [Whose()], [Whose()]),
+        (
+            bearer(ADA, caller("vo_admin", vo="dune", user="ada")),
+            [OWN, OwnershipFilter(vos=DUNE)],
+            None,
+            None,
+        ),
+        (bearer(ADA, caller("operator")), [OwnershipFilter()], [OwnershipFilter()], [OwnershipFilter()]),
     ],
     ids=lambda each: "-".join(one.role for one in each.each) if isinstance(each, Caller) else "",
 )
 def test_each_role_is_told_of_its_own(
-    who: Caller, controlled: list[Whose], named: list[Whose] | None, counted: list[Whose] | None
+    who: Caller,
+    controlled: list[OwnershipFilter],
+    named: list[OwnershipFilter] | None,
+    counted: list[OwnershipFilter] | None,
 ):
-    assert list(told.controlled(who)) == controlled
-    assert list(told.named(who)) == (controlled if named is None else named)
-    assert list(told.counted(who)) == (controlled if counted is None else counted)
+    assert list(visibility.controlled(who)) == controlled
+    assert list(visibility.may_see_names(who)) == (controlled if named is None else named)
+    assert list(visibility.may_count(who)) == (controlled if counted is None else counted)
 
 
 def test_who_looks_after_a_site_hears_of_every_vo_there_but_not_by_name():
-    assert told.vos_at(SAM, "A.org") is None
-    assert told.vos_at(SAM, "B.org") == frozenset()
-    assert not told.names(SAM, vo="cms", owner="ada", site="A.org")
-    assert told.names(SAM_OF_CMS, vo="cms", owner="ada", site="A.org")
-    assert not told.names(SAM_OF_CMS, vo="cms", owner="ada", site="B.org")
-    assert not told.controls(SAM_OF_CMS, vo="cms", owner="ada")
+    assert visibility.vos_at(SAM, "A.org") is None
+    assert visibility.vos_at(SAM, "B.org") == frozenset()
+    assert not visibility.names(SAM, vo="cms", owner="ada", site="A.org")
+    assert visibility.names(SAM_OF_CMS, vo="cms", owner="ada", site="A.org")
+    assert not visibility.names(SAM_OF_CMS, vo="cms", owner="ada", site="B.org")
+    assert not visibility.controls(SAM_OF_CMS, vo="cms", owner="ada")
 
 
 def test_a_bearer_with_several_roles_may_what_any_of_them_may():
     everything = bearer(ADA, caller("vo_admin", vo="dune", user="ada"), SAM)
     assert everything.visible_vos == CMS | DUNE
     assert everything.looks_after("A.org")
-    of_configuration = rights.of(everything)
+    of_configuration = in_force.rights_of(everything)
     assert (of_configuration.vos, of_configuration.sites) == (DUNE, A)
     as_admin = everything.within({Role.SITE_ADMIN, Role.VO_ADMIN})
     assert as_admin is not None
@@ -77,7 +88,7 @@ def test_a_bearer_with_several_roles_may_what_any_of_them_may():
 
 
 def test_what_is_asked_for_narrows_what_is_ones_own():
-    assert AT_A.of(vos=CMS) == CMS_AT_A
-    assert AT_A.of(sites=B).sites == frozenset()
-    assert OWN.of(owner="ada") == OWN
-    assert OWN.of(owner="bob").vos == frozenset()
+    assert AT_A.narrow(vos=CMS) == CMS_AT_A
+    assert AT_A.narrow(sites=B).sites == frozenset()
+    assert OWN.narrow(owner="ada") == OWN
+    assert OWN.narrow(owner="bob").vos == frozenset()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.blob_store import BlobStore, DirectoryStore
+from taskqueue.blobs import BlobStore, DirectoryBlobStore
 from taskqueue.errors import BlobNotFound, StorageFull, TooLarge
 
 CHUNKS = [b"a" * 1000, b"", b"b" * 500]
@@ -22,11 +22,11 @@ LIMIT = 10_000
 
 @pytest.fixture
 def store(tmp_path: Path) -> BlobStore:
-    return DirectoryStore(tmp_path / "blobs")
+    return DirectoryBlobStore(tmp_path / "blobs")
 
 
 def _files(store: BlobStore) -> list[Path]:
-    assert isinstance(store, DirectoryStore)
+    assert isinstance(store, DirectoryBlobStore)
     return [path for path in store._path.rglob("*") if path.is_file()]
 
 
@@ -38,7 +38,7 @@ def _read(store: BlobStore, digest: str) -> bytes:
 def test_what_is_kept_is_read_back_under_its_digest(store: BlobStore) -> None:
     staged = store.stage(CHUNKS, limit=LIMIT)
     assert (staged.digest, staged.size) == (DIGEST, len(CONTENT))
-    store.keep(staged)
+    store.store(staged)
     assert _read(store, DIGEST) == CONTENT
     assert len(_files(store)) == 1
 
@@ -53,8 +53,8 @@ def test_what_is_only_staged_is_not_there(store: BlobStore) -> None:
 
 def test_the_same_archive_twice_is_there_once(store: BlobStore) -> None:
     first, second = store.stage(CHUNKS, limit=LIMIT), store.stage(CHUNKS, limit=LIMIT)
-    store.keep(first)
-    store.keep(second)
+    store.store(first)
+    store.store(second)
     store.discard(second)
     assert _read(store, DIGEST) == CONTENT
     assert len(_files(store)) == 1
@@ -93,7 +93,7 @@ def test_a_sender_that_goes_away_leaves_nothing(store: BlobStore) -> None:
 def test_a_full_disk_loses_nothing_and_says_so(store: BlobStore) -> None:
     """The process's own limit of a file's size, which fails a real write as a full disk does."""
     kept = store.stage(CHUNKS, limit=LIMIT)
-    store.keep(kept)
+    store.store(kept)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
@@ -103,7 +103,7 @@ def test_a_full_disk_loses_nothing_and_says_so(store: BlobStore) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert _read(store, DIGEST) == CONTENT
     assert len(_files(store)) == 1
-    store.keep(store.stage([b"y" * 30_000], limit=10**9))  # and when there is room again it goes on
+    store.store(store.stage([b"y" * 30_000], limit=10**9))  # and when there is room again it goes on
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -145,7 +145,7 @@ def test_the_bytes_are_on_disk_before_the_name_is(store: BlobStore, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    store.keep(store.stage(CHUNKS, limit=LIMIT))
+    store.store(store.stage(CHUNKS, limit=LIMIT))
     assert done == ["file", "directory", "rename", "directory"]
 
 
@@ -153,14 +153,14 @@ def test_after_a_crash_between_writing_and_renaming_the_rest_is_swept(store: Blo
     left = store.stage(CHUNKS, limit=LIMIT)  # and the process dies here
     later = datetime.now(UTC) + timedelta(hours=1)
     assert store.sweep(before=datetime.now(UTC) - timedelta(hours=1)) == 0
-    store.keep(store.stage([b"other"], limit=LIMIT))
+    store.store(store.stage([b"other"], limit=LIMIT))
     assert store.sweep(before=later) == 1
     assert left.name not in {path.name for path in _files(store)}
     assert len(_files(store)) == 1
 
 
 def test_archives_are_listed_by_age(store: BlobStore) -> None:
-    store.keep(store.stage(CHUNKS, limit=LIMIT))
+    store.store(store.stage(CHUNKS, limit=LIMIT))
     store.stage([b"only staged"], limit=LIMIT)
     later = datetime.now(UTC) + timedelta(hours=1)
     assert list(store.digests(before=later)) == [DIGEST]
@@ -168,7 +168,7 @@ def test_archives_are_listed_by_age(store: BlobStore) -> None:
 
 
 def test_deleting_twice_does_no_harm(store: BlobStore) -> None:
-    store.keep(store.stage(CHUNKS, limit=LIMIT))
+    store.store(store.stage(CHUNKS, limit=LIMIT))
     store.delete(DIGEST)
     store.delete(DIGEST)
     with pytest.raises(BlobNotFound):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskqueue.classes import RequirementClass
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 _names = st.frozensets(st.text(min_size=1, max_size=5), max_size=4)
 _classes = st.builds(

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.share_corrections import Slice, corrected
+from taskqueue.task_queues.shares import UsageSlice, correct_shares
 
 
-def used(weight: float = 1, most: float = 3, **by: float) -> Slice[str]:
-    return Slice(used=by, weight=weight, max_correction=most)
+def used(weight: float = 1, most: float = 3, **by: float) -> UsageSlice[str]:
+    return UsageSlice(used=by, weight=weight, max_correction=most)
 
 
-def correct(due: Mapping[str, float], *slices: Slice[str], most: float = 5) -> Mapping[str, float]:
-    return corrected(due, slices, max_correction=most)
+def correct(due: Mapping[str, float], *slices: UsageSlice[str], most: float = 5) -> Mapping[str, float]:
+    return correct_shares(due, slices, max_correction=most)
 
 
 def test_who_used_what_was_due_keeps_the_share() -> None:
@@ -70,7 +70,7 @@ names = st.sampled_from("abcd")
 amounts = st.floats(0.001, 1e9) | st.just(0.0)
 slices = st.lists(
     st.builds(
-        Slice,
+        UsageSlice,
         used=st.dictionaries(names, amounts),
         weight=st.floats(0.001, 1000),
         max_correction=st.floats(1, 100),
@@ -81,9 +81,9 @@ slices = st.lists(
 
 @given(st.dictionaries(names, amounts), slices, st.floats(1, 100))
 def test_corrections_only_move_shares_and_within_the_bound(
-    due: dict[str, float], given_slices: list[Slice[str]], most: float
+    due: dict[str, float], given_slices: list[UsageSlice[str]], most: float
 ) -> None:
-    found = corrected(due, given_slices, max_correction=most)
+    found = correct_shares(due, given_slices, max_correction=most)
     assert found.keys() == due.keys()
     assert fsum(found.values()) == pytest.approx(fsum(due.values()))
     factors = [found[each] / share for each, share in due.items() if share]

@@ -12,22 +12,22 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.groups import Group
-from taskqueue import shares
-from taskqueue.classes import RequirementClass
-from taskqueue.shares import FLOOR, Demand, Entity
+from cs_config.options.groups import Group
+from taskqueue.task_queues import shares
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.shares import FLOOR, ShareDemand, ShareHolder
 
 DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "share_scenarios.yaml").read_text())
 ANY = RequirementClass(vo="lhcb", cpu_time=86_400)
-USERS = Entity("lhcb", "lhcb_user")
+USERS = ShareHolder("lhcb", "lhcb_user")
 
 
 def group(name: str = "lhcb_user", share: float = 1000.0, **about: Any) -> Group:
     return Group(name=name, vo="lhcb", job_share=share, **about)
 
 
-def demand(number: int, raw: float = 1.0, *, owner: str = "ann", family: Hashable = None) -> Demand:
-    return Demand(
+def demand(number: int, raw: float = 1.0, *, owner: str = "ann", family: Hashable = None) -> ShareDemand:
+    return ShareDemand(
         task_queue_id=number,
         vo="lhcb",
         owner_group="lhcb_user",
@@ -37,10 +37,10 @@ def demand(number: int, raw: float = 1.0, *, owner: str = "ann", family: Hashabl
     )
 
 
-def weights(demands: Sequence[Demand], *groups: Group) -> Mapping[int, float]:
-    known = {Entity("lhcb", each.name): each for each in groups or (group(),)}
-    due = shares.of_groups(demands, known)
-    return shares.weights(demands, known, shares.of_entities(demands, known, due))
+def weights(demands: Sequence[ShareDemand], *groups: Group) -> Mapping[int, float]:
+    known = {ShareHolder("lhcb", each.name): each for each in groups or (group(),)}
+    due = shares.compute_group_shares(demands, known)
+    return shares.compute_weights(demands, known, shares.compute_holder_shares(demands, known, due))
 
 
 @pytest.mark.parametrize("allow_background", [True, False])
@@ -51,7 +51,7 @@ def test_the_weights_are_those_of_dirac(case: Any, share: float, allow_backgroun
         demand(
             number,
             each["raw"],
-            family=shares.family(replace(ANY, cpu_time=each["CPUTime"])),
+            family=shares.derive_family(replace(ANY, cpu_time=each["CPUTime"])),
         )
         for number, each in enumerate(case["task_queues"])
     ]
@@ -62,13 +62,13 @@ def test_the_weights_are_those_of_dirac(case: Any, share: float, allow_backgroun
 
 @pytest.mark.parametrize(("user", "real"), DATA["real_priority"].items())
 def test_the_extremes_of_user_priority_are_always_first_and_last(user: float, real: float) -> None:
-    assert shares.real_priority(user) == real
+    assert shares.compute_job_weight(user) == real
 
 
 def test_the_raw_weight_is_the_mean_over_the_jobs() -> None:
-    assert shares.raw_weight({1.0: 3, 5.0: 1}) == 2
-    assert shares.raw_weight({1.0: 300, 5.0: 100}) == 2
-    assert shares.raw_weight({10.0: 1, 1.0: 1}) == pytest.approx(500_000.5)
+    assert shares.compute_raw_weight({1.0: 3, 5.0: 1}) == 2
+    assert shares.compute_raw_weight({1.0: 300, 5.0: 100}) == 2
+    assert shares.compute_raw_weight({10.0: 1, 1.0: 1}) == pytest.approx(500_000.5)
 
 
 def test_owners_split_the_share_of_their_group_evenly_whatever_they_have_waiting() -> None:
@@ -88,9 +88,9 @@ def test_groups_have_the_shares_that_are_configured() -> None:
 
 def test_equal_names_of_groups_in_two_vos_are_two_groups() -> None:
     demands = [demand(1), replace(demand(2), vo="cms")]
-    known = {USERS: group(), Entity("cms", "lhcb_user"): group(share=10.0)}
-    due = shares.of_entities(demands, known, shares.of_groups(demands, known))
-    assert shares.weights(demands, known, due) == {1: 1000, 2: 10}
+    known = {USERS: group(), ShareHolder("cms", "lhcb_user"): group(share=10.0)}
+    due = shares.compute_holder_shares(demands, known, shares.compute_group_shares(demands, known))
+    assert shares.compute_weights(demands, known, due) == {1: 1000, 2: 10}
 
 
 def test_background_work_counts_for_nothing_where_the_group_allows_it() -> None:
@@ -117,7 +117,9 @@ def test_work_that_is_split_by_site_or_memory_weighs_as_much_as_unsplit_everywhe
         replace(ANY, banned_sites=frozenset({"A.B.ch"}), min_ram_per_core=1000),
     ]
     other = replace(ANY, tags=frozenset({"gpu"}))
-    demands = [demand(number, family=shares.family(each)) for number, each in enumerate([*parts, other])]
+    demands = [
+        demand(number, family=shares.derive_family(each)) for number, each in enumerate([*parts, other])
+    ]
     assert weights(demands) == {0: 750, 1: 750, 2: 750, 3: 250}
 
 
@@ -133,7 +135,7 @@ some_demands = st.lists(
     st.builds(
         demand,
         st.integers(1, 10**6),
-        job_counts.map(shares.raw_weight),
+        job_counts.map(shares.compute_raw_weight),
         owner=st.sampled_from(["ann", "bob", "eve"]),
         family=st.integers(1, 4),
     ),
@@ -151,19 +153,19 @@ some_groups = st.builds(
 @given(st.lists(user_priorities, min_size=2, max_size=2))
 def test_real_priority_never_falls_with_the_users(two: list[float]) -> None:
     low, high = sorted(two)
-    assert 1e-5 <= shares.real_priority(low) <= shares.real_priority(high) <= 1e6
+    assert 1e-5 <= shares.compute_job_weight(low) <= shares.compute_job_weight(high) <= 1e6
 
 
 @given(job_counts)
 def test_the_raw_weight_lies_between_those_of_the_jobs(jobs: Mapping[float, int]) -> None:
-    real = [shares.real_priority(each) for each in jobs]
-    raw = shares.raw_weight(jobs)
+    real = [shares.compute_job_weight(each) for each in jobs]
+    raw = shares.compute_raw_weight(jobs)
     assert min(real) * (1 - 1e-9) <= raw <= max(real) * (1 + 1e-9)
 
 
 @given(some_demands, some_groups)
 def test_every_task_queue_gets_a_weight_and_none_falls_below_the_floor(
-    demands: list[Demand], users: Group
+    demands: list[ShareDemand], users: Group
 ) -> None:
     found = weights(demands, users)
     assert found.keys() == {each.task_queue_id for each in demands}
@@ -172,7 +174,7 @@ def test_every_task_queue_gets_a_weight_and_none_falls_below_the_floor(
 
 @given(some_demands, some_groups)
 def test_the_families_of_a_group_have_its_share_together_and_what_the_floor_adds(
-    demands: list[Demand], users: Group
+    demands: list[ShareDemand], users: Group
 ) -> None:
     found = weights(demands, users)
     families = {(each.owner, each.family): found[each.task_queue_id] for each in demands}
@@ -183,7 +185,7 @@ def test_the_families_of_a_group_have_its_share_together_and_what_the_floor_adds
 
 
 @given(some_demands)
-def test_each_owner_has_the_same(demands: list[Demand]) -> None:
+def test_each_owner_has_the_same(demands: list[ShareDemand]) -> None:
     found = weights(demands)
     of_owner: defaultdict[str, dict[Hashable, float]] = defaultdict(dict)
     for each in demands:
@@ -195,7 +197,7 @@ def test_each_owner_has_the_same(demands: list[Demand]) -> None:
 
 @given(some_demands, some_groups, st.data())
 def test_who_raises_the_priority_of_a_task_queue_does_not_lower_its_weight(
-    demands: list[Demand], users: Group, data: st.DataObject
+    demands: list[ShareDemand], users: Group, data: st.DataObject
 ) -> None:
     if not demands:
         return
@@ -211,7 +213,7 @@ def test_who_raises_the_priority_of_a_task_queue_does_not_lower_its_weight(
 
 
 @given(some_demands, st.floats(1, 1e6), st.floats(1, 1e6))
-def test_weights_are_in_proportion_to_shares(demands: list[Demand], one: float, other: float) -> None:
+def test_weights_are_in_proportion_to_shares(demands: list[ShareDemand], one: float, other: float) -> None:
     plain = [replace(each, raw=max(each.raw, 0.5)) for each in demands]
     low, high = (weights(plain, group(share=1e6 * share)) for share in (one, other))
     assert all(isclose(high[each] * one, low[each] * other, rel_tol=1e-9) for each in low)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue import uptime
-from taskqueue.uptime import Interval, Uptime
+from taskqueue.leases import uptime
+from taskqueue.leases.uptime import Interval, Uptime
 
 BEGIN = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 LONG = 60

@@ -4,10 +4,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskqueue.hindrances import ORDER, Hindrance
-from taskqueue.log import LogEntry
+from taskqueue.jobs.log import LogEntry
+from taskqueue.jobs.wait_times import CAUSE_ORDER, WaitCause, split_wait, sum_by_cause
 from taskqueue.states import JobStatus
-from taskqueue.waiting_time import by_cause, split
 
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -26,7 +25,7 @@ def test_time_is_split_by_what_the_job_waited_for():
         entry(73, JobStatus.RUNNING),
         entry(500, JobStatus.DONE),
     ]
-    spent = by_cause(log, now=START + timedelta(days=1))
+    spent = sum_by_cause(log, now=START + timedelta(days=1))
     assert spent == {
         "no eligible queue": 60,
         "a pilot": 10,
@@ -37,20 +36,20 @@ def test_time_is_split_by_what_the_job_waited_for():
 
 def test_a_job_that_still_waits_has_waited_until_now():
     log = [entry(0, JobStatus.RECEIVED), entry(1, JobStatus.CHECKING, "InputData")]
-    spent = by_cause(log, now=START + timedelta(seconds=31))
+    spent = sum_by_cause(log, now=START + timedelta(seconds=31))
     assert spent == {"held by an optimizer": 30, "optimizers": 1}
 
 
 def test_a_job_without_a_log_has_not_waited():
-    assert by_cause([], now=START) == {}
+    assert sum_by_cause([], now=START) == {}
 
 
-CAUSES = st.sampled_from(ORDER)
+CAUSES = st.sampled_from(CAUSE_ORDER)
 SECONDS = st.integers(min_value=0, max_value=100)
 
 
-def hindrance(cause: str, since: float, until: float) -> Hindrance:
-    return Hindrance(
+def hindrance(cause: str, since: float, until: float) -> WaitCause:
+    return WaitCause(
         task_queue_id=1,
         cause=cause,
         since=START + timedelta(seconds=since),
@@ -58,8 +57,8 @@ def hindrance(cause: str, since: float, until: float) -> Hindrance:
     )
 
 
-def seconds_by(since: float, until: float, *hindrances: Hindrance) -> dict[str, float]:
-    return split(START + timedelta(seconds=since), START + timedelta(seconds=until), hindrances)
+def seconds_by(since: float, until: float, *hindrances: WaitCause) -> dict[str, float]:
+    return split_wait(START + timedelta(seconds=since), START + timedelta(seconds=until), hindrances)
 
 
 HINDRANCES = st.lists(st.builds(hindrance, CAUSES, SECONDS, SECONDS), max_size=12)
@@ -67,13 +66,13 @@ HINDRANCES = st.lists(st.builds(hindrance, CAUSES, SECONDS, SECONDS), max_size=1
 
 @given(since=SECONDS, length=SECONDS, hindrances=HINDRANCES)
 def test_the_parts_of_a_wait_are_each_second_by_the_first_cause_that_held(
-    since: int, length: int, hindrances: list[Hindrance]
+    since: int, length: int, hindrances: list[WaitCause]
 ):
     expected: Counter[str] = Counter()
     for second in range(since, since + length):
         at = START + timedelta(seconds=second)
         holding = {each.cause for each in hindrances if each.since <= at < each.until}
-        expected[next((cause for cause in ORDER if cause in holding), "a pilot")] += 1
+        expected[next((cause for cause in CAUSE_ORDER if cause in holding), "a pilot")] += 1
     spent = seconds_by(since, since + length, *hindrances)
     assert +Counter(spent) == expected
     assert sum(spent.values()) == length
@@ -81,7 +80,7 @@ def test_the_parts_of_a_wait_are_each_second_by_the_first_cause_that_held(
 
 
 @given(since=SECONDS, length=st.integers(min_value=0, max_value=50), hindrances=HINDRANCES)
-def test_a_wait_that_ended_before_it_began_took_no_time(since: int, length: int, hindrances: list[Hindrance]):
+def test_a_wait_that_ended_before_it_began_took_no_time(since: int, length: int, hindrances: list[WaitCause]):
     assert seconds_by(since, since - length, *hindrances) == {"a pilot": 0}
 
 
@@ -98,5 +97,5 @@ def test_only_the_wait_for_a_pilot_is_split():
         entry(50, JobStatus.RUNNING),
         entry(60, JobStatus.DONE),
     ]
-    spent = by_cause(log, now=START + timedelta(days=1), hindrances=[hindrance("banned", 0, 30)])
+    spent = sum_by_cause(log, now=START + timedelta(days=1), hindrances=[hindrance("banned", 0, 30)])
     assert spent == {"banned": 20, "a pilot": 10, "optimizers": 10, "start of the pilot's job": 10}

@@ -1,4 +1,8 @@
-"""ARC CE, by the REST interface of its A-REX.
+"""What an ARC CE is told of a job. Source: EMI, Activity Description Language (ADL) 1.0.
+
+What an ARC CE says of its queues. Source: OGF, GLUE 2.0, ComputingShare and ComputingManager.
+
+ARC CE, by the REST interface of its A-REX.
 
 A job's name is its stamp. The listing says how jobs stand now; what A-REX learns from its batch system
 (whether a job waits there or runs) it repeats as of the last time it looked, on most CEs a minute ago. There
@@ -6,17 +10,156 @@ is no shared directory: a job's files are handed in after its description, and u
 not start. A submission that is cut off between leaves a job that A-REX itself gives up.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+from xml.etree import ElementTree as Xml
 
-from pilotage.fabric.batch.arc.capacity import capacity_of
-from pilotage.fabric.batch.arc.description import INPUTS, describe
 from pilotage.fabric.batch.arc.rest import ArcRest, Item
-from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Capacity, Handle, Output, Report, State
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.listing import Row, by_stamp, report, the_one
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    BatchSystemAway,
+    Capacity,
+    Handle,
+    JobReport,
+    JobResources,
+    Output,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.batch.work_area import Marks, wrapper
+from pilotage.fabric.batch.work_area import (
+    ListedJob,
+    StatusMarks,
+    choose_job,
+    index_by_stamp,
+    job_report,
+    wrapper,
+)
+
+_NAMESPACE = "http://www.eu-emi.eu/es/2010/12/adl"
+_MEGABYTE = 1 << 20
+_ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
+#: What the job needs before it starts, its program first.
+INPUTS = ("wrapper", "job")
+#: What is kept of it when it has ended.
+OUTPUTS = ("out", "err", "exit")
+
+
+def describe(job: BatchJob, environments: Sequence[str]) -> bytes:
+    """A job as ADL: data only, whatever its values are.
+
+    Args:
+        job: Its stamp becomes its name.
+        environments: Runtime environments, each with its options after it, besides those of the job's flags.
+
+    Raises:
+        SubmissionRefused: It asks for what ARC has no word for.
+    """
+    root = Xml.Element("ActivityDescription", xmlns=_NAMESPACE)
+    _add(_add(root, "ActivityIdentification"), "Name", job.stamp)
+    _add(_add(_add(root, "Application"), "Executable"), "Path", INPUTS[0])
+    resources = _add(root, "Resources")
+    for each in (*environments, *job.flags):
+        _environment(resources, each, job.stamp)
+    _ask(resources, job.resources, job.stamp)
+    _add(resources, "QueueName", job.queue)
+    staging = _add(root, "DataStaging")
+    for name in INPUTS:
+        file = _add(staging, "InputFile")
+        _add(file, "Name", name)
+        _add(file, "IsExecutable", "true")
+    for name in OUTPUTS:
+        _add(_add(staging, "OutputFile"), "Name", name)
+    text: bytes = Xml.tostring(root, encoding="utf-8")
+    return text
+
+
+def _ask(resources: Xml.Element, asked: JobResources, stamp: str) -> None:
+    if asked.gpus:
+        raise SubmissionRefused(
+            f"{stamp}: asks for {asked.gpus} GPUs; ARC has no word for it: name a runtime environment of the"
+            " CE in the flags, such as 'ENV/GPU 1', or a queue that has them"
+        )
+    if asked.memory is not None:
+        each = math.ceil(asked.memory / asked.cores)
+        _add(resources, "IndividualPhysicalMemory", str(each * _MEGABYTE))
+    if asked.wall_time is not None:
+        _add(resources, "WallTime", str(asked.wall_time))
+    slots = _add(resources, "SlotRequirement")
+    _add(slots, "NumberOfSlots", str(asked.cores))
+    _add(slots, "SlotsPerHost", str(asked.cores))
+    if asked.whole_node:
+        _add(slots, "ExclusiveExecution", "true")
+
+
+def _environment(resources: Xml.Element, flag: str, stamp: str) -> None:
+    name, *options = flag.split() or [""]
+    if not _ENVIRONMENT.fullmatch(name) or not all(each.isprintable() for each in options):
+        raise SubmissionRefused(
+            f"{stamp}: {flag!r} is no runtime environment; flags of an ARC CE are such, with their options:"
+            " 'ENV/GPU 1'"
+        )
+    environment = _add(resources, "RuntimeEnvironment")
+    _add(environment, "Name", name)
+    for each in options:
+        _add(environment, "Option", each)
+
+
+def _add(parent: Xml.Element, name: str, text: str | None = None) -> Xml.Element:
+    child = Xml.SubElement(parent, name)
+    child.text = text
+    return child
+
+
+_PATH = ("Domains", "AdminDomain", "Services", "ComputingService")
+
+
+def capacity_of(document: Item) -> Mapping[str, Capacity]:
+    """The queues by name.
+
+    GLUE counts the cores of the whole CE, free ones for each queue; a queue that does not take jobs has none.
+
+    Raises:
+        BatchSystemAway: The document has no queue: it is not made yet, or not whole.
+    """
+    service: Any = document
+    for name in _PATH:
+        service = service.get(name) if isinstance(service, dict) else None
+    if not isinstance(service, dict):
+        raise BatchSystemAway(f"the CE does not say what it has, no {'/'.join(_PATH)}")
+    cores = sum(_number(each, "TotalSlots") for each in _as_list(service.get("ComputingManager")))
+    return {
+        str(share.get("MappingQueue") or share.get("Name")): _share_capacity(share, cores)
+        for share in _as_list(service.get("ComputingShare"))
+    }
+
+
+def _share_capacity(share: Item, cores: int) -> Capacity:
+    is_open = share.get("ServingState") == "production"
+    return Capacity(
+        cores=cores * is_open,
+        free_cores=min(_number(share, "FreeSlots"), cores) * is_open,
+        waiting=_number(share, "WaitingJobs") + _number(share, "PreLRMSWaitingJobs"),
+        running=_number(share, "RunningJobs"),
+    )
+
+
+def _as_list(found: object) -> Iterator[Item]:
+    """What is one object, or a list of them."""
+    for each in found if isinstance(found, list) else [found]:
+        if isinstance(each, dict):
+            yield each
+
+
+def _number(item: Item, name: str) -> int:
+    said = str(item.get(name, ""))
+    return int(said) if said.isdecimal() else 0
+
 
 #: Source: NorduGrid, ARC CE REST interface 1.0, job states; those that are wiped are gone.
 _STATES = {
@@ -55,7 +198,7 @@ class Arc:
     environments: tuple[str, ...] = ()  #: runtime environments of every job, each with its options
     #: By reference, since neither ever changes: the stamps of jobs, and how those ended that are over.
     _stamps: dict[str, str] = field(default_factory=dict)
-    _ends: dict[str, Row] = field(default_factory=dict)
+    _ends: dict[str, ListedJob] = field(default_factory=dict)
 
     def submit(self, job: BatchJob) -> str:
         """Hand in a job, then its files; its reference."""
@@ -69,11 +212,11 @@ class Arc:
             raise SubmissionUncertain(f"{job.stamp}: its files may be missing: {error}") from error
         return reference
 
-    def status(self, handles: Sequence[Handle]) -> Mapping[str, Report]:
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """How jobs stand: by the listing; those that are with the batch system by its last word."""
         asked = {handle.stamp: handle for handle in handles}
         listed = self._listed(asked)
-        chosen = {stamp: the_one(listed.get(stamp, ()), handle) for stamp, handle in asked.items()}
+        chosen = {stamp: choose_job(listed.get(stamp, ()), handle) for stamp, handle in asked.items()}
         rows = {row.reference: row for row in chosen.values() if row is not None}
         rows.update(self._in_batch([row for row in rows.values() if row.state is State.RUNNING]))
         rows.update({row.reference: self._ended(row) for row in rows.values() if row.state in ENDED})
@@ -95,7 +238,7 @@ class Arc:
 
     def output(self, handle: Handle) -> Output:
         """What the job wrote so far."""
-        row = the_one(self._of([handle]), handle)
+        row = choose_job(self._of([handle]), handle)
         if row is None:
             return Output(stdout=b"", stderr=b"")
         stdout, stderr = (self.rest.read(row.reference, name, last=_LAST) for name in ("out", "err"))
@@ -122,22 +265,22 @@ class Arc:
             raise BatchSystemAway(f"{job.stamp}: not taken now: {reason}")
         raise SubmissionRefused(f"{job.stamp}: {reason}")
 
-    def _of(self, handles: Sequence[Handle]) -> list[Row]:
+    def _of(self, handles: Sequence[Handle]) -> list[ListedJob]:
         """The jobs with the stamps of handles: the references may be those of others."""
         listed = self._listed([handle.stamp for handle in handles])
         return [row for rows in listed.values() for row in rows]
 
-    def _listed(self, stamps: Collection[str]) -> Mapping[str, list[Row]]:
+    def _listed(self, stamps: Collection[str]) -> Mapping[str, list[ListedJob]]:
         wanted = frozenset(stamps)
-        return by_stamp(row for row in self._rows() if row.stamp in wanted)
+        return index_by_stamp(row for row in self._rows() if row.stamp in wanted)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[ListedJob]:
         """Our jobs, in one question for all; of those never seen before the names are asked for, too."""
         words = self._words()
         self._learn(words)
         self._forget(words)
         return [
-            Row(stamp=stamp, reference=each, state=_STATES.get(word, State.RUNNING), message=word)
+            ListedJob(stamp=stamp, reference=each, state=_STATES.get(word, State.RUNNING), message=word)
             for each, word in words.items()
             if (stamp := self._stamps.get(each))
         ]
@@ -169,7 +312,7 @@ class Arc:
             for each in [each for each in known if each not in listed]:
                 del known[each]
 
-    def _in_batch(self, rows: Sequence[Row]) -> Mapping[str, Row]:
+    def _in_batch(self, rows: Sequence[ListedJob]) -> Mapping[str, ListedJob]:
         """Jobs that A-REX handed on, as its batch system spoke of them last."""
         told = self.rest.each("status", [row.reference for row in rows]) if rows else {}
         words = {row.reference: str(told[row.reference].get("state")) for row in rows}
@@ -179,7 +322,7 @@ class Arc:
             if _STATES.get(word := words[row.reference]) is State.WAITING
         }
 
-    def _ended(self, row: Row) -> Row:
+    def _ended(self, row: ListedJob) -> ListedJob:
         """A job that is over, with the reason and the status of its script."""
         if row.state is State.DONE:
             return replace(row, exit_code=0)
@@ -194,7 +337,7 @@ class Arc:
             )
         return self._ends[row.reference]
 
-    def _each(self, action: str, rows: Iterable[Row]) -> None:
+    def _each(self, action: str, rows: Iterable[ListedJob]) -> None:
         references = [row.reference for row in rows]
         told = self.rest.each(action, references) if references else {}
         for reference, item in told.items():
@@ -202,8 +345,8 @@ class Arc:
                 raise BatchSystemAway(f"{reference}: {action}: {item.get('reason')}")
 
 
-def _report(row: Row | None, handle: Handle) -> Report:
-    return report(row, Marks(exit_code=row.exit_code if row else None), handle)
+def _report(row: ListedJob | None, handle: Handle) -> JobReport:
+    return job_report(row, StatusMarks(exit_code=row.exit_code if row else None), handle)
 
 
 def _name(item: Item) -> str | None:

@@ -1,6 +1,8 @@
 """The REST interface of A-REX: few requests, each answered whole or not at all.
 
 Source: NorduGrid, ARC CE REST interface 1.0.
+
+What is said of an ARC CE in a file.
 """
 
 import ssl
@@ -9,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.fabric.batch.errors import BatchSystemAway
+from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.pilot import authorities
+from pilotage.fabric.pilot.service import transport as service_transport
 
 #: What an object of an answer holds: A-REX knows texts only.
 Item = Mapping[str, Any]
@@ -42,7 +45,7 @@ class Credentials:
 
     def context(self) -> ssl.SSLContext:
         """What a connection needs, as the files are now."""
-        context = authorities.context(self.authorities)
+        context = service_transport.tls_context(self.authorities)
         if self.certificate is not None:
             context.load_cert_chain(self.certificate, self.key)
         return context
@@ -88,7 +91,7 @@ class ArcRest:
         headers = {"Content-Type": "application/xml"}
         response = self._send("POST", "/jobs", params={"action": "new"}, content=description, headers=headers)
         if response.is_server_error:
-            raise NoAnswer(_said(response))
+            raise NoAnswer(_error_text(response))
         items = self._items(response)
         if len(items) != 1:
             raise NoAnswer(f"{self.url}: one job was handed in, the answer tells of {len(items)}")
@@ -125,7 +128,7 @@ class ArcRest:
         """Hand in an input file of a job."""
         response = self._send("PUT", _path(reference, "session", name), content=content)
         if not response.is_success:
-            raise BatchSystemAway(_said(response))
+            raise BatchSystemAway(_error_text(response))
 
     def read(self, reference: str, name: str, *, last: int) -> bytes:
         """The last bytes of a file of a job; empty if there is none."""
@@ -155,7 +158,7 @@ class ArcRest:
 
     def _object(self, response: httpx.Response) -> Item:
         if not response.is_success:
-            raise BatchSystemAway(_said(response))
+            raise BatchSystemAway(_error_text(response))
         try:
             answer = response.json()
         except ValueError as error:
@@ -169,7 +172,7 @@ class ArcRest:
         if response.status_code == HTTPStatus.NOT_FOUND:
             return httpx.Response(HTTPStatus.NOT_FOUND, content=b"")
         if not response.is_success:
-            raise BatchSystemAway(_said(response))
+            raise BatchSystemAway(_error_text(response))
         return response
 
     def _send(self, method: str, path: str, **sent: Any) -> httpx.Response:
@@ -207,7 +210,38 @@ def _path(reference: str, *parts: str) -> str:
     return "/".join(("/jobs", *(quote(each, safe="") for each in (reference, *parts))))
 
 
-def _said(response: httpx.Response) -> str:
+def _error_text(response: httpx.Response) -> str:
     asked = response.request
     why = (response.text.strip() or response.reason_phrase)[:300]
     return f"{asked.method} {asked.url}: answered with {response.status_code}, {why}"
+
+
+class ComputingElement(BaseModel):
+    """Where a CE is, and by what it knows us."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = Field(
+        pattern=r"^https://[^\s/?#@]+(/[^\s?#]*)?$"
+    )  #: of its A-REX, such as https://ce.example.org/arex
+    token_file: Path | None = None  #: of a token that the CE takes; read anew whenever it changes
+    certificate: Path | None = None  #: of the client, or a proxy (PEM)
+    key: Path | None = None  #: of the certificate; none: it is in the same file
+    authorities: Path | None = None  #: CA certificates (PEM), a file or a directory; none: the host's
+
+    @model_validator(mode="after")
+    def _says_who_we_are(self) -> Self:
+        if self.token_file is None and self.certificate is None:
+            raise ValueError("a CE needs a token_file, or a certificate with its key")
+        if self.key is not None and self.certificate is None:
+            raise ValueError("there is a key without its certificate")
+        return self
+
+    def credentials(self) -> Credentials:
+        """As connections use it."""
+        return Credentials(
+            authorities=self.authorities,
+            token_file=self.token_file,
+            certificate=self.certificate,
+            key=self.key,
+        )

@@ -1,18 +1,103 @@
-"""What every batch system behind the seam must do; `pilotage-batch-check` runs it against a real one.
+"""A batch system on the bench: what checks need to submit, to wait and to clean up.
+
+What every batch system behind the seam must do; `pilotage-batch-check` runs it against a real one.
 
 Each check submits jobs of its own; who calls it cleans up with `Bench.close`.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
-from pilotage.fabric.batch.batch_system import ENDED, Handle, State
-from pilotage.fabric.batch.conformance.bench import Bench, Violated
-from pilotage.fabric.batch.conformance.glitches import Glitch
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused, SubmissionUncertain
-from pilotage.fabric.batch.idealizer import Evidence, Idealized
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    BatchSystem,
+    BatchSystemAway,
+    Handle,
+    JobReport,
+    JobResources,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
+from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem, InjectedFaults
+from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+
+
+class Violated(Exception):
+    """A batch system does not do what it must."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """A batch system under test."""
+
+    system: BatchSystem
+    queue: str
+    faults: InjectedFaults | None = None  #: in what the system works through; None: they are made at the seam
+    resources: JobResources = field(default_factory=JobResources)
+    poll: float = 0.2  #: seconds between two looks at a job
+    gentle: bool = True  #: a kill leaves a job the time to end by itself
+    many: int = 1000  #: jobs of one query
+    patience: float = 120.0  #: seconds until a small job has ended
+    _open: list[Handle] = field(default_factory=list)
+
+    def job(self, script: str) -> BatchJob:
+        """A job under a new stamp, which will be ended and removed if it is submitted."""
+        stamp = self.stamp()
+        self._open.append(Handle(stamp=stamp))
+        return BatchJob(stamp=stamp, script=script, queue=self.queue, resources=self.resources)
+
+    def submit(self, script: str) -> Handle:
+        """Submit a script under a new stamp."""
+        job = self.job(script)
+        return Handle(stamp=job.stamp, reference=self.system.submit(job))
+
+    def stamp(self) -> str:
+        """A stamp that nobody has."""
+        return f"check-{uuid.uuid4()}"
+
+    def report(self, handle: Handle) -> JobReport:
+        """How a job stands."""
+        return self.system.status([handle])[handle.stamp]
+
+    def until(self, handle: Handle, *states: State) -> JobReport:
+        """Wait until a job is in one of the states."""
+        deadline = time.monotonic() + self.patience
+        while (report := self.report(handle)).state not in states:
+            if time.monotonic() > deadline:
+                raise Violated(f"after {self.patience:.0f} s a job is {report}, expected {', '.join(states)}")
+            if report.state in ENDED:
+                raise Violated(f"a job ended as {report}, expected {', '.join(states)}")
+            time.sleep(self.poll)
+        return report
+
+    @contextmanager
+    def disturbed(self, glitch: Fault) -> Iterator[BatchSystem]:
+        """The batch system while something goes wrong: with its commands, or at the seam if it has none."""
+        faults = self.faults or FaultySystem(system=self.system)
+        faults.glitch = glitch
+        try:
+            yield faults if isinstance(faults, FaultySystem) else self.system
+        finally:
+            faults.glitch = None
+
+    def close(self) -> None:
+        """End and remove all that was submitted."""
+        handles, self._open = self._open, []
+        self.system.kill(handles)
+        deadline = time.monotonic() + self.patience
+        while time.monotonic() < deadline:
+            states = {report.state for report in self.system.status(handles).values()}
+            if states <= ENDED | {State.MISSING}:
+                break
+            time.sleep(self.poll)
+        self.system.forget(handles)
+
 
 _SLEEPS = "#!/bin/sh\nexec sleep 600\n"
 
@@ -82,7 +167,7 @@ def kill_by_stamp(bench: Bench) -> None:
     bench.until(handle, State.KILLED)
 
 
-def found_by_stamp(bench: Bench) -> None:
+def finds_by_stamp(bench: Bench) -> None:
     """A job is found by its stamp; one that was never submitted is not."""
     handle = bench.submit(_SLEEPS)
     nobody = bench.stamp()
@@ -144,8 +229,8 @@ def capacity_is_told(bench: Bench) -> None:
 def no_answer(bench: Bench) -> None:
     """While the batch system is away a job is unknown, not gone, and known again after."""
     handle = bench.submit(_SLEEPS)
-    with bench.disturbed(Glitch.TIMEOUT) as system:
-        ideal = Idealized(system=system, sleep=lambda _: None, evidence=Evidence(listings=1, seconds=0))
+    with bench.disturbed(Fault.TIMEOUT) as system:
+        ideal = ReliableSystem(system=system, sleep=lambda _: None, evidence=Evidence(listings=1, seconds=0))
         states = {ideal.status([handle])[handle.stamp].state for _ in range(3)}
         _require(states == {State.UNKNOWN}, f"without an answer a job is {states}")
     bench.until(handle, State.RUNNING, State.WAITING)
@@ -154,8 +239,8 @@ def no_answer(bench: Bench) -> None:
 def partial_listing(bench: Bench) -> None:
     """From half a listing nothing follows, but that a job is missing in it."""
     handles = [bench.submit(_SLEEPS) for _ in range(4)]
-    with bench.disturbed(Glitch.PARTIAL) as system:
-        ideal = Idealized(system=system, sleep=lambda _: None)
+    with bench.disturbed(Fault.PARTIAL) as system:
+        ideal = ReliableSystem(system=system, sleep=lambda _: None)
         states = {report.state for report in ideal.status(handles).values()}
         _require(not states & ENDED, f"from half a listing jobs are {states}")
 
@@ -163,7 +248,7 @@ def partial_listing(bench: Bench) -> None:
 def doubled_answers(bench: Bench) -> None:
     """What is said twice counts once, or is not understood."""
     handle = bench.submit(_SLEEPS)
-    with bench.disturbed(Glitch.DOUBLED) as system, contextlib.suppress(BatchSystemAway):
+    with bench.disturbed(Fault.DOUBLED) as system, contextlib.suppress(BatchSystemAway):
         found = system.find([handle.stamp])
         _require(set(found[handle.stamp]) == {handle.reference}, f"found {found}")
         _require(len(found[handle.stamp]) == 1, "one job said twice was taken for two")
@@ -172,7 +257,7 @@ def doubled_answers(bench: Bench) -> None:
 def late_reference(bench: Bench) -> None:
     """A submission without an answer is found by its stamp, once."""
     job = bench.job(_SLEEPS)
-    with bench.disturbed(Glitch.LATE) as system:
+    with bench.disturbed(Fault.LATE) as system:
         try:
             system.submit(job)
         except SubmissionUncertain:
@@ -188,7 +273,7 @@ def late_reference(bench: Bench) -> None:
 def lost_submission(bench: Bench) -> None:
     """A submission that never reached the batch system is uncertain, not refused, and not found."""
     job = bench.job(_SLEEPS)
-    with bench.disturbed(Glitch.TIMEOUT) as system, contextlib.suppress(SubmissionUncertain, BatchSystemAway):
+    with bench.disturbed(Fault.TIMEOUT) as system, contextlib.suppress(SubmissionUncertain, BatchSystemAway):
         system.submit(job)
         raise Violated("a submission that nobody answered was taken as done")
     _require(not bench.system.find([job.stamp]), "a job that was never submitted is found")
@@ -197,7 +282,7 @@ def lost_submission(bench: Bench) -> None:
 def full_spool(bench: Bench) -> None:
     """Where nothing can be written nothing is submitted."""
     job = bench.job(_SLEEPS)
-    with bench.disturbed(Glitch.FULL) as system, contextlib.suppress(BatchSystemAway):
+    with bench.disturbed(Fault.FULL) as system, contextlib.suppress(BatchSystemAway):
         system.submit(job)
         raise Violated("a submission that could not be written was taken as done")
     _require(not bench.system.find([job.stamp]), "a job that could not be written is found")
@@ -208,7 +293,7 @@ def clock_jump(bench: Bench) -> None:
     handle = bench.submit(_SLEEPS)
     stranger = Handle(stamp=bench.stamp())
     times = iter((0.0, 0.0, 86_400.0, 86_400.0, 86_400.0, 86_400.0))
-    ideal = Idealized(system=bench.system, clock=lambda: next(times), sleep=lambda _: None)
+    ideal = ReliableSystem(system=bench.system, clock=lambda: next(times), sleep=lambda _: None)
     for _ in range(2):
         reports = ideal.status([handle, stranger])
         _require(reports[handle.stamp].state not in ENDED, f"a listed job is {reports[handle.stamp]}")
@@ -225,7 +310,7 @@ CHECKS: Mapping[str, Callable[[Bench], None]] = {
         kill_running,
         kill_unknown,
         kill_by_stamp,
-        found_by_stamp,
+        finds_by_stamp,
         listed_by_prefix,
         wrong_reference,
         many_in_one_query,

@@ -2,15 +2,20 @@
 
 Templates are lists of words, each one whole, with names in braces; no shell ever sees them. Patterns are
 RE2's, `^` and `$` stand at lines; what is wanted of a text are its named groups.
+
+The dialects that come with the program: data, which a site may change where its own system differs.
 """
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from string import Formatter
 from typing import Annotated, Any, Final, Literal
 
+import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from requirements import regexps
+from requirements.classad import restrictions
 from requirements.errors import InvalidInput
 
 #: A word that stands for several: the references of the jobs that are to be ended.
@@ -26,18 +31,18 @@ _OF_AMOUNTS: Final = frozenset({"queue", "cores", "used", "full", "down", "runni
 
 
 def _pattern(text: str) -> str:
-    if (why := regexps.refusal(text, "m")) is not None:
+    if (why := restrictions.refusal(text, "m")) is not None:
         raise ValueError(why)
     return text
 
 
 def _name(text: str) -> str:
-    if _named(text) != ["stamp"]:
+    if _placeholders(text) != ["stamp"]:
         raise ValueError("a job's name has to hold {stamp}, once, and nothing else in braces")
     return text
 
 
-def _named(word: str) -> list[str]:
+def _placeholders(word: str) -> list[str]:
     """The names in braces of a word."""
     try:
         parts = list(Formatter().parse(word))
@@ -51,7 +56,7 @@ def _named(word: str) -> list[str]:
 
 def _check(words: tuple[str, ...], allowed: frozenset[str]) -> tuple[str, ...]:
     for word in words:
-        for name in _named(word):
+        for name in _placeholders(word):
             if name not in allowed:
                 choice = ", ".join(sorted(allowed)) or "none"
                 raise ValueError(f"{word!r}: {{{name}}} is not known, allowed are {choice}")
@@ -65,7 +70,7 @@ Command = Annotated[Words, Field(min_length=1)]
 
 def groups(pattern: str) -> frozenset[str]:
     """The names of a pattern's groups."""
-    return frozenset(regexps.compiled(pattern, "m").groupindex)
+    return frozenset(restrictions.compiled(pattern, "m").groupindex)
 
 
 class InvalidDialect(InvalidInput):
@@ -78,7 +83,7 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Joined(_Data):
+class JoinedOption(_Data):
     """Arguments of one option that have to be put into one, such as those of `-l` for PBS."""
 
     option: str = Field(min_length=1)
@@ -87,7 +92,7 @@ class Joined(_Data):
     parts: dict[str, str] = Field(default_factory=dict)
 
 
-class Submit(_Data):
+class SubmitCommand(_Data):
     """How a job is submitted: the command, what is asked for, flags, and the script last."""
 
     command: Command
@@ -97,7 +102,7 @@ class Submit(_Data):
     gpus: Words = ()
     whole_node: Words = ()
     script: Words = ("{script}",)
-    joined: Joined | None = None
+    joined: JoinedOption | None = None
     reference: Pattern  #: with a group `reference`, in what a submission says
 
     @field_validator("command", "cores", "memory", "wall_time", "gpus", "whole_node", "script")
@@ -122,7 +127,7 @@ class Excuse(_Data):
     said: Pattern  #: in what was said on the standard error, else on the standard output
 
 
-class Source(_Data):
+class RecordSource(_Data):
     """A command whose output is records."""
 
     command: Command
@@ -146,7 +151,7 @@ class Source(_Data):
 Meaning = Literal["waiting", "running", "done", "failed", "killed", "ended", "unknown"]
 
 
-class Listing(Source):
+class ListingCommand(RecordSource):
     """How all our jobs are listed: groups `reference`, `name`, `state`, and perhaps `exit`, `message`."""
 
     states: dict[str, Meaning] = Field(
@@ -166,7 +171,7 @@ class Listing(Source):
         return patterns
 
 
-class Amounts(Source):
+class Amounts(RecordSource):
     """Where what queues have is read: a record is of one `queue`, or counts for all of them."""
 
     @field_validator("patterns")
@@ -181,7 +186,7 @@ class Amounts(Source):
         return patterns
 
 
-class Kill(_Data):
+class KillCommand(_Data):
     """How jobs are ended; a word `{references}` stands for the references of all of them."""
 
     command: Command
@@ -200,24 +205,48 @@ class Dialect(_Data):
     """All of it."""
 
     name: Annotated[str, AfterValidator(_name)] = "{stamp}"  #: what a job is called
-    submit: Submit
-    listing: Listing
-    kill: Kill
+    submit: SubmitCommand
+    listing: ListingCommand
+    kill: KillCommand
     capacity: tuple[Amounts, ...] = ()
     away: Pattern | None = None  #: words with which a server that is away is told from one that refuses
 
 
 #: What settings of a dialect may be within.
-PARTS: tuple[type[BaseModel], ...] = (Dialect, Submit, Joined, Listing, Amounts, Kill, Excuse)
+PARTS: tuple[type[BaseModel], ...] = (
+    Dialect,
+    SubmitCommand,
+    JoinedOption,
+    ListingCommand,
+    Amounts,
+    KillCommand,
+    Excuse,
+)
 
 
-def changed(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_dialect(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Data with changes: sections are gone into, everything else is replaced."""
     result = dict(whole)
     for name, value in changes.items():
         before = result.get(name)
         if isinstance(before, Mapping) and isinstance(value, Mapping):
-            result[name] = changed(before, value)
+            result[name] = merge_dialect(before, value)
         else:
             result[name] = value
     return result
+
+
+NAMES = ("lsf", "pbs")
+
+
+@cache
+def shipped_content(name: str) -> Mapping[str, Any]:
+    """What a shipped dialect says, as it could stand in a file of a site."""
+    file = resources.files(__package__) / "shipped" / f"{name}.yaml"
+    said: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return said
+
+
+def shipped_dialect(name: str) -> Dialect:
+    """A shipped dialect as it is."""
+    return Dialect.model_validate(shipped_content(name))

@@ -1,4 +1,8 @@
-"""HTCondor, by its commands and the event logs of its jobs.
+"""The event log of a job of HTCondor: what its shadow wrote beside it, whatever the queue still knows.
+
+Source: HTCondor, job event log; it is read by HTCondor's own library.
+
+HTCondor, by its commands and the event logs of its jobs.
 
 It carries a job's script to the node and what the job writes back while it runs: its nodes need not see our
 directory. A job that left the queue is known by its event log, else by the history. HTCondor starts a job
@@ -7,17 +11,71 @@ again that was evicted; ours are removed instead.
 
 import json
 import re
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
-from pilotage.fabric.batch.commanded import Commanded
-from pilotage.fabric.batch.errors import BatchSystemAway, SubmissionRefused
-from pilotage.fabric.batch.htcondor import event_log
-from pilotage.fabric.batch.listing import Row
+import htcondor2
+
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystemAway,
+    Capacity,
+    JobResources,
+    State,
+    SubmissionRefused,
+)
+from pilotage.fabric.batch.command_line import CommandLineSystem
 from pilotage.fabric.batch.shell import Completed
-from pilotage.fabric.batch.work_area import batches
+from pilotage.fabric.batch.work_area import ListedJob, split_words
+
+_SIGNAL = 128  #: what a shell adds to the number of a signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How a job ended."""
+
+    reference: str
+    state: State
+    exit_code: int | None
+    message: str
+
+
+def read_event_log(text: str) -> JobEnd | None:
+    """How the job ended whose log this is; None: it does not say so. Of several ends the last one holds."""
+    with tempfile.NamedTemporaryFile(mode="w", suffix=".log") as file:
+        file.write(text + "\n")
+        file.flush()
+        with htcondor2.JobEventLog(file.name) as log:
+            ends = [end for event in log.events(0) if (end := _end(event)) is not None]
+    return ends[-1] if ends else None
+
+
+def _end(event: "htcondor2.JobEvent") -> JobEnd | None:
+    reference = f"{event.cluster}.{event.proc}"
+    if event.type is htcondor2.JobEventType.JOB_ABORTED:
+        reason = str(event.get("Reason", ""))
+        return JobEnd(reference=reference, state=State.KILLED, exit_code=None, message=reason)
+    if event.type is not htcondor2.JobEventType.JOB_TERMINATED:
+        return None
+    status = exit_code(
+        by_signal=not event.get("TerminatedNormally", False),
+        number=event.get("ReturnValue")
+        if event.get("TerminatedNormally")
+        else event.get("TerminatedBySignal"),
+    )
+    state = State.DONE if status == 0 else State.FAILED
+    return JobEnd(reference=reference, state=state, exit_code=status, message="known by its event log")
+
+
+def exit_code(*, by_signal: bool, number: object) -> int | None:
+    """The status that a shell would see."""
+    if not isinstance(number, int):
+        return None
+    return number + _SIGNAL if by_signal else number
+
 
 #: What its one queue is called: jobs ask for machines, not for queues.
 QUEUE: Final = "htcondor"
@@ -54,7 +112,7 @@ _STATES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HTCondor(Commanded):
+class HTCondor(CommandLineSystem):
     """One queue manager as one user of it."""
 
     def _submission(self, job: BatchJob) -> list[str]:
@@ -71,7 +129,7 @@ class HTCondor(Commanded):
     def _is_away(self, done: Completed) -> bool:
         return any(words in done.stdout + done.stderr for words in _AWAY)
 
-    def _listing(self) -> Iterator[Row]:
+    def _listing(self) -> Iterator[ListedJob]:
         for ad in self._ads(_LISTING):
             if ad.get("JobStatus") == _COMPLETED:
                 yield _ended(ad)
@@ -79,19 +137,19 @@ class HTCondor(Commanded):
                 reason = ad.get("HoldReason") or ad.get("RemoveReason") or ""
                 yield _row(ad, _STATES.get(ad.get("JobStatus", 0), State.UNKNOWN), message=str(reason))
 
-    def _accounted(self, stamps: Collection[str]) -> Iterator[Row]:
+    def _accounted(self, stamps: Collection[str]) -> Iterator[ListedJob]:
         """What event logs tell, and the history of those whose log tells nothing."""
         logs = self.areas.texts(stamps, "events")
-        ends = {stamp: end for stamp, text in logs.items() if (end := event_log.read(text)) is not None}
+        ends = {stamp: end for stamp, text in logs.items() if (end := read_event_log(text)) is not None}
         for stamp, end in ends.items():
-            yield Row(
+            yield ListedJob(
                 stamp=stamp,
                 reference=end.reference,
                 state=end.state,
                 message=end.message,
                 exit_code=end.exit_code,
             )
-        for some in batches(sorted(set(stamps) - ends.keys())):
+        for some in split_words(sorted(set(stamps) - ends.keys())):
             yield from map(_ended, self._history(some))
 
     def _history(self, stamps: Sequence[str]) -> list[Mapping[str, Any]]:
@@ -103,7 +161,7 @@ class HTCondor(Commanded):
                 *("-limit", str(len(stamps)), "-scanlimit", str(_HISTORY)),
             ]
         )
-        return _parsed("condor_history", done) if done.status == 0 else []
+        return _parse_ads("condor_history", done) if done.status == 0 else []
 
     def _end(self, references: Sequence[str]) -> None:
         self._run(["condor_rm", *references], unless=_NOT_THERE)
@@ -129,7 +187,7 @@ class HTCondor(Commanded):
         done = self._shell.run(command)
         if done.status != 0 or any(words in done.stderr for words in _NO_ANSWER):
             raise BatchSystemAway(f"{command[0]}: {done.said}")
-        return _parsed(command[0], done)
+        return _parse_ads(command[0], done)
 
 
 def describe(job: BatchJob, directory: str) -> str:
@@ -145,13 +203,13 @@ def describe(job: BatchJob, directory: str) -> str:
         *("should_transfer_files = YES", "when_to_transfer_output = ON_EXIT", 'transfer_output_files = ""'),
         *("getenv = false", "notification = never", f"batch_name = {job.stamp}"),
         *(f"periodic_remove = {again} || {over}", f'My.PilotageStamp = "{job.stamp}"'),
-        *_asked(job.resources),
+        *_resource_lines(job.resources),
         "queue 1",
     )
     return "\n".join(lines) + "\n"
 
 
-def _asked(resources: Resources) -> Iterator[str]:
+def _resource_lines(resources: JobResources) -> Iterator[str]:
     yield f"request_cpus = {resources.cores}"
     if resources.memory is not None:
         yield f"request_memory = {resources.memory}"  # MB
@@ -161,27 +219,27 @@ def _asked(resources: Resources) -> Iterator[str]:
         yield "My.RequiresWholeMachine = true"
 
 
-def _row(ad: Mapping[str, Any], state: State, *, message: str, exit_code: int | None = None) -> Row:
+def _row(ad: Mapping[str, Any], state: State, *, message: str, exit_code: int | None = None) -> ListedJob:
     try:
         reference = f"{ad['ClusterId']}.{ad['ProcId']}"
         stamp = str(ad["PilotageStamp"])
     except KeyError as error:
         raise BatchSystemAway(f"condor_q: a job without {error}: {ad!r:.80}") from None
-    return Row(stamp=stamp, reference=reference, state=state, message=message, exit_code=exit_code)
+    return ListedJob(stamp=stamp, reference=reference, state=state, message=message, exit_code=exit_code)
 
 
-def _ended(ad: Mapping[str, Any]) -> Row:
+def _ended(ad: Mapping[str, Any]) -> ListedJob:
     """A job that ended, as the queue or the history has it."""
     if ad.get("JobStatus") == _REMOVED:
         return _row(ad, State.KILLED, message=str(ad.get("RemoveReason", "")))
     by_signal = bool(ad.get("ExitBySignal"))
     number = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
-    status = event_log.exit_code(by_signal=by_signal, number=number)
+    status = exit_code(by_signal=by_signal, number=number)
     state = State.DONE if status == 0 else State.FAILED
     return _row(ad, state, message="known by the queue or its history", exit_code=status)
 
 
-def _parsed(command: str, done: Completed) -> list[Mapping[str, Any]]:
+def _parse_ads(command: str, done: Completed) -> list[Mapping[str, Any]]:
     """The ads in an answer; without any it is empty."""
     if not done.stdout.strip():
         return []

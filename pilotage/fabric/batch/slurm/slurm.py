@@ -1,4 +1,6 @@
-"""Slurm, by its commands.
+"""Options of sbatch that are given twice, made one that says both: of two, Slurm takes the last.
+
+Slurm, by its commands.
 
 Slurm gives job numbers out again after its controller was killed, and forgets jobs that it runs: every job
 bears its stamp as name, and is known by it. Its commands hang while the controller is away: each has a time
@@ -7,15 +9,54 @@ limit. Accounting is asked where there is any; it lags behind the listing.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Resources, State
-from pilotage.fabric.batch.commanded import Commanded
-from pilotage.fabric.batch.errors import BatchSystemAway
-from pilotage.fabric.batch.listing import Row
+from pilotage.fabric.batch.batch_system import BatchJob, BatchSystemAway, Capacity, JobResources, State
+from pilotage.fabric.batch.command_line import CommandLineSystem, larger
 from pilotage.fabric.batch.shell import Completed
-from pilotage.fabric.batch.slurm import options
+from pilotage.fabric.batch.work_area import ListedJob
+
+
+def merge_options(arguments: Iterable[str]) -> list[str]:
+    """The arguments, each option that has a meaning for both times it is given at its first place."""
+    found: dict[str, str] = {}
+    for number, argument in enumerate(arguments):
+        option, sign, value = argument.partition("=")
+        if not sign or option not in _BOTH:
+            found[f"{number}"] = argument
+        elif option in found:
+            before = found[option].removeprefix(f"{option}=")
+            found[option] = f"{option}={_BOTH[option](before, value)}"
+        else:
+            found[option] = argument
+    return list(found.values())
+
+
+def _all_features(before: str, after: str) -> str:
+    return before if before == after else f"{_closed(before)}&{_closed(after)}"
+
+
+def _closed(expression: str) -> str:
+    return f"({expression})" if "|" in expression and "(" not in expression else expression
+
+
+def _all_items(before: str, after: str) -> str:
+    counts: dict[str, str] = {}
+    for item in f"{before},{after}".split(","):
+        name, _, count = item.rpartition(":")
+        if not count.isdecimal():
+            name, count = item, "1"
+        counts[name] = larger(counts.get(name, count), count)
+    return ",".join(f"{name}:{count}" for name, count in counts.items())
+
+
+_BOTH: Final[Mapping[str, Callable[[str, str], str]]] = {
+    **dict.fromkeys(("--mem", "--tmp", "--time", "--mincpus"), larger),
+    "--constraint": _all_features,
+    "--gres": _all_items,
+}
 
 #: Source: Slurm, squeue(1), job state codes. What is not named here is on its way.
 _STATES = {
@@ -44,7 +85,7 @@ _LISTING = ("squeue", "--noheader", "--me", "--states=all", "--array", "--format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slurm(Commanded):
+class Slurm(CommandLineSystem):
     """One Slurm cluster as one user of it."""
 
     def _submission(self, job: BatchJob) -> list[str]:
@@ -53,7 +94,7 @@ class Slurm(Commanded):
             *("sbatch", "--parsable", "--no-requeue", f"--job-name={job.stamp}"),
             *(f"--partition={job.queue}", f"--chdir={self.areas.path(job.stamp)}"),
             *("--output=/dev/null", "--open-mode=append", "--export=NONE"),
-            *options.once((*_asked(job.resources), *self.flags, *job.flags)),
+            *merge_options((*_resource_options(job.resources), *self.flags, *job.flags)),
             script,
         ]
 
@@ -64,10 +105,10 @@ class Slurm(Commanded):
     def _is_away(self, done: Completed) -> bool:
         return any(words in done.stderr for words in _AWAY)
 
-    def _listing(self) -> Iterator[Row]:
+    def _listing(self) -> Iterator[ListedJob]:
         return _rows(self._run(_LISTING))
 
-    def _accounted(self, stamps: Collection[str]) -> Iterable[Row]:
+    def _accounted(self, stamps: Collection[str]) -> Iterable[ListedJob]:
         """What accounting knows; nothing where there is none."""
         done = self._shell.run(
             [
@@ -103,7 +144,7 @@ class Slurm(Commanded):
         return found
 
 
-def _asked(resources: Resources) -> list[str]:
+def _resource_options(resources: JobResources) -> list[str]:
     asked = [f"--cpus-per-task={resources.cores}", "--ntasks=1"]
     if resources.memory is not None:
         asked.append(f"--mem={resources.memory}M")
@@ -116,14 +157,14 @@ def _asked(resources: Resources) -> list[str]:
     return asked
 
 
-def _rows(listing: str) -> Iterator[Row]:
+def _rows(listing: str) -> Iterator[ListedJob]:
     for line in listing.splitlines():
         parts = line.split("|", _FIELDS - 1)
         if len(parts) < _FIELDS:
             raise BatchSystemAway(f"the listing breaks off at {line[:80]!r}")
         reference, stamp, state, reason = (part.strip() for part in parts)
         word = state.split()[0] if state else ""
-        yield Row(
+        yield ListedJob(
             stamp=stamp,
             reference=reference,
             state=_STATES.get(word, State.RUNNING),

@@ -1,5 +1,5 @@
 """The page of the configuration: the tree, a draft of a change, what it would do, the versions."""
 
-from pilotage.service.pages.configuration import changing, history, showing
+from pilotage.service.pages.configuration import changing, history, view
 
-ROUTERS = (showing.router, changing.router, history.router)
+ROUTERS = (view.show_router, changing.router, history.router)

@@ -8,21 +8,19 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from cs_config.errors import EditConflict, VersionConflict
 from matcher.preview import guards
 from matcher.preview.guards import GuardFailed
-from pilotage.service import errors
-from pilotage.service.access import allow
-from pilotage.service.callers import Role
-from pilotage.service.configuring import checking, drafts, previews, proposing
-from pilotage.service.pages.configuration import showing, view
-from pilotage.service.pages.configuration.form import Filled, FilledOf
-from pilotage.service.pages.configuration.outcome import Outcome, write_down
-from pilotage.service.pages.page import Page
-from pilotage.service.pages.page_route import PageOf, PageRoute
+from pilotage.service import error_handlers
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Role
+from pilotage.service.configuring import change, drafts, previews
+from pilotage.service.pages.configuration import view
+from pilotage.service.pages.configuration.view import ChangeOutcome, Filled, FilledOf, write_down
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute
 from requirements.errors import NotAllowed, PilotageError
 
 router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
 #: What keeps a change from being made and is shown beside the draft, which stays as it is.
-_REFUSALS = (*checking.MENDABLE, GuardFailed)
+_REFUSALS = (*drafts.MENDABLE, GuardFailed)
 
 
 @router.post("/check")
@@ -31,7 +29,7 @@ def check(page: PageOf, filled: FilledOf) -> Response:
     """What is wrong with the draft so far, and what it changes."""
     if not _is_begun(filled):
         return page.render("configuration/findings.html", checked=None)
-    checked = checking.check(page.parts, page.caller, filled.draft)
+    checked = drafts.check(page.parts, page.caller, filled.draft)
     return page.render("configuration/findings.html", checked=checked, changes=_changes(checked))
 
 
@@ -39,7 +37,7 @@ def _is_begun(filled: Filled) -> bool:
     return bool(filled.draft.rows) or filled.draft.text is not None
 
 
-def _changes(checked: checking.Checked) -> list[view.Changed]:
+def _changes(checked: drafts.CheckedDraft) -> list[view.ChangedPath]:
     return [] if checked.proposal is None else view.changes(checked.proposal.differences)
 
 
@@ -48,22 +46,22 @@ def _changes(checked: checking.Checked) -> list[view.Changed]:
 def preview(page: PageOf, filled: FilledOf) -> Response:
     """What the draft would do to what waits and runs now; nothing is changed."""
     try:
-        return _answer(page, filled, looked_at(page, filled))
+        return _answer(page, filled, preview_draft(page, filled))
     except _REFUSALS as error:
         if isinstance(error, NotAllowed):
             write_down(page, error)
         return _refused(page, filled, error)
 
 
-def looked_at(page: Page, filled: Filled) -> Outcome:
+def preview_draft(page: PageContext, filled: Filled) -> ChangeOutcome:
     """The change that the draft is, and its effects."""
-    conditions = guards.read(filled.guards)
-    proposal = drafts.proposal(page.parts, page.caller, filled.draft)
-    found = proposing.outlook_of(page.parts, page.caller, proposal)
-    return Outcome(
+    conditions = guards.read_guards(filled.guards)
+    proposal = drafts.build_proposal(page.parts, page.caller, filled.draft)
+    found = change.outlook_of(page.parts, page.caller, proposal)
+    return ChangeOutcome(
         changes=view.changes(proposal.differences),
         preview=previews.answer(proposal, found, page.caller),
-        failing=guards.failing(conditions, found),
+        failing=guards.list_failing(conditions, found),
     )
 
 
@@ -77,13 +75,13 @@ def apply(page: PageOf, filled: FilledOf) -> Response:
             page.caller,
             filled.draft,
             message=filled.message,
-            guards=guards.read(filled.guards),
+            guards=guards.read_guards(filled.guards),
         )
     except _REFUSALS as error:
         write_down(page, error)
         return _refused(page, filled, error)
     if not proposal.differences and version == proposal.before.version:
-        return _answer(page, filled, Outcome(changes=[]))
+        return _answer(page, filled, ChangeOutcome(changes=[]))
     query = {"path": filled.section, "as": filled.way, "applied": version}
     return RedirectResponse(f"/configuration?{urlencode(query)}", 303)
 
@@ -94,22 +92,22 @@ def rebase(page: PageOf, filled: FilledOf) -> Response:
     """The same draft, as one that starts from the version in force."""
     try:
         draft = drafts.rebased(page.parts, page.caller, filled.draft)
-        return showing.section(page, filled.with_draft(draft), rebased=True)
+        return view.section(page, filled.with_draft(draft), rebased=True)
     except _REFUSALS as error:
         return _refused(page, filled, error)
 
 
-def _refused(page: Page, filled: Filled, error: PilotageError) -> Response:
+def _refused(page: PageContext, filled: Filled, error: PilotageError) -> Response:
     conflicts = view.changes(error.conflicts) if isinstance(error, EditConflict) else []
-    outcome = Outcome(
-        problems=checking.told(error, filled.draft),
+    outcome = ChangeOutcome(
+        problems=drafts.format_problems(error, filled.draft),
         conflicts=conflicts,
         current=error.current if isinstance(error, VersionConflict) else None,
     )
-    return _answer(page, filled, outcome, status=errors.status_of(error))
+    return _answer(page, filled, outcome, status=error_handlers.status_of(error))
 
 
-def _answer(page: Page, filled: Filled, outcome: Outcome, *, status: int = 200) -> HTMLResponse:
+def _answer(page: PageContext, filled: Filled, outcome: ChangeOutcome, *, status: int = 200) -> HTMLResponse:
     if page.is_fragment:  # scripts put in only what is answered with 200
         return page.render("configuration/outcome.html", outcome=outcome, filled=filled)
-    return showing.section(page, filled, status=status, outcome=outcome)
+    return view.section(page, filled, status=status, outcome=outcome)

@@ -7,16 +7,14 @@ from fastapi.responses import RedirectResponse, Response
 
 from cs_config.errors import VersionConflict
 from matcher.preview import guards
-from pilotage.service import errors
-from pilotage.service.access import allow
-from pilotage.service.callers import Role
-from pilotage.service.configuring import history, in_force, previews, proposing, storing
+from pilotage.service import error_handlers
+from pilotage.service.auth.access import allow
+from pilotage.service.auth.callers import Role
+from pilotage.service.configuring import change, history, in_force, previews
 from pilotage.service.pages.configuration import view
-from pilotage.service.pages.configuration.outcome import Outcome, write_down
-from pilotage.service.pages.page import Page
-from pilotage.service.pages.page_route import PageOf, PageRoute
-from requirements.errors import PilotageError
-from requirements.problem import Problem
+from pilotage.service.pages.configuration.view import ChangeOutcome, write_down
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute
+from requirements.errors import PilotageError, Problem
 
 router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
@@ -61,7 +59,7 @@ def diff(
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
 def look_back(page: PageOf, version: _Version) -> Response:
     """What going back to a version would do; nothing is changed."""
-    return _shown(page, version, guard="")
+    return _version_view(page, version, guard="")
 
 
 @router.post("/rollback")
@@ -74,25 +72,27 @@ def go_back(
 ) -> Response:
     """Make what this person may change as it was in a version."""
     try:
-        conditions = guards.read(filter(None, map(str.strip, guard.split(","))))
-        number, _ = storing.rollback(page.parts, page.caller, version, expected=expected, guards=conditions)
+        conditions = guards.read_guards(filter(None, map(str.strip, guard.split(","))))
+        number, _ = change.rollback(page.parts, page.caller, version, expected=expected, guards=conditions)
     except (VersionConflict, guards.GuardFailed) as error:
         write_down(page, error)
-        return _shown(page, version, guard=guard, error=error)
+        return _version_view(page, version, guard=guard, error=error)
     return RedirectResponse(f"/configuration/diff?from={expected}&to={number}", 303)
 
 
-def _shown(page: Page, version: int, *, guard: str, error: PilotageError | None = None) -> Response:
-    proposal = proposing.back_to(page.parts, page.caller, version, expected=None)
-    found = proposing.outlook_of(page.parts, page.caller, proposal)
-    outcome = Outcome(
+def _version_view(
+    page: PageContext, version: int, *, guard: str, error: PilotageError | None = None
+) -> Response:
+    proposal = change.back_to(page.parts, page.caller, version, expected=None)
+    found = change.outlook_of(page.parts, page.caller, proposal)
+    outcome = ChangeOutcome(
         changes=view.changes(proposal.differences),
         preview=previews.answer(proposal, found, page.caller),
         problems=() if error is None else (Problem(path="", message=str(error)),),
     )
     return page.render(
         "configuration/rollback.html",
-        status=200 if error is None else errors.status_of(error),
+        status=200 if error is None else error_handlers.status_of(error),
         version=version,
         current=proposal.before.version,
         guard=guard,

@@ -1,17 +1,39 @@
-"""What the page shows of a section of the tree."""
+"""What the page shows of a section of the tree.
+
+The form of a draft: what its fields say.
+
+Looking at the configuration, and beginning to change it.
+
+What came of looking at a draft, or of the try to apply it.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from typing import Annotated, Final
 
-from cs_config import differences, edits, inline_values, show
-from cs_config.configuration import Configuration
-from cs_config.differences import ABSENT, Difference, Entry
-from cs_config.rights import Rights
-from cs_config.sections import Tree
-from cs_config.versions import Version
-from matcher.culprits import Kept
+from fastapi import APIRouter, Depends, Form, Query
+from fastapi.responses import HTMLResponse, Response
+
+from cs_config.source import yaml_writer
+from cs_config.source.sections import Tree
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import completion, diff, patch, permissions
+from cs_config.versions import show as config_show
+from cs_config.versions import show as versions_show
+from cs_config.versions.diff import ABSENT, Difference, Entry
+from cs_config.versions.permissions import Rights
+from cs_config.versions.store import Version
+from matcher.explain.parameter_impact import ParameterImpact
+from pilotage.service.auth import audit, visibility
+from pilotage.service.auth.access import EVERY_ROLE, allow
+from pilotage.service.configuring import blames, drafts, in_force
 from pilotage.service.configuring.blames import Blamed
+from pilotage.service.configuring.drafts import ConfigDraft, DraftRow
+from pilotage.service.models.config import PreviewAnswer
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from requirements.errors import NotFound, PilotageError, Problem
+from requirements.values import fold
 
 _SITES = ("Resources", "Sites")
 #: What stands between the names of a site, a CE and a queue.
@@ -42,7 +64,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ConfigurationView:
     """A section, as far as somebody may see and change it."""
 
     path: str
@@ -69,12 +91,12 @@ class View:
         return [(name, "/".join(self.names[: depth + 1])) for depth, name in enumerate(self.names)]
 
 
-def of(tree: Tree, names: tuple[str, ...], rights: Rights) -> View:
+def configuration_view(tree: Tree, names: tuple[str, ...], rights: Rights) -> ConfigurationView:
     """What stands at a path of a tree that somebody sees."""
-    entry = edits.at(tree, names) if names else tree
+    entry = patch.find_entry(tree, names) if names else tree
     here: Mapping[str, object] = entry if isinstance(entry, Mapping) else {}
     is_value = entry is not ABSENT and not isinstance(entry, Mapping)
-    return View(
+    return ConfigurationView(
         path="/".join(names),
         names=names,
         is_there=entry is not ABSENT,
@@ -96,13 +118,13 @@ def _value(names: tuple[str, ...], value: object, rights: Rights) -> Value:
     return Value(
         name=names[-1],
         path="/".join(names),
-        written=inline_values.write(value),
+        written=yaml_writer.write_value(value),
         is_editable=rights.may_change(names),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class ChangedPath:
     """A difference as a person reads it."""
 
     path: str
@@ -111,10 +133,10 @@ class Changed:
     after: str | None
 
 
-def changes(found: Iterable[Difference]) -> list[Changed]:
+def changes(found: Iterable[Difference]) -> list[ChangedPath]:
     """Differences with their values as they would be written."""
     return [
-        Changed(path=path, kind=each.kind.value, before=_written(before), after=_written(after))
+        ChangedPath(path=path, kind=each.kind.value, before=_written(before), after=_written(after))
         for each in found
         for path, before, after in _sides(each)
     ]
@@ -122,21 +144,21 @@ def changes(found: Iterable[Difference]) -> list[Changed]:
 
 def _sides(difference: Difference) -> Iterator[tuple[str, Entry, Entry]]:
     """Path, before and after; of a small section that is new or gone each of its values."""
-    inside = list(islice(differences.leaves(difference), _MOST_SINGLE + 1))
+    inside = list(islice(diff.list_leaves(difference), _MOST_SINGLE + 1))
     if len(inside) > _MOST_SINGLE:
         yield difference.path, difference.before, difference.after
         return
     for names in inside:
         below = names[len(difference.names) :]
-        yield "/".join(names), _at(difference.before, below), _at(difference.after, below)
+        yield "/".join(names), _entry_at(difference.before, below), _entry_at(difference.after, below)
 
 
-def _at(entry: Entry, names: tuple[str, ...]) -> Entry:
-    return edits.at(entry, names) if isinstance(entry, dict) else ABSENT if names else entry
+def _entry_at(entry: Entry, names: tuple[str, ...]) -> Entry:
+    return patch.find_entry(entry, names) if isinstance(entry, dict) else ABSENT if names else entry
 
 
 def _written(entry: object) -> str | None:
-    return None if entry is ABSENT else inline_values.write(entry)
+    return None if entry is ABSENT else yaml_writer.write_value(entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,16 +170,16 @@ class Effective:
     origin: str
     place: str  #: path at which it is written
     since: Version | None  #: None: it is written nowhere
-    kept: Kept | None  #: waiting jobs that it keeps away; None: it is no parameter of a queue
+    kept: ParameterImpact | None  #: waiting jobs that it keeps away; None: it is no parameter of a queue
     own_path: str | None  #: where the VO would write its own; None: that is not for this person
 
 
-def effective(view: View, found: Iterable[Blamed], vo: str, rights: Rights) -> list[Effective]:
+def effective(view: ConfigurationView, found: Iterable[Blamed], vo: str, rights: Rights) -> list[Effective]:
     """What holds at a site, CE or queue for a VO."""
     return [
         Effective(
             name=each.line.path,
-            value=show.written(each.line.value),
+            value=versions_show.format_value(each.line.value),
             origin=each.line.origin,
             place=each.line.places[0] if each.line.places else view.path,
             since=each.since,
@@ -168,7 +190,7 @@ def effective(view: View, found: Iterable[Blamed], vo: str, rights: Rights) -> l
     ]
 
 
-def _own_path(view: View, blamed: Blamed, vo: str, rights: Rights) -> str | None:
+def _own_path(view: ConfigurationView, blamed: Blamed, vo: str, rights: Rights) -> str | None:
     names = (*view.names, "VOs", vo, *blamed.line.path.split("/"))
     return "/".join(names) if blamed.line.places and rights.may_change(names) else None
 
@@ -176,3 +198,176 @@ def _own_path(view: View, blamed: Blamed, vo: str, rights: Rights) -> str | None
 def vos_of(config: Configuration, rights: Rights) -> list[str]:
     """The VOs whose values somebody may look at."""
     return sorted(config.vos if rights.everything else rights.sees)
+
+
+#: The ways to write: single paths, or the text of a section.
+VALUES: Final = "values"
+TEXT: Final = "text"
+REMOVE: Final = "remove"
+
+_Number = Annotated[int, Form(ge=0, le=2**31 - 1)]
+_Texts = Annotated[list[str], Form()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """The form as somebody filled it in."""
+
+    section: str  #: path of the section that the page shows
+    draft: ConfigDraft
+    message: str = ""
+    guard: str = ""  #: conditions with commas between them
+
+    @property
+    def guards(self) -> list[str]:
+        """The conditions one by one."""
+        return [each for part in self.guard.split(",") if (each := part.strip())]
+
+    @property
+    def way(self) -> str:
+        """How it is written."""
+        return VALUES if self.draft.text is None else TEXT
+
+    def with_draft(self, draft: ConfigDraft) -> "Filled":
+        """The same with another draft."""
+        return replace(self, draft=draft)
+
+
+def names_of(path: str) -> tuple[str, ...]:
+    """The names of a path from the top."""
+    return tuple(name for name in path.split("/") if name)
+
+
+def _filled(
+    version: _Number,
+    *,
+    section: Annotated[str, Form(max_length=2000)] = "",
+    way: Annotated[str, Form(pattern=f"^({VALUES}|{TEXT})$")] = VALUES,
+    path: _Texts = [],  # noqa: B006  (the framework copies it)
+    value: _Texts = [],  # noqa: B006
+    action: _Texts = [],  # noqa: B006
+    text: Annotated[str, Form()] = "",
+    message: Annotated[str, Form(max_length=2000)] = "",
+    guard: Annotated[str, Form(max_length=2000)] = "",
+) -> Filled:
+    rows = () if way == TEXT else tuple(_rows(path, value, action))
+    written = text.replace("\r\n", "\n") if way == TEXT else None
+    draft = ConfigDraft(
+        version=version, names=names_of(section) if way == TEXT else (), rows=rows, text=written
+    )
+    return Filled(section=section, draft=draft, message=message, guard=guard)
+
+
+def _rows(paths: Sequence[str], values: Sequence[str], actions: Sequence[str]) -> list[DraftRow]:
+    """The rows with a path; browsers send every field of each row, in order."""
+    return [
+        DraftRow(path=path.strip(), value=value.strip(), is_removed=action == REMOVE)
+        for path, value, action in zip(paths, values, actions, strict=False)
+        if path.strip()
+    ]
+
+
+#: What the handlers of the form ask for.
+FilledOf = Annotated[Filled, Depends(_filled)]
+
+show_router = APIRouter(prefix="/configuration", route_class=PageRoute)
+
+PathOf = Annotated[str, Query(max_length=2000)]
+WayOf = Annotated[str, Query(alias="as", pattern=f"^({VALUES}|{TEXT})$")]
+
+
+@show_router.get("")
+@add_to_navigation("Configuration")
+@allow(*EVERY_ROLE)
+def show(
+    page: PageOf,
+    path: PathOf = "",
+    way: WayOf = VALUES,
+    vo: Annotated[str | None, Query(max_length=200)] = None,
+    wanted: Annotated[list[str], Query(alias="set")] = [],  # noqa: B006  (the framework copies it)
+    value: Annotated[list[str], Query()] = [],  # noqa: B006
+    applied: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
+) -> HTMLResponse:
+    """A section of the tree, and the form of a change in it."""
+    names = config_show.split_path(in_force.readable(page.parts), path)
+    draft = _begun(page, names, way, dict(zip_longest(wanted, value[: len(wanted)], fillvalue="")))
+    return section(page, Filled(section="/".join(names), draft=draft), vo=vo, applied=applied)
+
+
+@show_router.get("/paths")
+@allow(*EVERY_ROLE)
+def paths(page: PageOf, path: PathOf = "") -> Response:
+    """How a path may go on, for the field in which it is written."""
+    allowed = in_force.rights_of(page.caller)
+    config = in_force.readable(page.parts)
+    found = completion.complete_path(permissions.visible_tree(config, allowed), path, vos_of(config, allowed))
+    return page.render("configuration/paths.html", found=found)
+
+
+def _begun(page: PageContext, names: tuple[str, ...], way: str, wanted: Mapping[str, str]) -> ConfigDraft:
+    """A draft that changes nothing yet: what is there, or the value that is suggested for a path."""
+    config = in_force.readable(page.parts)
+    if way == TEXT:
+        text = drafts.text_of(page.parts, page.caller, names)
+        return ConfigDraft(version=config.version, names=names, text=text)
+    tree = permissions.visible_tree(config, in_force.rights_of(page.caller))
+    found = {path: patch.find_entry(tree, names_of(path)) for path in wanted}
+    rows = tuple(
+        DraftRow(path=path, value=wanted[path] if entry is ABSENT else yaml_writer.write_value(entry))
+        for path, entry in found.items()
+    )
+    return ConfigDraft(version=config.version, rows=rows)
+
+
+def section(
+    page: PageContext, filled: Filled, *, vo: str | None = None, status: int = 200, **outcome: object
+) -> HTMLResponse:
+    """The whole page: the section, the form as it is filled in, and what came of it."""
+    config = in_force.readable(page.parts)
+    allowed = in_force.rights_of(page.caller)
+    shown = configuration_view(permissions.visible_tree(config, allowed), names_of(filled.section), allowed)
+    at_node = shown.node is not None
+    vos = visibility.site_vos(page.caller, config, shown.site) if at_node else vos_of(config, allowed)
+    asked = fold(vo) if vo and fold(vo) in vos else vos[0] if len(vos) == 1 else None
+    blank: dict[str, object] = {"applied": None, "outcome": None, "checked": None}
+    return page.render(
+        "configuration/section.html",
+        status=status,
+        version=config.version,
+        view=shown,
+        filled=filled,
+        allowed=allowed,
+        vos=vos,
+        vo=asked,
+        effective=_effective(page, shown, asked),
+        **(blank | outcome),
+    )
+
+
+def _effective(page: PageContext, shown: ConfigurationView, vo: str | None) -> list[Effective] | None:
+    """What holds at a site, CE or queue for a VO, with its story; None: nobody asks that."""
+    if shown.node is None or vo is None:
+        return None
+    config = in_force.newest(page.parts)
+    try:
+        found = blames.blame_values(page.parts, page.caller, config, path=shown.path, vo=vo)
+    except NotFound:  # nothing that this person may see
+        return []
+    return effective(shown, found, vo, in_force.rights_of(page.caller))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOutcome:
+    """What is shown below the form."""
+
+    changes: Sequence[ChangedPath] | None = None  #: None: it did not come so far
+    preview: PreviewAnswer | None = None
+    failing: Sequence[str] = ()  #: guards that would refuse it
+    problems: Sequence[Problem] = ()
+    conflicts: Sequence[ChangedPath] = ()  #: what others changed meanwhile
+    current: int | None = None  #: the version in force, where the draft starts from an older one
+
+
+def write_down(page: PageContext, error: PilotageError) -> None:
+    """Note in the audit log a change that was refused, which is shown on the page and raised no further."""
+    audit.refused(page.caller, method=page.request.method, path=page.request.url.path, reason=str(error))

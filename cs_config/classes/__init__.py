@@ -1,0 +1,1 @@
+"""Queues that are equal for a VO, and which of them requirements fit."""

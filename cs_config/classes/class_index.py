@@ -1,0 +1,275 @@
+"""The queue classes of a VO as bitmaps: what is asked is evaluated once for each value that they have.
+
+A class has a slot, its bit in all sets. Requirements are taken apart into what can be asked alone; the answer
+to each part is a set, remembered, and most pools share their parts.
+
+Which queue classes have what requirements ask: for sure, or only at some of their nodes.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import count
+from operator import or_
+from typing import cast
+
+from cs_config.classes.queue_classes import QueueClass, queue_classes
+from cs_config.options.operations import options_for
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from requirements import evaluator
+from requirements.bitset import list_positions, mask_from
+from requirements.canonical import Requirements
+from requirements.classad.evaluation import Operands
+from requirements.record.declarations import Declarations
+from requirements.record.record import Record
+from requirements.values import Value, exact, fold
+
+#: Answers to parts that are remembered, and questions; beyond that we start anew.
+_REMEMBERED = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EligibleSets:
+    """The queue classes of which some node may fulfil requirements, as sets of slots."""
+
+    eligible: int
+    undecided: int = 0  #: those of them where only some nodes may
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequirementPart:
+    """What is asked of a queue whose nodes are all alike, and can be asked alone."""
+
+    key: Hashable  #: the same for what asks the same
+    names: tuple[str, ...]  #: folded: nothing else about a queue matters
+    holds: Callable[[Mapping[str, Value]], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequirementQuestion:
+    """Requirements, taken apart."""
+
+    whole: Requirements
+    names: frozenset[str]  #: folded
+    parts: tuple[RequirementPart, ...]
+
+
+class QueueClassIndex:
+    """A compact index over queue classes."""
+
+    def __init__(
+        self,
+        classes: Sequence[QueueClass],
+        declarations: Declarations,
+        slots: Mapping[str, int] | None = None,
+        before: "QueueClassIndex | None" = None,
+    ) -> None:
+        """Index classes; what another index knows is taken over where it still holds.
+
+        Args:
+            classes: All of the VO.
+            declarations: What names mean.
+            slots: By digest; those of classes that the VO has no more are not given again.
+            before: The index of another version of the configuration.
+        """
+        self.declarations = declarations
+        digests = [each.digest for each in classes]
+        taken = slots if slots is not None else _assign_slots(before.slots if before else {}, digests)
+        given = _assign_slots(number_classes(taken, digests), digests)
+        self.slots: Mapping[str, int] = given
+        self.classes: Mapping[int, QueueClass] = {given[each.digest]: each for each in classes}
+        self.everything = mask_from(self.classes)
+        self._columns: dict[tuple[str, ...], list[tuple[QueueClass, int]]] = {}
+        self._answers: dict[Hashable, tuple[RequirementPart, int]] = {}
+        self._questions: dict[str, RequirementQuestion] = {}
+        #: Whether questions of the other index are the same in this one.
+        self.follows = (
+            before is not None and before.declarations == declarations and before.present == self.present
+        )
+        if before is not None and self.follows:
+            self._take_over(before)
+
+    @cached_property
+    def present(self) -> frozenset[str]:
+        """Every name, folded, that some class has."""
+        return frozenset(self._spellings).union(self._node_values)
+
+    def find_answer(self, pool_id: str) -> RequirementQuestion | None:
+        """The question of a pool that was asked before."""
+        return self._questions.get(pool_id)
+
+    def question_of(self, pool_id: str, requirements: Requirements) -> RequirementQuestion:
+        """The requirements of a pool, remembered under its id."""
+        known = self._questions.get(pool_id)
+        if known is None:
+            if len(self._questions) >= _REMEMBERED:
+                self._questions.clear()
+            known = self._questions[pool_id] = self.question(requirements)
+        return known
+
+    def question(self, requirements: Requirements) -> RequirementQuestion:
+        """Requirements, ready to be asked; good for every index with the same names and declarations."""
+        names = evaluator.parameters(requirements, self.declarations)
+        parts = (
+            [self._entry(each) for each in evaluator.parts(requirements) if isinstance(each, Record)]
+            if isinstance(requirements, Record)
+            else [self._operands(each) for each in evaluator.operands(requirements, self.present)]
+        )
+        return RequirementQuestion(whole=requirements, names=frozenset(map(fold, names)), parts=tuple(parts))
+
+    def ask(self, question: RequirementQuestion) -> EligibleSets:
+        """The classes that fulfil the requirements."""
+        of_nodes = 0
+        if self._node_values:
+            of_nodes = reduce(or_, (self._node_values.get(name, 0) for name in question.names), 0)
+        # What cannot be read is fulfilled by none.
+        eligible = self.everything & ~of_nodes if question.parts else 0
+        for part in question.parts:
+            if not eligible:
+                break
+            eligible &= self._fulfilling(part)
+        return self._with_nodes(question, eligible, of_nodes) if of_nodes else EligibleSets(eligible=eligible)
+
+    def _with_nodes(self, question: RequirementQuestion, eligible: int, of_nodes: int) -> EligibleSets:
+        """With the classes whose nodes differ in what is asked: the parts say nothing there by themselves."""
+        undecided = 0
+        for first, alike in self._column(question.names):
+            if alike & of_nodes:
+                found = evaluator.decide_at_queue(
+                    question.whole, first.values, self.declarations, first.nodes
+                )
+                eligible |= alike if found.eligible else 0
+                undecided |= alike if found.residue is not None else 0
+        return EligibleSets(eligible=eligible, undecided=undecided)
+
+    def _fulfilling(self, part: RequirementPart) -> int:
+        known = self._answers.get(part.key)
+        if known is None:
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            column = self._column(part.names)
+            found = reduce(or_, (alike for first, alike in column if part.holds(first.values)), 0)
+            known = self._answers[part.key] = part, found
+        return known[1]
+
+    def _take_over(self, before: "QueueClassIndex") -> None:
+        """Make its answers ours, with those of the classes that are new."""
+        new = [(slot, each) for slot, each in self.classes.items() if before.slots.get(each.digest) != slot]
+        same = self.everything & ~mask_from([slot for slot, _ in new])
+        # As a list: another thread may still be asking there.
+        for key, (part, found) in list(before._answers.items()):  # noqa: SLF001  # its own class
+            holding = mask_from([slot for slot, each in new if part.holds(each.values)])
+            self._answers[key] = part, found & same | holding
+        self._questions = before._questions  # noqa: SLF001
+
+    def _entry(self, entry: Record) -> RequirementPart:
+        declarations = self.declarations
+        return RequirementPart(
+            key=("record", repr(entry.values)),
+            names=tuple(map(fold, evaluator.parameters(entry, declarations))),
+            holds=lambda values: evaluator.eligible(entry, values, declarations),
+        )
+
+    @staticmethod
+    def _operands(operands: Operands) -> RequirementPart:
+        return RequirementPart(
+            key=("expression", operands.is_whole, *operands.programs),
+            names=tuple(map(fold, operands.names)),
+            holds=lambda values: next(operands.failing(values), None) is None,
+        )
+
+    def _column(self, names: Iterable[str]) -> list[tuple[QueueClass, int]]:
+        """For each combination of what classes say of these names the first that does, and all that do."""
+        key = tuple(sorted(self.present.intersection(names)))
+        if key not in self._columns:
+            alike: dict[Hashable, list[int]] = {}
+            for slot, each in self.classes.items():
+                alike.setdefault(tuple(self._stated_values(each, name) for name in key), []).append(slot)
+            self._columns[key] = [(self.classes[slots[0]], mask_from(slots)) for slots in alike.values()]
+        return self._columns[key]
+
+    def _stated_values(self, each: QueueClass, name: str) -> Hashable:
+        """What a class says of a name: for all its nodes alike, or what each may have."""
+        if each.nodes and name in each.nodes:
+            options = each.nodes.options(name)
+            return "nodes", None if options is None else tuple(map(exact, options))
+        said = (each.values.get(spelled) for spelled in self._spellings.get(name, ()))
+        return exact(next((value for value in said if value is not None), None))
+
+    @cached_property
+    def _spellings(self) -> Mapping[str, list[str]]:
+        """How the classes write each name."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(set[str]().union(*(each.values for each in self.classes.values()))):
+            found.setdefault(fold(name), []).append(name)
+        return found
+
+    @cached_property
+    def _node_values(self) -> Mapping[str, int]:
+        """The folded names of node attributes, with the classes that have them."""
+        found: dict[str, list[int]] = {}
+        for slot, each in self.classes.items():
+            for name in each.nodes.names:
+                found.setdefault(fold(name), []).append(slot)
+        return {name: mask_from(slots) for name, slots in found.items()}
+
+
+def number_classes(taken: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
+    """The slots of classes, the lowest free ones for those that have none: the same for all who ask."""
+    used = set(taken.values())
+    free = (slot for slot in count() if slot not in used)
+    return {**taken, **dict(zip(sorted(set(digests) - taken.keys()), free))}  # noqa: B905  (free is endless)
+
+
+def _assign_slots(slots: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
+    return {digest: slots[digest] for digest in digests if digest in slots}
+
+
+def index_for_vo(config: Configuration, vo: str) -> QueueClassIndex:
+    """The queue classes that a VO may use now, remembered with the configuration."""
+    key = (__name__, fold(vo))
+    found = config.derived.get(key)
+    if found is None:
+        declarations = options_for(config, vo).job_description.declarations
+        found = config.derived[key] = QueueClassIndex(queue_classes(config, vo), declarations)
+    return cast(QueueClassIndex, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EligibleClass:
+    """Queues that some job may run in."""
+
+    queue_class: QueueClass
+    undecided: bool  #: whether it depends on what the node has
+
+    @property
+    def queues(self) -> tuple[QueueAddress, ...]:
+        """The queues of the class."""
+        return self.queue_class.queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EligibleClasses(Collection[EligibleClass]):
+    """The queue classes that requirements fit; there may be thousands, so they are made when looked at."""
+
+    index: QueueClassIndex
+    sets: EligibleSets
+
+    def __len__(self) -> int:
+        return self.sets.eligible.bit_count()
+
+    def __iter__(self) -> Iterator[EligibleClass]:
+        for slot in list_positions(self.sets.eligible):
+            yield EligibleClass(
+                queue_class=self.index.classes[slot], undecided=bool(self.sets.undecided >> slot & 1)
+            )
+
+    def __contains__(self, each: object) -> bool:
+        return any(each == other for other in self)
+
+
+def eligible_classes(config: Configuration, vo: str, requirements: Requirements) -> EligibleClasses:
+    """The queue classes that the VO may use now where some node may fulfil the requirements."""
+    index = index_for_vo(config, vo)
+    return EligibleClasses(index=index, sets=index.ask(index.question(requirements)))

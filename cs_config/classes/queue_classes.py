@@ -1,0 +1,148 @@
+"""Queues that are the same for a VO, so that requirements are evaluated once for all of them."""
+
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, cast
+
+import rfc8785
+
+from cs_config import gc_tuning
+from cs_config.tree import forwarding
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from cs_config.tree.levels import Level, Parameter
+from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
+from requirements.nodes.site_mapping import SiteMapping
+from requirements.values import Scalar, Value, fold
+
+#: Number of the rule by which `digest` goes; to be raised with every change of it. It is stored beside the
+#: digests: those of another release are not ours, though they are of the same configuration.
+ALGORITHM: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueClass:
+    """Queues that a VO may use and that have equal effective parameters for it."""
+
+    digest: str  #: SHA-256 of the parameters; the same from any process and release
+    values: Mapping[str, Value]  #: the ad: the parameters, as one of the queues spells them, and GLUE names
+    queues: tuple[QueueAddress, ...]  #: sorted
+    nodes: NodeAttributes = NO_NODE_ATTRIBUTES  #: what differs between the nodes behind the queues
+    forwarding: SiteMapping | None = None  #: how that is said to their batch systems
+
+
+def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
+    """The classes of all queues that the VO may use now, by their first queue."""
+    key = (__name__, fold(vo))
+    found = config.derived.get(key)
+    if found is None:
+        with gc_tuning.pause_collection():
+            found = config.derived[key] = _compute_classes(config, vo)
+    return cast(tuple[QueueClass, ...], found)
+
+
+def find_class(config: Configuration, vo: str, address: QueueAddress) -> QueueClass | None:
+    """The class of a queue; None: the VO may not use it now."""
+    key = (f"{__name__}.class_of", fold(vo))
+    found = config.derived.get(key)
+    if found is None:
+        found = {queue: each for each in queue_classes(config, vo) for queue in each.queues}
+        config.derived[key] = found
+    return cast(dict[QueueAddress, QueueClass], found).get(address)
+
+
+def _compute_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
+    members: dict[str, list[QueueAddress]] = {}
+    contents = _Contents(fold(vo))
+    known: dict[object, str | None] = {}  # by what all levels of a queue say, which few say differently
+    for address in config.addresses:
+        key: object = address
+        if not config.find_address(vo):
+            key = tuple(map(contents.number, config.levels[address]))
+        if key not in known:
+            known[key] = _digest(config, address, vo) if config.usable(address, vo) else None
+        if (name := known[key]) is not None:
+            members.setdefault(name, []).append(address)
+    return tuple(
+        QueueClass(
+            digest=name,
+            values=config.ad(queues[0], vo),
+            nodes=config.node_attributes(queues[0], vo),
+            forwarding=config.forwarding(queues[0], vo),
+            queues=tuple(queues),
+        )
+        for name, queues in members.items()
+    )
+
+
+class _Contents:
+    """Numbers for levels: one number for those that say the same to a VO, in the same order."""
+
+    def __init__(self, vo: str) -> None:
+        self._vo = vo
+        self._of_level: dict[str, int] = {}  # by path
+        self._of_content: dict[object, int] = {}
+
+    def number(self, level: Level) -> int:
+        """The number of what a level says."""
+        known = self._of_level.get(level.path)
+        if known is None:
+            content = tuple(map(_content, level.settings(self._vo).items()))
+            known = self._of_content.setdefault(content, len(self._of_content))
+            self._of_level[level.path] = known
+        return known
+
+
+def _content(setting: tuple[str, Parameter | None]) -> object:
+    """All that counts of a setting; as text, in which True is not 1."""
+    name, said = setting
+    if said is None:
+        return name
+    return name, repr(said.value if said.is_own else (said.value, said.node_attribute, said.forwarding))
+
+
+def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
+    """Of the parameters: GLUE names follow from them, unless it is the address that they follow from."""
+    values = config.ad(address, vo) if config.find_address(vo) else config.values(address, vo)
+    said = config.parameters(address, vo).get(forwarding.SECTION)
+    spoken = str(said.value) if said is not None and said.forwarding is not None else ""
+    return digest(values, config.node_attributes(address, vo), spoken)
+
+
+def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUTES, spoken: str = "") -> str:
+    """SHA-256 of the parameters of a queue; equal only where no requirement can tell two queues apart.
+
+    Values count exactly: with their kind, in their order, in their case of letters; of names the case does
+    not count, and of texts not how their letters are composed (NFC), as in every expression.
+
+    Args:
+        values: Its parameters.
+        nodes: What differs between its nodes.
+        spoken: How that is said to its batch system.
+    """
+    exact: dict[str, Any] = {fold(name): _exact(value) for name, value in values.items()}
+    if nodes:
+        # No parameter has a `/` in its name.
+        exact["/forwarding"] = spoken
+        exact["/nodes"] = {fold(name): _options(options) for name, options in nodes.declared}
+    return sha256(rfc8785.dumps(exact)).hexdigest()
+
+
+def _options(options: tuple[Option, ...] | None) -> str | list[str]:
+    """As texts, which sort: `unknown` in place of the list."""
+    if options is None:
+        return UNKNOWN
+    return sorted(rfc8785.dumps(None if option is None else _exact(option)).decode() for option in options)
+
+
+def _exact(value: Value) -> Any:
+    """The value as JSON, in which a list of one is not its value, and 5.0 is not 5."""
+    return [_exact_scalar(item) for item in value] if isinstance(value, tuple) else _exact_scalar(value)
+
+
+def _exact_scalar(scalar: Scalar) -> Any:
+    if isinstance(scalar, str):
+        return unicodedata.normalize("NFC", scalar)
+    return {"real": repr(scalar)} if isinstance(scalar, float) else scalar

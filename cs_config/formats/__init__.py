@@ -1,0 +1,1 @@
+"""Foreign configuration formats: DIRAC's CFG, CE ads, glidein factory entries, GLUE names."""

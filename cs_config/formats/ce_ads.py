@@ -1,0 +1,320 @@
+"""CE ads: what gLite's information systems say of a batch queue, as a ClassAd.
+
+`[ id = "host:2119/queue"; update_time = …; expiry_time = …; info = [ … ] ]`, or an ad whose attributes
+stand beside these four. The id is the one of the CE and, behind the slash, of the queue.
+
+The tree as CE ads: for each queue what it says, and the GLUE names that follow.
+
+What merely follows is named under `Derived`, so that an import of the ads gives the tree they come from.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cs_config.errors import PathNotFound
+from cs_config.formats import restrictions
+from cs_config.tree import admission, expiry, glue, inheritance
+from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
+from cs_config.tree.configuration import Configuration
+from requirements.classad import classad_files
+from requirements.classad.classad_files import AdEntry, WrittenAd
+from requirements.classad.parser import read_expression
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import KEYWORDS
+from requirements.errors import InvalidInput, Problem
+from requirements.values import Scalar, Value, fold
+
+ID, INFO, SITE, DERIVED = "id", "info", "Site", "Derived"
+#: What an ad says about itself; everything else is about the queue.
+HEADERS = (ID, expiry.UPDATE_TIME, expiry.EXPIRY_TIME, INFO, SITE, DERIVED)
+#: The parameter that names others whose text is an expression.
+EXPRESSIONS = "Expressions"
+#: Where an ad without `id` names its CE and queue.
+_OTHER_IDS = ("GlueCEUniqueID", "CEid")
+#: Where an ad names its site; the last is a list of `name=value`.
+_SITES = (SITE, "GlueSiteUniqueID", "GlueSiteName")
+_FOREIGN_KEY, _OF_SITE = "GlueForeignKey", "GlueSiteUniqueID="
+
+
+def list_expressions(values: Mapping[str, Value]) -> frozenset[str]:
+    """Folded names of the parameters of a queue whose text is an expression.
+
+    Args:
+        values: Of the queue, by folded name.
+    """
+    listed = inheritance.as_tuple(values.get(fold(EXPRESSIONS), ()))
+    return admission.EXPRESSIONS | admission.list_checks(values).keys() | {fold(str(name)) for name in listed}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeAd:
+    """What one ad says."""
+
+    ce: str
+    queue: str
+    site: str | None  #: None: it does not say
+    times: Mapping[str, int | float]  #: `update_time` and `expiry_time`, as far as it says them
+    attributes: tuple[AdEntry, ...]  #: about the queue, without those that merely follow from others
+    line: int
+
+    @property
+    def id(self) -> str:
+        """As information systems write it."""
+        return f"{self.ce}/{self.queue}"
+
+
+def read_ads(text: str, file: str) -> tuple[CeAd, ...]:
+    """The CE ads of a text.
+
+    Raises:
+        InvalidInput: No ClassAds, or with every ad that is none of a CE, each with its line.
+    """
+    found: list[CeAd] = []
+    problems: list[Problem] = []
+    for written in classad_files.read_ad_file(text, file):
+        try:
+            found.append(_read_ad(written, file))
+        except InvalidInput as error:
+            problems += error.problems
+    problems += _find_repeated(found, file)
+    if problems:
+        raise InvalidInput(problems)
+    return tuple(found)
+
+
+def _read_ad(written: WrittenAd, file: str) -> CeAd:
+    said = {fold(entry.name): entry for entry in written.entries}
+    info = said.pop(fold(INFO), None)
+    headers = {name: said.pop(fold(name)) for name in HEADERS if fold(name) in said}
+    inside = {fold(entry.name): entry for entry in info.entries} if info else {}
+    reader = _AdReader(file=file, line=written.line, headers=headers, attributes=said | inside)
+    ce, queue = reader.address()
+    times = dict(reader.times())
+    for name in said.keys() & inside.keys():
+        reader.problem(said[name], f"{said[name].name} stands in {INFO} and beside it")
+    if info is not None and not isinstance(info.value, dict):
+        reader.problem(info, f"{INFO} is {info.text:.40}, it has to be an ad: [ name = value; … ]")
+    if reader.problems:
+        raise InvalidInput(reader.problems)
+    return CeAd(
+        ce=ce,
+        queue=queue,
+        site=reader.site(),
+        times=times,
+        attributes=tuple(entry for name, entry in (inside | said).items() if name not in reader.derived()),
+        line=written.line,
+    )
+
+
+class _AdReader:
+    """Reads what an ad says about itself, and gathers what is wrong with it."""
+
+    def __init__(
+        self, *, file: str, line: int, headers: Mapping[str, AdEntry], attributes: Mapping[str, AdEntry]
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._file = file
+        self._line = line
+        self._headers = headers
+        self._attributes = attributes
+        self._path = "CE ad"
+
+    def problem(self, entry: AdEntry | None, message: str) -> None:
+        line = self._line if entry is None else entry.line
+        self.problems.append(Problem(path=self._path, message=message, file=self._file, line=line))
+
+    def address(self) -> tuple[str, str]:
+        """CE and queue; a problem if there is no good id."""
+        others = (self._attributes.get(fold(name)) for name in _OTHER_IDS)
+        entry = self._headers.get(ID) or next((each for each in others if each is not None), None)
+        if entry is None:
+            self.problem(None, f'it has no {ID}, which names CE and queue: {ID} = "host:2119/queue"')
+            return "", ""
+        if not isinstance(entry.value, str):
+            self.problem(entry, f'{entry.name} is {entry.text:.60}, it has to be a text: "host:2119/queue"')
+            return "", ""
+        self._path = f"CE ad {entry.value[:200]}"
+        ce, slash, queue = entry.value.partition("/")
+        if not slash:
+            self.problem(entry, f'{entry.name} has no slash between CE and queue: "host:2119/queue"')
+        elif wrong := [name for name in (ce, queue) if not NAME.fullmatch(name)]:
+            message = f"{wrong[0][:200]!r} is no name of a CE or queue, allowed are {NAME_ALLOWED}"
+            self.problem(entry, message)
+        return ce, queue
+
+    def times(self) -> Iterator[tuple[str, int | float]]:
+        """The times that are numbers; a problem for others."""
+        for name in (expiry.UPDATE_TIME, expiry.EXPIRY_TIME):
+            entry = self._headers.get(name)
+            if entry is None:
+                continue
+            value = entry.value
+            if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+                yield name, value
+            else:
+                self.problem(entry, f"{name} is {entry.text:.60}, allowed is a number of seconds, 0 or more")
+
+    def site(self) -> str | None:
+        """The site that the ad names; None if it names none."""
+        entries = (self._headers.get(name) or self._attributes.get(fold(name)) for name in _SITES)
+        named = [entry.value for entry in entries if entry is not None and isinstance(entry.value, str)]
+        return next(iter([*named, *self._foreign_sites()]), None)
+
+    def _foreign_sites(self) -> Iterator[str]:
+        entry = self._attributes.get(fold(_FOREIGN_KEY))
+        keys = entry.value if entry is not None else None
+        for key in keys if isinstance(keys, list) else [keys]:
+            if isinstance(key, str) and fold(key).startswith(fold(_OF_SITE)):
+                yield key[len(_OF_SITE) :]
+
+    def derived(self) -> frozenset[str]:
+        """Folded names that the exporter added, since they follow; of restrictions only such as do."""
+        entry = self._headers.get(DERIVED)
+        names = entry.value if entry is not None else None
+        listed = {fold(str(name)) for name in names} if isinstance(names, list) else set()
+        following = glue.following(self._attributes.keys())
+        return frozenset(
+            name for name in listed if name in following or not restrictions.is_restriction_of_ad(name)
+        )
+
+
+def _find_repeated(ads: list[CeAd], file: str) -> Iterator[Problem]:
+    """Ads of the same queue: which one would count?"""
+    first: dict[str, CeAd] = {}
+    for ad in ads:
+        other = first.setdefault(fold(ad.id), ad)
+        if other is not ad and fold(other.site or "") == fold(ad.site or ""):
+            message = f"stands twice, the first time in line {other.line}"
+            yield Problem(path=f"CE ad {ad.id}", message=message, file=file, line=ad.line)
+
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedAds:
+    """Ads, and what could not be said in them."""
+
+    text: str
+    queues: tuple[QueueAddress, ...]
+    left_out: tuple[str, ...]  #: paths of parameters that no ad can hold
+    narrowed: tuple[
+        str, ...
+    ]  #: queues, each with the VOs that are kept out: an ad has no values of single VOs
+
+
+def export_ads(config: Configuration, path: str = "", vo: str = "") -> ExportedAds:
+    """The ads of all queues at and below a path, as they are for a VO (empty: for nobody in particular).
+
+    Args:
+        config: With what has expired: an ad says itself until when it counts.
+        path: `Resources/Sites/…` or `Site`, `Site/CE`, `Site/CE/Queue`; empty: everything.
+        vo: Whose effective parameters.
+
+    Raises:
+        PathNotFound: There is no queue.
+    """
+    queues = tuple(_below(config, path))
+    if not queues:
+        raise PathNotFound(path or "Resources/Sites", config.suggest(path))
+    left_out = tuple(
+        f"{queue}/{name}"
+        for queue in queues
+        for name, each in config.parameters(queue, vo).items()
+        if each.node_attribute is not None
+    )
+    kept_out = {queue: () if vo else tuple(_kept_out(config, queue)) for queue in queues}
+    text = "".join(_ad(config, queue, vo, kept_out[queue]) for queue in queues)
+    narrowed = tuple(f"{queue}: {', '.join(vos)}" for queue, vos in kept_out.items() if vos)
+    return ExportedAds(text=text, queues=queues, left_out=left_out, narrowed=narrowed)
+
+
+def _kept_out(config: Configuration, queue: QueueAddress) -> Iterator[str]:
+    """The VOs that the queue restricts by values of their own, which an ad for everybody does not have."""
+    for vo in sorted(config.vos):
+        own = (name for level in config.levels[queue] for name in level.by_vo.get(vo, {}))
+        if any(map(restrictions.keeps_out, own)):
+            yield vo
+
+
+def _restrictions(
+    config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]
+) -> Iterator[tuple[str, Value]]:
+    """What the ad has to say so that it lets in nobody whom the tree keeps out."""
+    levels = config.levels[queue]
+    if not inheritance.is_enabled(levels, vo):  # of the levels any one switches off, the nearest is no matter
+        yield restrictions.ENABLED, False
+    if kept_out:
+        plain = config.values(queue, "").items()
+        listed = next((value for name, value in plain if fold(name) == "vo"), None)
+        vos = tuple(sorted(config.vos)) if listed is None else tuple(map(str, inheritance.as_tuple(listed)))
+        yield "VO", tuple(each for each in vos if fold(each) not in kept_out)
+
+
+def _below(config: Configuration, path: str) -> Iterator[QueueAddress]:
+    names = [name for name in path.split("/") if name]
+    if names[:2] == ["Resources", "Sites"]:
+        names = [name for place, name in enumerate(names[2:]) if place % 2 == 0]
+    for queue in config.addresses:
+        if [queue.site, queue.ce, queue.queue][: len(names)] == names:
+            yield queue
+
+
+def _ad(config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]) -> str:
+    narrower = dict(_restrictions(config, queue, vo, kept_out))
+    folded = set(map(fold, narrower))
+    values = config.values(queue, vo)
+    stated = {name: value for name, value in values.items() if fold(name) not in folded} | narrower
+    parameters = {fold(name): each for name, each in config.parameters(queue, vo).items()}
+    derived = {name: value for name, value in glue.build_ad(stated, queue).items() if name not in stated}
+    headers: dict[str, Value] = {ID: f"{queue.ce}/{queue.queue}", SITE: queue.site}
+    headers |= {
+        name: parameters[name].value for name in sorted(expiry.TIMES, reverse=True) if name in parameters
+    }
+    if derived:
+        headers[DERIVED] = tuple(derived)
+    expressions = list_expressions({fold(name): value for name, value in stated.items()})
+    info = {name: value for name, value in {**stated, **derived}.items() if name != EXPRESSIONS}
+    lines = [f"  {_name(name)} = {_format_value(value)};" for name, value in headers.items()]
+    inside = (
+        f"    {_name(name)} = {_format_attribute(name, value, expressions)};" for name, value in info.items()
+    )
+    return "\n".join(["[", *lines, f"  {INFO} = [", *inside, "  ]", "]", ""])
+
+
+def _format_attribute(name: str, value: Value, expressions: Iterable[str]) -> str:
+    if isinstance(value, str) and fold(name) in expressions and _is_expression(value):
+        return value
+    return _format_value(value)
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        read_expression(SourceText(text=text, path=""))
+    except InvalidInput:
+        return False
+    return True
+
+
+def _format_value(value: Value) -> str:
+    if isinstance(value, tuple):
+        return f"{{ {', '.join(map(_scalar, value))} }}" if value else "{ }"
+    return _scalar(value)
+
+
+def _scalar(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{_escaped(value)}"' if isinstance(value, str) else repr(value)
+
+
+def _name(name: str) -> str:
+    if _IDENTIFIER.fullmatch(name) and name.lower() not in KEYWORDS:
+        return name
+    return "'" + _escaped(name).replace("'", r"\047") + "'"
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda sign: f"\\{ord(sign[0]):03o}", text)

@@ -1,0 +1,394 @@
+"""What DIRAC says of all CEs, or of those of a type, in one place: here each CE has it itself.
+
+A default never opens a CE that it restricts: of the VOs that it lists those stay that the site lists too.
+
+Source: DIRAC's `Resources/Computing/CEDefaults` and `Resources/Computing/<CEType>`.
+
+The layouts of DIRAC's configuration, brought into ours: today's, and the one of RFC #5.
+
+Today's: `Resources/Sites/<Grid>/<Grid.Name.cc>`. RFC #5: `Resources/Sites/<Name>` with `Domains`, `Country`
+and `Computing/<CE>/Queues`, sections named after VOs for their values, and `Communities` for who may come.
+A node with a restriction that has no place here is closed.
+
+What DIRAC's configuration would change in the tree.
+"""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from cs_config.errors import ConfigError
+from cs_config.formats import dirac_text, import_merge, restrictions
+from cs_config.formats.import_merge import ImportedConfiguration
+from cs_config.source.sections import Leaf, Section
+from cs_config.tree import expiry
+from cs_config.tree.configuration import Configuration
+from requirements.errors import Problem
+from requirements.values import fold
+
+#: The section for CEs of all types.
+FOR_ALL: Final = "CEDefaults"
+_TYPE: Final = "cetype"
+_VO: Final = "vo"
+_ENABLED: Final = "enabled"
+#: Sets that unite over the levels.
+_UNITED: Final = frozenset({"tag", "requiredtag"})
+
+_Options = Mapping[str, object]
+
+
+def write_defaults(sites: Mapping[str, object], defaults: Mapping[str, _Options]) -> frozenset[str]:
+    """Let every CE say the defaults that neither itself nor its site says otherwise.
+
+    Args:
+        sites: In our layout; they are changed.
+        defaults: Options by the type of the CEs, or for all.
+
+    Returns:
+        The types that some CE has.
+    """
+    used: set[str] = set()
+    of_all = _value(defaults.get(FOR_ALL, {}), _TYPE)
+    for site, ce in _ces(sites):
+        own = fold(_value(ce, _TYPE) or _value(site, _TYPE) or of_all)
+        kinds = [kind for kind in defaults if kind != FOR_ALL and fold(kind) == own]
+        kinds += [FOR_ALL] if FOR_ALL in defaults else []  # what is said of a type goes first
+        used.update(kinds)
+        for kind in kinds:
+            fill(ce, site, defaults[kind])
+    return frozenset(used)
+
+
+def _ces(sites: Mapping[str, object]) -> Iterator[tuple[_Options, dict[str, object]]]:
+    for site in sites.values():
+        ces = site.get("CEs") if isinstance(site, dict) else None
+        for ce in ces.values() if isinstance(ces, dict) else ():
+            if isinstance(site, dict) and isinstance(ce, dict):
+                yield site, ce
+
+
+def _value(options: _Options, folded: str) -> str:
+    return next((str(value) for name, value in options.items() if fold(name) == folded), "")
+
+
+def fill(node: dict[str, object], above: _Options, defaults: _Options) -> None:
+    """Add to a node the defaults that neither itself nor the node above it says otherwise."""
+    spelled = {fold(name): name for name in node}
+    of_above = {fold(name): value for name, value in above.items()}
+    for name, value in defaults.items():
+        folded = fold(name)
+        here = spelled.get(folded)
+        if folded in _UNITED:
+            node[here or name] = _split_items(node.get(here or name)) + [
+                each for each in _split_items(value) if each not in _split_items(node.get(here or name))
+            ]
+        elif here is not None:
+            continue
+        elif folded == _VO:
+            node[name] = shared(value, of_above[_VO]) if _VO in of_above else deepcopy(value)
+        elif folded not in of_above or (folded == _ENABLED and value is not True):
+            node[name] = deepcopy(value)
+
+
+def shared(value: object, other: object) -> list[object]:
+    """The VOs that both of two lists have."""
+    allowed = {fold(str(each)) for each in _split_items(other)}
+    return [each for each in _split_items(value) if fold(str(each)) in allowed]
+
+
+def _split_items(value: object) -> list[object]:
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+_OURS = ("Resources", "Operations", "Registry")
+#: What each of them may have here.
+_BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
+_COMPUTING = ("OSCompatibility", expiry.SETTING)
+_OF_QUEUES = ("CEs", "Queues", "VOs", "Throttle", "NodeAttributes", "Forwarding")
+_COMMUNITIES = "communities"
+#: Kinds of resources of RFC #5 that have no queues.
+_OTHER_RESOURCES = ("Storage", "Catalog", "Transfer", "CommunityManagement", "DBServer")
+#: Restrictions that hold at a CE beside those of its site.
+_BESIDE_THE_SITE = frozenset({"vo", "enabled", "requiredtag"})
+
+
+@dataclass(slots=True, kw_only=True)
+class DiracLayout:
+    """Brings a text into our layout, and gathers what has no place there."""
+
+    file: str
+    vos: frozenset[str] = frozenset()  #: known VOs, folded: sections of RFC #5 that are named after one
+    notes: list[Problem] = field(default_factory=list)
+
+    def ours(self, root: Section) -> dict[str, object]:
+        """The tree in our layout, values read."""
+        tree: dict[str, object] = {}
+        for name, entry in root.entries.items():
+            if name not in _OURS or isinstance(entry, Leaf):
+                self._note(name, entry.line, "not carried over: it is no matter of this system")
+            elif name == "Resources":
+                tree[name] = self._resources(entry)
+            else:
+                tree[name] = self._values(self._only(entry, name, _BELOW.get(name)), name)
+        return tree
+
+    def _resources(self, section: Section) -> dict[str, object]:
+        self.vos |= _communities(section)
+        tree: dict[str, object] = {}
+        for name, entry in self._only(section, "Resources", (*_BELOW["Resources"], "Domains")).sections():
+            if name == "Sites":
+                tree[name] = self._all_sites(entry)
+            elif name == "Computing":
+                ours = {each: below for each, below in entry.entries.items() if each in _COMPUTING}
+                tree[name] = self._values(Section(entry.line, dict(ours)), "")
+            else:
+                self._domains(entry)
+        self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
+        self._close_for_foreign(tree.get("Sites"))
+        return tree
+
+    def _domains(self, section: Section) -> None:
+        for name, domain in section.sections():
+            if _restricts(domain):
+                message = "a restriction of a domain has no place here: say it at the sites"
+                self._refuse(f"Resources/Domains/{name}", domain.line, message)
+        message = "not carried over: attributes of a domain, which sites name"
+        self._note("Resources/Domains", section.line, message)
+
+    def _close_for_foreign(self, sites: object) -> None:
+        """Close the nodes that restrict who may come in a way that has no place here."""
+        for names, node in list(restrictions.nodes(sites)):
+            for name in [name for name in node if restrictions.is_foreign(name, node[name])]:
+                path, value = "/".join((*names, name)), node.pop(name)
+                restrictions.close(node)
+                message = f"{value!r:.60} may keep somebody out and has no place here: {names[-1]} is closed"
+                self._note(path, None, f"{message}, {restrictions.ENABLED}: false")
+
+    def _defaults_of_ces(self, computing: Section, sites: object) -> None:
+        """Write what is said of all CEs, or of those of a type, at the CEs of this text."""
+        left = {name: entry for name, entry in computing.entries.items() if name not in _COMPUTING}
+        options = {
+            name: self._values(Section(entry.line, dict(entry.leaves())), "")
+            for name, entry in left.items()
+            if isinstance(entry, Section)
+        }
+        for kind, entry in left.items():
+            for name, below in entry.sections() if isinstance(entry, Section) else ():
+                path = f"Resources/Computing/{kind}/{name}"
+                if restrictions.is_restriction(name) or _restricts(below):
+                    self._refuse(
+                        path, below.line, "a restriction in a section of CE defaults: say it at the CEs"
+                    )
+                self._note(path, below.line, "not carried over: a section among the defaults of CEs")
+        used = write_defaults(sites, options) if isinstance(sites, dict) else frozenset()
+        for name in sorted(left.keys() - used):
+            self._leave_out(f"Resources/Computing/{name}", left[name], "it is said of no CE of this text")
+
+    def _only(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
+        """The section without what has no place here."""
+        if allowed is None:
+            return section
+        for name, entry in section.entries.items():
+            if name not in allowed:
+                self._leave_out(f"{path}/{name}", entry, "it is no matter of this system")
+        kept = {name: entry for name, entry in section.entries.items() if name in allowed}
+        return Section(section.line, kept)
+
+    def _all_sites(self, section: Section) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, site in self._sites(section):
+            if name in found:
+                path = f"Resources/Sites/{name}"
+                self._refuse(path, section.line, "the site stands twice, and each may restrict who comes")
+            found[name] = site
+        return found
+
+    def _sites(self, section: Section) -> Iterator[tuple[str, dict[str, object]]]:
+        for name, entry in section.entries.items():
+            path = f"Resources/Sites/{name}"
+            if isinstance(entry, Leaf):
+                self._leave_out(path, entry, "a value where sites stand")
+            elif _is_of_rfc5(entry):
+                yield self._site_of_rfc5(name, entry)
+            elif _is_grid(entry):
+                yield from ((site, self._site(site, below)) for site, below in entry.sections())
+            else:
+                yield name, self._site(name, entry)
+
+    def _site(self, site: str, section: Section) -> dict[str, object]:
+        """A site of today's layout: options beside the CEs are defaults for each of them."""
+        ces = section.section("CEs")
+        said = set(map(fold, section.entries))
+        defaults = {name: leaf for name, leaf in ces.leaves() if fold(name) not in said}
+        entries = {**section.entries, **defaults}
+        if "CEs" in entries:
+            entries["CEs"] = Section(ces.line, dict(ces.sections()))
+        tree = self._values(Section(section.line, dict(entries)), "")
+        said_twice = {name: leaf for name, leaf in ces.leaves() if name not in defaults}
+        restricting = {n: each for n, each in said_twice.items() if fold(n) in _BESIDE_THE_SITE}
+        of_ces = self._values(Section(ces.line, dict(restricting)), "")
+        write_defaults({site: tree}, {FOR_ALL: of_ces})
+        for name in said_twice.keys() - restricting.keys():
+            message = "not carried over: the site says it as well, and its CEs get it from there"
+            if restrictions.is_restriction(name):
+                restrictions.close(tree)
+                message = f"not carried over: the site says it as well; {site} is closed, Enabled: false"
+            self._note(f"Resources/Sites/{site}/CEs/{name}", said_twice[name].line, message)
+        return tree
+
+    def _site_of_rfc5(self, short: str, section: Section) -> tuple[str, dict[str, object]]:
+        domains = _list_items(section, "Domains")
+        country = _list_items(section, "Country")
+        names = [domains[0] if domains else "", short, country[0].lower() if country else ""]
+        if len(domains) > 1:
+            others = ", ".join(domains[1:])
+            self._note(short, section.line, f"only its name in {domains[0]} is carried over, not in {others}")
+        tree = self._node(section, short, {"Computing": ("CEs", "Queues")})
+        return ".".join(filter(None, names)), tree
+
+    def _node(self, section: Section, path: str, below: dict[str, tuple[str, str]]) -> dict[str, object]:
+        """A site, CE or queue of RFC #5, with what stands below it."""
+        tree: dict[str, object] = {}
+        self._options_of_rfc5(tree, section)
+        is_closed = False
+        for name, entry in section.sections():
+            here = f"{path}/{name}"
+            if name in below:
+                ours, inner = below[name]
+                children = {inner: (inner, "")} if inner else {}
+                nodes = {
+                    child: self._node(node, f"{here}/{child}", children) for child, node in entry.sections()
+                }
+                defaults: dict[str, object] = {}
+                self._options_of_rfc5(defaults, entry)
+                for node in nodes.values():
+                    fill(node, tree, defaults)
+                tree[ours] = nodes
+            elif name in _OF_QUEUES and name != "VOs":
+                tree[name] = self._values(entry, here)
+            elif name == "VOs" or fold(name) in self.vos:
+                self._vos_of_rfc5(
+                    tree, self._values(entry if name == "VOs" else Section(0, {name: entry}), "")
+                )
+            else:
+                message = "not carried over: no computing, and no VO that is known"
+                if name not in _OTHER_RESOURCES and _restricts(entry):
+                    is_closed = True
+                    message = f"{message}; it restricts something, so {path} is closed, Enabled: false"
+                self._note(here, entry.line, message)
+        if is_closed:
+            restrictions.close(tree)
+        return tree
+
+    def _options_of_rfc5(self, tree: dict[str, object], section: Section) -> None:
+        for name, leaf in section.leaves():
+            if fold(name) not in (_COMMUNITIES, "vo"):
+                self._option(tree, name, leaf)
+                continue
+            said: dict[str, object] = {}
+            self._option(said, "VO", leaf)
+            if "VO" in said and "VO" in tree:
+                tree["VO"] = shared(said["VO"], tree["VO"])
+                if not tree["VO"]:  # closed whatever lists are below it: one of the two may be unreadable
+                    restrictions.close(tree)
+            else:
+                tree |= said
+
+    def _vos_of_rfc5(self, tree: dict[str, object], vos: dict[str, object]) -> None:
+        """Values of VOs, which may stand in a section of them all and in one of each."""
+        known = tree.setdefault("VOs", {})
+        assert isinstance(known, dict)  # noqa: S101  (made here)
+        for vo, settings in vos.items():
+            before = known.setdefault(vo, settings)
+            if before is not settings and isinstance(before, dict):
+                restrictions.close(before)
+                message = "stands twice, and each may restrict something: closed for this VO, Enabled: false"
+                self._note(f"VOs/{vo}", None, message)
+
+    def _values(self, section: Section, path: str) -> dict[str, object]:
+        tree: dict[str, object] = {}
+        for name, entry in section.entries.items():
+            if isinstance(entry, Leaf):
+                self._option(tree, name, entry)
+            else:
+                tree[name] = self._values(entry, f"{path}/{name}" if path else name)
+        return tree
+
+    def _option(self, tree: dict[str, object], name: str, leaf: Leaf) -> None:
+        value = dirac_text.read_value(name, str(leaf.value or ""))
+        if value is not None:  # an empty option says nothing
+            tree[name] = value
+
+    def _leave_out(self, path: str, entry: Leaf | Section, why: str) -> None:
+        """Note what has no place here; a restriction of all sites is refused.
+
+        Raises:
+            ConfigError: It is one.
+        """
+        name = path.rpartition("/")[2]
+        if (
+            isinstance(entry, Leaf)
+            and path.startswith("Resources/")
+            and _restricts(Section(0, {name: entry}))
+        ):
+            self._refuse(path, entry.line, "a restriction that has no place here: say it at the sites")
+        self._note(path, entry.line, f"not carried over: {why}")
+
+    def _refuse(self, path: str, line: int, message: str) -> NoReturn:
+        raise ConfigError([Problem(path=path, message=message, file=self.file, line=line)])
+
+    def _note(self, path: str, line: int | None, message: str) -> None:
+        self.notes.append(Problem(path=path, message=message, file=self.file, line=line))
+
+
+def _restricts(section: Section) -> bool:
+    """Whether a section has a restriction of its own, not only in sections below."""
+    return restrictions.restricts_directly(
+        {name: leaf.value for name, leaf in section.leaves() if leaf.value}
+    )
+
+
+def _is_grid(section: Section) -> bool:
+    """Whether it holds sites: nothing but sections, none of which belongs to a site."""
+    return (
+        bool(section.entries)
+        and not any(section.leaves())
+        and not any(name in _OF_QUEUES for name in section.entries)
+    )
+
+
+def _is_of_rfc5(section: Section) -> bool:
+    return isinstance(section.entries.get("Computing"), Section) or "Domains" in section.entries
+
+
+def _list_items(section: Section, name: str) -> list[str]:
+    entry = section.entries.get(name)
+    text = str(entry.value or "") if isinstance(entry, Leaf) else ""
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _communities(section: Section) -> frozenset[str]:
+    """Every VO that some `Communities` names, folded."""
+    found: set[str] = set()
+    for name, entry in section.entries.items():
+        if isinstance(entry, Section):
+            found |= _communities(entry)
+        elif fold(name) == _COMMUNITIES:
+            found |= {fold(item) for item in _list_items(section, name)}
+    return frozenset(found)
+
+
+def propose_dirac(config: Configuration, text: str, file: str) -> ImportedConfiguration:
+    """The configuration in force with DIRAC's over it.
+
+    Raises:
+        ConfigError: The text is wrong, or what would come out is, and not by what the text says.
+    """
+    layout = DiracLayout(file=file, vos=config.vos | _vos(text, file))
+    tree = layout.ours(dirac_text.read_text(text, file))
+    return import_merge.merge_import(config, tree, layout.notes, file)
+
+
+def _vos(text: str, file: str) -> frozenset[str]:
+    return frozenset(map(fold, dirac_text.read_text(text, file).section("Registry").section("VO").entries))

@@ -1,0 +1,204 @@
+"""The text form of DIRAC's configuration: sections in braces, options with `=`, everything a text.
+
+Source: DIRAC's CFG files.
+
+What a text of DIRAC's configuration stands for, and how a value is written there.
+
+There every value is a text, and who reads it decides what it is; here a known parameter says what it may
+be, and any other is read as it would be in YAML, with commas between the items of a list.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cs_config.errors import ConfigError
+from cs_config.source import yaml_reader
+from cs_config.source.sections import Leaf, LeafValue, Section
+from cs_config.tree import parameters
+from requirements.errors import Problem
+from requirements.values import Scalar, fold
+
+#: Deeper sections are no configuration.
+_MAX_DEPTH = 50
+_MAX_PROBLEMS = 50
+_BRACES = "{}"
+
+
+def read_text(text: str, file: str) -> Section:
+    """The sections of a text; every value is a text as it stands, with the line of its name.
+
+    A value reaches to the end of its line; of an option that is repeated the last counts, `+=` adds to it
+    behind a comma.
+
+    Raises:
+        ConfigError: With everything that is wrong.
+    """
+    reader = _CfgReader(file=file)
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.take(line.strip(), number)
+    reader.end()
+    if reader.problems:
+        raise ConfigError(reader.problems[:_MAX_PROBLEMS])
+    return reader.stack[0][1]
+
+
+@dataclass(slots=True, kw_only=True)
+class _CfgReader:
+    file: str
+    stack: list[tuple[str, Section]] = field(default_factory=lambda: [("", Section(1))])
+    name: tuple[str, int] | None = None  #: of a section whose brace has not come yet
+    problems: list[Problem] = field(default_factory=list)
+
+    def take(self, line: str, number: int) -> None:
+        if not line or line.startswith("#"):
+            return
+        head, equals, value = line.partition("=")
+        if equals and not any(brace in head for brace in _BRACES):
+            self._option(head, value.strip(), number)
+            return
+        for part in _parts(line):
+            self._part(part, number)
+
+    def end(self) -> None:
+        if self.name is not None:
+            self._problem(self.name[1], f"{self.name[0]!r:.60} is no option and no section: no = and no {{")
+        if len(self.stack) > 1:
+            self._problem(self.stack[-1][1].line, "the section is not closed: } is missing")
+
+    def _option(self, head: str, value: str, number: int) -> None:
+        self._no_name_is_left()
+        adds = head.endswith("+")
+        name = head.removesuffix("+").strip()
+        here = self.stack[-1][1].entries
+        before = here.get(name)
+        if not name:
+            self._problem(number, "an option has a name before =")
+        elif isinstance(before, Section):
+            self._problem(number, f"{name} is a section already, in line {before.line}")
+        elif adds and before is not None and before.value:
+            here[name] = Leaf(f"{before.value}, {value}", before.line)
+        else:
+            here[name] = Leaf(value, number)
+
+    def _part(self, part: str, number: int) -> None:
+        if part == "{":
+            self._open(number)
+        elif part == "}":
+            self._no_name_is_left()
+            if len(self.stack) == 1:
+                self._problem(number, "} closes nothing")
+            else:
+                self.stack.pop()
+        else:
+            self._no_name_is_left()
+            self.name = part, number
+
+    def _open(self, number: int) -> None:
+        if self.name is None:
+            self._problem(number, "{ without the name of a section before it")
+            self.name = "?", number
+        name, line = self.name
+        self.name = None
+        section = Section(line)
+        known = self.stack[-1][1].entries.setdefault(name, section)
+        if known is not section:
+            self._problem(line, f"{name} is there twice, the first time in line {known.line}")
+        if len(self.stack) > _MAX_DEPTH:
+            self._problem(number, f"nested more than {_MAX_DEPTH} deep")
+            raise ConfigError(self.problems)
+        self.stack.append((name, section))
+
+    def _no_name_is_left(self) -> None:
+        if self.name is not None:
+            self._problem(self.name[1], f"{self.name[0]!r:.60} is no option and no section: no = and no {{")
+            self.name = None
+
+    def _problem(self, line: int, message: str) -> None:
+        path = "/".join(name for name, _ in self.stack if name) or "/"
+        self.problems.append(Problem(path=path, message=message, file=self.file, line=line))
+
+
+def _parts(line: str) -> Iterator[str]:
+    for brace in _BRACES:
+        line = line.replace(brace, f"\n{brace}\n")
+    yield from (part.strip() for part in line.split("\n") if part.strip())
+
+
+def write_text(tree: Mapping[str, object], indent: str = "") -> Iterator[str]:
+    """The lines of a tree whose values are texts, or lists of them, which take a line an item."""
+    for name, entry in tree.items():
+        if isinstance(entry, Mapping):
+            yield f"{indent}{name}"
+            yield f"{indent}{{"
+            yield from write_text(entry, indent + "  ")
+            yield f"{indent}}}"
+        elif isinstance(entry, list):
+            for position, item in enumerate(entry):
+                yield f"{indent}{name} {'+' if position else ''}= {item}"
+        else:
+            yield f"{indent}{name} = {entry}".rstrip()
+
+
+#: DIRAC's words for true and false.
+_FLAGS = {
+    "y": True, "yes": True, "true": True, "1": True,
+    "n": False, "no": False, "false": False, "0": False,
+}  # fmt: skip
+_NOT_IN_NAMES = frozenset("={}#/")
+
+
+def read_value(name: str, text: str) -> Scalar | list[Scalar] | None:
+    """The value of an option; None: it is empty, which says nothing."""
+    if not text:
+        return None
+    for value in _candidates(text):
+        seen = tuple(value) if isinstance(value, list) else value
+        if parameters.find_fault(fold(name), seen) is None:  # of an unknown name never
+            return value
+    return next(_candidates(text))
+
+
+def _candidates(text: str) -> Iterator[Scalar | list[Scalar]]:
+    """The likeliest first."""
+    if "," in text:
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        yield [_scalar(item) for item in items]
+        yield list(items)
+    else:
+        yield _scalar(text)
+    if (flag := _FLAGS.get(text.lower())) is not None:
+        yield flag
+    yield text
+
+
+def _scalar(text: str) -> Scalar:
+    try:
+        found = yaml_reader.resolve_word(text)
+    except ValueError:
+        return text
+    return text if found is None else found
+
+
+def write_value(name: str, value: LeafValue) -> str | list[str] | None:
+    """How a value is written, so that `read` gives it again; None: it cannot be said.
+
+    A list takes an item a line; a comma behind the only item tells a list from a text.
+    """
+    if isinstance(value, list):
+        items = ["" if item is None else _text(item) for item in value]
+        text: str | list[str] = [f"{items[0]},"] if len(items) == 1 else items
+    else:
+        text = "" if value is None else _text(value)
+    joined = ", ".join(text) if isinstance(text, list) else text
+    is_line = joined == joined.strip() and len(joined.splitlines()) == 1
+    return text if is_line and repr(read_value(name, joined)) == repr(value) else None
+
+
+def _text(value: Scalar) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def is_name(name: str) -> bool:
+    """Whether a name can stand there."""
+    is_plain = name == name.strip() and len(name.splitlines()) == 1 and not name.endswith("+")
+    return is_plain and not _NOT_IN_NAMES.intersection(name)

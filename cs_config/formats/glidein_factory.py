@@ -1,0 +1,304 @@
+"""The entries of a glidein factory, as its XML or as the YAML that its XML is made from.
+
+Source: glideinWMS (`<entry>` elements), the OSG's YAML (site, gatekeeper, entry).
+
+What the entries of a glidein factory, as that of the Open Science Grid, would change in the tree.
+
+An entry becomes a queue of its name, behind the CE that its gatekeeper names, at `OSG.<Site>.<country>`.
+What is in our form already, as the grid of the examples, is taken as it is. An entry with a restriction that
+has no place here is closed.
+Source: glideinWMS.
+"""
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from xml.etree import ElementTree as Xml
+
+from cs_config.errors import ConfigError, one_problem
+from cs_config.formats import import_merge, restrictions
+from cs_config.formats.import_merge import ImportedConfiguration
+from cs_config.source import yaml_reader
+from cs_config.source.sections import to_plain
+from cs_config.tree.address import NAME, QueueAddress
+from cs_config.tree.configuration import Configuration
+from requirements.errors import Problem
+from requirements.values import fold
+
+_HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
+_RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
+#: The attribute with the VOs that may come.
+SUPPORTED_VOS: Final = "GLIDEIN_Supported_VOs"
+_LIMIT_NAMES: Final = ("glideins", "idle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactoryEntry:
+    """A place to which a factory sends glideins."""
+
+    name: str
+    site: str = ""  #: if no attribute says another
+    host: str = ""  #: of its gatekeeper
+    grid_type: str = ""
+    is_enabled: bool = True
+    queue: str = ""  #: of the batch system
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)  #: `glideins` there, and those `idle`
+    unread: tuple[str, ...] = ()  #: what may keep somebody out and cannot be read, each with its value
+
+    def attribute(self, name: str) -> str:
+        """The value of an attribute, whose name is compared without case; empty: there is none."""
+        return next((value for each, value in self.attributes.items() if fold(each) == fold(name)), "")
+
+
+def read_entries(text: str, file: str) -> list[FactoryEntry]:
+    """The entries of a text.
+
+    Raises:
+        ConfigError: It cannot be read, or has none.
+    """
+    entries = list(_read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file))
+    if not entries:
+        raise one_problem(file, "there is no entry: it is no configuration of a glidein factory")
+    return entries
+
+
+def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
+    try:
+        root = Xml.fromstring(text)  # noqa: S314  (an operator's own file; expat bounds entities)
+    except Xml.ParseError as error:
+        raise one_problem(file, f"not XML: {error}") from error
+    for element in root.iter("entry"):
+        host = _HOST.match(element.get("gatekeeper", ""))
+        queue = _RSL_QUEUE.search(element.get("rsl", ""))
+        most = element.find("config/max_jobs/per_entry")
+        attributes = [
+            (each.get("name", ""), each.get("value", "").strip()) for each in element.findall("attrs/attr")
+        ]
+        limits = {} if most is None else most.attrib
+        enabled = element.get("enabled", "True")
+        frontends = [each.get("name", "") for each in element.iter("allow_frontend")]
+        yield FactoryEntry(
+            name=element.get("name", ""),
+            host=host.group(1) if host else "",
+            grid_type=element.get("gridtype", ""),
+            is_enabled=_is_true(enabled),
+            queue=queue.group(1) if queue else "",
+            attributes=dict(attributes),
+            limits=_read_limits(limits),
+            unread=(
+                *_unread_flag(enabled),
+                *_unread_limits(limits),
+                *(f"allow_frontend {name}" for name in frontends),
+                *_said_twice(attributes),
+                *(
+                    f"{each.get('name')} is an expression"
+                    for each in element.findall("attrs/attr")
+                    if each.get("type") == "expr" and fold(each.get("name", "")) == fold(SUPPORTED_VOS)
+                ),
+            ),
+        )
+
+
+def _read_yaml(text: str, file: str) -> Iterator[FactoryEntry]:
+    reading = yaml_reader.read_yaml(text, file)
+    if reading.problems:
+        raise ConfigError(tuple(reading.problems))
+    tree = to_plain(reading.root)
+    for site, gatekeepers in _sections(tree):
+        for host, entries in _sections(gatekeepers):
+            for name, entry in _sections(entries):
+                yield _entry(site, host, name, entry)
+
+
+def _entry(site: str, host: str, name: str, said: Mapping[str, object]) -> FactoryEntry:
+    attributes = said.get("attrs") or {}
+    submit = said.get("submit_attrs")
+    queue = submit.get("+queue", "") if isinstance(submit, dict) else ""
+    limits = dict(_sections(said.get("limits"))).get("entry", {})
+    numbers = {each: _text(number) for each, number in limits.items()}
+    enabled = str(said.get("enabled", True))
+    known = attributes.items() if isinstance(attributes, dict) else ()
+    frontends = said.get("allow_frontends")
+    return FactoryEntry(
+        name=name,
+        site=site,
+        host=host,
+        grid_type=str(said.get("gridtype") or ""),
+        is_enabled=_is_true(enabled),
+        queue=html.unescape(str(queue or "")).strip('"'),
+        attributes={each: _text(_value(about)) for each, about in known if about is not None},
+        limits=_read_limits(numbers),
+        unread=(
+            *_unread_flag(enabled),
+            *_unread_limits(numbers),
+            *((f"allow_frontends {frontends!r:.60}",) if frontends else ()),
+            *(() if isinstance(attributes, dict) else (f"attrs {attributes!r:.60}",)),
+        ),
+    )
+
+
+def _value(about: object) -> object:
+    """The value of an attribute, which stands in a section of it, or by itself; a list with commas."""
+    value = about.get("value") if isinstance(about, dict) else about
+    return ",".join(map(_text, value)) if isinstance(value, list) else value
+
+
+def _unread_flag(enabled: str) -> Iterator[str]:
+    if enabled.strip().lower() not in ("true", "false"):
+        yield f"enabled {enabled!r:.60}"
+
+
+def _unread_limits(said: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"{name} {said[name]!r:.60}" for name in _LIMIT_NAMES if not said.get(name, "0").isdecimal())
+
+
+def _said_twice(attributes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Attributes that have two values."""
+    first: dict[str, str] = {}
+    for name, value in attributes:
+        if first.setdefault(fold(name), value) != value:
+            yield f"{name} has two values"
+
+
+def _sections(entry: object) -> Iterator[tuple[str, dict[str, object]]]:
+    for name, below in entry.items() if isinstance(entry, dict) else ():
+        if isinstance(below, dict):
+            yield name, below
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _is_true(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+def _read_limits(said: Mapping[str, str]) -> dict[str, int]:
+    return {name: int(said[name]) for name in _LIMIT_NAMES if said.get(name, "").isdecimal()}
+
+
+_GRID: Final = "OSG"
+#: Kinds of CEs by `gridtype`.
+_CE_TYPES: Final = {"condor": "HTCondorCE", "arc": "AREX", "nordugrid": "ARC", "cream": "CREAM"}
+#: Attributes that are a number of ours.
+_NUMBERS: Final = {
+    "GLIDEIN_CPUS": "NumberOfProcessors",
+    "GLIDEIN_MaxMemMBs": "MaxRAM",
+    "GLIDEIN_Max_Walltime": "maxWallClockTime",
+}
+_LIMIT_PARAMETERS: Final = {"glideins": "MaxTotalJobs", "idle": "MaxWaitingJobs"}
+_VOS: Final = SUPPORTED_VOS
+_CMS_SITE: Final = "GLIDEIN_CMSSite"
+_SITE: Final = "GLIDEIN_Site"
+_COUNTRY: Final = "GLIDEIN_Country"
+_SYSTEM: Final = "GLIDEIN_REQUIRED_OS"
+#: A condition of what may come, in the words of the factory.
+_START: Final = "GLIDEIN_Entry_Start"
+_DOWNTIME: Final = "GLIDEIN_In_Downtime"
+_SEPARATORS: Final = re.compile(r"[\s,]+")
+#: Attributes that are said in another way, or are for people of the factory.
+_READ: Final = frozenset(map(fold, (*_NUMBERS, _VOS, _CMS_SITE, _SITE, _COUNTRY, _SYSTEM, _DOWNTIME)))
+
+
+def propose_factory(config: Configuration, text: str, file: str) -> ImportedConfiguration:
+    """The configuration in force with the entries of a factory in it.
+
+    Raises:
+        ConfigError: The text is no such configuration.
+    """
+    if (tree := _read_our_form(text, file)) is not None:
+        return import_merge.merge_import(config, tree, [], file)
+    notes: list[Problem] = []
+    sites: dict[str, Any] = {}
+    for entry in read_entries(text, file):
+        _add(sites, entry, notes, file, config)
+    return import_merge.merge_import(config, {"Resources": {"Sites": sites}}, notes, file)
+
+
+def _read_our_form(text: str, file: str) -> dict[str, object] | None:
+    """The tree of a text that is in our form; None: it is not."""
+    if not any(line.startswith("Resources:") for line in text.splitlines()):
+        return None
+    reading = yaml_reader.read_yaml(text, file)
+    if reading.problems:
+        raise ConfigError(tuple(reading.problems))
+    tree = to_plain(reading.root)
+    return tree if isinstance(tree, dict) else None
+
+
+def _add(
+    sites: dict[str, Any], entry: FactoryEntry, notes: list[Problem], file: str, config: Configuration
+) -> None:
+    site = entry.attribute(_SITE) or entry.site
+    country = entry.attribute(_COUNTRY).lower()
+    address = (".".join(filter(None, (_GRID, site, country))), entry.host, entry.name)
+    if not site or not all(NAME.fullmatch(each) for each in address):
+        message = "not carried over: it needs a name, a gatekeeper and GLIDEIN_Site"
+        notes.append(Problem(path=f"entry {entry.name!r:.80}", message=message, file=file))
+        return
+    level = sites.setdefault(address[0], {"Name": site, "CEs": {}})
+    if country:
+        level["Country"] = country.upper()
+    queues = level["CEs"].setdefault(entry.host, {"Queues": {}})["Queues"]
+    is_again = entry.name in queues
+    queues[entry.name] = queue = dict(_parameters(entry))
+    place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
+    notes += (Problem(path=f"entry {entry.name}", message=each, file=file) for each in _unread(entry))
+    if reasons := [*_reasons(entry), *(["it stands twice"] if is_again else [])]:
+        restrictions.close(queue)
+        message = f"closed, {restrictions.ENABLED}: false, what keeps somebody out has no place here: "
+        notes.append(Problem(path=f"entry {entry.name}", message=message + "; ".join(reasons), file=file))
+    if not entry.attribute(_VOS) and not _has_vos(config, place):
+        queue["VO"] = []
+        message = f"it names no VO in {_VOS}: nobody may come, VO: []"
+        notes.append(Problem(path=f"entry {entry.name}", message=message, file=file))
+
+
+def _unread(entry: FactoryEntry) -> Iterator[str]:
+    names = sorted(e for e in entry.attributes if fold(e) not in _READ and fold(e).startswith("glidein_"))
+    if names:
+        yield f"not carried over: {', '.join(names)}"
+    for name in _NUMBERS:
+        if (value := entry.attribute(name)) and not value.isdecimal():
+            yield f"not carried over: {name} is {value!r:.60}, allowed is a whole number"
+
+
+def _reasons(entry: FactoryEntry) -> Iterator[str]:
+    """What of the entry keeps somebody out and cannot be said here."""
+    yield from entry.unread
+    for name in (_START, _DOWNTIME):
+        if (value := entry.attribute(name)) and (name, value.lower()) != (_DOWNTIME, "false"):
+            yield f"{name} is {value!r:.60}"
+
+
+def _has_vos(config: Configuration, place: QueueAddress) -> bool:
+    """Whether the tree lists VOs at this queue itself."""
+    parameter = config.levels[place][-1].plain.get("vo") if config.knows(place) else None
+    return parameter is not None and parameter.value != ()
+
+
+def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
+    if entry.grid_type:
+        yield "CEType", _CE_TYPES.get(entry.grid_type, entry.grid_type)
+    for theirs, ours in _NUMBERS.items():
+        if entry.attribute(theirs).isdecimal():
+            yield ours, int(entry.attribute(theirs))
+    if vos := entry.attribute(_VOS):
+        yield "VO", [each.lower() for each in _SEPARATORS.split(vos) if each]
+    if systems := _items(entry.attribute(_SYSTEM)):
+        yield "OS", systems
+    if cms_site := entry.attribute(_CMS_SITE):
+        yield "VOs", {"cms": {"SiteName": cms_site}}
+    if entry.queue:
+        yield "BatchQueue", entry.queue
+    for theirs, number in entry.limits.items():
+        yield _LIMIT_PARAMETERS[theirs], number
+    yield "Enabled", entry.is_enabled
+
+
+def _items(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]

@@ -1,0 +1,189 @@
+"""A tree that comes from elsewhere, laid over what is in force: its values win, what it does not name stays.
+
+What our tree does not allow is left out, and named among the notes. A node that loses a restriction by that
+is closed; where there is no node to close the import is refused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+from cs_config.formats import restrictions
+from cs_config.source import pydantic_errors, yaml_writer
+from cs_config.source.sections import Tree
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import diff, proposals
+from cs_config.versions.proposals import Proposal
+from requirements.errors import Problem
+from requirements.values import fold
+
+#: Times that what is wrong is taken out: each may bring something else to light.
+_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedConfiguration:
+    """A configuration with the text in it, and what could not be carried over."""
+
+    proposal: Proposal
+    notes: tuple[Problem, ...]
+
+
+def merge_import(
+    config: Configuration, tree: dict[str, object], notes: list[Problem], file: str
+) -> ImportedConfiguration:
+    """The configuration in force with a tree over it, without what is not allowed.
+
+    Raises:
+        ConfigError: What would come out is wrong, and not by what the tree says; or the tree restricts which
+            jobs there are in a way that cannot be carried over.
+    """
+    laid = _Overlay(under=config.tree, tree=tree, notes=notes, file=file)
+    laid.take_out_doubles()
+    for _ in range(_ROUNDS):
+        whole = _merge(config.tree, tree)
+        text = config.source
+        if not diff.is_equal(whole, dict(config.tree)):
+            text = yaml_writer.edit_text(config.source, config.tree, whole)
+        found = validate.report(text, proposals.API, config.version)
+        if found.configuration is not None:
+            return ImportedConfiguration(proposal=proposals.propose_text(config, text), notes=tuple(notes))
+        if not laid.take_out_wrong(found.errors):
+            raise ConfigError(found.errors)
+    raise ConfigError(found.errors)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Overlay:
+    """Takes out of a tree what is not allowed, and closes what lost a restriction by that."""
+
+    under: Tree  #: what is in force
+    tree: dict[str, object]  #: is changed
+    notes: list[Problem]
+    file: str
+    checks: frozenset[str] = frozenset()  #: folded names of attributes that are expressions about jobs
+
+    def __post_init__(self) -> None:
+        """Note the names of checks while they are all there."""
+        self.checks = restrictions.checks(self.tree) | restrictions.checks(self.under)
+
+    def take_out_doubles(self) -> None:
+        """Take out names that differ from another one beside them in case only: only one of them can hold."""
+        for path, section, name, first in list(_doubles(self.tree, ())):
+            removed = section.pop(name)
+            message = f"not carried over: named twice, the other time as {first}; case makes no difference"
+            self._lose((*path, first), removed, Problem(path="/".join((*path, name)), message=message))
+
+    def take_out_wrong(self, errors: Sequence[Problem]) -> bool:
+        """Take out what errors name; whether there was anything.
+
+        Raises:
+            ConfigError: It restricts jobs, and there is no node to close.
+        """
+        found = False
+        for error in errors:
+            names = error.path.split("/")
+            if error.message == pydantic_errors.MISSING:  # what is left of its section says nothing
+                names.pop()
+            if (taken := _remove_path(self.tree, names)) is not None:
+                found = True
+                path, removed = taken
+                meant = f", did you mean {error.suggestion}?" if error.suggestion else ""
+                message = f"not carried over: {error.message}{meant}"
+                problem = Problem(path="/".join(path), message=message, suggestion=error.suggestion)
+                self._lose(path, removed, problem)
+        return found
+
+    def _lose(self, names: tuple[str, ...], removed: object, problem: Problem) -> None:
+        node = restrictions.node_of(names)
+        meant = problem.suggestion or ""
+        problem = replace(problem, suggestion=None, file=self.file)
+        if node is None and names[0] == "Operations" and _restricts_jobs(names, removed, meant, problem):
+            problem = replace(problem, message=f"{problem.message}; without it more jobs would be allowed")
+            raise ConfigError([problem])
+        self.notes.append(problem)
+        if node is not None and self._is_restriction(names, len(node), removed, meant):
+            self._close(node, problem.path)
+
+    def _is_restriction(self, names: tuple[str, ...], depth: int, removed: object, meant: str) -> bool:
+        if len(names) == depth:  # a node that is not there is open to nobody, but a VO's values go with it
+            return names[-2] == "VOs" and restrictions.restricts_directly(removed)
+        named = (*names[depth:], meant)
+        return restrictions.restricts_directly(removed) or any(
+            restrictions.is_restriction(each, self.checks) for each in named
+        )
+
+    def _close(self, names: tuple[str, ...], lost: str) -> None:
+        node = _section(self.tree, names)
+        if node is not None:
+            restrictions.close(node, _section(self.under, names))
+            message = (
+                f"closed, {restrictions.ENABLED}: false, because {lost} restricts it and is not carried over"
+            )
+            self.notes.append(Problem(path="/".join(names), message=message, file=self.file))
+
+
+def _restricts_jobs(names: tuple[str, ...], removed: object, meant: str, problem: Problem) -> bool:
+    """Whether options of the operations that are taken out kept jobs out."""
+    named = (*names[2:], meant)
+    if restrictions.restricts_jobs(names[-1], removed) or any(
+        restrictions.restricts_jobs(each, None) for each in named
+    ):
+        return True
+    is_option = bool(meant) or "unknown option" not in problem.message
+    return is_option and "limits" in map(fold, names[2:])
+
+
+def _doubles(
+    section: dict[str, object], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, object], str, str]]:
+    """Each second name in another case of letters, with its section and the first one."""
+    first: dict[str, str] = {}
+    for name, entry in section.items():
+        if first.setdefault(fold(name), name) != name:
+            yield path, section, name, first[fold(name)]
+        elif isinstance(entry, dict):
+            yield from _doubles(entry, (*path, name))
+
+
+def _section(tree: Tree, names: Sequence[str]) -> dict[str, object] | None:
+    """The section at a path, whose names may be spelled in another case of letters; None: there is none."""
+    here: object = tree
+    for wanted in names:
+        known = here if isinstance(here, Mapping) else {}
+        name = next((each for each in known if fold(each) == fold(wanted)), None)
+        here = None if name is None else known[name]
+    return here if isinstance(here, dict) else None
+
+
+def _merge(under: Mapping[str, object], over_it: Mapping[str, object]) -> dict[str, object]:
+    """Both in one; names that are there in another case of letters stay as they are spelled."""
+    merged = dict(under)
+    spelled = {fold(name): name for name in under}
+    for name, entry in over_it.items():
+        here = spelled.get(fold(name), name)
+        below = merged.get(here)
+        if isinstance(entry, dict):
+            merged[here] = _merge(below if isinstance(below, dict) else {}, entry)
+        else:
+            merged[here] = entry
+    return merged
+
+
+def _remove_path(tree: dict[str, object], names: Sequence[str]) -> tuple[tuple[str, ...], object] | None:
+    """The path that was there and is not any more, with what stood there: as far as it goes in the tree."""
+    here: object = tree
+    above: list[tuple[dict[str, object], str]] = []
+    for wanted in names:
+        known = here if isinstance(here, dict) else {}
+        name = next((each for each in known if fold(each) == fold(wanted)), None)
+        if name is None:
+            break
+        above.append((known, name))
+        here = known[name]
+    if len(above) < len(names) and (not above or isinstance(here, dict)):
+        return None
+    section, name = above[-1]
+    del section[name]
+    return tuple(name for _, name in above), here

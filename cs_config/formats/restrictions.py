@@ -1,0 +1,164 @@
+"""Restrictions of a node: the parameters that keep VOs or jobs out, and the closing of a node that lost one.
+
+An import that leaves a restriction out would open what its source keeps closed. So a node whose restriction
+cannot be carried over is switched off, `Enabled: false`, until somebody mends the source or the tree.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from cs_config.options.options import SHIPPED_JOB_TYPES
+from cs_config.tree import admission, glue
+from requirements.values import fold
+
+ENABLED: Final = "Enabled"
+#: Folded names of parameters and sections that keep somebody out.
+_ACCESS: Final = (
+    frozenset({"vo", "vos", "enabled", "requiredtag"})
+    | {admission.REQUIREMENTS, admission.CHECKS}
+    | admission.DEFAULT_CHECKS
+)
+#: Folded names of those that hold somebody back.
+_AMOUNTS: Final = frozenset({"throttle", "maxtotaljobs", "maxwaitingjobs"})
+#: Options by which other systems keep somebody out, folded, and which the tree does not have.
+_FOREIGN: Final = frozenset(
+    {
+        *("allowedvo", "allowedvos", "supportedvo", "supportedvos", "community", "communities"),
+        *("bannedvo", "bannedvos", "banned", "allowedgroups", "bannedgroups", "bannedusers"),
+        *("owner", "ownerdn", "ownergroup", "ownergroups", "jobtype", "jobtypes", "bannedjobtypes"),
+        *("submitpool", "submitpools", "pilottype", "status", "sitestatus", "state", "maskstatus"),
+    }
+)
+_STATES: Final = frozenset({"status", "sitestatus", "state", "maskstatus"})
+_OPEN: Final = frozenset({"active", "production", "ok", "up", "online", "enabled", "allowed", "true", "yes"})
+#: Options of operations that keep jobs out; an installation without them takes more jobs.
+_OF_OPERATIONS: Final = frozenset({"allowedjobtypes", "runninglimit", "matchingdelay"})
+_SITES: Final = ("Resources", "Sites")
+
+
+def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
+    """Whether a parameter or section of this name restricts the node that has it.
+
+    Args:
+        name: In any case of letters.
+        checks: Folded names of further parameters that are expressions about jobs.
+    """
+    return keeps_out(name) or fold(name) in _AMOUNTS or fold(name) in checks
+
+
+def keeps_out(name: str) -> bool:
+    """Whether a parameter of this name decides who may come, and with which jobs."""
+    return fold(name) in _ACCESS
+
+
+def is_restriction_of_ad(name: str, checks: frozenset[str] = frozenset()) -> bool:
+    """Whether an attribute of this name restricts the queue of a CE ad."""
+    return is_restriction(name, checks) or names_vos(name) or fold(name) == fold(glue.RULES)
+
+
+def is_foreign(name: str, value: object) -> bool:
+    """Whether another system's option of this name may keep somebody out.
+
+    A status does not if it is good, nor does `JobType` if it names types of job managers: here it means that
+    a job manager serves the queue.
+    """
+    folded = fold(name)
+    if folded not in _FOREIGN or isinstance(value, dict):
+        return False
+    if folded == "jobtype":
+        types = value if isinstance(value, list) else [value]
+        return not {fold(str(each)) for each in types} <= set(SHIPPED_JOB_TYPES)
+    return folded not in _STATES or fold(str(value)) not in _OPEN
+
+
+def names_vos(name: str) -> bool:
+    """Whether another system's option of this name lists who may come, or who may not."""
+    folded = fold(name)
+    return folded in _FOREIGN and folded.startswith(("allowed", "banned", "supported"))
+
+
+def restricts_directly(section: object) -> bool:
+    """Whether a section has a restriction of its own, not only in sections below."""
+    return isinstance(section, Mapping) and any(
+        is_restriction(name) or is_foreign(name, value) for name, value in section.items()
+    )
+
+
+def restricts_jobs(name: str, entry: object) -> bool:
+    """Whether an entry of the operations, or one below it, keeps jobs out."""
+    below = entry.items() if isinstance(entry, Mapping) else ()
+    return fold(name) in _OF_OPERATIONS or any(restricts_jobs(each, inner) for each, inner in below)
+
+
+def checks(section: object) -> frozenset[str]:
+    """Folded names of all that `Checks` at and below a section lists."""
+    found: set[str] = set()
+    for name, entry in section.items() if isinstance(section, Mapping) else ():
+        if isinstance(entry, Mapping):
+            found |= checks(entry)
+        elif fold(name) == admission.CHECKS:
+            found |= {fold(str(each)) for each in (entry if isinstance(entry, list) else [entry])}
+    return frozenset(found)
+
+
+def node_of(names: Sequence[str]) -> tuple[str, ...] | None:
+    """The path of the site, CE or queue, or of the VO there, that a path is of or in; None: of none."""
+    if tuple(names[:2]) != _SITES or len(names) < 3:
+        return None
+    end = 3
+    for below in ("CEs", "Queues"):
+        if len(names) < end + 2 or names[end] != below:
+            break
+        end += 2
+    if len(names) >= end + 2 and names[end] == "VOs":
+        end += 2
+    return tuple(names[:end])
+
+
+def nodes(sites: object) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:
+    """Every site, CE and queue, and every VO there, with its path."""
+    yield from _nodes(sites, _SITES, ("CEs", "Queues"))
+
+
+def _nodes(
+    section: object, path: tuple[str, ...], below: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:
+    for name, node in section.items() if isinstance(section, dict) else ():
+        if not isinstance(node, dict):
+            continue
+        here = (*path, name)
+        yield here, node
+        if path[-1] != "VOs":
+            yield from _nodes(node.get("VOs"), (*here, "VOs"), ())
+        if below:
+            yield from _nodes(node.get(below[0]), (*here, below[0]), below[1:])
+
+
+def close(node: dict[str, object], under: object = None) -> None:
+    """Switch a node off, also for the VOs that it is switched on for.
+
+    Args:
+        node: What an import says of it.
+        under: What the tree says of it until now.
+    """
+    _switch_off(node)
+    own = node.get("VOs")
+    before = under.get("VOs") if isinstance(under, Mapping) else None
+    names = [name for vos in (own, before) if isinstance(vos, Mapping) for name in _switched_on(vos)]
+    for name in dict.fromkeys(names):
+        vos = node.setdefault("VOs", {})
+        below = vos.setdefault(name, {}) if isinstance(vos, dict) else None
+        if isinstance(below, dict):
+            _switch_off(below)
+
+
+def _switched_on(vos: Mapping[str, object]) -> Iterator[str]:
+    for name, settings in vos.items():
+        if isinstance(settings, Mapping) and any(fold(each) == fold(ENABLED) for each in settings):
+            yield name
+
+
+def _switch_off(node: dict[str, object]) -> None:
+    for name in [name for name in node if fold(name) == fold(ENABLED)]:
+        del node[name]
+    node[ENABLED] = False

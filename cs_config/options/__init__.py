@@ -1,0 +1,1 @@
+"""The options of `Operations` and `Registry`: models, defaults, bounds."""

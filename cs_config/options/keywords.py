@@ -1,0 +1,260 @@
+"""How the value of each kind of keyword is read, and what is said when it is something else.
+
+The keywords of a job description: DIRAC's attributes in their spelling, and ours.
+
+Looked up without case, in singular or plural.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cs_config.options import bounds
+from requirements.classad.classad_files import Unevaluated
+from requirements.values import MAX_INTEGER, as_number, fold, text_fault
+
+#: Site, CE, platform and tag names.
+_VARIABLE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+#: Without these a shell splits every line.
+_QUOTING = frozenset("'\"\\")
+_YES = frozenset({"y", "yes", "true", "1"})
+_NO = frozenset({"n", "no", "false", "0"})
+
+
+class UnfitValueError(ValueError):
+    """A value that its keyword cannot have; the message says what was seen and what is allowed."""
+
+
+def format_seen(raw: object) -> str:
+    """The value as its author may recognise it."""
+    if isinstance(raw, Unevaluated):
+        return f"{raw.text} is an expression (a text needs quotes)"
+    if raw is None:
+        return "no value"
+    shown = json.dumps(raw, ensure_ascii=False, default=str)
+    return shown if len(shown) <= 100 else f"{shown[:97]}…"
+
+
+def text(raw: object) -> str:
+    """A text; a bare number is taken for one."""
+    if isinstance(raw, str):
+        read = raw
+    elif isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise UnfitValueError(f"{format_seen(raw)}, allowed is a text")
+    else:
+        read = str(raw)
+    if fault := text_fault(read):
+        raise UnfitValueError(fault)
+    return read
+
+
+def filled_text(raw: object) -> str:
+    """A text that says something."""
+    if not (read := text(raw).strip()):
+        raise UnfitValueError("is empty")
+    return read
+
+
+def arguments(raw: object) -> str:
+    """A command line as the pilot will split it; a list is quoted where a shell would need it."""
+    if isinstance(raw, list | tuple):
+        return shlex.join(text(word) for word in raw)
+    line = text(raw)
+    if _QUOTING.isdisjoint(line):
+        return line
+    try:
+        shlex.split(line)
+    except ValueError as error:
+        raise UnfitValueError(
+            f"{format_seen(line)} cannot be split into words as in a shell: {error}"
+        ) from None
+    return line
+
+
+def texts(raw: object) -> tuple[str, ...]:
+    """Texts; one alone is a list of one, blank ones are left out."""
+    items = raw if isinstance(raw, list | tuple) else (raw,)
+    return tuple(read for item in items if (read := text(item).strip()))
+
+
+def names(raw: object) -> tuple[str, ...]:
+    """Names of sites, tags and the like, also as one text with commas; each once."""
+    found = dict.fromkeys(
+        part for item in texts(raw) for part in (word.strip() for word in item.split(",")) if part
+    )
+    for name in found:
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise UnfitValueError(f"{name!r} is no name, allowed are letters, digits and . _ : @ + -")
+    return tuple(found)
+
+
+def whole_number(raw: object) -> int:
+    """An integer, also one written as text."""
+    number = (
+        as_number(raw.strip() if isinstance(raw, str) else raw) if isinstance(raw, str | int | float) else raw
+    )
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if isinstance(number, bool) or not isinstance(number, int) or abs(number) > MAX_INTEGER:
+        raise UnfitValueError(f"{format_seen(raw)}, allowed is a whole number")
+    return number
+
+
+def number(raw: object) -> float:
+    """A number, also one written as text."""
+    read = as_number(raw) if isinstance(raw, str | int | float) else raw
+    if isinstance(read, bool) or not isinstance(read, int | float) or not abs(read) <= MAX_INTEGER:
+        raise UnfitValueError(f"{format_seen(raw)}, allowed is a number")
+    return float(read)
+
+
+def flag(raw: object) -> bool:
+    """Yes or no, in the words that DIRAC knows."""
+    if isinstance(raw, bool):
+        return raw
+    word = str(raw).strip().lower() if isinstance(raw, str | int) else ""
+    if word in _YES or word in _NO:
+        return word in _YES
+    raise UnfitValueError(f"{format_seen(raw)}, allowed is true or false")
+
+
+def environment(raw: object) -> tuple[tuple[str, str], ...]:
+    """Variables for the payload: a record, or texts such as `NAME=value`."""
+    if isinstance(raw, Mapping):
+        pairs = [(str(name), text(value)) for name, value in raw.items()]
+    else:
+        pairs = [_variable(item) for item in texts(raw)]
+    for name, _ in pairs:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UnfitValueError(f"{name!r} is no name of a variable")
+    return tuple(sorted(dict(pairs).items()))
+
+
+def _variable(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not equals:
+        raise UnfitValueError(f"{item!r}, allowed is NAME=value")
+    return name.strip(), value
+
+
+def logical_names(raw: object) -> tuple[str, ...]:
+    """Logical file names, with or without `LFN:` before them; each once.
+
+    Source: DIRAC: the path begins at the root and has no empty part.
+    """
+    found = tuple(dict.fromkeys(re.sub(r"^LFN:", "", item, flags=re.IGNORECASE) for item in texts(raw)))
+    for name in found:
+        if not name.startswith("/") or "//" in name:
+            raise UnfitValueError(f"{name!r} is no logical file name, such as LFN:/vo/path/file")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyword:
+    """One top-level keyword."""
+
+    name: str  #: as it is written in answers and stored descriptions
+    attribute: str  #: of `JobDescription`
+    read: Callable[[object], object]  #: raises `readers.UnfitValueError`
+    minimum: float | None = None  #: unless the configuration sets another
+    maximum: float | None = None  #: unless the configuration sets another
+    also: tuple[str, ...] = ()  #: other spellings beside singular and plural
+
+
+def _number(name: str, attribute: str, low: float, high: float | None = None, *also: str) -> Keyword:
+    return Keyword(name=name, attribute=attribute, read=whole_number, minimum=low, maximum=high, also=also)
+
+
+def _plain(name: str, attribute: str, read: Callable[[object], object], *also: str) -> Keyword:
+    return Keyword(name=name, attribute=attribute, read=read, also=also)
+
+
+KEYWORDS = (
+    # What runs.
+    _plain("Executable", "executable", filled_text),
+    _plain("Arguments", "arguments", arguments, "Argument"),
+    _plain("StdOutput", "std_output", text, "StdOut"),
+    _plain("StdError", "std_error", text, "StdErr"),
+    _plain("ExecutionEnvironment", "environment", environment, "Environment"),
+    _plain("InputSandbox", "input_sandbox", texts, "InputSandboxes"),
+    _plain("OutputSandbox", "output_sandbox", texts, "OutputSandboxes"),
+    _plain("LogLevel", "log_level", text),
+    _plain("JobConfigArgs", "job_config_args", text),
+    # What it is called and whose it is.
+    _plain("JobName", "job_name", text),
+    _plain("JobType", "job_type", filled_text, "JobTypes"),
+    _plain("JobGroup", "job_group", text),
+    _plain("Owner", "owner", filled_text),
+    _plain("OwnerGroup", "owner_group", filled_text),
+    _plain("VO", "vo", filled_text, "VirtualOrganization", "VirtualOrganisation"),
+    Keyword(
+        name="Priority",
+        attribute="priority",
+        read=number,
+        minimum=0,
+        maximum=10,
+        also=("UserPriority",),
+    ),
+    _plain("JobPath", "job_path", names),
+    # What it reads and writes.
+    _plain("InputData", "input_data", logical_names),
+    _plain("InputDataPolicy", "input_data_policy", texts),
+    _plain("OutputData", "output_data", texts),
+    _plain("OutputPath", "output_path", text),
+    _plain("OutputSE", "output_se", texts, "OutputSEs"),
+    # What it asks of a resource.
+    _number("CPUTime", "cpu_time", 1, None, "MaxCPUTime"),
+    _number("MaxWallClockTime", "max_wall_clock_time", 1, None, "WallClockTime"),
+    _plain("Site", "sites", names, "Sites"),
+    _plain("BannedSites", "banned_sites", names, "BannedSite"),
+    _plain("GridCE", "grid_ces", names, "GridCEs"),
+    _plain("Platform", "platforms", names, "Platforms", "SystemConfig"),
+    _plain("Tags", "tags", names, "Tag"),
+    _number("NumberOfProcessors", "processors", 1, bounds.PROCESSORS),
+    _number("MinNumberOfProcessors", "min_processors", 1, bounds.PROCESSORS),
+    _number("MaxNumberOfProcessors", "max_processors", 1, bounds.PROCESSORS),
+    _plain("WholeNode", "whole_node", flag),
+    _number("MinRAM", "min_ram_mb", 0),
+    _number("MaxRAM", "max_ram_mb", 0),
+    _number("MinRAMPerCore", "min_ram_per_core_mb", 0, None, "RAMPerCore"),
+    _number("GPUs", "gpus", 0, bounds.GPUS, "GPU", "NumberOfGPUs"),
+    # What a grid job is made of; its job manager reads them.
+    _number("LocalJobs", "local_jobs", 1, 10**12),
+    _number("Events", "events", 1, 10**12),
+    _number("EventsPerJob", "events_per_job", 1, 10**12),
+    _number("FirstEvent", "first_event", 0, 10**12),
+    _number("Seed", "seed", 0, 2**31 - 1),
+    Keyword(name="CPUPerEvent", attribute="cpu_per_event", read=number, minimum=0, maximum=10**12),
+)
+
+#: What each job has for itself: it changes neither where the job may run nor what is wrong with it otherwise.
+PARTICULAR = frozenset(
+    {
+        *("Arguments", "StdOutput", "StdError", "ExecutionEnvironment", "OutputSandbox", "LogLevel"),
+        *("JobConfigArgs", "JobName", "JobGroup", "OutputData", "OutputPath", "FirstEvent", "Seed"),
+    }
+)
+PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
+#: What jobs of one submission may differ in though they are read once: `description.read_own` reads it alone.
+OPEN = PARTICULAR | {"InputData"}
+
+#: Read by `parametric` before a description is one job's.
+PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor")
+
+_BY_FOLD = {fold(spelling): keyword for keyword in KEYWORDS for spelling in (keyword.name, *keyword.also)}
+BY_NAME = {keyword.name: keyword for keyword in KEYWORDS}
+BY_ATTRIBUTE = {keyword.attribute: keyword for keyword in KEYWORDS}
+#: Every canonical spelling, what suggestions are made of.
+NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAMETRIC)
+
+
+def find_keyword(name: str) -> Keyword | None:
+    """The keyword of a name in any spelling that is understood."""
+    return _BY_FOLD.get(fold(name))
+
+
+def without_particulars(body: Mapping[str, object]) -> dict[str, object]:
+    """What a description asks: a stored body without what each job has for itself."""
+    return {name: value for name, value in body.items() if name not in PARTICULAR}

@@ -1,0 +1,135 @@
+"""Reading `Operations`: the options of each VO over those of everybody."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+from pydantic import ValidationError
+
+from cs_config.options.options import VoOptions as Operations
+from cs_config.source import pydantic_errors
+from cs_config.source.sections import Leaf, LeafValue, Section, find_line, merge_sections
+from cs_config.tree.address import NAME, NAME_ALLOWED, is_slip
+from cs_config.tree.configuration import Configuration
+from requirements.errors import InvalidInput, Problem
+from requirements.values import fold
+
+#: The options for everybody.
+DEFAULTS = "Defaults"
+
+
+def options_for(config: Configuration, vo: str | None) -> Operations:
+    """The options as they hold for a VO; for None, and for a VO without its own, those for everybody."""
+    if vo is None:
+        return config.default_operations
+    return config.vo_operations.get(fold(vo), config.default_operations)
+
+
+def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]]:
+    """The job types that only job managers handle, by VOs that differ from the rest, which is `""`."""
+    key = (__name__, "managed_types")
+    found = config.derived.get(key)
+    if found is None:
+        common = config.default_operations.managed_types
+        own = {(vo, each.managed_types) for vo, each in config.vo_operations.items()}
+        own = {(vo, types) for vo, types in own if types != common}
+        found = config.derived[key] = frozenset({("", common), *own})
+    return cast(frozenset[tuple[str, frozenset[str]]], found)
+
+
+def read_operations(section: Section, file: str) -> tuple[dict[str, Operations], list[Problem]]:
+    """The options under each name in lower case, with what is wrong; `""` stands for everybody."""
+    problems = list(_misplaced(section, file))
+    defaults = section.section(DEFAULTS)
+    found = {"": _validated(defaults, f"Operations/{DEFAULTS}", file, problems)}
+    wrong_already = {(problem.line, problem.message) for problem in problems}
+    for vo, own in section.sections():
+        if vo == DEFAULTS:
+            continue
+        new: list[Problem] = []
+        found[fold(vo)] = _validated(merge_sections(own, defaults), f"Operations/{vo}", file, new)
+        # What the VO only inherits has been said already.
+        problems += (problem for problem in new if (problem.line, problem.message) not in wrong_already)
+    return found, problems
+
+
+def _misplaced(section: Section, file: str) -> Iterator[Problem]:
+    for name, entry in section.entries.items():
+        path = f"Operations/{name}"
+        if isinstance(entry, Leaf) and entry.value is not None:
+            message = "options stand in a section Defaults or in one named after a VO"
+            yield Problem(path=path, message=message, file=file, line=entry.line)
+        elif not NAME.fullmatch(name):
+            message = f"{name!r} is no name of a VO, allowed are {NAME_ALLOWED}"
+            yield Problem(path=path, message=message, file=file, line=entry.line)
+        elif is_slip(name, DEFAULTS) or (fold(name) == fold(DEFAULTS) and name != DEFAULTS):
+            yield Problem(path=path, message="unknown level", suggestion=DEFAULTS, file=file, line=entry.line)
+
+
+def _validated(section: Section, path: str, file: str, problems: list[Problem]) -> Operations:
+    try:
+        options = Operations.model_validate(_model_input(section))
+        _ = options.job_description.declarations
+    except ValidationError as error:
+        found = pydantic_errors.list_problems(
+            error, Operations, section, path=path, file=file, place=_place_in_section
+        )
+        problems += (_explain_declaration(problem, f"{path}/JobDescription") for problem in found)
+    except InvalidInput:
+        pass  # names that differ in case only: said already by the reading
+    else:
+        wrong = list(options.job_description.wrong_defaults())
+        problems += (_wrong_default(name, message, section, path, file) for name, message in wrong)
+        if not wrong:
+            return options
+    return Operations()
+
+
+def _wrong_default(name: str, message: str, section: Section, path: str, file: str) -> Problem:
+    """A default out of bounds may be the built-in one, of a keyword for which only bounds are stated."""
+    place = ("JobDescription", name, "default")
+    return Problem(
+        path="/".join((path, *place)),
+        message=f"{message}; jobs that leave {name} out would be refused",
+        file=file,
+        line=find_line(section, place),
+    )
+
+
+def _explain_declaration(problem: Problem, described: str) -> Problem:
+    """A name that is declared by a mere value gets a word about how to do it."""
+    if problem.message != "unknown option" or problem.path.rpartition("/")[0] != described:
+        return problem
+    message = "unknown option; to declare a name, make it a section: {type: number, unit: MB}"
+    return replace(problem, message=message)
+
+
+def _model_input(section: Section) -> dict[str, object]:
+    """The section as the model reads it: declared names apart from options, lists as tuples."""
+    described = section.section("JobDescription")
+    tree = model_section(section)
+    if isinstance(section.entries.get("JobDescription"), Section):
+        options = model_section(Section(described.line, dict(described.leaves())))
+        options["Declared"] = {name: model_section(below) for name, below in described.sections()}
+        tree["JobDescription"] = options
+    return tree
+
+
+def model_section(section: Section) -> dict[str, object]:
+    """A section for a model: an empty name is an option that is not given."""
+    return {
+        name: model_value(entry.value) if isinstance(entry, Leaf) else model_section(entry)
+        for name, entry in section.entries.items()
+        if not (isinstance(entry, Leaf) and entry.value is None)
+    }
+
+
+def model_value(leaf: LeafValue) -> object:
+    """A value for a model: its lists are tuples."""
+    return tuple(leaf) if isinstance(leaf, list) else leaf
+
+
+def _place_in_section(location: tuple[str, ...]) -> tuple[str, ...]:
+    if location[:2] == ("JobDescription", "Declared"):
+        return "JobDescription", *location[2:]
+    return location

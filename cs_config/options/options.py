@@ -1,0 +1,400 @@
+"""The options of the operations: names as in the configuration, defaults, bounds.
+
+Source: DIRAC's `Operations` section, where it has the option.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_pascal
+
+from cs_config.options import bounds, keywords, place_limits
+from cs_config.options.keywords import Keyword, UnfitValueError
+from cs_config.options.place_limits import MatchingDelay, RunningLimit
+from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
+from requirements.values import fold, format_value
+
+Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
+SomeSeconds = Annotated[float, Field(gt=0, le=bounds.SECONDS)]
+Days = Annotated[float, Field(ge=0, le=bounds.DAYS)]
+Count = Annotated[int, Field(ge=0, le=bounds.JOBS)]
+Bytes = Annotated[int, Field(ge=0, le=bounds.BYTES)]
+
+
+def _as_tuple(value: object) -> object:
+    """A single value as a list of one: DIRAC's texts have no other way to write such a list."""
+    return (value,) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+
+
+_OneOrMore = BeforeValidator(_as_tuple)
+Texts = Annotated[tuple[str, ...], _OneOrMore, Field(max_length=bounds.LISTED)]
+
+#: Seconds of CPU time that task queues are cut into (DIRAC).
+CPU_SEGMENTS = (
+    *(360, 1_800, 3_600, 21_600, 43_200, 86_400, 172_800, 259_200),
+    *(345_600, 518_400, 691_200, 864_000, 1_080_000),
+)
+
+
+#: Job types whose jobs become many local jobs: the shipped handlers of job managers are called so.
+SHIPPED_JOB_TYPES = ("generic", "montecarlo")
+
+
+class Options(BaseModel):
+    """One section of options: strict about types, and nothing that is not known."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_pascal,
+        populate_by_name=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class DeclaredName(Options):
+    """`JobDescription/<Name>`: what a name means in `Requirements`; of a keyword its default and bounds."""
+
+    type: Annotated[ValueKind | None, Field(alias="type", strict=False)] = None
+    """number, string, boolean or list; without it the kind follows from the values."""
+    match: Annotated[MatchRule, Field(alias="match", strict=False)] = MatchRule.ANY
+    """any or all: how many values of a list the resource must have."""
+    unit: Annotated[str | None, Field(alias="unit")] = None
+    """For people; values are not converted."""
+    resource: Annotated[str | None, Field(alias="resource", min_length=1)] = None
+    """The parameter of the resource that it is compared with, if named otherwise."""
+    min: Annotated[int | float | None, Field(alias="min")] = None
+    """Smallest value that may be asked for."""
+    max: Annotated[int | float | None, Field(alias="max")] = None
+    """Largest value that may be asked for."""
+    default: Annotated[int | float | bool | str | None, Field(alias="default")] = None
+    """Of a keyword that a description leaves out."""
+
+    @model_validator(mode="after")
+    def _bounds_make_sense(self) -> "DeclaredName":
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        bounded = self.min is not None or self.max is not None
+        if bounded and self.type not in (None, ValueKind.NUMBER, ValueKind.LIST):
+            raise ValueError(f"min and max are for numbers, not for type {self.type}")
+        return self
+
+
+class Bounds(BaseModel):
+    """Default and limits of a keyword; None: none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    default: int | float | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+
+
+_BUILT_IN = {
+    "cputime": Bounds(default=86_400, minimum=100, maximum=500_000),
+    "priority": Bounds(default=1, minimum=0, maximum=10),
+}
+
+
+class JobDescriptionOptions(Options):
+    """What job descriptions may say."""
+
+    extra: Texts = ()
+    """Further top-level keywords that are kept as they are."""
+    allowed_job_types: Texts = ()
+    """If given, no other job types."""
+    max_input_data: Annotated[int, Field(gt=0, le=bounds.FILES)] = 100_000
+    """Files that one job may name."""
+    max_parametric_jobs: Annotated[int, Field(gt=0, le=bounds.SUBMITTED_JOBS)] = 10_000
+    """Jobs that one parametric description may make."""
+    declared: Annotated[Mapping[str, DeclaredName], Field(default_factory=dict, max_length=bounds.NAMED)]
+    """The sections `JobDescription/<Name>`."""
+
+    @cached_property
+    def declarations(self) -> Declarations:
+        """What the names in `Requirements` mean."""
+        return Declarations.find(
+            Declaration(
+                name=name,
+                kind=said.type,
+                match=said.match,
+                unit=said.unit,
+                resource=said.resource,
+                minimum=said.min,
+                maximum=said.max,
+            )
+            for name, said in self.declared.items()
+        )
+
+    @cached_property
+    def bounds(self) -> Mapping[str, Bounds]:
+        """Default and limits by folded name, for names that have some."""
+        bounds = dict(_BUILT_IN)
+        for name, said in self.declared.items():
+            built_in = bounds.get(fold(name), Bounds())
+            default = said.default if isinstance(said.default, int | float) else None
+            bounds[fold(name)] = Bounds(
+                default=built_in.default if default is None else default,
+                minimum=built_in.minimum if said.min is None else said.min,
+                maximum=built_in.maximum if said.max is None else said.max,
+            )
+        return bounds
+
+    @property
+    def cpu_time(self) -> Bounds:
+        """Of `CPUTime`, in seconds."""
+        return self.bounds["cputime"]
+
+    @property
+    def priority(self) -> Bounds:
+        """Of `Priority`."""
+        return self.bounds["priority"]
+
+    def out_of_bounds(self, keyword: Keyword, value: object) -> Iterator[str]:
+        """What is wrong with the size of a keyword's value, by the configured bounds or else its own."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        configured = self.bounds.get(fold(keyword.name), Bounds())
+        low = keyword.minimum if configured.minimum is None else configured.minimum
+        high = keyword.maximum if configured.maximum is None else configured.maximum
+        if low is not None and value < low:
+            yield f"{format_value(value)} is too small, allowed is at least {format_value(low)}"
+        if high is not None and value > high:
+            yield f"{format_value(value)} is too large, allowed is at most {format_value(high)}"
+
+    def contradictions(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What no single keyword shows: keyword and message.
+
+        Args:
+            values: Of keywords, by attribute; those that are not stated may be left out.
+        """
+        low, high, exact = (values.get(name) for name in ("min_processors", "max_processors", "processors"))
+        if low is not None and high is not None and low > high:
+            yield "MinNumberOfProcessors", f"{low} is more than MaxNumberOfProcessors, {high}"
+        if exact is not None and not (low or exact) <= exact <= (high or exact):
+            message = f"{exact} is not between MinNumberOfProcessors and MaxNumberOfProcessors"
+            yield "NumberOfProcessors", message
+        min_ram, max_ram = values.get("min_ram_mb", 0), values.get("max_ram_mb", 0)
+        ram = min_ram + values.get("min_ram_per_core_mb", 0) * (exact or low or 1)
+        if 0 < max_ram < ram:
+            yield "MinRAM" if min_ram else "MinRAMPerCore", f"{ram} MB is more than MaxRAM, {max_ram} MB"
+        files, most = len(values.get("input_data", ())), self.max_input_data
+        if files > most:
+            yield "InputData", f"{files} files are too many, allowed are {most}"
+        job_type, allowed = values.get("job_type"), self.allowed_job_types
+        if allowed and job_type and fold(job_type) not in {fold(each) for each in allowed}:
+            yield "JobType", f"{job_type!r}, allowed are {', '.join(sorted(allowed))}"
+
+    def wrong_defaults(self) -> Iterator[tuple[str, str]]:
+        """Names whose default no description could have, each with what is wrong."""
+        read: dict[str, object] = {}
+        spelled: dict[str, str] = {}
+        for name, default in self.defaults.items():
+            if (keyword := keywords.find_keyword(name)) is None:
+                continue
+            spelled[keyword.name] = name
+            try:
+                value = read[keyword.attribute] = keyword.read(default)
+            except UnfitValueError as unfit:
+                yield name, str(unfit)
+            else:
+                yield from ((name, message) for message in self.out_of_bounds(keyword, value))
+        yield from ((spelled.get(name, name), message) for name, message in self.contradictions(read))
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """What keywords have that a description leaves out, by name."""
+        built_in = {"CPUTime": self.cpu_time.default, "Priority": self.priority.default}
+        configured = {name: said.default for name, said in self.declared.items() if said.default is not None}
+        spelled = {fold(name): name for name in configured}
+        return {spelled.get(fold(name), name): each for name, each in built_in.items()} | configured
+
+
+class JobPathOptions(Options):
+    """The way of a job through the optimizers."""
+
+    chain: Texts = ("JobSanity", "InputData", "Requirements", "JobScheduling")
+    """Names of the steps after JobPath, in order; JobSanity, Requirements, JobScheduling are always taken."""
+
+
+class Measure(StrEnum):
+    """What of jobs that run or ran counts as use."""
+
+    WALL_TIME = "WallTime"  #: seconds times cores
+    JOBS = "Jobs"  #: how often jobs were run
+
+
+class TimeSlice(Options):
+    """`JobScheduling/ShareCorrections/<name>/TimeSlices/<name>`: a time that use is looked at over."""
+
+    time_span: Annotated[float, Field(ge=3_600, le=31 * 86_400)] = 604_800
+    """Seconds until now, to the whole hour; what retention has removed is not seen."""
+    weight: Annotated[float, Field(ge=bounds.SMALLEST_WEIGHT, le=bounds.SHARE)] = 1
+    """Among the slices."""
+    max_correction: Annotated[float, Field(ge=1, le=bounds.CORRECTION)] = 3
+    """What the slice may multiply or divide a share by."""
+
+
+class ShareCorrection(Options):
+    """`JobScheduling/ShareCorrections/<name>`: shares follow use, between groups or between owners."""
+
+    group: Annotated[str | None, Field(min_length=1)] = None
+    """Correct between the owners of this group; without it between the groups of the VO."""
+    measure: Annotated[Measure, Field(strict=False)] = Measure.WALL_TIME
+    """WallTime (times cores) or Jobs."""
+    max_global_correction: Annotated[float, Field(ge=1, le=bounds.CORRECTION)] = 5
+    """What all slices together may multiply or divide a share by."""
+    time_slices: Annotated[
+        Mapping[str, TimeSlice], Field(default_factory=dict, max_length=bounds.CORRECTIONS)
+    ]
+    """The slices, by any names; without any there is one with the defaults."""
+
+    @property
+    def slices(self) -> tuple[TimeSlice, ...]:
+        """The slices that count."""
+        return tuple(self.time_slices.values()) or (TimeSlice(),)
+
+
+class JobSchedulingOptions(Options):
+    """How jobs get ready to wait, in what order they are served, and how they come back when lost."""
+
+    cpu_segments: Annotated[
+        tuple[Annotated[int, Field(le=bounds.CPU_SECONDS)], ...],
+        _OneOrMore,
+        Field(alias="taskQueueCPUTimeIntervals", max_length=bounds.LISTED),
+    ] = CPU_SEGMENTS
+    """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing."""
+    narrow_sites: bool = False
+    """Put the sites that own an eligible queue into the job's `Site` list."""
+    reject_unmatchable: bool = False
+    """Fail a job without eligible queue instead of letting it wait."""
+    allow_invalid_sites: bool = True
+    """Accept sites that the configuration does not know."""
+    max_rescheduling: Annotated[int, Field(ge=0, le=bounds.TRIES)] = 3
+    """Times that a job is taken back before it fails."""
+    reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore, Field(max_length=bounds.LISTED)] = (
+        60,
+        180,
+        300,
+        600,
+    )
+    """Seconds before the n-th try; the last holds for all further ones."""
+    hold_time: Seconds = 300
+    """Seconds before a held job is looked at again."""
+    input_data_catalogue: str | None = None
+    """File with the replicas of input data."""
+    enable_shares_correction: bool = False
+    """Give those more who used less than their share of late, and the others less."""
+    share_corrections: Annotated[
+        Mapping[str, ShareCorrection], Field(default_factory=dict, max_length=bounds.CORRECTIONS)
+    ]
+    """The corrections, by any names; without any there is one between groups with the defaults."""
+    running_limit: Annotated[
+        tuple[RunningLimit, ...],
+        BeforeValidator(place_limits.running_limits),
+        Field(max_length=bounds.NAMED),
+    ] = ()
+    """`<Site>/<Attribute>/<value>: N` and `<Site>/CEs/<CE>/<Attribute>/<value>: N`, jobs at a time."""
+    matching_delay: Annotated[
+        tuple[MatchingDelay, ...],
+        BeforeValidator(place_limits.matching_delays),
+        Field(max_length=bounds.NAMED),
+    ] = ()
+    """`<Site>/<Attribute>/<value>: S`, seconds between matches; `<Site>/Burst/<Attribute>/<value>: k`."""
+
+    @property
+    def corrections(self) -> tuple[ShareCorrection, ...]:
+        """The corrections of shares by use that are in force."""
+        if not self.enable_shares_correction:
+            return ()
+        return tuple(self.share_corrections.values()) or (ShareCorrection.model_validate({}),)
+
+    @model_validator(mode="after")
+    def _segments_increase(self) -> "JobSchedulingOptions":
+        increasing = all(low < high for low, high in itertools.pairwise((0, *self.cpu_segments)))
+        if not self.cpu_segments or not increasing:
+            raise ValueError("taskQueueCPUTimeIntervals must be positive and strictly increasing")
+        return self
+
+
+class PoolOptions(Options):
+    """SubmitPools and their mapping to queues."""
+
+    refresh_interval: SomeSeconds = 900
+    """Seconds between refreshes without a change of the configuration."""
+    grace_time: Seconds = 3_600
+    """Seconds that a pool stays after its last job."""
+    by_address: bool = False
+    """Let Requirements ask for GlueCEUniqueID and the like: no two queues are alike then."""
+
+
+class LeaseOptions(Options):
+    """How long a job is held for a pilot."""
+
+    time: SomeSeconds = 300
+    """Seconds from the match to the start."""
+    stalled_time: SomeSeconds = 1_800
+    """Seconds without a heartbeat until a running job is Stalled."""
+    stalled_grace: Seconds = 1_800
+    """Seconds that a stalled job may come back before it is rescheduled."""
+
+
+class RetentionOptions(Options):
+    """Days that things are kept after the end of their job."""
+
+    jobs: Days = 30
+    """Final jobs with their log."""
+    outputs: Days = 14
+    """Output archives."""
+    sandboxes: Days = 14
+    """Input sandboxes that no job needs."""
+    logs: Days = 90
+    """What the system logs in the database: feed, requests, idempotency keys."""
+
+
+class LimitOptions(Options):
+    """What one may put on the system."""
+
+    waiting_jobs_per_owner: Count = 100_000
+    """Jobs of one owner that are not final."""
+    waiting_jobs_per_vo: Annotated[Count, Field(alias="WaitingJobsPerVO")] = 10_000_000
+    """Jobs of the VO that are not final."""
+    sandbox_bytes: Bytes = 100 * 2**20
+    """Size of one input sandbox."""
+    sandbox_quota: Bytes = 100 * 2**30
+    """Bytes of all archives of the VO."""
+    requests_per_second: Annotated[float, Field(ge=bounds.FEWEST_REQUESTS, le=bounds.REQUESTS)] = 200
+    """Of one token subject."""
+
+
+class JobType(Options):
+    """`JobTypes/<type>`: what is done with jobs of this type."""
+
+    manager: Annotated[bool, Field(alias="manager")] = False
+    """Only job managers handle it: pilots that do not name it are not given its jobs."""
+
+
+class VoOptions(Options):
+    """All options as they hold for one VO, or for nobody in particular."""
+
+    job_types: Mapping[str, JobType] = Field(default_factory=dict, max_length=bounds.LISTED)
+    """The sections `JobTypes/<type>`; the types of shipped handlers are a job manager's by themselves."""
+    job_description: JobDescriptionOptions = JobDescriptionOptions.model_validate({})
+    job_path: JobPathOptions = JobPathOptions()
+    job_scheduling: JobSchedulingOptions = JobSchedulingOptions.model_validate({})
+    pools: PoolOptions = PoolOptions()
+    leases: LeaseOptions = LeaseOptions()
+    retention: RetentionOptions = RetentionOptions()
+    limits: LimitOptions = LimitOptions()
+
+    @cached_property
+    def managed_types(self) -> frozenset[str]:
+        """The job types, folded, that only job managers handle."""
+        listed = {fold(name): said.manager for name, said in self.job_types.items()}
+        shipped = dict.fromkeys(map(fold, SHIPPED_JOB_TYPES), True)
+        return frozenset(name for name, managed in {**shipped, **listed}.items() if managed)

@@ -1,0 +1,117 @@
+"""`RunningLimit` and `MatchingDelay`: how many jobs of a kind run at a site or CE, and how fast they come.
+
+Source: DIRAC's Operations/JobScheduling; unlike there a limit of a CE counts the jobs of that CE, and any
+attribute of a job may be limited.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from cs_config.options import bounds
+from requirements.errors import did_you_mean
+
+#: Attributes of a job that may be limited.
+ATTRIBUTES = ("JobType", "JobGroup", "JobName", "Owner", "OwnerGroup", "VO", "SubmitPool")
+_CES = "CEs"
+_BURST = "Burst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningLimit:
+    """So many jobs with this value, matched, running or stalled."""
+
+    scope: str  #: `Site` or `Site/CE`
+    attribute: str  #: one of ATTRIBUTES
+    value: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchingDelay:
+    """A token bucket: one match with this value in so many seconds, after a pause up to `burst` at once."""
+
+    scope: str  #: a site
+    attribute: str  #: one of ATTRIBUTES
+    value: str
+    seconds: float
+    burst: int
+
+
+def running_limits(raw: object) -> object:
+    """The limits of the section `RunningLimit`; what was read before stays as it is.
+
+    Raises:
+        ValueError: An unknown attribute, or something that is no number of jobs.
+    """
+    return tuple(_read_limit(raw)) if isinstance(raw, Mapping) else raw
+
+
+def matching_delays(raw: object) -> object:
+    """The delays of the section `MatchingDelay`; what was read before stays as it is.
+
+    Raises:
+        ValueError: An unknown attribute, or something that is no number.
+    """
+    return tuple(_read_delay(raw)) if isinstance(raw, Mapping) else raw
+
+
+def _read_limit(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
+    for site, said in raw.items():
+        below = _section(said, site)
+        of_ces = _section(below.get(_CES, {}), f"{site}/{_CES}")
+        places: dict[str, Mapping[str, object]] = {
+            site: {name: each for name, each in below.items() if name != _CES}
+        }
+        places |= {f"{site}/{ce}": _section(each, f"{site}/{_CES}/{ce}") for ce, each in of_ces.items()}
+        for scope, limits in places.items():
+            for attribute, value, most in _values(limits, scope):
+                if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= bounds.JOBS:
+                    allowed = f"allowed are 0 to {bounds.JOBS}"
+                    _refuse(f"{scope}/{attribute}/{value}: {most!r} is no number of jobs, {allowed}")
+                yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
+
+
+def _read_delay(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
+    for site, said in raw.items():
+        below = _section(said, site)
+        bursts = {
+            (attribute, value): burst
+            for attribute, value, burst in _values(_section(below.get(_BURST, {}), site), f"{site}/{_BURST}")
+        }
+        plain = {name: each for name, each in below.items() if name != _BURST}
+        for attribute, value, seconds in _values(plain, site):
+            burst = bursts.get((attribute, value), 1)
+            if (
+                not isinstance(seconds, int | float)
+                or isinstance(seconds, bool)
+                or not seconds <= bounds.SECONDS
+            ):
+                allowed = f"allowed are 0 to {bounds.SECONDS}"
+                _refuse(f"{site}/{attribute}/{value}: {seconds!r} is no number of seconds, {allowed}")
+            if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= bounds.BURST:
+                allowed = f"allowed are 1 to {bounds.BURST}"
+                _refuse(f"{site}/{_BURST}/{attribute}/{value}: {burst!r}, {allowed}")
+            yield MatchingDelay(
+                scope=site, attribute=attribute, value=value, seconds=max(0.0, seconds), burst=burst
+            )
+
+
+def _values(section: Mapping[str, object], path: str) -> Iterator[tuple[str, str, object]]:
+    for attribute, values in section.items():
+        if attribute not in ATTRIBUTES:
+            meant = did_you_mean(attribute, ATTRIBUTES)
+            hint = f", did you mean {meant}?" if meant else f", allowed are {', '.join(ATTRIBUTES)}"
+            _refuse(f"{path}/{attribute}: no attribute of a job{hint}")
+        for value, number in _section(values, f"{path}/{attribute}").items():
+            yield attribute, value, number
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ValueError(message)
+
+
+def _section(raw: object, path: str) -> Mapping[str, object]:
+    if not isinstance(raw, Mapping):
+        _refuse(f"{path}: a section is needed here, not {raw!r}")
+    return raw

@@ -1,0 +1,102 @@
+"""Reading `Registry`, and asking it: VOs, groups of owners."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from cs_config.options import bounds
+from cs_config.options.groups import DEFAULT_SHARE, Group, Registry
+from cs_config.options.operations import model_section
+from cs_config.options.options import Options, Texts
+from cs_config.source import pydantic_errors
+from cs_config.source.sections import Section
+from cs_config.tree.address import NAME, NAME_ALLOWED
+from cs_config.tree.configuration import Configuration
+from requirements.errors import Problem
+from requirements.values import fold
+
+#: The sections that it may have.
+LEVELS = ("VO", "Groups")
+
+
+class _VO(Options):
+    """`Registry/VO/<vo>`."""
+
+    description: str = ""
+    """For people."""
+    default_group: str | None = None
+    """Of those who do not say their group."""
+
+
+class _Group(Options):
+    """`Registry/Groups/<group>`."""
+
+    vo: Annotated[str | None, Field(alias="VO", pattern=f"^{NAME.pattern}$")] = None
+    """The VO that the group belongs to; without it the VO of the token."""
+    users: Texts = ()
+    """Its members."""
+    job_share: Annotated[float, Field(ge=0, le=bounds.SHARE)] = DEFAULT_SHARE
+    """Its weight among the groups."""
+    properties: Texts = ()
+    """NormalUser, JobSharing, GenericPilot, JobAdministrator and the like."""
+    allow_background_tqs: Annotated[bool, Field(alias="AllowBackgroundTQs")] = False
+    """Jobs of the lowest priority do not count when its share is split."""
+
+
+class RegistryOptions(Options):
+    """The whole section."""
+
+    vo: Annotated[Mapping[str, _VO], Field(alias="VO", default_factory=dict)]
+    """The VOs."""
+    groups: Annotated[Mapping[str, _Group], Field(default_factory=dict)]
+    """The groups."""
+
+
+def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]:
+    """Who is who, and what is wrong with the section."""
+    problems = [
+        Problem(path=f"Registry/VO/{vo}", message=_not_a_name(vo), file=file, line=entry.line)
+        for vo, entry in section.section("VO").entries.items()
+        if not NAME.fullmatch(vo)
+    ]
+    try:
+        said = RegistryOptions.model_validate(_model_input(section))
+    except ValidationError as error:
+        problems += pydantic_errors.list_problems(error, RegistryOptions, section, path="Registry", file=file)
+        said = RegistryOptions.model_validate({})
+    groups = {name: _build_group(name, group) for name, group in said.groups.items()}
+    return Registry(vos=frozenset(fold(vo) for vo in said.vo), groups=groups), problems
+
+
+def _not_a_name(vo: str) -> str:
+    return f"{vo!r} is no name of a VO, allowed are {NAME_ALLOWED}"
+
+
+def _model_input(section: Section) -> dict[str, object]:
+    """A VO or group without anything is one with the defaults."""
+    tree: dict[str, object] = {}
+    for name in LEVELS:
+        below = section.section(name)
+        tree[name] = {each: {} for each in below.entries} | model_section(below)
+    return tree
+
+
+def _build_group(name: str, said: _Group) -> Group:
+    return Group(
+        name=name,
+        vo=None if said.vo is None else fold(said.vo),
+        users=frozenset(said.users),
+        job_share=said.job_share,
+        properties=frozenset(said.properties),
+        allow_background_tqs=said.allow_background_tqs,
+    )
+
+
+def find_group(config: Configuration, name: str, vo: str) -> Group:
+    """A group of owners; one that nobody configured has the defaults and the given VO."""
+    known = config.registry.groups.get(name)
+    if known is None:
+        return Group(name=name, vo=fold(vo))
+    return known if known.vo is not None else replace(known, vo=fold(vo))

@@ -1,0 +1,155 @@
+"""Writing a tree as YAML that `source` reads back as the same tree.
+
+Changing a text of the configuration where the tree changes, so that comments and order stay.
+
+A single value as a person writes it in one line: `8000`, `[el8, el9]`, `{Policy: level0}`, `null`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import yaml
+
+from cs_config.source import yaml_reader
+from cs_config.source.sections import to_plain
+from cs_config.source.yaml_reader import looks_special
+from cs_config.versions.diff import is_equal
+from requirements.errors import InvalidRequest, Problem
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Quotes every text that our own reading would take for something else; writes no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  (PyYAML names it)
+        """Write what stands at several places at each of them: the reader refuses anchors."""
+        return True
+
+
+# PyYAML quotes texts that a resolver claims. These are the words that only we (YAML 1.2) claim.
+_Dumper.add_implicit_resolver("!special", looks_special, list("-+.0123456789"))
+
+
+def to_yaml(tree: Mapping[str, object]) -> str:
+    """The text of a configuration that was sent as a tree."""
+    return yaml.dump(
+        dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
+    )
+
+
+def to_flow_yaml(tree: Mapping[str, object]) -> str:
+    """The same in one line, in braces."""
+    text = yaml.dump(
+        dict(tree),
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=2**31 - 1,
+    )
+    return str(text).rstrip("\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LineEdit:
+    """Lines `first` up to `end` (not included), from 0, become others."""
+
+    first: int
+    end: int
+    lines: tuple[str, ...]
+
+
+class _NotInBlocksError(Exception):
+    """What changes stands in brackets or beside something else: no lines of its own."""
+
+
+def edit_text(text: str, before: Mapping[str, object], after: Mapping[str, object]) -> str:
+    """The text changed to say another tree; written anew where that is not possible line by line.
+
+    Args:
+        text: A configuration without faults.
+        before: What it says.
+        after: What it has to say.
+    """
+    lines = text.splitlines()
+    try:
+        edits = list(_line_edits(yaml.compose(text, Loader=yaml.CSafeLoader), before, after, lines))
+    except _NotInBlocksError:
+        return to_yaml(after)
+    # From the end, so that lines keep their numbers; at one place the outer section comes last.
+    numbered = ((edit.first, edit.end, number) for number, edit in enumerate(edits))
+    for first, end, number in sorted(numbered, reverse=True):
+        lines[first:end] = edits[number].lines
+    changed = "\n".join([*lines, ""])
+    reading = yaml_reader.read_yaml(changed, "")
+    is_right = not reading.problems and is_equal(to_plain(reading.root), after)
+    return changed if is_right else to_yaml(after)
+
+
+def _line_edits(
+    node: yaml.Node | None, before: Mapping[str, object], after: Mapping[str, object], lines: list[str]
+) -> Iterator[_LineEdit]:
+    if not _is_block(node):
+        raise _NotInBlocksError
+    for key, value in node.value:
+        if key.value not in after:
+            yield _replace_entry(key, value, (), lines)
+        elif not is_equal(old := before[key.value], new := after[key.value]):
+            if isinstance(old, dict) and isinstance(new, dict) and new and _is_block(value):
+                yield from _line_edits(value, old, new, lines)
+            else:
+                written = _block_lines({key.value: new}, key.start_mark.column)
+                yield _replace_entry(key, value, written, lines)
+    if new_entries := {name: each for name, each in after.items() if name not in before}:
+        end = _last_line(node) + 1
+        yield _LineEdit(
+            first=end, end=end, lines=_block_lines(new_entries, node.value[0][0].start_mark.column)
+        )
+
+
+def _is_block(node: yaml.Node | None) -> TypeGuard[yaml.MappingNode]:
+    return isinstance(node, yaml.MappingNode) and not node.flow_style and bool(node.value)
+
+
+def _replace_entry(key: yaml.Node, value: yaml.Node, written: tuple[str, ...], lines: list[str]) -> _LineEdit:
+    first, last = key.start_mark.line, max(key.start_mark.line, _last_line(value))
+    if lines[first][: key.start_mark.column].strip():
+        raise _NotInBlocksError
+    if first == last and len(written) == 1:  # a comment behind it stays
+        written = (written[0] + lines[first][value.end_mark.column :],)
+    return _LineEdit(first=first, end=last + 1, lines=written)
+
+
+def _last_line(node: yaml.Node) -> int:
+    """The line in which the last word of a node stands; its own mark may be behind comments."""
+    if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
+        ends_before = node.end_mark.column == 0 and node.end_mark.line > node.start_mark.line
+        return int(node.end_mark.line) - ends_before
+    last = node.value[-1]
+    return max(map(_last_line, last if isinstance(last, tuple) else (last,)))
+
+
+def _block_lines(entries: Mapping[str, object], column: int) -> tuple[str, ...]:
+    return tuple(" " * column + line for line in to_yaml(entries).splitlines())
+
+
+_NAME = "value"
+
+
+def read_value(written: str, path: str) -> object:
+    """The value that is written so: as it would be in the file.
+
+    Raises:
+        InvalidRequest: It is not one value.
+    """
+    reading = yaml_reader.read_yaml(f"{_NAME}: {written}", "")
+    tree = to_plain(reading.root)
+    if reading.problems or not isinstance(tree, dict) or list(tree) != [_NAME]:
+        why = reading.problems[0].message if reading.problems else "it is more than one value"
+        raise InvalidRequest([Problem(path=path, message=f"{written!r:.200} is no value: {why}")])
+    return tree[_NAME]
+
+
+def write_value(value: object) -> str:
+    """What `read` makes the value of."""
+    return to_flow_yaml({_NAME: value})[len(_NAME) + 3 : -1]

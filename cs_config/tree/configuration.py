@@ -1,0 +1,242 @@
+"""The configuration as a value: one version, immutable, loaded whole."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
+
+from cs_config.errors import QueueNotFound
+from cs_config.options.groups import Registry
+from cs_config.options.options import VoOptions
+from cs_config.source.sections import Section, Tree, to_plain
+from cs_config.tree import expiry, forwarding, glue, inheritance, node_attributes
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.expiry import Dynamic
+from cs_config.tree.levels import Level, Parameter
+from cs_config.tree.throttle import Throttle
+from requirements.errors import InvalidRequest, Problem, did_you_mean
+from requirements.nodes.node_attributes import NodeAttributes
+from requirements.nodes.site_mapping import SiteMapping
+from requirements.values import Value, fold
+
+__all__ = ["Configuration", "Parameter", "QueueAddress"]
+
+Levels = tuple[Level, Level, Level]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Configuration:
+    """A version of the configuration with everything that follows from it.
+
+    VOs are given in any case of letters. What is computed once is kept.
+    """
+
+    version: int  #: 0: not from the database
+    source: str  #: the text as it was written
+    file: str  #: what the origins of parameters name
+    author: str = ""  #: who stored this version
+    root: Section  #: the text as sections
+    levels: Mapping[QueueAddress, Levels]  #: of every queue, from the site down
+    nodes: Mapping[str, Level]  #: every site, CE and queue by its path, `Resources/Sites/…`
+    throttles: Mapping[str, Throttle]  #: of the sites, CEs and queues that have one, by `Site/CE/Queue`
+    vos: frozenset[str]  #: every VO named anywhere, lower case
+    default_operations: VoOptions  #: for those who have no VO
+    vo_operations: Mapping[str, VoOptions]  #: of the VOs that have options of their own
+    registry: Registry
+    os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → what else its nodes can run
+    dynamic: Dynamic  #: attributes that expire
+    warnings: tuple[Problem, ...] = ()  #: probably not what was meant, but allowed
+    expiries: int = 0  #: how many moments at which something expires have passed
+    written: "Configuration | None" = None  #: the same with what has expired; None: nothing has
+    _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
+        default_factory=dict, repr=False
+    )
+    _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict)
+    _node_attributes: dict[tuple[QueueAddress, str], NodeAttributes] = field(default_factory=dict)
+    #: What other modules of this package compute from it once; the key begins with their name.
+    derived: dict[tuple[str, str], object] = field(default_factory=dict)
+    _aged: dict[int, "Configuration"] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Configuration {self.version} of {self.file}: {len(self.levels)} queues>"
+
+    def at_moment(self, now: datetime) -> "Configuration":
+        """The same version without what has expired at a time; costs nothing while nothing expires."""
+        if self.written is not None:
+            return self.written.at_moment(now)
+        passed = bisect_right(self.moments, now.timestamp()) if self.moments else 0
+        return self._without_expired(passed) if passed else self
+
+    @cached_property
+    def moments(self) -> tuple[float, ...]:
+        """When something of what is written expires, in seconds since the epoch, in order."""
+        return expiry.list_moments(self.nodes.values(), self.dynamic)
+
+    def _without_expired(self, expiries: int) -> "Configuration":
+        if (known := self._aged.get(expiries)) is not None:
+            return known
+        moment = self.moments[expiries - 1]
+        nodes = {path: expiry.drop_expired(level, moment, self.dynamic) for path, level in self.nodes.items()}
+        left: dict[str, Any] = {
+            "nodes": nodes,
+            "levels": {
+                queue: tuple(nodes[level.path] for level in levels) for queue, levels in self.levels.items()
+            },
+            **{name: {} for name in ("_parameters", "_values", "_node_attributes", "derived", "_aged")},
+        }
+        aged = replace(self, **left, expiries=expiries, written=self)
+        self._aged.clear()  # time does not go back
+        self._aged[expiries] = aged
+        return aged
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The text as dicts, lists and scalars."""
+        tree = to_plain(self.root)
+        return tree if isinstance(tree, dict) else {}
+
+    @cached_property
+    def addresses(self) -> tuple[QueueAddress, ...]:
+        """All queues, sorted."""
+        return tuple(sorted(self.levels, key=attrgetter("site", "ce", "queue")))
+
+    @cached_property
+    def sites(self) -> frozenset[str]:
+        """The sites of the tree, also those without a queue."""
+        return frozenset(self.root.section("Resources").section("Sites").entries)
+
+    def knows(self, address: QueueAddress) -> bool:
+        """Whether there is such a queue, usable or not."""
+        return address in self.levels
+
+    def require(self, address: QueueAddress) -> QueueAddress:
+        """The address, if there is such a queue.
+
+        Raises:
+            QueueNotFound: With the one that was probably meant.
+        """
+        if not self.knows(address):
+            raise QueueNotFound(str(address), self.suggest(str(address)))
+        return address
+
+    def suggest(self, address: str) -> str | None:
+        """The queue that was probably meant by an address that does not exist."""
+        if found := self._folded_names.get(fold(address)):
+            return found
+        try:
+            site = QueueAddress.parse(address).site
+        except InvalidRequest:
+            site = ""
+        at_site = [str(known) for known in self.addresses if fold(known.site) == fold(site)]
+        return did_you_mean(address, at_site or self._folded_names.values())
+
+    @cached_property
+    def _folded_names(self) -> Mapping[str, str]:
+        return {fold(str(address)): str(address) for address in self.addresses}
+
+    def parameters(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
+        """The effective parameters of a queue for a VO, each with its origin.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        key = self._key(address, vo)
+        if (found := self._parameters.get(key)) is None:
+            found = MappingProxyType(inheritance.effective_parameters(self.levels[address], key[1]))
+            self._parameters[key] = found
+        return found
+
+    def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
+        """The effective parameters of a queue for a VO, without what differs between its nodes.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        key = self._key(address, vo)
+        if (found := self._values.get(key)) is None:
+            found = MappingProxyType(inheritance.parameter_values(self.parameters(address, vo)))
+            self._values[key] = found
+        return found
+
+    def node_attributes(self, address: QueueAddress, vo: str) -> NodeAttributes:
+        """What differs between the nodes behind a queue, as it is declared for a VO.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        key = self._key(address, vo)
+        if (found := self._node_attributes.get(key)) is None:
+            found = node_attributes.list_attributes(self.parameters(address, vo).values())
+            self._node_attributes[key] = found
+        return found
+
+    def forwarding(self, address: QueueAddress, vo: str) -> SiteMapping | None:
+        """How what is asked of a queue's nodes is said to its batch system; None: not at all.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return forwarding.find_mapping(self.parameters(address, vo).values())
+
+    def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
+        """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.
+
+        What follows from the address is among it only where the VO's pools may tell queues apart by it; what
+        differs between its nodes is not.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        alike = self.node_attributes(address, vo).without_these(self.values(address, vo))
+        return glue.build_ad(alike, address if self.find_address(vo) else None)
+
+    def find_address(self, vo: str) -> bool:
+        """Whether the VO's jobs may ask for the address of a queue, so that no two queues are alike."""
+        return self.vo_operations.get(fold(vo), self.default_operations).pools.by_address
+
+    def expired(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
+        """What a queue would have for a VO had it not expired, by folded name.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        levels = self.levels[address]
+        if not any(level.expired for level in levels):
+            return {}
+        has = set(map(fold, self.parameters(address, vo)))
+        gone = (each for level in levels for whose in ("", fold(vo)) for each in level.expired.get(whose, ()))
+        return {fold(each.name): each for each in gone if fold(each.name) not in has}
+
+    def usable(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the VO may use the queue now: enabled, and named by the nearest VO list.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.is_usable(self.levels[address], fold(vo))
+
+    def enabled(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the queue is not switched off, whoever may use it.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.is_enabled(self.levels[address], fold(vo))
+
+    def admits(self, address: QueueAddress, vo: str) -> bool:
+        """Whether the VO is among those who may use the queue when it is enabled.
+
+        Raises:
+            KeyError: There is no such queue; ask `knows` first.
+        """
+        return inheritance.admits_vo(self.levels[address], fold(vo))
+
+    def _key(self, address: QueueAddress, vo: str) -> tuple[QueueAddress, str]:
+        """VOs without values of their own on the way to a queue share an answer."""
+        folded = fold(vo)
+        own = any(folded in level.by_vo for level in self.levels[address])
+        return address, folded if own else ""

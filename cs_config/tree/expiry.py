@@ -1,0 +1,155 @@
+"""Dynamic attributes: what a resource says of its state, which counts only for a while.
+
+Where a section of the tree has `update_time` (seconds since the epoch) and `expiry_time` (seconds after
+that), its dynamic attributes count as undefined from their sum on; they are not looked for at the levels
+above either. Everything else stays.
+
+Source: gLite's CE ads.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cs_config.source.sections import Leaf, Section
+from cs_config.tree.levels import Level, Parameter, Settings
+from requirements.errors import Problem
+from requirements.values import fold
+
+UPDATE_TIME = "update_time"
+EXPIRY_TIME = "expiry_time"
+#: About an ad, not about the resource: nothing can ask for them.
+TIMES = frozenset({UPDATE_TIME, EXPIRY_TIME})
+
+SETTING = "DynamicAttributes"
+_PATH = f"Resources/Computing/{SETTING}"
+_ALLOWED = "a list of names, of which the last sign may be *: [GlueCEState*, FreeCPUs]"
+#: What is dynamic where nobody says something else.
+DYNAMIC = (
+    "GlueCEState*",
+    "FreeCPUs",
+    "FreeJobSlots",
+    "RunningJobs",
+    "WaitingJobs",
+    "TotalJobs",
+    "EstimatedResponseTime",
+    "WorstResponseTime",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dynamic:
+    """Which attributes are dynamic."""
+
+    names: frozenset[str]  #: folded
+    prefixes: tuple[str, ...]  #: folded beginnings of names
+
+    def has(self, folded: str) -> bool:
+        """Whether an attribute, by its folded name, is dynamic."""
+        return folded not in TIMES and (folded in self.names or folded.startswith(self.prefixes))
+
+
+def match_dynamic(patterns: Iterable[str] = DYNAMIC) -> Dynamic:
+    """The attributes that are named, or begin like a name with `*` behind."""
+    folded = frozenset(map(fold, patterns))
+    prefixes = {name.removesuffix("*") for name in folded if name.endswith("*")}
+    return Dynamic(names=folded, prefixes=tuple(sorted(prefixes)))
+
+
+def read_dynamic(root: Section, file: str) -> tuple[Dynamic, list[Problem]]:
+    """What the section `Resources/Computing` says is dynamic, and what is wrong with it."""
+    entry = root.section("Resources").section("Computing").entries.get(SETTING)
+    if entry is None:
+        return match_dynamic(), []
+    patterns = _patterns(entry)
+    if patterns is None:
+        message = f"{_ALLOWED} is needed here"
+        return match_dynamic(), [Problem(path=_PATH, message=message, file=file, line=entry.line)]
+    return match_dynamic(patterns), []
+
+
+def _patterns(entry: Leaf | Section) -> list[str] | None:
+    if isinstance(entry, Section):
+        return None
+    items = entry.value if isinstance(entry.value, list) else [entry.value]
+    named = [item for item in items if isinstance(item, str) and item.strip("*") and "*" not in item[:-1]]
+    return named if len(named) == len(items) else None
+
+
+def list_halves(levels: Iterable[Level]) -> Iterator[Problem]:
+    """Times without the other one: nothing expires there."""
+    for level in levels:
+        for settings in (level.plain, *level.by_vo.values()):
+            said = [each for name in sorted(TIMES) if (each := settings.get(name)) is not None]
+            if len(said) == 1:
+                [lone] = said
+                [other] = TIMES - {fold(lone.name)}
+                message = f"nothing expires without {other} beside it"
+                yield Problem(path=lone.path, message=message, file=lone.file, line=lone.line)
+
+
+def list_moments(levels: Iterable[Level], which: Dynamic) -> tuple[float, ...]:
+    """When something expires, in seconds since the epoch; each moment once, in order."""
+    found = {
+        moment
+        for level in levels
+        if _may_expire(level)
+        for settings in (level.plain, *level.by_vo.values())
+        if (moment := _moment(level, settings)) is not None and any(_expiring(settings, which))
+    }
+    return tuple(sorted(found))
+
+
+def drop_expired(level: Level, moment: float, which: Dynamic) -> Level:
+    """What is left of a level at a moment; the level itself if that is all of it."""
+    gone = dict(_expired_names(level, moment, which))
+    if not gone:
+        return level
+    return replace(
+        level,
+        plain=_without(level.plain, gone.get("", ())),
+        by_vo={vo: _without(settings, gone.get(vo, ())) for vo, settings in level.by_vo.items()},
+        expired={vo: tuple(_parameters(level, vo, names)) for vo, names in gone.items()},
+    )
+
+
+def _expired_names(level: Level, moment: float, which: Dynamic) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The folded names that have expired: of everybody under the empty name, of each VO under its own."""
+    for vo, settings in (("", level.plain), *level.by_vo.items()):
+        end = _moment(level, settings)
+        if end is not None and end <= moment and (names := tuple(_expiring(settings, which))):
+            yield vo, names
+
+
+def _may_expire(level: Level) -> bool:
+    """Whether something may expire; of a hundred thousand levels hardly any says so."""
+    if UPDATE_TIME in level.plain:
+        return True
+    return bool(level.by_vo) and any(UPDATE_TIME in settings for settings in level.by_vo.values())
+
+
+def _moment(level: Level, settings: Settings) -> float | None:
+    """When dynamic attributes of a section expire; values of a VO go with the others if they do not say."""
+    times = [_seconds(settings, name) for name in (UPDATE_TIME, EXPIRY_TIME)]
+    if settings is not level.plain and times == [None, None]:
+        return _moment(level, level.plain)
+    known = [time for time in times if time is not None]
+    return sum(known) if len(known) == len(times) else None
+
+
+def _seconds(settings: Settings, name: str) -> float | None:
+    parameter = settings.get(name)
+    value = None if parameter is None else parameter.value
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _expiring(settings: Settings, which: Dynamic) -> Iterator[str]:
+    return (name for name, parameter in settings.items() if parameter is not None and which.has(name))
+
+
+def _without(settings: Settings, names: Collection[str]) -> Settings:
+    return {**settings, **dict.fromkeys(names)} if names else settings
+
+
+def _parameters(level: Level, vo: str, names: Iterable[str]) -> Iterator[Parameter]:
+    settings: Mapping[str, Parameter | None] = level.by_vo[vo] if vo else level.plain
+    return (parameter for name in names if (parameter := settings[name]) is not None)

@@ -1,0 +1,186 @@
+"""The names of the GLUE 1 schema that follow from our parameters, and the way back.
+
+One table serves both directions: what a queue's ad says besides its parameters, and what the parameters
+are of an ad that only speaks GLUE. What a queue states itself under a name is never replaced.
+Source: GLUE Schema 1.3; gLite's CE ads.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cs_config.tree.address import QueueAddress
+from requirements.values import Scalar, Value, fold
+
+_RULE = "VO:"
+_DENIAL = "DENY"
+RULES = "GlueCEAccessControlBaseRule"
+_OPEN, _CLOSED = "Production", "Closed"
+
+
+class GlueForm(StrEnum):
+    """How a value is written in the other schema."""
+
+    SAME = "as it is"
+    ONE = "as it is, if it is one value"
+    LIST = "as a list"
+    MINUTES = "seconds as whole minutes, rounded down"
+    RULES = "a list of VO:<vo>"
+    STATUS = "true as Production, false as Closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlueName:
+    """A name of GLUE 1 with the parameter that it is made of."""
+
+    name: str
+    parameter: str
+    form: GlueForm
+    unit: str = ""  #: of the GLUE value
+
+
+#: Where a name stands twice, the first parameter that a queue has decides; the way back takes the first.
+TABLE = (
+    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="CPUTime", form=GlueForm.MINUTES, unit="minutes"),
+    GlueName(name="GlueCEPolicyMaxCPUTime", parameter="maxCPUTime", form=GlueForm.SAME, unit="minutes"),
+    GlueName(
+        name="GlueCEPolicyMaxWallClockTime",
+        parameter="maxWallClockTime",
+        form=GlueForm.MINUTES,
+        unit="minutes",
+    ),
+    GlueName(name="GlueHostBenchmarkSI00", parameter="SI00", form=GlueForm.SAME, unit="SPECint2000"),
+    GlueName(name="GlueHostMainMemoryRAMSize", parameter="MaxRAM", form=GlueForm.SAME, unit="MB"),
+    GlueName(
+        name="GlueHostArchitectureSMPSize",
+        parameter="NumberOfProcessors",
+        form=GlueForm.SAME,
+        unit="processors",
+    ),
+    GlueName(name="GlueHostArchitecturePlatformType", parameter="Architecture", form=GlueForm.SAME),
+    GlueName(name="GlueHostProcessorModel", parameter="CPUModel", form=GlueForm.ONE),
+    GlueName(name="GlueHostOperatingSystemName", parameter="OS", form=GlueForm.ONE),
+    GlueName(
+        name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="SoftwareTag", form=GlueForm.LIST
+    ),
+    GlueName(name="GlueHostApplicationSoftwareRunTimeEnvironment", parameter="Tag", form=GlueForm.LIST),
+    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="CloseSE", form=GlueForm.LIST),
+    GlueName(name="GlueCESEBindGroupSEUniqueID", parameter="SE", form=GlueForm.LIST),
+    GlueName(name="GlueCEAccessControlBaseRule", parameter="VO", form=GlueForm.RULES),
+    GlueName(name="GlueCEStateStatus", parameter="Enabled", form=GlueForm.STATUS),
+    GlueName(name="GlueCEName", parameter="CEQueueName", form=GlueForm.SAME),
+    GlueName(name="GlueCEName", parameter="BatchQueue", form=GlueForm.SAME),
+    GlueName(name="QueueName", parameter="CEQueueName", form=GlueForm.SAME),
+    GlueName(name="QueueName", parameter="BatchQueue", form=GlueForm.SAME),
+)
+
+#: What follows from the address alone, with how it is written: two queues never have it in common.
+OF_ADDRESS: Mapping[str, str] = {
+    "GlueCEUniqueID": "CE/Queue",
+    "GlueCEInfoHostName": "the host of the CE, without port",
+    "GlueCEHostingCluster": "the host of the CE, without port",
+    "GlueCEName": "the name of the queue, unless CEQueueName or BatchQueue is set",
+    "QueueName": "the name of the queue, unless CEQueueName or BatchQueue is set",
+}
+
+
+def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
+    """What a queue says to expressions: its parameters, and the GLUE names that follow from them.
+
+    Args:
+        values: Effective parameters; those that are GLUE names themselves stay as they are.
+        address: With it also what follows from the address.
+    """
+    known = {fold(name): value for name, value in values.items()}
+    found: dict[str, Value] = dict(values)
+    for name, value in (*_derived(known), *_address_names(address)):
+        if fold(name) not in known:
+            known[fold(name)] = found[name] = value
+    return found
+
+
+def parameters_from_glue(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Our parameters that follow from an ad in GLUE names, the reverse of `ad`.
+
+    Of access rules only those of whole VOs are VOs here: who may enter by another rule has no place.
+    """
+    known = {fold(name): value for name, value in of_glue.items()}
+    found: dict[str, Value] = {}
+    seen: set[str] = set()
+    for entry in TABLE:
+        value = known.get(fold(entry.name))
+        if value is None or entry.name in seen:
+            continue
+        seen.add(entry.name)
+        if (read := _from_glue(entry.form, value)) is not None:
+            found.setdefault(entry.parameter, read)
+    return found
+
+
+def following(folded: Collection[str]) -> frozenset[str]:
+    """Folded GLUE names that may follow from parameters of these folded names, or from any address."""
+    named = (entry.name for entry in TABLE if fold(entry.parameter) in folded)
+    return frozenset(map(fold, (*named, *OF_ADDRESS)))
+
+
+def _derived(known: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    for entry in TABLE:
+        value = known.get(fold(entry.parameter))
+        if value is not None and (made := _to_glue(entry.form, value)) is not None:
+            yield entry.name, made
+
+
+def _address_names(address: QueueAddress | None) -> Iterator[tuple[str, Value]]:
+    if address is None:
+        return
+    host = address.ce.partition(":")[0]
+    yield "GlueCEUniqueID", f"{address.ce}/{address.queue}"
+    yield from (("GlueCEInfoHostName", host), ("GlueCEHostingCluster", host))
+    yield from (("GlueCEName", address.queue), ("QueueName", address.queue))
+
+
+def _to_glue(form: GlueForm, value: Value) -> Value | None:
+    match form:
+        case GlueForm.MINUTES:
+            return None if (seconds := _number(value)) is None else math.floor(seconds / 60)
+        case GlueForm.RULES:
+            return tuple(f"{_RULE}{vo}" for vo in _items(value))
+        case GlueForm.STATUS:
+            return None if not isinstance(value, bool) else _OPEN if value else _CLOSED
+        case GlueForm.ONE:
+            return None if len(_items(value)) != 1 else _items(value)[0]
+        case GlueForm.LIST:
+            return _items(value)
+        case GlueForm.SAME:
+            return value
+
+
+def _from_glue(form: GlueForm, value: Value) -> Value | None:
+    match form:
+        case GlueForm.MINUTES:
+            return None if (minutes := _number(value)) is None else minutes * 60
+        case GlueForm.RULES:
+            others = other_rules(value)
+            if any(fold(rule).startswith(fold(_DENIAL)) for rule in others):
+                return ()
+            return tuple(rule[len(_RULE) :] for rule in map(str, _items(value)) if rule not in others)
+        case GlueForm.STATUS:
+            return None if fold(str(value)) == fold(_OPEN) else False
+        case GlueForm.LIST:
+            return _items(value)
+        case GlueForm.ONE | GlueForm.SAME:
+            return value
+
+
+def other_rules(value: Value) -> tuple[str, ...]:
+    """Access rules that are of no whole VO: of persons, groups or roles; of a denial nobody is left."""
+    return tuple(rule for rule in map(str, _items(value)) if not fold(rule).startswith(fold(_RULE)))
+
+
+def _number(value: Value) -> int | float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _items(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,147 @@
+"""`NodeAttributes` of a site, CE or queue: what differs from node to node, with the values that it may have.
+
+Each attribute inherits by its name, as a parameter does; it is kept among them as `NodeAttributes/<Name>`.
+
+Source: gLite's forwarding of requirements to the batch system.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cs_config.source.sections import Leaf, Section
+from cs_config.tree import parameters as tree_parameters
+from cs_config.tree.levels import Parameter
+from cs_config.tree.parameters import ParameterReader
+from requirements.errors import InvalidInput, did_you_mean
+from requirements.nodes.node_attributes import (
+    UNKNOWN,
+    NodeAttributes,
+    Option,
+    format_option,
+    parse_node_attributes,
+)
+from requirements.values import Value, fold
+
+SECTION: Final = "NodeAttributes"
+_FOLDED: Final = fold(SECTION)
+#: Who may use a queue is decided before anything runs on its nodes.
+_NEVER: Final = frozenset({"enabled", "vo"})
+
+
+def read_attributes(
+    into: dict[str, Parameter | None],
+    entry: Leaf | Section,
+    parameters: ParameterReader,
+    *,
+    path: str,
+    level: str,
+) -> None:
+    """Put each attribute among the parameters, None for what is taken away.
+
+    Args:
+        into: The parameters of the level.
+        entry: What stands at `NodeAttributes`; an empty value takes away all that is inherited.
+        parameters: Reads names and values, and gathers what is wrong.
+        path: Path of the node, or of its VO.
+        level: As origins name it.
+    """
+    below = f"{path}/{SECTION}"
+    if isinstance(entry, Section):
+        for name, each in entry.entries.items():
+            if parameters.is_name(name, f"{below}/{name}", each.line):
+                _read_attribute(into, name, each, parameters, path=below, level=level)
+    elif entry.value is None:
+        into[_FOLDED] = None
+    else:
+        message = f"{entry.value!r:.60} is a value, a section is needed here: {{OS: [el8, el9]}}"
+        parameters.error(below, entry.line, message)
+
+
+def _read_attribute(
+    into: dict[str, Parameter | None],
+    name: str,
+    entry: Leaf | Section,
+    parameters: ParameterReader,
+    *,
+    path: str,
+    level: str,
+) -> None:
+    folded, below = f"{_FOLDED}/{fold(name)}", f"{path}/{name}"
+    if isinstance(entry, Leaf) and entry.value is None:
+        into[folded] = None
+        return
+    attribute = _attribute(name, entry, parameters, below)
+    if attribute is not None:
+        into[folded] = Parameter(
+            name=f"{SECTION}/{name}",
+            value=_format_options(attribute.options(name)),
+            level=level,
+            below=path.removesuffix(f"/{SECTION}"),
+            file=parameters.file,
+            line=entry.line,
+            node_attribute=attribute,
+        )
+
+
+def _attribute(
+    name: str, entry: Leaf | Section, parameters: ParameterReader, path: str
+) -> NodeAttributes | None:
+    """The one attribute; None, and a problem, if it is none."""
+    if fold(name) in _NEVER:
+        parameters.error(path, entry.line, f"{name} is no matter of single nodes")
+        return None
+    said = entry.value if isinstance(entry, Leaf) else "a section"
+    try:
+        found = parse_node_attributes({name: said}, path.removesuffix(f"/{name}"))
+    except InvalidInput as error:
+        meant = did_you_mean(said, [UNKNOWN]) if isinstance(said, str) else None
+        for problem in error.problems:
+            parameters.error(problem.path, entry.line, problem.message, meant)
+        return None
+    faults = [fault for option in found.options(name) or () if (fault := _fault(name, option))]
+    for fault in faults:
+        parameters.error(path, entry.line, fault)
+    return None if faults else found
+
+
+def _fault(name: str, option: Option) -> str | None:
+    """What is wrong with one value that nodes may have."""
+    if isinstance(option, str) and fold(option) == UNKNOWN:
+        return f"{option} is no value of a node; in place of the list it says that nobody knows"
+    return None if option is None else tree_parameters.find_fault(fold(name), option)
+
+
+def _format_options(options: tuple[Option, ...] | None) -> Value:
+    return (
+        UNKNOWN
+        if options is None
+        else tuple(
+            format_option(option) if option is None or isinstance(option, tuple) else option
+            for option in options
+        )
+    )
+
+
+def list_attributes(parameters: Iterable[Parameter]) -> NodeAttributes:
+    """All node attributes among effective parameters."""
+    declared = {
+        fold(name): (name, options)
+        for parameter in parameters
+        if parameter.node_attribute is not None
+        for name, options in parameter.node_attribute.declared
+    }
+    return NodeAttributes(declared=tuple(declared[folded] for folded in sorted(declared)))
+
+
+def find_counterpart(folded: str) -> str:
+    """The node attribute of a parameter's name, and the other way round: a queue has one of the two."""
+    inner = folded.removeprefix(f"{_FOLDED}/")
+    return inner if inner != folded else f"{_FOLDED}/{folded}"
+
+
+def take_away(folded: str, found: dict[str, Parameter]) -> None:
+    """What an empty parameter of this name takes away: itself, or all node attributes."""
+    found.pop(folded, None)
+    if folded == _FOLDED:
+        for name in [name for name in found if name.startswith(f"{_FOLDED}/")]:
+            del found[name]

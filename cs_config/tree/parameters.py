@@ -1,0 +1,308 @@
+"""The parameters of a resource that the system itself reads, and what they may be.
+
+Any other name is a site's own business; one that is almost a known name is a slip of the pen.
+
+Reading single parameters: is the name meant, is the value one.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from sys import intern
+
+from cs_config.options import bounds
+from cs_config.source.sections import Leaf
+from cs_config.tree import admission
+from cs_config.tree.address import NAME, is_slip
+from cs_config.tree.levels import Parameter
+from requirements.errors import InvalidInput, Problem, did_you_mean
+from requirements.values import Value, as_value, fold, format_value
+
+_LIKE_COUNT = re.compile("[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownParameter:
+    """A parameter that has a meaning of its own."""
+
+    name: str
+    allowed: str  #: for the message
+    fits: Callable[[Value], bool]
+    meaning: str
+
+
+def _is_amount(value: Value, most: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _is_count(value: Value, most: int) -> bool:
+    return isinstance(value, int) and _is_amount(value, most)
+
+
+def _is_text(value: Value) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Value) -> bool:
+    items = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(item, str) and item.strip() for item in items)
+
+
+def _are_words(value: Value) -> bool:
+    """Names without commas: `a, b` would be one name that nobody has."""
+    return _are_texts(value) and not any("," in str(item) for item in _items(value))
+
+
+def _are_names(value: Value) -> bool:
+    return all(isinstance(item, str) and NAME.fullmatch(item) for item in _items(value))
+
+
+def _items(value: Value) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _are_nodes(value: Value) -> bool:
+    if not isinstance(value, str):
+        return _is_count(value, bounds.NODES)
+    low, dash, high = value.partition("-")
+    numbers = (low, high) if dash else (low,)
+    return all(_LIKE_COUNT.fullmatch(each) and int(each) <= bounds.NODES for each in numbers)
+
+
+def _amounts(unit: str, most: int, **meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = f"a number of {unit} from 0 to {most}"
+    return tuple(
+        KnownParameter(name=n, allowed=allowed, fits=partial(_is_amount, most=most), meaning=m)
+        for n, m in meanings.items()
+    )
+
+
+def _counts(most: int, **meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = f"a whole number from 0 to {most}"
+    return tuple(
+        KnownParameter(name=n, allowed=allowed, fits=partial(_is_count, most=most), meaning=m)
+        for n, m in meanings.items()
+    )
+
+
+def _flags(**meanings: str) -> tuple[KnownParameter, ...]:
+    return tuple(
+        KnownParameter(name=n, allowed="true or false", fits=lambda value: isinstance(value, bool), meaning=m)
+        for n, m in meanings.items()
+    )
+
+
+def _texts(**meanings: str) -> tuple[KnownParameter, ...]:
+    return tuple(
+        KnownParameter(name=n, allowed="a text", fits=_is_text, meaning=m) for n, m in meanings.items()
+    )
+
+
+def _words(**meanings: str) -> tuple[KnownParameter, ...]:
+    allowed = "a text or a list of texts: [one, two]"
+    return tuple(
+        KnownParameter(name=n, allowed=allowed, fits=_are_words, meaning=m) for n, m in meanings.items()
+    )
+
+
+KNOWN = (
+    *_amounts(
+        "MB",
+        bounds.MEGABYTES,
+        MaxRAM="memory that a job may use",
+        MaxRAMPerCore="memory that a job may use for each of its processors",
+        MaxScratch="local disk that a job may use",
+    ),
+    *_amounts(
+        "seconds",
+        bounds.QUEUE_TIME,
+        CPUTime="CPU time that a job may use; over maxCPUTime",
+        maxWallClockTime="time that a job may take",
+    ),
+    *_amounts(
+        "seconds", bounds.SECONDS, expiry_time="how long its dynamic attributes count after update_time"
+    ),
+    *_amounts("seconds", bounds.MOMENT, update_time="when its dynamic attributes were true, since the epoch"),
+    *_amounts("minutes", bounds.QUEUE_TIME, maxCPUTime="CPU time limit of the batch queue"),
+    *_amounts(
+        "normalised seconds in a second",
+        bounds.POWER,
+        CPUNormalizationFactor="power of a processor, by which pilots offer CPU time",
+    ),
+    *_amounts("old benchmark units", bounds.SI00, SI00="speed of its processors; 250 is the reference"),
+    *_counts(bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
+    *_counts(bounds.GPUS, NumberOfGPUs="GPUs that a job may use", GPUs="GPUs that a job may use"),
+    *_counts(
+        bounds.JOBS,
+        MaxTotalJobs="pilots there, waiting and running",
+        MaxWaitingJobs="pilots there that wait",
+        MoUTierLevel="tier of the site in its grid",
+    ),
+    KnownParameter(
+        name="NumberOfNodes",
+        allowed=f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
+        fits=_are_nodes,
+        meaning="nodes of a job",
+    ),
+    *_flags(Enabled="false takes it and all below out", WholeNode="a pilot has its node for itself"),
+    *_texts(
+        Name="for people",
+        Country="for people",
+        Description="for people",
+        CEType="kind of the CE",
+        LocalCEType="kind of the CE that pilots use inside",
+        SubmissionMode="how pilots are sent",
+        Architecture="of its processors",
+        CEQueueName="name of the queue in the batch system, if it is another",
+        BatchQueue="name of the queue in the batch system, if it is another",
+        SharedArea="directory that all nodes see",
+        SubmitOptions="added to the submit command",
+        OutputURL="where pilots leave their output",
+    ),
+    *_words(
+        Platform="platforms that its nodes run",
+        OS="operating systems of its nodes",
+        JobType="types of grid jobs that a job manager handles there",
+        Tag="what it offers; a job may ask for it",
+        RequiredTag="what a job must ask for to come here",
+        SE="storage elements of the site",
+        CloseSE="storage elements next to it",
+        Mail="whom to ask",
+        Expressions="its parameters whose text is a ClassAd expression, for export",
+    ),
+    KnownParameter(
+        name="Requirements",
+        allowed="a ClassAd expression",
+        fits=lambda value: isinstance(value, bool | str),
+        meaning="must be true of a job to be handed out here",
+    ),
+    KnownParameter(
+        name="Rank",
+        allowed="a ClassAd expression or a number",
+        fits=lambda value: isinstance(value, int | float | str) and not isinstance(value, bool),
+        meaning="orders queues for jobs that state no Rank, the highest first",
+    ),
+    KnownParameter(
+        name="Checks",
+        allowed="names of attributes that are expressions: [AuthorizationCheck]",
+        fits=_are_names,
+        meaning="must all be true of a job; AuthorizationCheck and CloseOutputSECheck if unset",
+    ),
+    KnownParameter(
+        name="VO",
+        allowed="names of VOs: [atlas, cms]; an empty list is nobody",
+        fits=_are_names,
+        meaning="who may use it",
+    ),
+)
+
+_BY_FOLD = {fold(known.name): known for known in KNOWN}
+_NAMES = tuple(known.name for known in KNOWN)
+
+
+def find_fault(folded: str, value: Value) -> str | None:
+    """What is wrong with the value of a known parameter; None if nothing is, or the name is not known."""
+    known = _BY_FOLD.get(folded)
+    if known is None or known.fits(value):
+        return None
+    return f"{format_value(value) or 'an empty list'!r} is not allowed here, allowed is {known.allowed}"
+
+
+def is_known(folded: str) -> bool:
+    """Whether the system reads a parameter of this name."""
+    return folded in _BY_FOLD
+
+
+@lru_cache(maxsize=65536)
+def suggest_parameter(name: str) -> tuple[str, bool] | None:
+    """The known parameter that an unknown name resembles, and whether it can hardly be anything else."""
+    slip = next((known for known in _NAMES if is_slip(name, known)), None)
+    if slip is not None:
+        return slip, True
+    close = did_you_mean(name, _NAMES)
+    return None if close is None else (close, False)
+
+
+@dataclass(slots=True, kw_only=True)
+class ParameterReader:
+    """Reads parameters and gathers what is wrong with them, and the VOs that they name."""
+
+    file: str
+    declared: frozenset[str]  #: folded names that the operations declare: meant as they are spelled
+    errors: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    vos: set[str] = field(default_factory=set)  #: lower case
+    checks: frozenset[str] = admission.DEFAULT_CHECKS  #: folded names of attributes that are expressions
+    _warned: set[str] = field(default_factory=set)
+
+    def read(
+        self, into: dict[str, Parameter | None], name: str, leaf: Leaf, *, path: str, level: str
+    ) -> None:
+        """Put the parameter under its folded name, None for an empty value, nothing if it is wrong."""
+        folded, below = intern(fold(name)), f"{path}/{name}"
+        if not self.is_name(name, below, leaf.line):
+            return
+        if leaf.value is None:
+            into[folded] = None
+            return
+        value = self.value(leaf, below, folded)
+        if value is None:
+            return
+        if folded == "vo":
+            self.vos.update(fold(str(vo)) for vo in (value if isinstance(value, tuple) else (value,)))
+        into[folded] = Parameter(
+            name=name, value=value, level=level, below=path, file=self.file, line=leaf.line
+        )
+
+    def error(self, path: str, line: int, message: str, suggestion: str | None = None) -> None:
+        """Remember something that is wrong."""
+        problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
+        self.errors.append(problem)
+
+    def is_name(self, name: str, path: str, line: int) -> bool:
+        """Whether it can be the name of a parameter, or the problem; a slip of the pen is one as well."""
+        if not name.strip() or name != name.strip() or "/" in name or not name.isprintable():
+            self.error(path, line, f"{name!r} is no name of a parameter")
+            return False
+        self._check_name(name, fold(name), path, line)
+        return True
+
+    def value(self, leaf: Leaf, path: str, folded: str) -> Value | None:
+        """The value, fit for a known parameter of this folded name; None, and a problem, if it is none."""
+        try:
+            value = as_value(leaf.value, path)
+        except InvalidInput as error:
+            for problem in error.problems:
+                self.error(problem.path, leaf.line, problem.message)
+            return None
+        if fault := find_fault(folded, value):
+            self.error(path, leaf.line, fault)
+            return None
+        if folded in self.checks or folded in admission.EXPRESSIONS:
+            return self._expression(value, path, leaf.line)
+        return value
+
+    def _expression(self, value: Value, path: str, line: int) -> Value | None:
+        try:
+            admission.read_expression(value, path)
+        except InvalidInput as error:
+            for problem in error.problems:
+                self.error(path, line, problem.message, problem.suggestion)
+            return None
+        return value
+
+    def _check_name(self, name: str, folded: str, path: str, line: int) -> None:
+        if is_known(folded) or folded in self.declared:
+            return
+        meant = suggest_parameter(name)
+        if meant is None:
+            return
+        suggestion, surely = meant
+        if surely:
+            self.error(path, line, "unknown parameter", suggestion)
+        elif folded not in self._warned:
+            self._warned.add(folded)
+            message = "not a parameter that the system knows (kept as the site's own)"
+            problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
+            self.warnings.append(problem)

@@ -1,0 +1,207 @@
+"""Reading `Resources/Sites`: the levels of every queue, and all that is wrong with them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from pydantic import ValidationError
+
+from cs_config.options.operations import model_section
+from cs_config.source import pydantic_errors
+from cs_config.source.sections import Leaf, Section
+from cs_config.tree import admission, forwarding, node_attributes
+from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
+from cs_config.tree.levels import Level, Parameter, Settings
+from cs_config.tree.parameters import ParameterReader
+from cs_config.tree.throttle import Throttle
+from requirements.errors import Problem, did_you_mean
+from requirements.values import fold
+
+#: What is said of the nodes behind queues; a VO may say it as well.
+_OF_NODES = {
+    node_attributes.SECTION: node_attributes.read_attributes,
+    forwarding.SECTION: forwarding.read_forwarding,
+}
+#: The sections that each level may have, its children first.
+BELOW = {
+    "Site": ("CEs", "VOs", "Throttle", *_OF_NODES),
+    "CE": ("Queues", "VOs", "Throttle", *_OF_NODES),
+    "Queue": ("VOs", "Throttle", *_OF_NODES),
+}
+_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_NODES)
+_STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
+
+
+#: Of nearly all nodes.
+_NO_VOS: Mapping[str, Settings] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLevels:
+    """What the tree says, as far as it is right."""
+
+    queues: Mapping[QueueAddress, tuple[Level, Level, Level]]  #: from the site down
+    nodes: Mapping[str, Level]  #: every site, CE and queue by its path
+    throttles: Mapping[str, Throttle]  #: of sites, CEs and queues that have one, by `Site/CE/Queue`
+    vos: frozenset[str]  #: named in VO lists and VOs sections, lower case
+    errors: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+
+def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> ResourceLevels:
+    """All sites.
+
+    Args:
+        root: The whole text.
+        file: Where it was read from.
+        declared: Folded names that the operations declare: they are meant as they are spelled.
+    """
+    sites = root.section("Resources").section("Sites")
+    checks = admission.DEFAULT_CHECKS.union(_checks(sites))
+    parameters = ParameterReader(file=file, declared=declared, checks=checks)
+    reader = _Reader(parameters=parameters)
+    reader.sites(sites)
+    return ResourceLevels(
+        queues=reader.queues,
+        nodes=reader.nodes,
+        throttles=reader.throttles,
+        vos=frozenset(parameters.vos),
+        errors=tuple(parameters.errors),
+        warnings=tuple(parameters.warnings),
+    )
+
+
+def _checks(section: Section) -> Iterator[str]:
+    """Folded names that some `Checks` below a section lists."""
+    for name, entry in section.entries.items():
+        if isinstance(entry, Section):
+            yield from _checks(entry)
+        elif fold(name) == admission.CHECKS:
+            listed = entry.value if isinstance(entry.value, list) else [entry.value]
+            yield from (fold(str(each)) for each in listed)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    parameters: ParameterReader
+    queues: dict[QueueAddress, tuple[Level, Level, Level]] = field(default_factory=dict)
+    nodes: dict[str, Level] = field(default_factory=dict)
+    throttles: dict[str, Throttle] = field(default_factory=dict)
+
+    def sites(self, section: Section) -> None:
+        path = "Resources/Sites"
+        for site, node in self._nodes(section, path, "site"):
+            site_path = f"{path}/{site}"
+            level = self._level(node, site_path, "Site")
+            self._throttle(node, site_path, site)
+            for ce, ce_node in self._children(node, site_path, "CEs"):
+                ce_path = f"{site_path}/CEs/{ce}"
+                ce_level = self._level(ce_node, ce_path, "CE")
+                self._throttle(ce_node, ce_path, f"{site}/{ce}")
+                for queue, queue_node in self._children(ce_node, ce_path, "Queues"):
+                    queue_level = self._level(queue_node, f"{ce_path}/Queues/{queue}", "Queue")
+                    address = QueueAddress(site=site, ce=ce, queue=queue)
+                    self._throttle(queue_node, f"{ce_path}/Queues/{queue}", str(address))
+                    self.queues[address] = (level, ce_level, queue_level)
+
+    def _children(self, node: Section, path: str, name: str) -> Iterator[tuple[str, Section]]:
+        entry = node.entries.get(name)
+        kind = "CE" if name == "CEs" else "queue"
+        if isinstance(entry, Section):
+            yield from self._nodes(entry, f"{path}/{name}", kind)
+        elif entry is not None and entry.value is not None:
+            self.parameters.error(f"{path}/{name}", entry.line, f"a section of {kind} names is needed here")
+
+    def _nodes(self, section: Section, path: str, kind: str) -> Iterator[tuple[str, Section]]:
+        """The named sections of one kind; a name without anything is an empty section."""
+        for name, entry in section.entries.items():
+            below = f"{path}/{name}"
+            if not NAME.fullmatch(name):
+                self.parameters.error(
+                    below, entry.line, f"{name!r} is no name of a {kind}, allowed are {NAME_ALLOWED}"
+                )
+            elif isinstance(entry, Section):
+                yield name, entry
+            elif entry.value is None:
+                yield name, Section(entry.line)
+            else:
+                message = f"{entry.value!r} is a value, a {kind} is a section of parameters"
+                self.parameters.error(below, entry.line, message)
+
+    def _level(self, node: Section, path: str, level: str) -> Level:
+        plain: dict[str, Parameter | None] = {}
+        for name, entry in node.entries.items():
+            if fold(name) in _STRUCTURE_FOLDED:
+                self._structure(name, entry, path, level)
+            elif isinstance(entry, Section):
+                self._unknown_section(name, entry, path, level)
+            else:
+                self.parameters.read(plain, name, entry, path=path, level=level)
+        self._read_node_sections(plain, node, path, level)
+        found = Level(path=path, plain=plain, by_vo=self._read_vo_sections(node, path, level))
+        self.nodes[path] = found
+        return found
+
+    def _read_node_sections(
+        self, into: dict[str, Parameter | None], section: Section, path: str, level: str
+    ) -> None:
+        for name, read in _OF_NODES.items():
+            if (entry := section.entries.get(name)) is not None:
+                read(into, entry, self.parameters, path=path, level=level)
+
+    def _throttle(self, node: Section, path: str, scope: str) -> None:
+        entry = node.entries.get("Throttle")
+        if isinstance(entry, Section):
+            try:
+                self.throttles[scope] = Throttle.model_validate(model_section(entry))
+            except ValidationError as error:
+                wrong = pydantic_errors.list_problems(
+                    error, Throttle, entry, path=f"{path}/Throttle", file=self.parameters.file
+                )
+                self.parameters.errors.extend(wrong)
+        elif entry is not None and entry.value is not None:
+            message = "a section is needed here: {Policy: level0, MaxSubmittingJobs: 5}"
+            self.parameters.error(f"{path}/Throttle", entry.line, message)
+
+    def _read_vo_sections(self, node: Section, path: str, level: str) -> Mapping[str, Settings]:
+        entry = node.entries.get("VOs")
+        if entry is None:
+            return _NO_VOS
+        if isinstance(entry, Leaf):
+            if entry.value is not None:
+                self.parameters.error(f"{path}/VOs", entry.line, "a section of VO names is needed here")
+            return {}
+        by_vo: dict[str, Settings] = {}
+        for vo, section in self._nodes(entry, f"{path}/VOs", "VO"):
+            self.parameters.vos.add(fold(vo))
+            by_vo[fold(vo)] = self._settings_of_vo(section, f"{path}/VOs/{vo}", f"{level} VOs/{vo}")
+        return by_vo
+
+    def _settings_of_vo(self, section: Section, path: str, level: str) -> Settings:
+        settings: dict[str, Parameter | None] = {}
+        for name, entry in section.entries.items():
+            if name in _OF_NODES:
+                continue
+            if isinstance(entry, Section) or fold(name) in map(fold, _OF_NODES):
+                message = f"unknown level, a VO has parameters, {' and '.join(_OF_NODES)} only"
+                meant = did_you_mean(name, _OF_NODES)
+                self.parameters.error(f"{path}/{name}", entry.line, message, meant)
+            else:
+                self.parameters.read(settings, name, entry, path=path, level=level)
+        self._read_node_sections(settings, section, path, level)
+        return settings
+
+    def _structure(self, name: str, entry: Leaf | Section, path: str, level: str) -> None:
+        """A name of our own structure: rightly spelled, and at its place?"""
+        right = _STRUCTURE_FOLDED[fold(name)]
+        if right in BELOW[level]:
+            if name != right:
+                self.parameters.error(f"{path}/{name}", entry.line, "unknown level", right)
+            return
+        allowed = ", ".join(BELOW[level])
+        self.parameters.error(f"{path}/{name}", entry.line, f"unknown level, allowed here are {allowed}")
+
+    def _unknown_section(self, name: str, entry: Section, path: str, level: str) -> None:
+        allowed = BELOW[level]
+        message = f"unknown level, allowed here are {', '.join(allowed)} and parameters with a value"
+        self.parameters.error(f"{path}/{name}", entry.line, message, did_you_mean(name, allowed))

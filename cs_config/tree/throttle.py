@@ -1,0 +1,73 @@
+"""The section `Throttle` of a site, CE or queue: how many jobs may be matched there.
+
+Source: SAM-Grid's job matching policies (levels 0 to 2) and resource brokering.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from cs_config.options.options import Count, Options, SomeSeconds
+from requirements.classad import match_expression
+from requirements.errors import InvalidInput
+
+
+class Policy(StrEnum):
+    """Which of the counters are held below which of the limits."""
+
+    LEVEL0 = "level0"
+    LEVEL1 = "level1"
+    LEVEL2 = "level2"
+    BROKERING = "brokering"
+    PENDING = "pending"
+    SIMPLE = "simple"
+    EXPRESSION = "expression"
+
+
+class Stale(StrEnum):
+    """What holds while there is no advertisement, or only one that is too old."""
+
+    CLOSED = "closed"  #: nothing is matched
+    OPEN = "open"  #: the throttle does not count
+    DERIVED = "derived"  #: the counters are taken from the states of our own jobs
+
+
+class Throttle(Options):
+    """What holds at one node of the tree; all nodes on the way to a queue must agree."""
+
+    policy: Annotated[Policy, Field(strict=False)]
+    """level0, level1, level2, brokering, pending, simple or expression."""
+    max_submitting_jobs: Count | None = None
+    """Jobs that are being submitted."""
+    max_submitting_and_output_gathering_jobs: Count | None = None
+    """Jobs that are being submitted or whose output is being gathered."""
+    max_jobs: Count | None = None
+    """Jobs in any state."""
+    max_pending_jobs: Count | None = None
+    """Jobs that wait in the batch system."""
+    requirements: str | None = None
+    """ClassAd expression of the policy `expression`; one that is advertised must be true as well."""
+    lifetime: SomeSeconds = 900
+    """Seconds until an advertisement is stale."""
+    stale: Annotated[Stale, Field(strict=False)] = Stale.CLOSED
+    """closed, open or derived: what holds without a fresh advertisement."""
+
+    @field_validator("requirements")
+    @classmethod
+    def _is_expression(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                match_expression.parse_match_expression(text)
+            except InvalidInput as error:
+                raise ValueError("; ".join(problem.message for problem in error.problems)) from error
+        return text
+
+
+#: The limits by their name in configuration and advertisement.
+LIMITS = {
+    "MaxSubmittingJobs": "max_submitting_jobs",
+    "MaxSubmittingAndOutputGatheringJobs": "max_submitting_and_output_gathering_jobs",
+    "MaxJobs": "max_jobs",
+    "MaxPendingJobs": "max_pending_jobs",
+}

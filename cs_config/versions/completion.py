@@ -1,0 +1,119 @@
+"""Names that may come next in a path: those that are there, and those that mean something there."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from cs_config import validate
+from cs_config.options import registry
+from cs_config.options.operations import DEFAULTS
+from cs_config.options.options import DeclaredName, VoOptions
+from cs_config.source.sections import Tree
+from cs_config.tree import parameters, resources
+from cs_config.tree.throttle import Throttle
+from cs_config.versions import patch
+from requirements.values import fold
+
+#: Answers to one question.
+_MOST = 60
+_SITES = ("Resources", "Sites")
+#: What kind of node a path of this length leads to.
+_NODES = {3: "Site", 5: "CE", 7: "Queue"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A path that is or could be, from the top."""
+
+    path: str  #: of a section with a `/` behind it, since one goes on there
+    meaning: str = ""  #: for a person
+
+
+def complete_path(tree: Tree, written: str, vos: Collection[str]) -> list[Completion]:
+    """How a path may go on that somebody began to write.
+
+    Args:
+        tree: As far as they may see it.
+        written: The beginning; the last name may be a part of one, in any case of letters.
+        vos: Theirs.
+    """
+    *names, begun = written.lstrip("/").split("/")
+    found = dict(_existing_names(tree, names))
+    for name, meaning in _meaningful(tuple(names), vos):
+        known = next((each for each in found if fold(each.rstrip("/")) == fold(name.rstrip("/"))), name)
+        found[known] = found.get(known) or meaning
+    matching = [name for name in found if fold(name).startswith(fold(begun))]
+    return [Completion(path="/".join((*names, name)), meaning=found[name]) for name in matching[:_MOST]]
+
+
+def _existing_names(tree: Tree, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    entry = patch.find_entry(tree, tuple(names))
+    for name, below in entry.items() if isinstance(entry, dict) else ():
+        yield f"{name}/" if isinstance(below, dict) else name, ""
+
+
+def _meaningful(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if not names:
+        yield from ((f"{each}/", "") for each in validate.TOP)
+    elif names == _SITES[:1]:
+        yield "Sites/", ""
+    elif names[:2] == _SITES and len(names) > 2:
+        yield from _node_names(names, vos)
+    elif names[0] == "Operations":
+        yield from _option_names(names[1:], vos)
+    elif names[0] == "Registry":
+        yield from _fields(_model_at(registry.RegistryOptions, names[1:]))
+
+
+def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if (kind := _NODES.get(len(names))) is not None:
+        yield from ((f"{each}/", "") for each in resources.BELOW[kind])
+        yield from _parameters()
+    elif names[-1] == "VOs":
+        yield from ((f"{each}/", "values for this VO only") for each in sorted(vos))
+    elif names[-2] == "VOs":
+        yield from _parameters()
+    elif names[-1] == "Throttle":
+        yield from _fields(Throttle)
+
+
+def _parameters() -> Iterator[tuple[str, str]]:
+    return ((each.name, f"{each.meaning}: {each.allowed}") for each in parameters.KNOWN)
+
+
+def _option_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if not names:
+        yield from ((f"{each}/", "") for each in (DEFAULTS, *sorted(vos)))
+    elif names[1:2] == ("JobDescription",) and len(names) == 3:
+        yield from _fields(DeclaredName)
+    else:
+        # Declared names stand in the section itself.
+        yield from (each for each in _fields(_model_at(VoOptions, names[1:])) if each[0] != "Declared/")
+
+
+def _model_at(annotation: Any, names: tuple[str, ...]) -> type[BaseModel] | None:
+    """The model of the section at a path below what is annotated so; None: there is none."""
+    model = _model_in(annotation)
+    if not names:
+        return model
+    if model is not None:
+        fields = {str(field.alias): field.annotation for field in model.model_fields.values()}
+        return _model_at(fields.get(names[0]), names[1:])
+    return _model_at(get_args(annotation)[1], names[1:]) if _is_mapping(annotation) else None
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _fields(model: type[BaseModel] | None) -> Iterator[tuple[str, str]]:
+    for field in model.model_fields.values() if model is not None else ():
+        is_section = _model_in(field.annotation) is not None or _is_mapping(field.annotation)
+        yield f"{field.alias}/" if is_section else str(field.alias), field.description or ""
+
+
+def _is_mapping(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)

@@ -1,0 +1,118 @@
+"""What differs between two trees, path by path."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+#: What stands at the path of one tree and at no path of the other: a section, a list or a scalar.
+Entry = object
+
+
+#: Sections in which each VO, or each group of one, has its own.
+_OF_VOS: Final = frozenset({"VOs", "Operations", "Registry", "VO", "Groups"})
+
+
+class _Absent:
+    """Nothing of that name; a null is something: it takes away what is inherited."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+
+
+class DifferenceKind(StrEnum):
+    """What becomes of a path."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One path that two trees do not have alike."""
+
+    names: tuple[str, ...]  #: from the top
+    before: Entry  #: ABSENT: there is nothing
+    after: Entry  #: ABSENT: there is nothing
+
+    @property
+    def path(self) -> str:
+        """The names as one text."""
+        return "/".join(self.names)
+
+    @property
+    def kind(self) -> DifferenceKind:
+        """What becomes of the path."""
+        if self.before is ABSENT:
+            return DifferenceKind.ADDED
+        return DifferenceKind.REMOVED if self.after is ABSENT else DifferenceKind.CHANGED
+
+    def as_json(self) -> dict[str, object]:
+        """The same for machines; a side that has nothing is left out."""
+        sides = {"before": self.before, "after": self.after}
+        told = {name: entry for name, entry in sides.items() if entry is not ABSENT}
+        return {"path": self.path, "change": self.kind.value, **told}
+
+
+def is_equal(one: Entry, other: Entry) -> bool:
+    """Whether two entries say the same; the order of names makes no difference, True is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_equal(one[name], other[name]) for name in one)
+    return repr(one) == repr(other)
+
+
+def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[Difference, ...]:
+    """Every difference; a section that only one of the trees has is one."""
+    return tuple(_compare((), before, after))
+
+
+def _compare(
+    names: tuple[str, ...], before: Mapping[str, Entry], after: Mapping[str, Entry]
+) -> Iterator[Difference]:
+    for name in (*before, *(name for name in after if name not in before)):
+        old, new = before.get(name, ABSENT), after.get(name, ABSENT)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _compare((*names, name), old, new)
+        elif not is_equal(old, new):
+            yield Difference(names=(*names, name), before=old, after=new)
+
+
+def list_leaves(difference: Difference) -> Iterator[tuple[str, ...]]:
+    """The names of all that is different: of a section, of everything in it."""
+    found = {
+        path: None
+        for side in (difference.before, difference.after)
+        for path in _list_leaves(side, difference.names)
+    }
+    yield from found
+
+
+def list_paths(found: Iterable[Difference]) -> tuple[str, ...]:
+    """Where the differences are, so that each path belongs to one VO at most."""
+    return tuple(each.path for difference in found for each in split_by_vo(difference))
+
+
+def split_by_vo(difference: Difference) -> Iterator[Difference]:
+    """It, or the differences that it consists of, so that each concerns one VO at most."""
+    sides = (difference.before, difference.after)
+    sections = [side for side in sides if isinstance(side, dict)]
+    if difference.names[-1] not in _OF_VOS or not any(sections):
+        yield difference
+        return
+    for name in dict.fromkeys(name for section in sections for name in section):
+        entries = [side.get(name, ABSENT) if isinstance(side, dict) else ABSENT for side in sides]
+        yield from split_by_vo(
+            Difference(names=(*difference.names, name), before=entries[0], after=entries[1])
+        )
+
+
+def _list_leaves(entry: Entry, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if isinstance(entry, dict) and entry:
+        for name, below in entry.items():
+            yield from _list_leaves(below, (*names, name))
+    elif entry is not ABSENT:
+        yield names

@@ -1,0 +1,76 @@
+"""The configuration that a process runs with, kept up to date."""
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import store
+
+log = logging.getLogger(__name__)
+
+#: What holds before anybody configured anything.
+NOTHING = validate.parse("Resources: {}", "nothing")
+
+
+class LiveConfiguration:
+    """The current version of the configuration; one that cannot be read leaves the running one in place.
+
+    Safe to use from several threads; readers never wait.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Connection, int], Configuration] = store.load_version,
+        first: Configuration = NOTHING,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._load = load
+        self._running = first
+        self._clock = clock
+        #: Number and digest of the running version, and of one that cannot be read: after a loss of commits
+        #: another text may have a number that is known.
+        self._taken = (first.version, store.text_digest(first.source))
+        self._broken: tuple[int, str] | None = None
+        self._problem: str | None = None
+        self._refreshing = threading.Lock()
+
+    @property
+    def current(self) -> Configuration:
+        """What holds now, without what has expired. Take it once for what belongs together."""
+        return self._running.at_moment(self._clock())
+
+    @property
+    def problem(self) -> str | None:
+        """Why a newer version is not the running one; None if the newest is."""
+        return self._problem
+
+    def refresh(self, conn: Connection) -> bool:
+        """Look whether there is another version, and take it.
+
+        Costs one small statement while there is none.
+
+        Returns:
+            Whether `current` changed.
+        """
+        with self._refreshing:
+            newest = store.current_digest(conn)
+            number, _ = newest
+            if not number or newest in (self._taken, self._broken):
+                return False
+            try:
+                self._running = self._load(conn, number)
+            except ConfigError as error:
+                self._broken, self._problem = newest, str(error)
+                log.warning(
+                    "configuration %d cannot be read, %d stays: %s", number, self.current.version, error
+                )
+                return False
+            self._taken = newest
+            self._broken = self._problem = None
+            return True

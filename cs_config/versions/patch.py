@@ -1,0 +1,179 @@
+"""Edits of single paths, which merge with edits of other paths that somebody else made meanwhile."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cs_config.errors import EditConflict, PathNotFound, one_problem
+from cs_config.source.sections import Tree
+from cs_config.versions import diff
+from cs_config.versions.diff import ABSENT, Difference, Entry, is_equal
+from requirements.errors import InvalidRequest, Problem, did_you_mean
+from requirements.values import fold
+
+#: Sections of VOs: one that becomes empty goes with its last entry.
+_VOS = "VOs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """What one path shall say."""
+
+    names: tuple[str, ...]  #: from the top
+    value: Entry  #: a scalar, a list or a section; ABSENT: it shall be removed
+
+    @property
+    def path(self) -> str:
+        """The names as one text."""
+        return "/".join(self.names)
+
+
+def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tuple[Edit, ...]:
+    """The edits that are asked for.
+
+    Args:
+        values: By path, from the top; a leading `/` makes no difference.
+        removed: Paths.
+
+    Raises:
+        InvalidRequest: There is no edit, a path is none, or two edits concern the same place.
+    """
+    edits = [Edit(names=_names(path), value=value) for path, value in values.items()]
+    edits += [Edit(names=_names(path), value=ABSENT) for path in removed]
+    problems = [*_without_names(edits), *_overlapping(edits)]
+    if not edits:
+        problems = [Problem(path="set", message="nothing is to be set or removed")]
+    if problems:
+        raise InvalidRequest(problems)
+    return tuple(edits)
+
+
+def edits_from_differences(found: Iterable[Difference]) -> tuple[dict[str, Entry], list[str]]:
+    """What `read` takes, so that the one tree becomes the other: values by path, and paths removed.
+
+    No path concerns several VOs: who may change one of them is not refused for the others.
+    """
+    found = [each for difference in found for each in diff.split_by_vo(difference)]
+    values = {each.path: each.after for each in found if each.after is not ABSENT}
+    return values, [each.path for each in found if each.after is ABSENT]
+
+
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(path.removeprefix("/").removesuffix("/").split("/"))
+
+
+def _without_names(edits: Sequence[Edit]) -> Iterator[Problem]:
+    for edit in edits:
+        if not all(edit.names):
+            message = "is no path, which is names with / between them: Resources/Sites/LCG.CERN.ch/MaxRAM"
+            yield Problem(path=repr(edit.path)[:200], message=message)
+
+
+def _overlapping(edits: Sequence[Edit]) -> Iterator[Problem]:
+    before: Edit | None = None
+    for edit in sorted(edits, key=lambda each: tuple(map(fold, each.names))):
+        if before is not None and _is_within(edit.names, before.names):
+            yield Problem(path=edit.path, message=f"{before.path} is edited as well, say it once")
+        else:
+            before = edit
+
+
+def _is_within(names: tuple[str, ...], outer: tuple[str, ...]) -> bool:
+    return tuple(map(fold, names[: len(outer)])) == tuple(map(fold, outer))
+
+
+def respell_edits(tree: Tree, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """The edits with the names that a tree has already spelled as they are there."""
+    return tuple(replace(edit, names=_respell(tree, edit.names)) for edit in edits)
+
+
+def _respell(tree: Tree, names: tuple[str, ...]) -> tuple[str, ...]:
+    here: Entry = tree
+    found = []
+    for name in names:
+        known = here if isinstance(here, dict) else {}
+        if name not in known:
+            name = next((each for each in known if fold(each) == fold(name)), name)
+        found.append(name)
+        here = known.get(name)
+    return tuple(found)
+
+
+def apply_edits(base: Tree, current: Tree, edits: Sequence[Edit], *, versions: tuple[int, int]) -> Tree:
+    """The current tree with edits that were made for another.
+
+    Args:
+        base: What the edits start from.
+        current: What is in force now.
+        edits: Spelled as in `base`.
+        versions: Of `base` and `current`, for the message.
+
+    Raises:
+        ConfigError: There is nothing to be removed, or the path goes on below a value.
+        EditConflict: The same paths were changed meanwhile.
+    """
+    for edit in edits:
+        _check(base, edit)
+    conflicts = [found for edit in edits if (found := _conflict(base, current, edit)) is not None]
+    if conflicts:
+        raise EditConflict(expected=versions[0], current=versions[1], conflicts=conflicts)
+    tree = dict(current)
+    for edit in edits:
+        tree = _set_entry(tree, edit.names, edit.value)
+    return tree
+
+
+def find_entry(tree: Tree, names: Sequence[str]) -> Entry:
+    """What stands at a path; ABSENT: nothing."""
+    here: Entry = tree
+    for name in names:
+        if not isinstance(here, dict) or name not in here:
+            return ABSENT
+        here = here[name]
+    return here
+
+
+def _check(base: Tree, edit: Edit) -> None:
+    here: Entry = base
+    for depth, name in enumerate(edit.names):
+        if isinstance(here, dict) and name in here:
+            here = here[name]
+            continue
+        if not isinstance(here, dict) and here is not None:
+            path = "/".join(edit.names[:depth])
+            raise one_problem(edit.path, f"{path} is a value, {here!r:.60}, nothing stands below it")
+        if edit.value is ABSENT:
+            of_others = edit.names[depth - 1 : depth] == (_VOS,)
+            meant = did_you_mean(name, here if isinstance(here, dict) and not of_others else ())
+            raise PathNotFound(edit.path, "/".join((*edit.names[:depth], meant)) if meant else None)
+        return
+
+
+def _conflict(base: Tree, current: Tree, edit: Edit) -> Difference | None:
+    """The shortest part of an edit's path that is another meanwhile."""
+    for depth in range(1, len(edit.names)):
+        names = edit.names[:depth]
+        before, now = find_entry(base, names), find_entry(current, names)
+        if isinstance(before, dict) and not isinstance(now, dict):
+            return Difference(names=names, before={}, after=now)  # what was in it may not be the editor's
+    before, now = find_entry(base, edit.names), find_entry(current, edit.names)
+    changed = not is_equal(before, now) and not is_equal(now, edit.value)
+    return Difference(names=edit.names, before=before, after=now) if changed else None
+
+
+def _set_entry(
+    tree: Tree, names: tuple[str, ...], value: Entry, *, within_vos: bool = False
+) -> dict[str, object]:
+    """A tree in which one path says something else; what is not on the way is shared."""
+    name, *rest = names
+    copy = dict(tree)
+    below = copy.get(name)
+    if rest:
+        is_vos = name == _VOS
+        inner = _set_entry(below if isinstance(below, dict) else {}, tuple(rest), value, within_vos=is_vos)
+        # Nothing is left of what a VO had to say here.
+        value = ABSENT if not inner and (is_vos or within_vos) else inner
+    if value is ABSENT:
+        copy.pop(name, None)
+    else:
+        copy[name] = value
+    return copy

@@ -1,0 +1,217 @@
+"""Who may see and who may change which part of the tree.
+
+What of the configuration somebody may see: nothing that belongs to other VOs.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from cs_config.options.operations import DEFAULTS
+from cs_config.source.sections import Leaf, Section, to_plain
+from cs_config.tree import admission
+from cs_config.tree.configuration import Configuration
+from cs_config.versions.diff import ABSENT, Difference, list_leaves
+from cs_config.versions.patch import Edit
+from requirements.errors import NotAllowed
+from requirements.values import fold
+
+_VO_SECTION: Final = "VOs"
+_SITES: Final = ("Resources", "Sites")
+#: How many names lead to a site, a CE, a queue, with the name that stands between.
+_NODES: Final = ((3, "CEs"), (5, "Queues"), (7, ""))
+#: With these a site says who may run there, also in `VOs/<vo>`: a VO does not let itself in.
+_DOORS: Final = frozenset({"vo", admission.REQUIREMENTS, admission.CHECKS, *admission.DEFAULT_CHECKS})
+_ENABLED: Final = "enabled"
+#: Below `Operations/<vo>`, folded: what the installation itself grants or reads on its own machines.
+_INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
+#: Paths that a message names.
+_TOLD: Final = 5
+
+
+class EditNotAllowed(NotAllowed):
+    """An edit outside the sections that its author may change."""
+
+    code = "not_allowed"
+
+    def __init__(self, paths: Collection[str], allowed: str) -> None:
+        more = f" and {len(paths) - _TOLD} more" if len(paths) > _TOLD else ""
+        super().__init__(f"{', '.join(list(paths)[:_TOLD])}{more}: not yours to change; {allowed}")
+        self.paths = tuple(paths)
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The refused paths, under `paths`."""
+        return {"paths": list(self.paths)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """What somebody may do with the configuration."""
+
+    everything: bool = False
+    sees: frozenset[str] = frozenset()  #: VOs whose parts are shown, lower case
+    vos: frozenset[str] = frozenset()  #: VOs whose parts may be changed, lower case
+    sites: frozenset[str] = frozenset()  #: sites that may be changed outside `VOs`, and are shown whole
+
+    @property
+    def edits(self) -> bool:
+        """Whether there is anything that may be changed."""
+        return self.everything or bool(self.vos or self.sites)
+
+    @property
+    def allowed(self) -> str:
+        """What may be changed, for a person."""
+        return f"allowed is {', '.join(self.sections) or 'nothing'}"
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """What may be changed, one by one, if it is not everything."""
+        of_vos = (f"Operations/{vo} and VOs/{vo} of sites, CEs and queues" for vo in sorted(self.vos))
+        of_sites = (f"Resources/Sites/{site} outside VOs" for site in sorted(self.sites))
+        return (*of_vos, *of_sites)
+
+    def may_change(self, names: tuple[str, ...]) -> bool:
+        """Whether what stands at a path may be changed, wherever it is in the tree."""
+        return self.everything or self._may_change_vo(names) or self._may_change_site(names)
+
+    def _may_change_vo(self, names: tuple[str, ...]) -> bool:
+        if names[0] == "Operations" and len(names) > 1 and fold(names[1]) in self.vos:
+            below = tuple(map(fold, names[2:]))
+            return not any(below[: len(kept)] == kept for kept in _INSTALLATION_PATHS)
+        vo, rest = _values_of_vo(names)
+        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _DOORS)
+
+    def _may_change_site(self, names: tuple[str, ...]) -> bool:
+        return names[:2] == _SITES and names[2:3] != () and names[2] in self.sites and not _has_vos(names)
+
+    def sees_path(self, config: Configuration, names: tuple[str, ...]) -> bool:
+        """Whether a path is shown: nothing that belongs to other VOs is."""
+        if self.everything or len(names) < 2:
+            return True
+        if names[0] == "Operations":
+            return names[1] == DEFAULTS or fold(names[1]) in self.sees
+        if names[0] == "Registry":
+            return self._sees_registry(config, names)
+        if len(names) > 2 and names[:2] == _SITES and names[2] in self.sites:
+            return True
+        named = (below for name, below in pairwise(names) if name == _VO_SECTION)
+        return all(fold(vo) in self.sees for vo in named)
+
+    def _sees_registry(self, config: Configuration, names: tuple[str, ...]) -> bool:
+        if len(names) < 3 or names[1] not in ("VO", "Groups"):
+            return names[1] in ("VO", "Groups")
+        if names[1] == "VO":
+            return fold(names[2]) in self.sees
+        group = config.registry.groups.get(names[2])
+        return group is not None and group.vo in self.sees
+
+
+def _values_of_vo(names: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """The VO below whose section at a site, CE or queue a path is, and what follows; None: no VO's."""
+    if names[:2] != _SITES:
+        return None, ()
+    for depth, below in _NODES:
+        if names[depth : depth + 1] == (_VO_SECTION,) and len(names) > depth + 1:
+            return fold(names[depth + 1]), names[depth + 2 :]
+        if names[depth : depth + 1] != (below,):
+            break
+    return None, ()
+
+
+def _has_vos(names: tuple[str, ...]) -> bool:
+    """Whether a path below a site is of single VOs."""
+    for depth, below in _NODES:
+        if fold("".join(names[depth : depth + 1])) == fold(_VO_SECTION):
+            return True
+        if names[depth : depth + 1] != (below,):
+            break
+    return False
+
+
+def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:
+    """Refuse edits of others' sections, before anything is looked at that they might tell of.
+
+    Raises:
+        EditNotAllowed: With all their paths.
+    """
+    _refuse(rights, (edit.path for edit in edits if not rights.may_change(edit.names)))
+
+
+def check_differences(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> None:
+    """Refuse what would change more than somebody may.
+
+    Args:
+        config: What is in force: a VO's values stand at sites, CEs and queues that are there.
+        rights: Of who wants it.
+        differences: Between what is in force and what is wanted.
+
+    Raises:
+        EditNotAllowed: With every path that is not allowed.
+    """
+    if not rights.everything:
+        _refuse(rights, _list_refused(config, rights, differences))
+
+
+def _list_refused(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> Iterator[str]:
+    for difference in differences:
+        for names in list_leaves(difference):
+            if not (rights.may_change(names) and _is_there(config, names)) or _reopens(names, difference):
+                yield "/".join(names)
+
+
+def _is_there(config: Configuration, names: tuple[str, ...]) -> bool:
+    """Whether the site, CE or queue is there that a VO's value is of."""
+    vo, _ = _values_of_vo(names)
+    depth = next((depth for depth, _ in _NODES if names[depth : depth + 1] == (_VO_SECTION,)), 0)
+    return vo is None or "/".join(names[:depth]) in config.nodes
+
+
+def _reopens(names: tuple[str, ...], difference: Difference) -> bool:
+    """Whether a VO would switch on for itself what may be off for everybody."""
+    vo, rest = _values_of_vo(names)
+    if vo is None or not rest or fold(rest[0]) != _ENABLED:
+        return False
+    after = difference.after
+    for name in names[len(difference.names) :]:
+        after = after.get(name, ABSENT) if isinstance(after, dict) else ABSENT
+    return after is not ABSENT and after is not False
+
+
+def _refuse(rights: Rights, paths: Iterable[str]) -> None:
+    if refused := list(paths):
+        raise EditNotAllowed(refused, rights.allowed)
+
+
+_VOS = "VOs"
+
+
+def visible_tree(config: Configuration, rights: Rights) -> Mapping[str, object]:
+    """The tree without what other VOs own.
+
+    Left out are their `VOs/<vo>` values at every level, their `Operations`, and in the `Registry` they
+    themselves and their groups.
+    """
+    if rights.everything:
+        return config.tree
+    shown = to_plain(_visible_section(config, rights, config.root, ()))
+    return shown if isinstance(shown, dict) else {}
+
+
+def _visible_section(
+    config: Configuration, rights: Rights, section: Section, names: tuple[str, ...]
+) -> Section:
+    entries: dict[str, Leaf | Section] = {}
+    for name, entry in section.entries.items():
+        here = (*names, name)
+        if rights.sees_path(config, here):
+            shown = _visible_section(config, rights, entry, here) if isinstance(entry, Section) else entry
+            if not (name == _VOS and _is_emptied(entry, shown)):
+                entries[name] = shown
+    return Section(section.line, entries)
+
+
+def _is_emptied(entry: Leaf | Section, shown: Leaf | Section) -> bool:
+    """Whether all that stands in a section is others': that it is there would tell that they have values."""
+    return isinstance(shown, Section) and not shown.entries and entry != shown

@@ -1,0 +1,102 @@
+"""A configuration that somebody wants beside the one that is in force."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cs_config import validate
+from cs_config.source import yaml_writer
+from cs_config.source.sections import Tree
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import diff, patch, permissions
+from cs_config.versions.diff import Difference
+from cs_config.versions.patch import Edit
+from cs_config.versions.permissions import Rights
+from requirements.errors import Problem
+
+#: Where versions come from that were not read from a file.
+API = "api"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What would be in force, checked, and how it differs from what is."""
+
+    before: Configuration
+    after: Configuration  #: with the version of `before` until it is stored
+    differences: tuple[Difference, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that differs."""
+        return diff.list_paths(self.differences)
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What is probably not meant so, and was not said before."""
+        known = {(each.path, each.message) for each in self.before.warnings}
+        return tuple(each for each in self.after.warnings if (each.path, each.message) not in known)
+
+
+def propose_edits(
+    base: Configuration, current: Configuration, asked: Sequence[Edit], allowed: Rights
+) -> Proposal:
+    """What is in force with edits that were made for an earlier version.
+
+    Args:
+        base: The version that the edits start from.
+        current: What is in force.
+        asked: The edits.
+        allowed: What their author may do.
+
+    Raises:
+        EditNotAllowed: They change more than their author may.
+        PathNotFound: What is to be removed is not there.
+        EditConflict: Others changed the same paths meanwhile.
+        ConfigError: What comes out is wrong.
+    """
+    permissions.check_edits(allowed, asked)
+    named = patch.respell_edits(base.tree, asked)
+    permissions.check_edits(allowed, named)
+    versions = (base.version, current.version)
+    return _propose_tree(
+        current, patch.apply_edits(base.tree, current.tree, named, versions=versions), allowed
+    )
+
+
+def propose_text(current: Configuration, text: str, file: str = API) -> Proposal:
+    """A whole text in place of what is in force.
+
+    Raises:
+        ConfigError: It is wrong.
+    """
+    after = validate.parse(text, file, current.version)
+    return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
+
+
+def propose_rollback(current: Configuration, older: Configuration, allowed: Rights) -> Proposal:
+    """What an earlier version said, of all that somebody may change.
+
+    Raises:
+        EditNotAllowed: Their sections cannot be as they were without changing others.
+        ConfigError: What comes out is wrong.
+    """
+    if allowed.everything:
+        return propose_text(current, older.source)
+    back = [
+        Edit(names=names, value=patch.find_entry(older.tree, names))
+        for difference in diff.compare(current.tree, older.tree)
+        for names in diff.list_leaves(difference)
+        if allowed.may_change(names)
+    ]
+    tree = patch.apply_edits(current.tree, current.tree, back, versions=(older.version, current.version))
+    return _propose_tree(current, tree, allowed)
+
+
+def _propose_tree(current: Configuration, tree: Tree, allowed: Rights) -> Proposal:
+    found = diff.compare(current.tree, tree)
+    permissions.check_differences(current, allowed, found)
+    if not found:
+        return Proposal(before=current, after=current, differences=())
+    text = yaml_writer.edit_text(current.source, current.tree, tree)
+    after = validate.parse(text, API, current.version)
+    return Proposal(before=current, after=after, differences=found)

@@ -1,0 +1,147 @@
+"""What `config show` tells: the tree below a path, or what holds there for a VO, with where it comes from."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cs_config.errors import PathNotFound
+from cs_config.options.operations import DEFAULTS
+from cs_config.source.sections import Leaf, LeafValue, Section, merge_sections
+from cs_config.tree import inheritance
+from cs_config.tree.configuration import Configuration
+from cs_config.tree.levels import Level, Parameter
+from cs_config.versions.diff import ABSENT
+from cs_config.versions.patch import find_entry
+from requirements.errors import did_you_mean
+from requirements.values import Value, fold
+
+_SITES = ("Resources", "Sites")
+#: What stands before the name of a site, a CE, a queue.
+_KINDS = ("Sites", "CEs", "Queues")
+#: Length of the path of a site, a CE, a queue.
+_DEPTHS = (3, 5, 7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownLine:
+    """One value to be shown."""
+
+    path: str  #: below the path that was asked for
+    value: Value | LeafValue
+    origin: str  #: level and place: `CE VOs/cms, resources.yaml:41`
+    places: tuple[str, ...] = ()  #: the paths from the top where it is written; several for a united set
+
+    def __str__(self) -> str:
+        return f"{self.path} = {format_value(self.value)}"
+
+    def as_json(self) -> Mapping[str, object]:
+        """The same for machines."""
+        value = list(self.value) if isinstance(self.value, tuple) else self.value
+        return {"path": self.path, "value": value, "origin": self.origin}
+
+
+def format_value(value: Value | LeafValue) -> str:
+    """A value as a person would write it in the file."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(format_value(item) for item in value)}]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> tuple[ShownLine, ...]:
+    """The values at and below a path.
+
+    Args:
+        config: Where to look.
+        path: From the top, as in `Resources/Sites/LCG.CERN.ch`, or the address of a site, CE or queue.
+        vo: With it, what holds for this VO (empty: for nobody in particular): the effective parameters of a
+            site, CE or queue; the options of the VO over those for everybody under `Operations`.
+
+    Raises:
+        PathNotFound: There is nothing.
+    """
+    names = split_path(config, path)
+    if vo is not None:
+        if names[:2] == _SITES and len(names) in _DEPTHS:
+            return tuple(_effective(config, names, vo))
+        if names[:1] == ("Operations",):
+            return tuple(_options(config, names, vo))
+    return tuple(_lines_below(_entry(config.root, names), "", config, "/".join(names)))
+
+
+def split_path(config: Configuration, path: str) -> tuple[str, ...]:
+    """The names of a path from the top; the address of a site, CE or queue is one as well."""
+    names = tuple(name for name in path.split("/") if name)
+    if 0 < len(names) <= len(_KINDS) and names[0] not in config.root.entries and names[0] in config.sites:
+        return ("Resources", *(each for pair in zip(_KINDS, names, strict=False) for each in pair))
+    return names
+
+
+def is_queue(config: Configuration, path: str) -> bool:
+    """Whether a path is a queue's."""
+    names = split_path(config, path)
+    return len(names) == _DEPTHS[-1] and "/".join(names) in config.nodes
+
+
+def _entry(root: Section, names: tuple[str, ...]) -> Leaf | Section:
+    here: Leaf | Section = root
+    for depth, name in enumerate(names):
+        known = here.entries if isinstance(here, Section) else {}
+        if name not in known:
+            suggestion = did_you_mean(name, known)
+            raise PathNotFound(
+                "/".join(names), "/".join((*names[:depth], suggestion)) if suggestion else None
+            )
+        here = known[name]
+    return here
+
+
+def _lines_below(entry: Leaf | Section, path: str, config: Configuration, top: str) -> Iterator[ShownLine]:
+    if isinstance(entry, Leaf):
+        place = "/".join(filter(None, (top, path)))
+        yield ShownLine(path=path, value=entry.value, origin=f"{config.file}:{entry.line}", places=(place,))
+        return
+    for name, each in entry.entries.items():
+        yield from _lines_below(each, f"{path}/{name}" if path else name, config, top)
+
+
+def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator[ShownLine]:
+    if "/".join(names) not in config.nodes:
+        _entry(config.root, names)
+        raise PathNotFound("/".join(names))
+    levels = _levels_of(config, names)
+    parameters = inheritance.effective_parameters(levels, fold(vo))
+    for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
+        places = tuple(part.path for part in parameter.parts or (parameter,))
+        yield ShownLine(path=name, value=parameter.value, origin=describe_origin(parameter), places=places)
+    if vo and not inheritance.is_usable(levels, fold(vo)):
+        yield ShownLine(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
+
+
+def _levels_of(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
+    """The levels from the site to the named node."""
+    return tuple(config.nodes["/".join(names[:depth])] for depth in _DEPTHS if depth <= len(names))
+
+
+def describe_origin(parameter: Parameter) -> str:
+    """Where a parameter comes from; of a united set, every place."""
+    parts = parameter.parts or (parameter,)
+    return "; ".join(f"{part.level}, {part.file}:{part.line}" for part in parts)
+
+
+def _options(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator[ShownLine]:
+    section = config.root.section("Operations")
+    own = next((below for name, below in section.sections() if fold(name) == fold(vo)), Section(section.line))
+    inside = names[2:] if len(names) > 1 and fold(names[1]) in (fold(vo), fold(DEFAULTS)) else names[1:]
+    tops = [DEFAULTS, *(name for name, _ in section.sections() if fold(name) == fold(vo))]
+    for line in _lines_below(_entry(merge_sections(own, section.section(DEFAULTS)), inside), "", config, ""):
+        yield replace(line, places=_place(config, tops, (*inside, *filter(None, line.path.split("/")))))
+
+
+def _place(config: Configuration, tops: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Where an option is written: what the VO says itself is over what is said for everybody."""
+    paths = [("Operations", top, *names) for top in tops]
+    written = [path for path in paths if find_entry(config.tree, path) is not ABSENT]
+    return ("/".join(written[-1]),) if written else ()

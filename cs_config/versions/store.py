@@ -1,0 +1,302 @@
+"""The versions of the configuration in the database: immutable, the highest is the current one.
+
+There are gaps only where commits were lost.
+
+The caller owns the transaction. Of two who store the same number the primary key lets one through.
+
+Which version made a path what it is: who, when, and from which file.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+
+from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from cs_config import notifications, validate
+from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import diff
+from cs_config.versions.tables import config_versions
+
+#: Paths that are noted with a version; what changes more is compared when somebody asks.
+_MOST_NOTED = 1000
+#: Versions that are read at once.
+_PAGE = 200
+
+_ABOUT = (
+    config_versions.c.version,
+    config_versions.c.digest,
+    config_versions.c.source,
+    config_versions.c.author,
+    config_versions.c.message,
+    config_versions.c.created_at,
+)
+CURRENT_VERSION = select(func.coalesce(func.max(config_versions.c.version), 0))
+CURRENT_DIGEST = (
+    select(config_versions.c.version, config_versions.c.digest)
+    .order_by(config_versions.c.version.desc())
+    .limit(1)
+)
+ONE_VERSION = select(*_ABOUT, config_versions.c.text).where(config_versions.c.version == bindparam("wanted"))
+CHANGED = select(config_versions.c.changed).where(config_versions.c.version == bindparam("wanted"))
+CHANGED_UP_TO = (
+    select(config_versions.c.version, config_versions.c.changed)
+    .where(config_versions.c.version <= bindparam("newest"))
+    .order_by(config_versions.c.version.desc())
+    .limit(bindparam("most"))
+)
+HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
+STORE = insert(config_versions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """What is known about a version, without its text."""
+
+    version: int
+    digest: str  #: SHA-256 of the text
+    source: str  #: name of the file, or `api`
+    author: str
+    message: str
+    created_at: datetime
+
+
+def current_digest(conn: Connection) -> tuple[int, str]:
+    """The number of the current version and the digest of its text, which differs if commits were lost."""
+    row = conn.execute(CURRENT_DIGEST).one_or_none()
+    return (0, "") if row is None else (row.version, row.digest)
+
+
+def current_version(conn: Connection) -> int:
+    """The number of the current version; 0 if there is none yet."""
+    return int(conn.execute(CURRENT_VERSION).scalar_one())
+
+
+def load_version(conn: Connection, version: int | None = None) -> Configuration:
+    """A version as a value; the current one if no number is given.
+
+    Raises:
+        VersionNotFound: There is no such version.
+        ConfigError: Its text cannot be read by this release.
+    """
+    row = _row(conn, current_version(conn) if version is None else version)
+    return validate.parse(row["text"], row["source"], row["version"], row["author"])
+
+
+def read_text(conn: Connection, version: int) -> str:
+    """The text of a version as it was written.
+
+    Raises:
+        VersionNotFound: There is no such version.
+    """
+    return str(_row(conn, version)["text"])
+
+
+def _row(conn: Connection, version: int) -> RowMapping:
+    row = conn.execute(ONE_VERSION, {"wanted": version}).mappings().one_or_none()
+    if row is None:
+        raise VersionNotFound(str(version))
+    return row
+
+
+def store_text(
+    conn: Connection,
+    text: str,
+    *,
+    author: str,
+    message: str,
+    source: str,
+    expected: int | None,
+    now: datetime,
+) -> int:
+    """Make a text the current version.
+
+    Args:
+        conn: In a transaction of the caller.
+        text: The source, as it will be kept.
+        author: Who wants it.
+        message: Why.
+        source: Name of the file, or `api`.
+        expected: The version that the text was made from; None: whichever is current.
+        now: Aware time.
+
+    Returns:
+        The number of the new version.
+
+    Raises:
+        ConfigError: The text is wrong; nothing is stored.
+        VersionConflict: Another version came first; nothing is stored.
+    """
+    config = validate.parse(text, source)
+    return store_checked(conn, config, author=author, message=message, expected=expected, now=now)
+
+
+def store_checked(
+    conn: Connection,
+    config: Configuration,
+    *,
+    author: str,
+    message: str,
+    expected: int | None,
+    now: datetime,
+    changed: Sequence[str] | None = None,
+) -> int:
+    """Make a configuration that was read already the current version.
+
+    Args:
+        conn: In a transaction of the caller.
+        config: Its text and the name of its file are kept.
+        author: Who wants it.
+        message: Why.
+        expected: The version that it was made from; None: whichever is current.
+        now: Aware time.
+        changed: Paths that differ from `expected`; None: they are found when somebody asks.
+
+    Returns:
+        The number of the new version.
+
+    Raises:
+        VersionConflict: Another version came first; nothing is stored.
+    """
+    current = current_version(conn)
+    if expected is not None and expected != current:
+        raise VersionConflict(expected=expected, current=current)
+    row = {
+        "version": current + 1,
+        "text": config.source,
+        "digest": text_digest(config.source),
+        "source": config.file,
+        "author": author,
+        "message": message,
+        "created_at": now,
+        "changed": None if changed is None or len(changed) > _MOST_NOTED else json.dumps(list(changed)),
+    }
+    try:
+        with conn.begin_nested():
+            conn.execute(STORE, row)
+    except IntegrityError as error:
+        raise VersionConflict(expected=current, current=current_version(conn)) from error
+    notifications.publish_after_commit(conn, notifications.CONFIGURATION)
+    return current + 1
+
+
+def skip_numbers(conn: Connection, count: int, *, now: datetime) -> int:
+    """Store the current version once more under a number beyond so many, which may have been given out.
+
+    Returns:
+        Its new number; 0 if there is no version.
+    """
+    current = current_version(conn)
+    if not current:
+        return 0
+    row = dict(_row(conn, current))
+    renumbered = {
+        "version": current + count,
+        "author": "pilotage",
+        "message": f"version {current} again, after a loss of commits",
+        "created_at": now,
+        "changed": "[]",
+    }
+    conn.execute(STORE, row | renumbered)
+    notifications.publish_after_commit(conn, notifications.CONFIGURATION)
+    return current + count
+
+
+def list_versions(conn: Connection, limit: int = 100) -> list[Version]:
+    """The latest versions, newest first."""
+    rows = conn.execute(HISTORY, {"most": limit}).mappings()
+    return [Version(**row) for row in rows]
+
+
+def read_version(conn: Connection, version: int) -> Version:
+    """What is known about one version.
+
+    Raises:
+        VersionNotFound: There is no such version.
+    """
+    row = dict(_row(conn, version))
+    del row["text"]
+    return Version(**row)
+
+
+def list_changes(conn: Connection, version: int) -> tuple[str, ...]:
+    """The paths in which a version differs from the one before; a section that is new or gone is one.
+
+    Raises:
+        VersionNotFound: There is no such version.
+        ConfigError: It was not noted, and one of the two cannot be read by this release.
+    """
+    noted = conn.execute(CHANGED, {"wanted": version}).scalar_one_or_none()
+    if noted is not None:
+        return tuple(json.loads(noted))
+    after = load_version(conn, version).tree
+    before = load_version(conn, version - 1).tree if version > 1 else {}
+    return diff.list_paths(diff.compare(before, after))
+
+
+def list_changes_between(
+    conn: Connection, newest: int, *, oldest: int = 1
+) -> Iterator[tuple[int, tuple[str, ...] | None]]:
+    """The same of every version from one down to another; None where it cannot be told.
+
+    That is so where this release cannot read one of the two versions.
+    """
+    while rows := conn.execute(CHANGED_UP_TO, {"newest": newest, "most": _PAGE}).all():
+        for row in rows:
+            if row.version < oldest:
+                return
+            noted = row.changed
+            yield (
+                row.version,
+                _compare_versions(conn, row.version) if noted is None else tuple(json.loads(noted)),
+            )
+        newest = rows[-1].version - 1
+
+
+def _compare_versions(conn: Connection, version: int) -> tuple[str, ...] | None:
+    try:
+        return list_changes(conn, version)
+    except (ConfigError, VersionNotFound):
+        return None
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 of a text."""
+    return sha256(text.encode()).hexdigest()
+
+
+_FIRST = 1
+
+
+def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mapping[str, Version]:
+    """For each path the latest version that changed it or a section around it.
+
+    Args:
+        conn: Any connection.
+        paths: From the top, spelled as they are.
+        newest: The version that the paths are of.
+    """
+    left = {path: _enclosing_paths(path) for path in paths}
+    found: dict[str, Version] = {}
+    for number, noted in list_changes_between(conn, newest, oldest=_FIRST + 1):
+        if not left:
+            break
+        changed = frozenset(noted or ())
+        made = [path for path, around in left.items() if around & changed]
+        if made:
+            found |= dict.fromkeys(made, read_version(conn, number))
+            left = {path: around for path, around in left.items() if path not in found}
+    # The first version made all that there was; to compare it with nothing would take longer than all else.
+    if left and _FIRST <= newest <= current_version(conn):
+        found |= dict.fromkeys(left, read_version(conn, _FIRST))
+    return found
+
+
+def _enclosing_paths(path: str) -> frozenset[str]:
+    """The path and the sections that it stands in."""
+    names = path.split("/")
+    return frozenset("/".join(names[:length]) for length in range(1, len(names) + 1))

@@ -1,0 +1,66 @@
+"""The tables of the configuration: its versions and where they were imported from.
+
+The metadata made here is the one of the whole database; `taskqueue.schema.tables` adds to it.
+"""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Column, DateTime, Dialect, Integer, MetaData, String, Table, Text
+from sqlalchemy.types import TypeDecorator
+
+#: Named constraints, so that migrations and error handling can speak of them.
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware time in UTC, also on SQLite, which knows no time zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a naive time: nobody could tell what it means."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  (SQLAlchemy names it)
+        """Give the time back with its zone."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+#: One immutable version of the configuration a row; the highest is the current one.
+config_versions = Table(
+    "config_versions",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),  # gapless: the writer states it
+    Column("text", Text, nullable=False),  # the source as it was written, YAML
+    Column("digest", String(64), nullable=False),  # SHA-256 of the text
+    Column("source", Text, nullable=False),  # file or "api"
+    Column("author", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("changed", Text),  # JSON list: paths that the version before has otherwise; null: not noted
+)
+
+#: The last digest imported from each file: an unchanged file is not imported again over later edits.
+config_imports = Table(
+    "config_imports",
+    metadata,
+    Column("file", Text, primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("version", Integer, nullable=False),
+)

@@ -1,0 +1,130 @@
+"""Filling one resource with several jobs: what is left of it, and what each of them may use.
+
+First every job gets the least that it must have, so that as many fit as can; what is left then goes to
+those that can use more, evenly.
+"""
+
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+from matcher import rules
+from matcher.request.resource import Resource
+from taskqueue.leases.claim import Allotment
+from taskqueue.task_queues.requirement_class import RequirementClass
+
+#: What jobs that run beside each other share.
+_SHARED = ("processors", "ram", "gpus")
+
+
+class SlotAllotment:
+    """A resource while jobs are taken for it.
+
+    What it does not state is not shared: one that states neither processors, memory nor GPUs says what each
+    job may have alone, and is never full.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        capacities = rules.capacities(resource)
+        self._resource = resource
+        self._left = {name: capacities[name] for name in _SHARED}
+        self._jobs: list[RequirementClass] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether no job fits any more, whatever it asks."""
+        return self._is_shared and (self._is_given_whole or self._left["processors"] == 0)
+
+    def most(self, asked: RequirementClass, wanted: int) -> int:
+        """How many of the wanted jobs of one class fit in what is left.
+
+        Args:
+            asked: A class that the resource as a whole may run.
+            wanted: That many would be taken.
+        """
+        if not self._is_shared:
+            return wanted
+        if self.full:
+            return 0
+        if asked.whole_node:
+            return min(wanted, 0 if self._jobs else 1)
+        needs = {name: rules.NEEDS[name](asked) for name in _SHARED}
+        rooms = [left // needs[name] for name, left in self._left.items() if left is not None and needs[name]]
+        return int(max(0, min([wanted, *rooms])))
+
+    def take(self, asked: RequirementClass, jobs: int) -> None:
+        """So many jobs of the class were taken."""
+        self._jobs += [asked] * jobs
+        for name, left in self._left.items():
+            if left is not None:
+                self._left[name] = left - jobs * rules.NEEDS[name](asked)
+
+    def allotments(self) -> list[Allotment]:
+        """What each job may use, in the order in which they were taken; never more than there is."""
+        if not self._is_shared:
+            return [_share_of_one(self._resource, asked) for asked in self._jobs]
+        if self._is_given_whole:
+            return [_whole_resource(self._resource)]
+        cores = self._cores()
+        memory = self._memory(cores)
+        return [
+            Allotment(processors=number, ram_mb=ram, gpus=asked.gpus)
+            for asked, number, ram in zip(self._jobs, cores, memory, strict=True)
+        ]
+
+    @property
+    def _is_shared(self) -> bool:
+        stated = self._resource
+        return stated.processors is not None or stated.max_ram is not None or stated.gpus > 0
+
+    @property
+    def _is_given_whole(self) -> bool:
+        return any(asked.whole_node for asked in self._jobs[:1])
+
+    def _cores(self) -> list[int]:
+        """Each job's processors: its least, and while there are more, one to the job that has fewest."""
+        cores = [asked.processors_min for asked in self._jobs]
+        growing = [(number, job) for job, number in enumerate(cores)]
+        heapify(growing)
+        spare, ram = self._left["processors"] or 0, self._left["ram"]
+        while spare and growing:
+            number, job = heappop(growing)
+            asked = self._jobs[job]
+            if _allowed_cores(asked, number + 1) and (ram is None or asked.min_ram_per_core <= ram):
+                cores[job] = number + 1
+                spare -= 1
+                ram = None if ram is None else ram - asked.min_ram_per_core
+                heappush(growing, (number + 1, job))
+        return cores
+
+    def _memory(self, cores: list[int]) -> list[int | None]:
+        """Each job's MB: what it needs for its processors, and while there is more, up to its own limit."""
+        needed = [rules.needed_ram(asked, number) for asked, number in zip(self._jobs, cores, strict=True)]
+        capacity = self._resource.max_ram
+        spare = None if capacity is None else int(capacity) - sum(needed)
+        found: list[int | None] = []
+        for asked, least in zip(self._jobs, needed, strict=True):
+            wish = max(0, (asked.max_ram or 0) - least)
+            more = wish if spare is None else min(wish, spare)
+            spare = None if spare is None else spare - more
+            found.append(least + more or None)
+        return found
+
+
+def _allowed_cores(asked: RequirementClass, cores: int) -> bool:
+    if asked.processors_max is not None and cores > asked.processors_max:
+        return False
+    return not asked.max_ram or rules.needed_ram(asked, cores) <= asked.max_ram
+
+
+def _share_of_one(resource: Resource, asked: RequirementClass) -> Allotment:
+    """What a job may use of a resource that does not say how many processors it has."""
+    if asked.whole_node:
+        return _whole_resource(resource)
+    one = SlotAllotment(replace(resource, processors=asked.processors_min))
+    one.take(asked, 1)
+    return one.allotments()[0]
+
+
+def _whole_resource(resource: Resource) -> Allotment:
+    ram = None if resource.max_ram is None else int(resource.max_ram)
+    return Allotment(processors=resource.processors, ram_mb=ram, gpus=resource.gpus)

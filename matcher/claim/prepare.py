@@ -1,0 +1,137 @@
+"""What a request for work comes down to before anything is claimed: a wish, or the answer already."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from cs_config.options.operations import options_for
+from matcher.cache import NoMatch
+from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim.snapshot import Snapshot
+from matcher.claim.wait_causes import WaitCauseRecorder
+from matcher.index import place_pools
+from matcher.index.place_pools import PlacePools
+from matcher.index.sampling import CandidateOrder
+from matcher.index.waiting import draw_candidates, iterate_candidates
+from matcher.limits import place_policy
+from matcher.limits.place_policy import PlacePolicy
+from matcher.request.match_request import MatchRequest
+from matcher.request.resource import Resource, StatedResource
+from requirements.errors import PilotageError
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.claim import LeaseHolder
+from taskqueue.pilots import pilots
+from taskqueue.task_queues.task_queues import TaskQueue
+
+#: Why there is nothing, where no gate says so.
+#: The queue is switched off, or not for the VOs of the pilot.
+NOT_USABLE = "not_usable"
+#: Jobs wait that another node of the queue may run.
+NODE = "node"
+
+
+def prepare(
+    view: Snapshot, request: MatchRequest, notes: WaitCauseRecorder
+) -> ClaimRequest | ClaimResult | PilotageError:
+    """What a request comes down to; a look if it is answered without a claim."""
+    presented = request.presented
+    try:
+        view.require_one_place(presented, request.caller)
+        served, resource = view.place(presented, request.caller, likeness=request.likeness)
+    except PilotageError as error:
+        return error
+    if served is None:
+        return ClaimResult(refused=NOT_USABLE)
+    if within := place_policy.list_scopes_below(view.config, served.place, resource.list_named_vos):
+        return place_pools.inexact_place_message(served.place, within[0])
+    # Before the look, so that nothing that comes during it is missed.
+    changed = view.memory.waiting.changed
+    fitting = view.build_filter(presented, served.pools, resource)
+    candidates, keeper = view.admitted(served.place, resource, fitting)
+    otherwise = _other_node_reason(view, presented, served, resource, notes)
+    if not candidates and otherwise is None:
+        if not fitting:
+            _remember_no_match(view, request, served, resource, changed)
+        return ClaimResult()
+    due = notes.are_due(served.place, resource, view.now)
+    # A look without locks, so that polling at a closed place costs no writing; seldom where one was open.
+    gate = view.gate(served.place) if due or served.place not in view.memory.open else None
+    if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
+        notes.note_kept_out(refused, candidates, served.place, resource, view.now)
+        return ClaimResult(refused=refused)
+    if not candidates:
+        return ClaimResult(refused=otherwise)
+    return ClaimRequest(
+        request=request,
+        resource=resource,
+        place=served.place,
+        holder=_holder(view, request, served.place),
+        drawn=CandidateOrder(draw_candidates(candidates, view.random)),
+        keeper=keeper,
+        fitting=notes.let_in(view, gate, candidates, served.place) if due else (),
+        otherwise=otherwise,
+        counted=view.counts(served.place),
+    )
+
+
+def _other_node_reason(
+    view: Snapshot,
+    presented: StatedResource,
+    served: PlacePools,
+    resource: Resource,
+    notes: WaitCauseRecorder,
+) -> str | None:
+    """`node` if there are jobs that another node of the queue may run."""
+    if not served.kept_back:
+        return None
+    fitting = view.build_filter(presented, served.kept_back, resource)
+    kept_back = [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
+    notes.note_kept_out(NODE, kept_back, served.place, resource, view.now)
+    return NODE if kept_back else None
+
+
+def _holder(view: Snapshot, request: MatchRequest, place: Location) -> LeaseHolder:
+    """Who asks; who is no pilot itself may ask for one of its VOs at its place, not for any other."""
+    vos = request.caller.vos
+    stamp = request.caller.stamp
+    stated = None if stamp else request.presented.stamp
+    if stated and pilots.is_at(view.conn, stated, site=place.site, vos=vos):
+        stamp = stated
+    leases = options_for(view.config, min(vos) if len(vos) == 1 else None).leases
+    return LeaseHolder(
+        subject=request.caller.subject,
+        stamp=stamp,
+        lease_time=timedelta(seconds=leases.time),
+    )
+
+
+def _remember_no_match(
+    view: Snapshot, request: MatchRequest, served: PlacePools, resource: Resource, changed: int
+) -> None:
+    """No task queue has a job that fits: who says the same again need not be looked at again.
+
+    Not where one job was asked for, or where more than the mapping and the configuration decide.
+    """
+    presented = request.presented
+    if request.likeness is None or presented.job_id is not None or presented.several:
+        return
+    if served.lasting and not served.kept_back:
+        vain = NoMatch(
+            resource=resource,
+            served=served,
+            warnings=presented.warnings,
+            config=view.config,
+            age=view.age,
+            changed=changed,
+        )
+        view.memory.idle.note(request.likeness, vain)
+
+
+def _refusal_reason(
+    view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location, count: int
+) -> str | None:
+    """Why the place lets nothing through now."""
+    if gate is None or (
+        gate.most(count) and gate.admits_any(view.conn, iterate_candidates(candidates), place)
+    ):
+        return None
+    return gate.refused

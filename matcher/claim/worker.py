@@ -1,0 +1,240 @@
+"""The one thread of a process that claims: whoever waits when it is free goes along.
+
+Requests wait on a future. The thread takes all that have come in, drops those whose time is over or whose
+client has gone, and claims for the rest in one transaction; no timer, so nobody waits for company. What
+cannot be delivered is released at once. A request that breaks the transaction is found by serving each
+alone, and fails alone.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+
+from matcher.claim import matcher as matching
+from matcher.claim import undelivered
+from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.errors import Busy, NotInTime, Unserved
+from matcher.request.match_request import MatchRequest, MatchResult
+from requirements.errors import PilotageError
+from taskqueue.db import database, retry
+
+log = logging.getLogger(__name__)
+
+#: Requests that may wait; more are sent away.
+_MOST_WAITING = 1024
+#: Requests in one transaction.
+_BATCH = 64
+#: Seconds between looks at the feed while nobody asks.
+_IDLE = 0.25
+#: Seconds before another look for jobs that were in other hands.
+_PAUSE = 0.02
+#: Seconds after which a turn that has not ended is one that never will.
+_STUCK = 60.0
+
+
+#: A request, and the leases that nobody was told of.
+_Returned = tuple[MatchRequest, tuple[str, ...]]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class PendingRequest:
+    """A request in the queue; `future` gets its answer or its error, unless it is cancelled first."""
+
+    request: MatchRequest
+    future: "Future[MatchResult]" = field(default_factory=Future)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether an answer would still find its pilot."""
+        return not self.future.cancelled() and time.monotonic() < self.request.deadline
+
+    def deliver(self, answer: MatchResult) -> bool:
+        """Give the answer; False: nobody waits for it any more."""
+        if not self.is_wanted:
+            self.refuse(NotInTime("there was no answer in time; no job was taken"))
+            return False
+        if not self.future.set_running_or_notify_cancel():
+            return False
+        self.future.set_result(answer)
+        return True
+
+    def refuse(self, error: Exception) -> None:
+        """Give an error instead of an answer."""
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+class ClaimWorker:
+    """Owns the thread. `start` it after a fork, `stop` it before the end."""
+
+    def __init__(self, engine: Engine, matcher: Matcher, *, most_waiting: int = _MOST_WAITING) -> None:
+        self._engine = engine
+        self._matcher = matcher
+        self._tickets: queue.Queue[PendingRequest | None] = queue.Queue(most_waiting)
+        self._returned: queue.SimpleQueue[_Returned] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="claimer", daemon=True)
+        self._stopping = threading.Event()
+        self._turn_began = time.monotonic()
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._turn_began = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serve what has come in, then end."""
+        self._stopping.set()
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are being served; if not, the process is not ready."""
+        return self._thread.is_alive() and time.monotonic() - self._turn_began < _STUCK
+
+    def submit(self, request: MatchRequest) -> PendingRequest:
+        """Queue a request.
+
+        Raises:
+            Busy: Too many wait, or the thread is gone.
+        """
+        if not self.alive or self._stopping.is_set():
+            raise Busy("this process does not match jobs at the moment; ask again")
+        ticket = PendingRequest(request=request)
+        try:
+            self._tickets.put_nowait(ticket)
+        except queue.Full:
+            raise Busy(f"{self._tickets.maxsize} requests wait already; ask again later") from None
+        return ticket
+
+    def wake(self) -> None:
+        """Look at once what has changed, also if nobody asks; whoever serves does so anyway."""
+        if self._tickets.empty():
+            with contextlib.suppress(queue.Full):
+                self._tickets.put_nowait(None)
+
+    def abandon(self, ticket: PendingRequest) -> None:
+        """Nobody waits for this answer any more; what it was given goes back."""
+        if not ticket.future.cancel() and ticket.future.exception() is None:
+            self._returned.put((ticket.request, _list_leases(ticket.future.result())))
+
+    def _run(self) -> None:
+        again: list[PendingRequest] = []
+        while not self._stopping.is_set() or again or not self._tickets.empty():
+            batch = again + self._next(wait=_PAUSE if again else _IDLE, most=_BATCH - len(again))
+            self._turn_began = time.monotonic()
+            again = self._turn(batch)
+        with contextlib.suppress(*database.UNAVAILABLE):
+            self._matcher.write_down(at_end=True)
+
+    def _turn(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
+        """Serve a batch; those that have to look again are returned."""
+        for ticket in batch:
+            if not ticket.is_wanted:
+                ticket.refuse(NotInTime("there was no answer in time; no job was taken"))
+        try:
+            self._release_doubtful()
+            self._release_returned()  # before somebody who asks again is told of it
+            again = self._serve([ticket for ticket in batch if ticket.is_wanted])
+            self._release_returned()
+            self._matcher.write_down()
+        except database.UNAVAILABLE as error:
+            log.warning("the database is away or too busy: %s", error)
+            _refuse_all(batch, error)
+        except Exception as error:
+            log.exception("requests for work could not be served")
+            _refuse_all(batch, error)
+        else:
+            return again
+        return []
+
+    def _next(self, *, wait: float, most: int) -> list[PendingRequest]:
+        """All that have come in; if none has, the first that comes within `wait` seconds."""
+        batch: list[PendingRequest | None] = []
+        try:
+            while len(batch) < most:
+                batch.append(
+                    self._tickets.get_nowait() if batch or wait <= 0 else self._tickets.get(timeout=wait)
+                )
+        except queue.Empty:
+            pass
+        return [ticket for ticket in batch if ticket is not None]  # None: it was woken
+
+    def _serve(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
+        if not batch:
+            self._matcher.refresh()
+            return []
+        try:
+            looks = retry.run_with_retry(lambda: self._matcher.serve([ticket.request for ticket in batch]))
+        except Exception as error:
+            if len(batch) == 1 or database.is_unavailable(error):
+                raise
+            log.warning("%d requests could not be served together; each goes alone", len(batch))
+            return [again for ticket in batch for again in self._turn([ticket])]
+        again = self._deliver(batch, looks)
+        self._matcher.settle(looks)
+        for ticket, look in zip(batch, looks, strict=True):
+            if isinstance(look, Unserved):
+                log.warning("a request could not be served with others: %s; it goes alone", look.cause)
+                again += self._turn([ticket])
+        return again
+
+    def _deliver(
+        self, batch: Sequence[PendingRequest], looks: Sequence[ClaimResult | PilotageError]
+    ) -> list[PendingRequest]:
+        again: list[PendingRequest] = []
+        delivered: set[str] = set()
+        undeliverable: list[_Returned] = []
+        for ticket, look in zip(batch, looks, strict=True):
+            if isinstance(look, Unserved):
+                continue  # it will be served alone
+            if isinstance(look, PilotageError):
+                ticket.refuse(look)
+            elif look.in_other_hands and ticket.is_wanted:
+                again.append(ticket)
+            else:
+                answer = matching.build_answer(ticket.request, look)
+                if ticket.deliver(answer):
+                    delivered.update(_list_leases(answer))
+                elif answer.matches:
+                    undeliverable.append((ticket.request, _list_leases(answer)))
+        for request, leases in undeliverable:
+            # The same request said twice: one of the two has its answer.
+            if delivered.isdisjoint(leases):
+                self._returned.put((request, leases))
+        self._matcher.doubts.settle(delivered)
+        return again
+
+    def _release_returned(self) -> None:
+        """Release what nobody was told of; if that fails, its lease runs out instead."""
+        while not self._returned.empty():
+            request, leases = self._returned.get()
+            with database.writing(self._engine) as conn:
+                undelivered.release(conn, request, leases, now=self._matcher.now())
+
+    def _release_doubtful(self) -> None:
+        """Release what may have been claimed while the connection broke, before anything else is claimed."""
+        doubts = self._matcher.doubts
+        for doubt in doubts.due():
+            with database.writing(self._engine) as conn:
+                found = undelivered.release_if_claimed(
+                    conn, doubt.request, doubt.leases, now=self._matcher.now()
+                )
+            if found:
+                doubts.settle(doubt.leases)
+
+
+def _list_leases(answer: MatchResult) -> tuple[str, ...]:
+    return tuple(match.lease for match in answer.matches)
+
+
+def _refuse_all(batch: Sequence[PendingRequest], error: Exception) -> None:
+    for ticket in batch:
+        ticket.refuse(error)

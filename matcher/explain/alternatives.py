@@ -1,0 +1,299 @@
+"""How one thing that a job asks could be asked otherwise, so that some queues have it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matcher import rules
+from matcher.explain import job_conditions, rewrites
+from matcher.explain.job_conditions import AdmissionCondition, JobDemand, RequirementCondition
+from matcher.explain.queue_columns import QueueView
+from matcher.explain.queue_set import QueueSet
+from matcher.explain.rewrites import ExplanationBudget, smaller_steps
+from matcher.explain.unmet_conditions import UnmetCondition
+from requirements import evaluator
+from requirements.bitset import list_positions
+from requirements.canonical import Requirements
+from requirements.errors import MOST_HINTS, did_you_mean
+from requirements.record.declarations import ValueKind
+from requirements.record.record import Record
+from requirements.values import Scalar, Value, as_number, fold, format_value, key, lookup
+from taskqueue.task_queues.requirement_class import RequirementClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another demand, and what is different in it."""
+
+    text: str
+    demand: JobDemand
+
+
+def list_alternatives(
+    failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, effort: ExplanationBudget
+) -> Iterator[Alternative]:
+    """What could be asked instead, the least change first.
+
+    Args:
+        failure: What to remedy.
+        demand: What is asked.
+        queues: Some that fail it, which should be won.
+        survey: All queues.
+        effort: The work that may still be done; when it is over, an expression is only told to be left out.
+    """
+    part = failure.part
+    if isinstance(part, RequirementCondition):
+        yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, effort)
+        return
+    if isinstance(part, AdmissionCondition):
+        return  # the queue's own business
+    offered = [survey.queues[number] for number in list_positions(queues)]
+    for text, asked in _BY_KIND[part.kind.requirement](failure, demand.asked, offered, survey):
+        yield Alternative(text=text, demand=replace(demand, asked=asked))
+
+
+def names_place(demand: JobDemand) -> bool:
+    """Whether the job says where it wants to run."""
+    return bool(demand.asked.sites or demand.asked.grid_ces)
+
+
+_Found = Iterator[tuple[str, RequirementClass]]
+_AlternativeFinder = Callable[[UnmetCondition, RequirementClass, list[QueueView], QueueSet], _Found]
+
+
+def _cpu_time(
+    _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
+) -> _Found:
+    times = [
+        max(fitting)
+        for queue in offered
+        if (fitting := [each for each in survey.segments if each <= queue.offered.cpu_time])
+    ]
+    for time in smaller_steps(time for time in times if time < asked.cpu_time):
+        yield f"lower CPUTime from {asked.cpu_time} to {time} s", replace(asked, cpu_time=int(time))
+
+
+def _ram(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+    needed, cores = rules.needed_ram(asked), asked.processors_min
+    for ram in smaller_steps(
+        queue.offered.max_ram for queue in offered if (queue.offered.max_ram or 0) < needed
+    ):
+        per_core = min(asked.min_ram_per_core, int(ram) // cores)
+        own = min(asked.min_ram, int(ram) - per_core * cores)
+        changed = replace(asked, min_ram=own, min_ram_per_core=per_core)
+        yield _lower_demand(asked, changed), changed
+
+
+def _lower_demand(asked: RequirementClass, changed: RequirementClass) -> str:
+    parts_of_it = (
+        ("MinRAM", asked.min_ram, changed.min_ram),
+        ("MinRAMPerCore", asked.min_ram_per_core, changed.min_ram_per_core),
+    )
+    return " and ".join(
+        f"lower {name} from {before} to {after} MB" for name, before, after in parts_of_it if after < before
+    )
+
+
+def _processors(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+    for number in smaller_steps(queue.offered.processors for queue in offered):
+        cores = int(number)
+        tags = {tag for tag in asked.tags if not job_conditions.is_core_tag(tag)}
+        most = None if asked.processors_max is None else cores
+        changed = replace(
+            asked, processors_min=min(asked.processors_min, cores), processors_max=most, tags=frozenset(tags)
+        )
+        yield f"lower NumberOfProcessors from {asked.processors_min} to {cores}", changed
+
+
+def _gpus(_: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+    for number in smaller_steps(queue.offered.gpus for queue in offered):
+        yield f"lower GPUs from {asked.gpus} to {number:.0f}", replace(asked, gpus=int(number))
+
+
+def _whole_node(_: UnmetCondition, asked: RequirementClass, __: list[QueueView], ___: QueueSet) -> _Found:
+    # Who asks for a whole node and says no number takes any number of cores, and did not ask for them.
+    any_number = asked.processors_min == 1 and asked.processors_max is None
+    tags = frozenset(
+        tag
+        for tag in asked.tags
+        if fold(tag) != "wholenode" and not (any_number and job_conditions.is_core_tag(tag))
+    )
+    yield "do without WholeNode", replace(asked, whole_node=False, tags=tags)
+
+
+def _tag(failure: UnmetCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
+    tag = failure.wanted  # one a part
+    rest = asked.tags - {tag}
+    meant = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
+    if meant:
+        yield f"write the tag {meant} instead of {tag}", replace(asked, tags=rest | {meant})
+    yield f"leave out the tag {tag}", replace(asked, tags=rest)
+
+
+def _required_tag(
+    _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
+) -> _Found:
+    have = rules.fold_names(asked.tags)
+    wanted = Counter(frozenset(queue.offered.required_tags - have) for queue in offered)
+    for missing, _count in wanted.most_common(2):
+        names = frozenset(_find_spelling(offered, "RequiredTag", missing))
+        if names:
+            yield f"add the tag {', '.join(sorted(names))}", replace(asked, tags=asked.tags | names)
+
+
+def _banned_sites(
+    _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
+) -> _Found:
+    here = Counter(fold(queue.address.site) for queue in offered)
+    for site, _count in here.most_common(3):
+        left = frozenset(name for name in asked.banned_sites if fold(name) != site)
+        spelled = next(name for name in asked.banned_sites if fold(name) == site)
+        yield f"take {spelled} off BannedSites", replace(asked, banned_sites=left)
+    if len(here) > 1:
+        yield "leave out BannedSites", replace(asked, banned_sites=frozenset())
+
+
+def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
+    """Remedies for a list of names of which a queue has to have one."""
+
+    def found(
+        _: UnmetCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
+    ) -> _Found:
+        names: frozenset[str] = getattr(asked, field)
+        known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
+        folded = rules.fold_names(known)
+        for name in sorted(names)[:MOST_HINTS]:
+            meant = None if fold(name) in folded else did_you_mean(name, known)
+            if meant:
+                changed = names - {name} | {meant}
+                yield f"write {keyword} {meant} instead of {name}", replace(asked, **_one(field, changed))
+        for other, _count in Counter(name for queue in offered for name in has(queue)).most_common(1):
+            yield f"allow {keyword} {other} as well", replace(asked, **_one(field, names | {other}))
+        yield f"leave out {keyword}", replace(asked, **_one(field, frozenset()))
+
+    return found
+
+
+_BY_KIND: Mapping[str, _AlternativeFinder] = {
+    "CPUTime": _cpu_time,
+    "Site": _names("Site", "sites", lambda queue: [queue.address.site]),
+    "BannedSites": _banned_sites,
+    "GridCE": _names("GridCE", "grid_ces", lambda queue: [queue.address.ce]),
+    "Platform": _names("Platform", "platforms", lambda queue: _list_values(queue, "Platform")),
+    "JobType": lambda *_: iter(()),  # without it, it would be another job
+    "Tags": _tag,
+    "RequiredTag": _required_tag,
+    "MinRAM": _ram,
+    "NumberOfProcessors": _processors,
+    "GPUs": _gpus,
+    "WholeNode": _whole_node,
+}
+
+
+def _requirement_alternatives(
+    failure: UnmetCondition,
+    part: Requirements,
+    demand: JobDemand,
+    queues: int,
+    survey: QueueSet,
+    effort: ExplanationBudget,
+) -> Iterator[Alternative]:
+    requirements = demand.requirements
+    if not isinstance(requirements, Record) or not isinstance(part, Record):
+        whole = requirements or part
+        size = len(evaluator.format_requirement(whole, survey.declarations))
+        for text, new in (
+            () if effort.over else rewrites.rewrite_condition(failure.wanted, queues, survey, effort)
+        ):
+            if not effort.spend(size):
+                break
+            reworded = evaluator.replace_operand(whole, failure.wanted, new)
+            yield Alternative(text=text, demand=replace(demand, requirements=reworded))
+        effort.spend(size)
+        left = evaluator.remove_operand(whole, failure.wanted)
+        text = f"leave out `{failure.wanted}` of the Requirements"
+        yield Alternative(text=text, demand=replace(demand, requirements=left))
+        return
+    [(name, wanted)] = part.values
+    for text, entry in _entry_alternatives(name, wanted, queues, survey):
+        kept = [each for each in requirements.values if each[0] != name]
+        values = tuple(sorted([*kept, *([entry] if entry else [])], key=lambda each: fold(each[0])))
+        if len({fold(each[0]) for each in values}) == len(values):
+            yield Alternative(text=text, demand=replace(demand, requirements=_record(values)))
+
+
+_Entry = tuple[str, Value]
+
+
+def _entry_alternatives(
+    name: str, wanted: Value, queues: int, survey: QueueSet
+) -> Iterator[tuple[str, _Entry | None]]:
+    declaration = survey.declarations.get(name)
+    [parameter] = evaluator.parameters(Record(values=((name, wanted),)), survey.declarations)
+    there = survey.distinct(parameter, survey.candidates)
+    if not there:
+        known = [*survey.names, *survey.declarations.names()]
+        meant = None if declaration else did_you_mean(name, known)
+        if meant and fold(meant) != fold(name):
+            yield f"write {meant} instead of {name}", (meant, wanted)
+    else:
+        if declaration and declaration.kind is ValueKind.NUMBER and isinstance(wanted, str):
+            wanted = as_number(wanted)
+        yield from _value_alternatives(name, wanted, there, survey.distinct(parameter, queues))
+    yield f"leave out {name}", None
+
+
+def _value_alternatives(
+    name: str, wanted: Value, there: Mapping[Value, int], winnable: Mapping[Value, int]
+) -> Iterator[tuple[str, _Entry]]:
+    number = _number(wanted)
+    if number is not None:
+        offered = (_number(value) for value, mask in winnable.items() for _ in range(mask.bit_count()))
+        for step in smaller_steps(each for each in offered if each is not None and each < number):
+            yield f"lower {name} from {format_value(wanted)} to {format_value(step)}", (name, step)
+        return
+    known = {key(item): item for value in there for item in _several(value)}
+    texts = [item for item in known.values() if isinstance(item, str)]
+    for item in _several(wanted):
+        meant = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
+        if meant:
+            changed = tuple(meant if key(each) == key(item) else each for each in _several(wanted))
+            yield f"write {name} {meant} instead of {format_value(item)}", (name, _value(changed))
+    gains: Counter[tuple[int, float, str]] = Counter()
+    for value, mask in winnable.items():
+        gains.update({key(item): mask.bit_count() for item in _several(value)})
+    for best, _ in gains.most_common(1):
+        other = known[best]
+        yield f"allow {name} {format_value(other)} as well", (name, (*_several(wanted), other))
+
+
+def _one(field: str, names: frozenset[str]) -> dict[str, Any]:
+    return {field: names}
+
+
+def _record(values: tuple[_Entry, ...]) -> Requirements | None:
+    return Record(values=values) if values else None
+
+
+def _number(value: Value) -> int | float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _several(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _value(items: tuple[Scalar, ...]) -> Value:
+    return items[0] if len(items) == 1 else items
+
+
+def _list_values(queue: QueueView, name: str) -> list[str]:
+    value = lookup(queue.values, name)
+    return [] if value is None else [str(item) for item in _several(value)]
+
+
+def _find_spelling(offered: list[QueueView], name: str, folded: frozenset[str]) -> Iterator[str]:
+    """Names as some queue writes them."""
+    spelled = {fold(text): text for queue in offered for text in _list_values(queue, name)}
+    return (spelled.get(each, each) for each in folded)

@@ -1,0 +1,358 @@
+"""Where a job would not be let in at this moment, and why: asked of the gates that a claim goes through.
+
+What keeps a job from running at this moment, in words, the weightiest first.
+
+Each holder looks at one thing; what a claim must also respect (limits, throttles, bans) belongs here as a
+holder that asks the same code as the claim.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher import rules
+from matcher.explain.job_conditions import JobDemand
+from matcher.explain.queue_set import QueueSet
+from matcher.limits import place_policy, running_limits, throttle_state, throttles
+from matcher.limits.job_groups import JobView
+from requirements import evaluator
+from requirements.errors import MOST_HINTS, did_you_mean
+from requirements.values import fold
+from taskqueue.jobs.jobs import Job
+from taskqueue.pilots import pilots
+from taskqueue.sites import bans, scopes
+from taskqueue.sites.bans import Ban
+from taskqueue.states import PREPARING, JobStatus
+from taskqueue.task_queues import listing
+
+#: Scopes in one statement.
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedPlace:
+    """A place that does not let a job in."""
+
+    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
+    reason: str  #: the word that a pilot there is told: banned, limits, throttled
+    text: str  #: for a person
+
+
+def list_blocked_places(
+    conn: Connection, config: Configuration, job: JobView, sites: Collection[str], now: datetime
+) -> list[BlockedPlace]:
+    """Every place at these sites that lets the job not in; where one is above another, both."""
+    here = frozenset(sites)
+    return [
+        *_list_bans(conn, job, here, now),
+        *_list_limits(conn, config, job, here, now),
+        *_list_throttles(conn, config, job, here, now),
+    ]
+
+
+def closed_queues(
+    conn: Connection, config: Configuration, job: JobView, survey: QueueSet, now: datetime
+) -> int:
+    """The queues, as a set of the survey, that do not let the job in at this moment."""
+    found = 0
+    for each in list_blocked_places(conn, config, job, survey.sites.keys(), now):
+        found |= survey.within(each.scope)
+    return found
+
+
+def list_closures_at_queue(
+    conn: Connection,
+    config: Configuration,
+    address: QueueAddress,
+    now: datetime,
+    *,
+    vos: Collection[str] | None,
+) -> Iterator[str]:
+    """What holds at a queue, its CE and its site at this moment, whatever job comes; for a person.
+
+    Args:
+        conn: Any connection.
+        config: The current configuration.
+        address: The queue.
+        now: The time.
+        vos: Whose own limits are told, beside those of all; None: of every VO.
+    """
+    line = scopes.list_enclosing(str(address))
+    for ban in bans.list_bans(conn, now=now):
+        if ban.site == address.site:
+            yield _format_ban(ban)
+    limited = [scope for scope in line if scope in running_limits.rules_by_scope(config)]
+    for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
+        yield from (f"{scope} {each.why}" for each in conditions if each.full and each.rule.may_be_told(vos))
+    found = scopes.read_scopes(conn, [scope for scope in line if scope in config.throttles])
+    for scope, standing in throttle_state.read_standings(conn, config, found.values(), now).items():
+        room, policy = standing.room(), config.throttles[scope].policy
+        if room.jobs is not None and room.jobs <= 0:
+            yield f"{scope} is throttled ({room.why})"
+        elif standing.asks_job:
+            yield f"{scope} decides job by job ({throttles.REQUIREMENTS} of its throttle)"
+        elif room.jobs is not None:
+            yield f"{scope} may take {room.jobs} jobs more (throttle {policy})"
+
+
+def _format_ban(ban: Ban) -> str:
+    until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
+    return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {place_policy.TEST} run there"
+
+
+def _list_bans(
+    conn: Connection, job: JobView, sites: frozenset[str], now: datetime
+) -> Iterator[BlockedPlace]:
+    if place_policy.is_test(job.job_type):
+        return
+    for ban in bans.list_bans(conn, now=now):
+        if ban.site in sites:
+            yield BlockedPlace(scope=ban.site, reason=place_policy.BANNED, text=_format_ban(ban))
+
+
+def _list_limits(
+    conn: Connection, config: Configuration, job: JobView, sites: frozenset[str], now: datetime
+) -> Iterator[BlockedPlace]:
+    concerned = [
+        scope
+        for scope, rules in running_limits.rules_by_scope(config).items()
+        if scopes.parse_site(scope) in sites and any(rule.concerns(job) for rule in rules)
+    ]
+    for scope, conditions in running_limits.read_conditions(conn, config, concerned, now).items():
+        for each in conditions:
+            if each.keeps_out(job):
+                yield BlockedPlace(scope=scope, reason=place_policy.LIMITS, text=f"{scope} {each.why}")
+
+
+def _list_throttles(
+    conn: Connection, config: Configuration, job: JobView, sites: frozenset[str], now: datetime
+) -> Iterator[BlockedPlace]:
+    names = [scope for scope in config.throttles if scopes.parse_site(scope) in sites]
+    for start in range(0, len(names), _PAGE):
+        found = scopes.read_scopes(conn, names[start : start + _PAGE])
+        for scope, standing in throttle_state.read_standings(conn, config, found.values(), now).items():
+            if why := standing.why_not(job):
+                yield BlockedPlace(
+                    scope=scope, reason=place_policy.THROTTLED, text=f"{scope} is throttled ({why})"
+                )
+
+
+#: Minor status of jobs whose pool has queues, or that have none.
+WAITS_FOR_PILOT = "Pilot Agent Submission"
+#: Closed places that are named.
+_MOST_NAMED = 3
+#: How long a pilot's last request counts as news.
+LATELY = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSituation:
+    """All that holders may look at."""
+
+    job: Job | None  #: None: a description that was not submitted
+    applicant: JobView
+    demand: JobDemand
+    survey: QueueSet
+    eligible: int  #: queues, as a set of the survey
+    config: Configuration
+    now: datetime
+
+
+BlockerCheck = Callable[[Connection, JobSituation], Iterable[str]]
+
+
+def list_blockers(conn: Connection, situation: JobSituation) -> list[str]:
+    """Everything that holds the job now; nothing if it runs or is done."""
+    job = situation.job
+    if job is not None and job.status not in PREPARING | {JobStatus.WAITING}:
+        return list(_ended(job))
+    return [text for holder in BLOCKER_CHECKS for text in holder(conn, situation)]
+
+
+def _ended(job: Job) -> Iterator[str]:
+    if job.status is JobStatus.STALLED:
+        yield "its pilot is silent"
+    elif job.status is JobStatus.FAILED:
+        yield f"it has failed: {job.application_status or job.minor_status}"
+
+
+def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:
+    job = situation.job
+    if job is None or job.status is JobStatus.WAITING:
+        return
+    if job.status is not JobStatus.CHECKING:
+        yield "the optimizers have not looked at it yet"
+        return
+    until = f", goes on at {job.due_at.isoformat(timespec='seconds')}" if job.due_at else ""
+    yield f"held by the optimizers: {job.application_status or job.minor_status}{until}"
+
+
+def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
+    if not situation.survey.candidates:
+        yield "its VO may use no queue at all"
+    elif not situation.eligible:
+        yield "no eligible queue: it becomes matchable when the configuration has one"
+        if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:
+            yield (
+                f"its minor status, {WAITS_FOR_PILOT}, speaks of its Requirements alone: what else it asks "
+                "only a pilot can refuse, which may be in a queue that the configuration does not know"
+            )
+
+
+def _places(_: Connection, situation: JobSituation) -> Iterator[str]:
+    asked = situation.demand.asked
+    sites, ces = situation.config.sites, situation.survey.ces
+    for keyword, what, names, known in (
+        ("Site", "site", asked.sites, sites),
+        ("BannedSites", "site", asked.banned_sites, sites),
+        ("GridCE", "CE", asked.grid_ces, ces),
+    ):
+        for name, meant in _unknown(names, known):
+            hint = f", did you mean {meant}?" if meant else ""
+            yield f"the configuration knows no {what} {name} ({keyword}){hint}"
+
+
+def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    """Names that are not known, each with what was probably meant; of very many the first."""
+    folded = set(map(fold, known)) if names else set()
+    for name in sorted(name for name in names if fold(name) not in folded)[:MOST_HINTS]:
+        yield name, did_you_mean(name, known)
+
+
+def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
+    """Platforms of which nothing knows; a queue that states none takes such a job all the same."""
+    offered = situation.survey.distinct("Platform", situation.survey.everything)
+    listed = (value if isinstance(value, tuple) else (value,) for value in offered)
+    known = [str(name) for names in listed for name in names]
+    for platform, others in situation.config.os_compatibility.items():
+        known += [platform, *others]
+    for name, meant in _unknown(situation.demand.asked.platforms, known):
+        hint = f", did you mean {meant}?" if meant else "; leave out Platform if any will do"
+        yield f"no queue offers the Platform {name}, and OSCompatibility does not list it{hint}"
+
+
+def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
+    """Queues that would do were they not switched off."""
+    survey = situation.survey
+    failed = 0
+    for failure in survey.failures(situation.demand):
+        failed |= failure.queues
+    drained = survey.admitted & ~survey.enabled & ~failed
+    if drained and not situation.eligible:
+        example = survey.first(drained).address
+        number = drained.bit_count()
+        yield f"{number} queues that would do are switched off (Enabled: false), such as {example}"
+
+
+def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
+    """What nobody checks before a pilot is there, since the queues do not say what they have."""
+    asked, eligible = situation.demand.asked, situation.eligible
+    for field, asks, what in (
+        ("platforms", bool(asked.platforms), f"Platform {', '.join(sorted(asked.platforms))}"),
+        ("max_ram", bool(rules.needed_ram(asked)), f"{rules.needed_ram(asked)} MB of memory"),
+    ):
+        if asks and eligible and situation.survey.silent(field, eligible):
+            number = eligible.bit_count()
+            yield f"no queue says that it has {what}; what the {number} eligible ones have is not stated"
+
+
+def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
+    """Queues that leave something to their nodes."""
+    survey, asked = situation.survey, situation.demand.requirements
+    undecided = survey.undecided(situation.demand) & situation.eligible
+    if asked is None or not undecided:
+        return
+    example = (undecided & -undecided).bit_length() - 1
+    left = survey.residue(asked, example)
+    names = ", ".join(evaluator.parameters(left, survey.declarations)) if left else ""
+    yield (
+        f"{undecided.bit_count()} of the {situation.eligible.bit_count()} eligible queues decide only at the "
+        f"node: a pilot there must measure what it asks of {names}, such as at "
+        f"{survey.queues[example].address}"
+    )
+
+
+def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    if not situation.eligible:
+        return
+    vo = situation.demand.asked.vo
+    seen = pilots.count_by_queue(conn, vo, since=situation.now - LATELY)
+    fits = [each for queue, each in seen.items() if situation.survey.within(str(queue)) & situation.eligible]
+    asked, coming = sum(each.asked for each in fits), sum(each.coming for each in fits)
+    total, minutes = sum(each.asked for each in seen.values()), LATELY // timedelta(minutes=1)
+    if not asked:
+        others = f"; {total} asked from other queues" if total else ""
+        yield f"no pilot of an eligible queue has asked for work in the last {minutes} minutes{others}"
+    else:
+        yield f"{_format_pilots(asked)} of eligible queues asked for work in the last {minutes} minutes"
+    if coming:
+        yield f"{coming} pilots for eligible queues wait in their batch systems"
+
+
+def _format_pilots(number: int) -> str:
+    return f"{number} pilot" if number == 1 else f"{number or 'no'} pilots"
+
+
+def count_recent_pilots(
+    conn: Connection, address: QueueAddress, vos: Collection[str], now: datetime
+) -> Iterator[str]:
+    """Whether pilots of these VOs have asked from a queue lately."""
+    minutes = LATELY // timedelta(minutes=1)
+    for vo in sorted(vos):
+        seen = pilots.count_by_queue(conn, vo, since=now - LATELY).get(address)
+        asked, coming = (seen.asked, seen.coming) if seen else (0, 0)
+        more = f"; {coming} wait in the batch system" if coming else ""
+        yield f"{_format_pilots(asked)} of {vo} asked from here in the last {minutes} minutes{more}"
+
+
+def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Bans, limits, delays and throttles that keep the job out of queues that would do."""
+    survey, eligible = situation.survey, situation.eligible
+    sites = [site for site, queues in survey.sites.items() if queues & eligible]
+    shut = 0
+    told: list[tuple[int, str]] = []
+    for each in list_blocked_places(conn, situation.config, situation.applicant, sites, situation.now):
+        if here := survey.within(each.scope) & eligible:
+            shut |= here
+            told.append((here.bit_count(), each.text))
+    told.sort(key=lambda each: -each[0])
+    yield from (text for _, text in told[:_MOST_NAMED])
+    if len(told) > _MOST_NAMED:
+        others = len(told) - _MOST_NAMED
+        yield f"{others} other {'place does' if others == 1 else 'places do'} not let it in either"
+    if shut:
+        yield _format_closures(shut.bit_count(), eligible.bit_count())
+
+
+def _format_closures(shut: int, eligible: int) -> str:
+    if shut < eligible:
+        return (
+            f"{shut} of the {eligible} eligible queues {'takes' if shut == 1 else 'take'} no job like it now"
+        )
+    which = "the only eligible queue takes" if eligible == 1 else f"all {eligible} eligible queues take"
+    return f"{which} no job like it now"
+
+
+def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    place = listing.read_position(conn, situation.job.job_id) if situation.job else None
+    if place is not None and place.before:
+        yield f"{place.before} of the {place.waiting} jobs of its task queue are handed out before it"
+
+
+#: In the order in which they are told.
+BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
+    _optimizers,
+    _queues,
+    _places,
+    _platforms,
+    _switched_off,
+    _undeclared,
+    _closures,
+    _nodes,
+    _pilots,
+    _queue_position,
+)

@@ -1,0 +1,283 @@
+"""What a job asks, taken apart into what can be asked alone.
+
+Each part is put to the evaluator or to the rules by itself: there is no second copy of a condition here,
+only the fields that it looks at. A property test holds all parts together equal to `rules.refusals`.
+
+The parameters of a queue that a part of a demand looks at.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from cs_config.tree import admission, glue
+from matcher import rules
+from matcher.request.resource import Resource
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.record.declarations import Declarations
+from requirements.values import Value, fold
+from taskqueue.task_queues.requirement_class import RequirementClass
+
+#: Tags by which cores are asked for; they go with the number of processors.
+_CORES = "processors"
+_MANY = "multiprocessor"
+_WHOLE = "wholenode"
+
+
+#: The fields of a class that asks nothing.
+_NOTHING = {"vo": "", "cpu_time": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDemand:
+    """All that a job asks of the queue that it runs in."""
+
+    asked: RequirementClass
+    requirements: Requirements | None = None
+    #: The job by folded names, where queues ask things of it; None: nothing is asked.
+    job: Mapping[str, Value] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionKind:
+    """A condition of task queues on its own: the fields of the class and of the resource that it is about."""
+
+    requirement: str  #: what users call it
+    rules: tuple[rules.Condition, ...]  #: what it is called there
+    asks: tuple[str, ...]  #: fields of `RequirementClass`
+    looks: tuple[str, ...]  #: fields of `Resource`
+    wanted: Callable[[RequirementClass], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCondition:
+    """A condition of task queues with what is asked."""
+
+    kind: ConditionKind
+    asked: tuple[object, ...]  #: values of the fields that `kind` asks, in their order
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same condition, and only for it."""
+        return self.kind.requirement, self.asked
+
+    @cached_property
+    def isolated(self) -> RequirementClass:
+        """A class that asks nothing but this."""
+        asked: dict[str, Any] = {**_NOTHING, **dict(zip(self.kind.asks, self.asked, strict=True))}
+        return RequirementClass(**asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequirementCondition:
+    """One of the job's `Requirements`."""
+
+    asked: Requirements
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same requirement, and only for it: True is not 1."""
+        return "Requirements", repr(self.asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionCondition:
+    """The job itself, in front of what queues ask of it."""
+
+    job: Mapping[str, Value]
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The same for jobs that say the same."""
+        return "Application", repr(sorted(self.job.items()))
+
+
+JobCondition = ClassCondition | RequirementCondition | AdmissionCondition
+
+
+def list_conditions(demand: JobDemand) -> Iterator[JobCondition]:
+    """Everything that a job asks, one by one; where all of it holds the job may run."""
+    for kind, values in _conditions(demand.asked):
+        yield ClassCondition(kind=kind, asked=values)
+    if demand.requirements is not None:
+        for each in evaluator.parts(demand.requirements):
+            yield RequirementCondition(asked=each)
+    if demand.job is not None:
+        yield AdmissionCondition(job=demand.job)
+
+
+def is_refused(condition: ClassCondition, resource: Resource) -> bool:
+    """Whether a resource refuses what is asked."""
+    return any(rules.refuses(rule, condition.isolated, resource) for rule in condition.kind.rules)
+
+
+def _membership(field: str) -> Callable[[RequirementClass], str]:
+    return lambda asked: ", ".join(sorted(getattr(asked, field)))
+
+
+def _ram(asked: RequirementClass) -> str:
+    needed = f"at least {rules.needed_ram(asked)} MB"
+    if not asked.min_ram_per_core:
+        return needed
+    each = f"{asked.min_ram_per_core} for each of {asked.processors_min} processors"
+    return f"{needed} ({asked.min_ram} and {each})" if asked.min_ram else f"{needed} ({each})"
+
+
+CPU_TIME = ConditionKind(
+    requirement="CPUTime",
+    rules=("cpu_time",),
+    asks=("cpu_time",),
+    looks=("cpu_time",),
+    wanted=lambda asked: f"at least {asked.cpu_time} s",
+)
+SITE = ConditionKind(
+    requirement="Site", rules=("site",), asks=("sites",), looks=("sites",), wanted=_membership("sites")
+)
+BANNED_SITES = ConditionKind(
+    requirement="BannedSites",
+    rules=("site",),
+    asks=("banned_sites",),
+    looks=("sites",),
+    wanted=lambda asked: f"none of {_membership('banned_sites')(asked)}",
+)
+GRID_CE = ConditionKind(
+    requirement="GridCE",
+    rules=("grid_ce",),
+    asks=("grid_ces",),
+    looks=("grid_ces",),
+    wanted=_membership("grid_ces"),
+)
+PLATFORM = ConditionKind(
+    requirement="Platform",
+    rules=("platform",),
+    asks=("platforms",),
+    looks=("platforms",),
+    wanted=_membership("platforms"),
+)
+JOB_TYPE = ConditionKind(
+    requirement="JobType",
+    rules=("job_type",),
+    asks=("vo", "job_types"),
+    looks=("managed_types", "job_types"),
+    wanted=lambda asked: (
+        f"{_membership('job_types')(asked)}, which job managers handle: a resource that names it"
+    ),
+)
+TAG = ConditionKind(
+    requirement="Tags", rules=("tag",), asks=("tags",), looks=("tags",), wanted=_membership("tags")
+)
+REQUIRED_TAG = ConditionKind(
+    requirement="RequiredTag",
+    rules=("required_tag",),
+    asks=("tags",),
+    looks=("required_tags",),
+    wanted=lambda asked: f"no other tag than {_membership('tags')(asked)}" if asked.tags else "no tag at all",
+)
+RAM = ConditionKind(
+    requirement="MinRAM",
+    rules=("ram",),
+    asks=("min_ram", "min_ram_per_core", "processors_min"),
+    looks=("max_ram",),
+    wanted=_ram,
+)
+PROCESSORS = ConditionKind(
+    requirement="NumberOfProcessors",
+    rules=("processors", "tag"),
+    asks=("processors_min", "tags"),
+    looks=("processors", "tags"),
+    wanted=lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
+)
+GPUS = ConditionKind(
+    requirement="GPUs",
+    rules=("gpus",),
+    asks=("gpus",),
+    looks=("gpus",),
+    wanted=lambda asked: f"at least {asked.gpus}",
+)
+WHOLE_NODE = ConditionKind(
+    requirement="WholeNode",
+    rules=("whole_node", "tag"),
+    asks=("whole_node", "tags"),
+    looks=("whole_node", "tags"),
+    wanted=lambda _: "a node of its own",
+)
+
+
+#: Of one number, of which more is never worse.
+CAPACITIES = frozenset({CPU_TIME, RAM, GPUS})
+
+
+def _conditions(asked: RequirementClass) -> Iterator[tuple[ConditionKind, tuple[object, ...]]]:
+    yield CPU_TIME, (asked.cpu_time,)
+    for kind, names in (
+        (SITE, asked.sites),
+        (BANNED_SITES, asked.banned_sites),
+        (GRID_CE, asked.grid_ces),
+        (PLATFORM, asked.platforms),
+    ):
+        if names:
+            yield kind, (names,)
+    if asked.job_types:
+        yield JOB_TYPE, (asked.vo, asked.job_types)
+    whole, cores, plain = _sorted_tags(asked.tags)
+    for tag in sorted(plain):
+        yield TAG, (frozenset({tag}),)
+    yield REQUIRED_TAG, (asked.tags,)
+    if asked.min_ram or asked.min_ram_per_core:
+        yield RAM, (asked.min_ram, asked.min_ram_per_core, asked.processors_min)
+    if asked.processors_min > 1 or cores:
+        yield PROCESSORS, (asked.processors_min, cores)
+    if asked.gpus:
+        yield GPUS, (asked.gpus,)
+    if asked.whole_node or whole:
+        yield WHOLE_NODE, (asked.whole_node, whole)
+
+
+@lru_cache(maxsize=10_000)
+def _sorted_tags(tags: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Those that ask for a whole node, those that ask for cores, and all others."""
+    whole = frozenset(tag for tag in tags if fold(tag) == _WHOLE)
+    cores = frozenset(tag for tag in tags if is_core_tag(tag))
+    return whole, cores, tags - whole - cores
+
+
+def is_core_tag(tag: str) -> bool:
+    """Whether a tag asks for a number of cores, as `8Processors` and `MultiProcessor` do."""
+    folded = fold(tag)
+    return folded == _MANY or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())
+
+
+#: The parameters, folded, that a field of a pilot's offer is made of; see `offers`.
+_READ = {
+    "cpu_time": ("cputime", "maxwallclocktime", "cpunormalizationfactor"),
+    "max_ram": ("maxram",),
+    "processors": ("numberofprocessors",),
+    "gpus": ("gpus",),
+    "platforms": ("platform",),
+    "tags": ("tag",),
+    "required_tags": ("requiredtag",),
+    "whole_node": ("wholenode",),
+}
+_GLUE = {fold(each.name): fold(each.parameter) for each in glue.TABLE}
+
+
+def condition_parameters(part: JobCondition, declarations: Declarations) -> Iterator[str]:
+    """Their folded names, with those that GLUE names are made of."""
+    if isinstance(part, RequirementCondition):
+        for name in map(fold, evaluator.parameters(part.asked, declarations)):
+            yield name
+            if name in _GLUE:
+                yield _GLUE[name]
+    elif isinstance(part, ClassCondition):
+        for looked_at in part.kind.looks:
+            yield from _READ.get(looked_at, ())
+
+
+def failure_parameters(part: JobCondition, requirement: str, declarations: Declarations) -> Iterator[str]:
+    """The same of a part that fails; of what queues ask of jobs, the condition that is not true."""
+    if isinstance(part, AdmissionCondition):
+        yield admission.REQUIREMENTS if requirement == admission.OF_QUEUE else fold(requirement)
+    else:
+        yield from condition_parameters(part, declarations)

@@ -1,0 +1,143 @@
+"""Steps on the way down, of which each wins more queues than the one before.
+
+How much work an explanation may still be.
+
+How a condition of an expression could be said so that some queues fulfil it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from matcher.explain.queue_set import QueueSet
+from requirements.classad import edit_expression
+from requirements.classad.edit_expression import AttributeComparison
+from requirements.errors import did_you_mean
+from requirements.values import Scalar, Value, as_number, fold
+
+
+def smaller_steps(values: Iterable[float | None]) -> list[float]:
+    """Of what each of some queues offers: the nearest step down, the one that wins half, and all of them."""
+    ordered = sorted((value for value in values if value is not None), reverse=True)
+    return list(dict.fromkeys([*ordered[:1], *ordered[len(ordered) // 2 :][:1], *ordered[-1:]]))
+
+
+#: Characters of expressions that are read anew for one explanation: reading is what takes long.
+_CHARACTERS = 40_000
+#: What looking for one better name or value comes to.
+SEARCH = 400
+
+
+@dataclass(slots=True)
+class ExplanationBudget:
+    """A budget of work, in characters of expressions that are read; it is counted, not timed."""
+
+    left: int = _CHARACTERS
+
+    @property
+    def over(self) -> bool:
+        """Whether something was left out, or will be."""
+        return self.left < 0
+
+    def spend(self, characters: int) -> bool:
+        """Take some of it; whether there was that much."""
+        self.left -= characters
+        return not self.over
+
+
+_AT_LEAST = frozenset({">", ">="})
+_AT_MOST = frozenset({"<", "<="})
+
+#: What to do, and the condition as it would be.
+Rewrite = tuple[str, str]
+
+
+def rewrite_condition(
+    condition: str, queues: int, survey: QueueSet, effort: ExplanationBudget
+) -> Iterator[Rewrite]:
+    """The condition with other names and values, what was probably meant first.
+
+    Args:
+        condition: As it was written.
+        queues: Some that fail it, which should be won.
+        survey: All queues.
+        effort: The work that may still be done; when it is over, so are the rewordings.
+    """
+    effort.spend(2 * len(condition))
+    yield from _names(condition, survey, effort)
+    for each in edit_expression.comparisons(condition):
+        if not effort.spend(SEARCH):
+            return
+        for told in _values(each, queues, survey):
+            new = edit_expression.replace_part(condition, each.whole, told)
+            yield f"write `{told}` instead of `{_render(condition, each)}`", new
+
+
+def _names(condition: str, survey: QueueSet, effort: ExplanationBudget) -> Iterator[Rewrite]:
+    known = {fold(name) for name in survey.names}
+    for attribute, place in edit_expression.attributes(condition):
+        name = edit_expression.unscoped_name(attribute)
+        if fold(name) in known:
+            continue
+        if not effort.spend(SEARCH):
+            return
+        meant = did_you_mean(name, survey.names)
+        if meant:
+            new = attribute.removesuffix(name) + meant
+            yield f"write {new} instead of {attribute}", edit_expression.replace_part(condition, place, new)
+
+
+def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> Iterator[str]:
+    """Comparisons of the same attribute that some queues fulfil."""
+    here = survey.distinct(comparison.name, queues)
+    wanted = _unquoted_number(comparison.value, here)
+    if comparison.operator in _AT_LEAST | _AT_MOST:
+        if isinstance(wanted, int | float) and not isinstance(wanted, bool):
+            yield from _numbers(comparison, wanted, here)
+        return
+    there = survey.distinct(comparison.name, survey.candidates)
+    texts = [item for value in there for item in _several(value) if isinstance(item, str)]
+    if wanted != comparison.value:
+        yield edit_expression.render_comparison(comparison, comparison.operator, wanted)
+    meant = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
+    offered: Counter[tuple[type, Scalar]] = Counter()
+    for value, mask in here.items():
+        offered.update({(type(item), item): mask.bit_count() for item in _several(value)})
+    common = [item for (_, item), _ in offered.most_common(1)]
+    for value in dict.fromkeys([*([meant] if meant else []), *common]):
+        yield edit_expression.render_comparison(comparison, comparison.operator, value)
+
+
+def _numbers(comparison: AttributeComparison, wanted: float, here: dict[Value, int]) -> Iterator[str]:
+    """The same bound where queues keep it; each number as often as there are queues that have it."""
+    if wanted != comparison.value:
+        yield edit_expression.render_comparison(comparison, comparison.operator, wanted)
+    offered = [
+        value
+        for value, mask in here.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        for _ in range(mask.bit_count())
+    ]
+    if comparison.operator in _AT_LEAST:
+        for step in smaller_steps(each for each in offered if each <= wanted):
+            yield edit_expression.render_comparison(comparison, ">=", step)
+    else:
+        for step in smaller_steps(-each for each in offered if each >= wanted):
+            yield edit_expression.render_comparison(comparison, "<=", -step)
+
+
+def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:
+    """A number that was put between quotes, where queues have numbers."""
+    numbers = any(isinstance(item, int | float) for value in here for item in _several(value))
+    if not numbers or not isinstance(wanted, str):
+        return wanted
+    number = as_number(wanted)
+    return wanted if isinstance(number, str) else number
+
+
+def _several(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _render(condition: str, comparison: AttributeComparison) -> str:
+    return condition[comparison.whole.start : comparison.whole.end]

@@ -1,0 +1,363 @@
+"""Which pools may run at a place and at this node of it, as the mapping says now.
+
+Where a pilot is, and which pools may run there: the current mapping, not what the pilot was told.
+
+So no stale, guessed or invented list of pools takes a job that the place is not eligible for.
+"""
+
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, select
+
+from cs_config.errors import QueueNotFound
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.limits import running_limits
+from matcher.request import node_facts, spelling
+from matcher.request.node_facts import Facts, NodeChecks
+from matcher.request.resource import StatedResource
+from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Problem
+from requirements.values import fold
+from taskqueue.db.database import LazyTransaction
+from taskqueue.leases.assignment import Location
+from taskqueue.pools import by_queue, queue_class_store
+from taskqueue.schema.bitset_type import has_slot
+from taskqueue.schema.tables import pool_mappings as mapped
+from taskqueue.schema.tables import queue_class_members as members
+from taskqueue.schema.tables import queue_classes as classes
+from taskqueue.sites import scopes
+
+
+def _pools_at(*, ce: bool) -> Select[Any]:
+    found = (
+        select(
+            mapped.c.pool_id,
+            has_slot(mapped.c.undecided, classes.c.slot).label("undecided"),
+            *(members.c.vo, members.c.ce, members.c.queue),
+        )
+        .join(members, members.c.vo == mapped.c.vo)
+        .join(classes, classes.c.queue_class_id == members.c.queue_class_id)
+        .where(
+            mapped.c.pool_id.in_(bindparam("pools", expanding=True)),
+            has_slot(mapped.c.eligible, classes.c.slot),
+            members.c.site == bindparam("site"),
+            members.c.vo.in_(bindparam("vos", expanding=True)),
+        )
+    )
+    return found.where(members.c.ce == bindparam("ce")) if ce else found
+
+
+POOLS_AT_SITE = _pools_at(ce=False)
+POOLS_AT_CE = _pools_at(ce=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacePools:
+    """A place, with the pools that may run there now."""
+
+    place: Location
+    pools: frozenset[str]
+    kept_back: frozenset[str] = frozenset()  #: pools that may run there, but not at this node
+    lasting: bool = True  #: whether it stays right until the mapping changes
+
+
+@dataclass(slots=True, kw_only=True)
+class _Mapping:
+    """The mapping of a place as it was read."""
+
+    checked: int | None  #: the configuration version that facts can be checked with; None: it is changing
+    pools: set[str] = field(default_factory=set)
+    #: Those of the pools that single nodes decide about, by the queue where they do, and VO.
+    undecided: dict[QueueAddress, dict[str, set[str]]] = field(default_factory=dict)
+
+    def add(self, pool_id: str, vo: str, address: QueueAddress, *, undecided: bool) -> None:
+        """Note a row of the mapping."""
+        self.pools.add(pool_id)
+        if undecided:
+            self.undecided.setdefault(address, {}).setdefault(vo, set()).add(pool_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacePoolReader:
+    """Reads the mapping, and asks about nodes where these decide."""
+
+    conn: Connection
+    config: Configuration
+    checks: NodeChecks
+
+    def read_queue(self, address: QueueAddress, vos: Iterable[str], facts: Facts) -> PlacePools:
+        """The pools that a node of a queue with these facts may run."""
+        found = _Mapping(checked=self._checked(vos))
+        for each in by_queue.list_mapped_pools(self.conn, sorted(vos), [address])[address]:
+            found.add(each.pool_id, each.vo, address, undecided=each.undecided)
+        return self._served(Location(site=address.site, ce=address.ce, queue=address.queue), found, facts)
+
+    def read_site(
+        self, place: Location, pools: Iterable[str], vos: Iterable[str], facts: Facts
+    ) -> PlacePools:
+        """Those of the pools that a node with these facts may run, at whichever queue of the place it is."""
+        found = _Mapping(checked=self._checked(vos))
+        values = {"pools": sorted(pools), "site": place.site, "vos": sorted(vos)}
+        if place.ce:
+            rows = self.conn.execute(POOLS_AT_CE, {**values, "ce": place.ce})
+        else:
+            rows = self.conn.execute(POOLS_AT_SITE, values)
+        for row in rows:
+            address = QueueAddress(site=place.site, ce=row.ce, queue=row.queue)
+            found.add(row.pool_id, row.vo, address, undecided=bool(row.undecided))
+        return self._served(place, found, facts)
+
+    def _checked(self, vos: Iterable[str]) -> int | None:
+        """The version that both the mapping of all the VOs and the configuration at hand are of.
+
+        Read before the mapping: while the version stays, so does what was computed from it. The claim asks
+        for it again.
+        """
+        versions = (queue_class_store.read_version(self.conn, vo) for vo in vos)
+        stored = {version for version in versions if version is not None}
+        return self.config.version if stored == {self.config.version} else None
+
+    def _served(self, place: Location, found: _Mapping, facts: Facts) -> PlacePools:
+        if not found.undecided:
+            return PlacePools(place=place, pools=frozenset(found.pools))
+        kept_back = {
+            pool_id
+            for address, by_vo in found.undecided.items()
+            for pool_id in self._failing(address, by_vo, facts, checkable=found.checked is not None)
+        }
+        return PlacePools(
+            place=replace(place, checked=found.checked),
+            pools=frozenset(found.pools - kept_back),
+            kept_back=frozenset(kept_back),
+            lasting=found.checked is not None,
+        )
+
+    def _failing(
+        self, address: QueueAddress, by_vo: dict[str, set[str]], facts: Facts, *, checkable: bool
+    ) -> set[str]:
+        """The pools that this node of the queue does not do for, as far as one can tell."""
+        asked = {pool_id for pool_ids in by_vo.values() for pool_id in pool_ids}
+        if not checkable:
+            return asked
+        return asked - self.checks.fulfilled(self.conn, self.config, address, by_vo, facts)
+
+
+#: Places that are remembered; beyond that we start anew.
+_REMEMBERED = 10_000
+
+
+class PlaceCache:
+    """Looks places up in the mapping, and remembers them until it changes.
+
+    What is read while another thread learns of a change may be older than that: it is used, since it held
+    when its reader began, but not remembered.
+    """
+
+    def __init__(self) -> None:
+        self._remembered: dict[tuple[frozenset[str], object], PlacePools] = {}
+        self._sets: dict[
+            frozenset[str], frozenset[str]
+        ] = {}  # of pools: one for all places that have the same
+        self._checks = NodeChecks()
+        self._age = 0
+
+    @property
+    def age(self) -> int:
+        """How many changes are known; a reader notes it before it begins to read."""
+        return self._age
+
+    def forget(self, vos: frozenset[str]) -> None:
+        """The mapping of these VOs has changed."""
+        if vos:
+            self._age += 1
+            self._remembered = {
+                key: served for key, served in self._remembered.items() if key[0].isdisjoint(vos)
+            }
+            still = (
+                each for served in self._remembered.values() for each in (served.pools, served.kept_back)
+            )
+            self._sets = {each: each for each in still}
+
+    def served(
+        self,
+        reading: LazyTransaction,
+        config: Configuration,
+        address: QueueAddress,
+        vos: frozenset[str],
+        facts: Facts,
+        *,
+        age: int,
+    ) -> PlacePools:
+        """A known queue: the pools that it, and this node of it, is eligible for now."""
+        declared = [nodes for vo in sorted(vos) if (nodes := config.node_attributes(address, vo))]
+        counting = {name: fact for name, fact in facts.items() if any(name in nodes for nodes in declared)}
+        key = (vos, (address, node_facts.cache_key(counting), config.version if declared else None))
+        if (known := self._remembered.get(key)) is not None:
+            return known
+        reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
+        return self._remember(key, reader.read_queue(address, vos, counting), age)
+
+    def served_without_queue(
+        self,
+        reading: LazyTransaction,
+        config: Configuration,
+        presented: StatedResource,
+        vos: frozenset[str],
+        *,
+        age: int,
+    ) -> PlacePools:
+        """No queue is stated: of the pilot's list, the VO's pools with an eligible queue at its site.
+
+        Where single nodes decide at one of the queues, this one must do there: it may be that queue's.
+        """
+        place = Location(site=presented.site, ce=presented.ce)
+        if not presented.pools or not place.site:
+            return PlacePools(place=place, pools=frozenset())
+        facts = node_facts.cache_key(presented.node_facts)
+        key = (vos, (presented.pools, place, facts, config.version))
+        if (known := self._remembered.get(key)) is not None:
+            return known
+        reader = PlacePoolReader(conn=reading.conn, config=config, checks=self._checks)
+        found = reader.read_site(place, presented.pools, vos, presented.node_facts)
+        return self._remember(key, found, age)
+
+    def _remember(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
+        if age == self._age and served.lasting:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+                self._sets.clear()
+            pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
+            served = self._remembered[key] = replace(served, pools=pools, kept_back=kept_back)
+        return served
+
+    def _shared(self, pools: frozenset[str]) -> frozenset[str]:
+        """The same set, once in memory, and its ids as well: a queue may serve a thousand pools."""
+        known = self._sets.get(pools)
+        if known is None:
+            known = self._sets[pools] = frozenset(map(sys.intern, pools))
+        return known
+
+
+def find_stated_queue(presented: StatedResource, config: Configuration) -> QueueAddress | None:
+    """The queue that a pilot says it is in, as the configuration spells it.
+
+    Raises:
+        InvalidResource: A queue without its site or CE.
+        QueueNotFound: The configuration has no such queue.
+    """
+    if not presented.queue:
+        return None
+    missing = [name for name, said in (("Site", presented.site), ("GridCE", presented.ce)) if not said]
+    if missing:
+        message = f"{presented.queue} is stated without {' and '.join(missing)}; a queue is Site/CE/Queue"
+        raise InvalidResource([Problem(path="Queue", message=message)])
+    text = f"{presented.site}/{presented.ce}/{presented.queue}"
+    return find_queue(text, config)
+
+
+def respell_place(presented: StatedResource, config: Configuration) -> StatedResource:
+    """What a pilot states, its place as the configuration spells it: all that holds there goes by that."""
+    said = (presented.site, presented.ce, presented.queue)
+    site, ce, queue = (_respell(said[: end + 1], config) for end in range(len(said)))
+    return replace(presented, site=site, ce=ce, queue=queue)
+
+
+def _respell(names: tuple[str, ...], config: Configuration) -> str:
+    """The last of the names from the site down; as it is where the configuration does not know it."""
+    key = tuple(map(fold, names))
+    known = spelling.tree_spellings(config).get(key) or running_limits.scopes_with_rules(config).get(key)
+    return known.rpartition("/")[2] if known else names[-1]
+
+
+def usable_vos(vos: frozenset[str], presented: StatedResource, config: Configuration) -> frozenset[str]:
+    """Those of the VOs that may use a queue where a pilot is; all, where the tree has no queues."""
+    there = list_queues(config, Location(site=presented.site))
+    if not there:
+        return vos
+    stated = [each for each in there if presented.ce in ("", each.ce)]
+    return frozenset(vo for vo in vos if any(config.usable(queue, vo) for queue in stated))
+
+
+def list_queues(config: Configuration, place: Location) -> Sequence[QueueAddress]:
+    """The queues that a pilot at a place may be in: its own, else all of its CE or site."""
+    if place.queue:
+        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+        return [address] if config.knows(address) else []
+    return [each for each in config.addresses if each.site == place.site and place.ce in ("", each.ce)]
+
+
+def require_one_place(
+    presented: StatedResource, config: Configuration, vos: Collection[str], banned: Collection[str]
+) -> None:
+    """Refuse a pilot that says it is at several places: what holds at one of them would be passed by.
+
+    At sites that are not known, limited or banned nothing holds; of these it may name several, as in DIRAC.
+
+    Raises:
+        InvalidResource: It names several sites, CEs or queues.
+    """
+    if not presented.several:
+        return
+    named = presented.resource.sites or frozenset()
+    limited = (
+        scopes.parse_site(scope)
+        for scope, rules in running_limits.rules_by_scope(config).items()
+        if any(rule.is_about(vo) for rule in rules for vo in vos)
+    )
+    if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
+        return
+    message = "names several, a pilot that asks for jobs is at one"
+    raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
+
+
+def inexact_place_message(place: Location, scope: str) -> InvalidResource:
+    """What a pilot is told whose place does not say whether it is in a scope that counts its jobs."""
+    missing = "Queue" if place.ce else "GridCE and Queue" if scope.count("/") > 1 else "GridCE"
+    message = f"is not stated; {scope} counts its jobs, so state {missing}"
+    return InvalidResource([Problem(path="Queue" if place.ce else "GridCE", message=message)])
+
+
+def find_queue(text: str, config: Configuration) -> QueueAddress:
+    """The queue of this name.
+
+    Raises:
+        QueueNotFound: The configuration has no such queue.
+    """
+    try:
+        address = QueueAddress.parse(text)
+    except InvalidRequest as error:
+        raise QueueNotFound(text, config.suggest(text)) from error
+    return config.require(address)
+
+
+def find_queues(
+    queues: Sequence[str], config: Configuration
+) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:
+    """The queues that exist, by how they were written, and what is to be said of the others.
+
+    Raises:
+        QueueNotFound: None of them exists.
+    """
+    known: dict[str, QueueAddress] = {}
+    unknown: list[QueueNotFound] = []
+    for text in dict.fromkeys(queues):
+        address = _address(text)
+        if address is not None and config.knows(address):
+            known[text] = address
+        else:
+            # A hint is looked for among all queues, and there may be thousands of names.
+            meant = config.suggest(text) if len(unknown) < MOST_HINTS else None
+            unknown.append(QueueNotFound(text, meant))
+    if unknown and not known:
+        raise unknown[0]
+    return known, unknown
+
+
+def _address(text: str) -> QueueAddress | None:
+    try:
+        return QueueAddress.parse(text)
+    except InvalidRequest:
+        return None

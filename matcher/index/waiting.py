@@ -1,0 +1,301 @@
+"""What waits, in memory: the task queues that have jobs, and the index over their classes.
+
+Loaded once, then kept up with the feed of changes. It may be a little behind: then a claim finds nothing,
+or a job that has just come is found a moment later.
+
+How far what a process remembers of the database may be trusted without a look.
+
+What one resource may serve: drawn one by one, since most requests need no more than the first.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from random import Random
+from threading import Lock
+from typing import overload
+
+from sqlalchemy import Connection
+
+from matcher import rules
+from matcher.index import sampling
+from matcher.index.class_index import ClassIndex
+from matcher.index.sampling import CumulativeWeights, TaskQueueSampler
+from matcher.request.resource import Resource
+from taskqueue.task_queues import change_feed, priorities, task_queues
+from taskqueue.task_queues.task_queues import TaskQueue
+
+#: Resources whose task queues are remembered; beyond that we start anew.
+_REMEMBERED = 256
+#: So many classes are looked at one by one.
+_FEW = 64
+
+
+class WaitingIndex:
+    """The task queues that have jobs."""
+
+    def __init__(self) -> None:
+        self._index = ClassIndex()
+        self._urn = TaskQueueSampler()
+        self._by_id: dict[int, TaskQueue] = {}
+        self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
+        self._remembered: dict[tuple[Resource, frozenset[str]], CumulativeWeights] = {}
+        self._aside: set[int] = set()
+        self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
+        self.changed = 0  #: how often a task queue came or went
+
+    def follow(self, conn: Connection) -> frozenset[str] | None:
+        """Take up what has changed; the VOs whose mapping did. The first time, load everything.
+
+        None: nobody can say what has changed; this and all else that is remembered of the database is void.
+        """
+        if self._position is None:
+            position = change_feed.read_position(conn)
+            for each in task_queues.list_occupied(conn):
+                self._add(each)
+            self._position = position
+            return frozenset()
+        read = change_feed.read_changes(conn, self._position)
+        if read is None:
+            return None
+        found, position = read
+        ids = {int(change.key) for change in found if change.kind == change_feed.TASK_QUEUE} | self._aside
+        if ids:
+            self._look_again(conn, ids)
+            self._aside.clear()
+        if groups := {change.key for change in found if change.kind == change_feed.PRIORITY}:
+            self._weigh_again(conn, groups)
+        self._position = position  # not before: what could not be looked at has to come again
+        return frozenset(change.key for change in found if change.kind == change_feed.MAPPING)
+
+    @property
+    def aside(self) -> frozenset[int]:
+        """Those that are not tried until the next look at the feed, which asks whether they have jobs."""
+        return frozenset(self._aside)
+
+    def set_aside(self, task_queue_ids: Collection[int]) -> None:
+        """Do not try these for now: they had no job that was free."""
+        for each in task_queue_ids:
+            if each in self._by_id:
+                self._aside.add(each)
+                self._discard(each)
+
+    def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
+        """The task queues that the resource may serve, where these pools may run; not to be changed."""
+        return self._weighed(resource, pools).task_queues
+
+    def _weighed(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
+        found = self._remembered.get((resource, pools))
+        if found is None:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            found = CumulativeWeights(list(self.list_in_classes(self.mask(resource, pools), resource)))
+            self._remembered[resource, pools] = found
+        return found
+
+    def mask(self, resource: Resource, pools: frozenset[str]) -> int:
+        """The requirement classes that fit, as the index has them; whose they are is not looked at."""
+        return self._index.mask(resource, pools)
+
+    def list_in_classes(self, mask: int, resource: Resource) -> Iterator[TaskQueue]:
+        """The task queues of classes that the resource may serve."""
+        for class_id in self._index.classes(mask):
+            for each in list(self._of_class[class_id].values()) if class_id in self._of_class else ():
+                if rules.owner_fits(each.requirement_class, each.owner, each.owner_group, resource):
+                    yield each
+
+    def draw(self, resource: Resource, pools: frozenset[str], random: Random) -> TaskQueue | None:
+        """One of the task queues that the resource may serve, as the lottery has it; None: there is none."""
+        mask = self._index.mask(resource, pools)
+        if mask.bit_count() > _FEW:
+            found = self._urn.draw(random, lambda each: self._fits(each, mask, resource))
+            if found is not None:
+                return found
+        return self._weighed(resource, pools).draw(random)
+
+    def _fits(self, each: TaskQueue, mask: int, resource: Resource) -> bool:
+        return self._index.is_in(mask, each.class_id) and rules.owner_fits(
+            each.requirement_class, each.owner, each.owner_group, resource
+        )
+
+    def _look_again(self, conn: Connection, ids: set[int]) -> None:
+        occupied = {each.task_queue_id: each for each in task_queues.read_occupied(conn, ids)}
+        for gone in ids - occupied.keys():
+            self._discard(gone)
+        for each in occupied.values():
+            self._add(each)
+
+    def _weigh_again(self, conn: Connection, groups: set[str]) -> None:
+        for task_queue_id, weight in priorities.read_weights(conn, groups).items():
+            known = self._by_id.get(task_queue_id)
+            if known is not None and known.priority != weight:
+                self._remembered.clear()
+                self._urn.discard(known)
+                known = replace(known, priority=weight)
+                self._put(known)
+
+    def _add(self, each: TaskQueue) -> None:
+        if self._by_id.get(each.task_queue_id) == each:
+            return
+        self.changed += 1
+        self._remembered.clear()
+        if (known := self._by_id.get(each.task_queue_id)) is not None:
+            self._urn.discard(known)
+        self._put(each)
+        self._index.add(each.class_id, each.requirement_class)
+
+    def _put(self, each: TaskQueue) -> None:
+        self._by_id[each.task_queue_id] = each
+        self._of_class[each.class_id][each.task_queue_id] = each
+        self._urn.add(each)
+
+    def _discard(self, task_queue_id: int) -> None:
+        known = self._by_id.pop(task_queue_id, None)
+        if known is None:
+            return
+        self.changed += 1
+        self._remembered.clear()
+        self._urn.discard(known)
+        siblings = self._of_class[known.class_id]
+        del siblings[task_queue_id]
+        if not siblings:
+            del self._of_class[known.class_id]
+            self._index.discard(known.class_id)
+
+
+#: Seconds after a look in which its result may be told again. A job is to be offered within two seconds.
+_GOOD = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRead:
+    """A look at the feed that has begun."""
+
+    at: float
+    rings: int
+
+
+class FeedFreshness:
+    """Good for a second after each look at the feed, and until somebody rings that there is news.
+
+    A ring during a look may be for what the look does not see: after that one it is not good.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rings = 0
+        self._until = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing new has been rung for, and the last look is no older than a second."""
+        return self._clock() < self._until
+
+    def begin(self) -> FeedRead:
+        """A look begins: call it before the transaction reads anything."""
+        return FeedRead(self._clock(), self._rings)
+
+    def end(self, begun: FeedRead) -> None:
+        """What that look saw is remembered now."""
+        with self._lock:
+            if begun.rings == self._rings:
+                self._until = begun.at + _GOOD
+
+    def ring(self) -> None:
+        """There is something new; from any thread."""
+        with self._lock:
+            self._rings += 1
+            self._until = 0.0
+
+
+#: Draws before the rest is put in order.
+_FIRST_PIECE = 4
+#: By how much one piece is larger than the one before it.
+_GROWS = 16
+
+
+class Candidates(Sequence[TaskQueue]):
+    """The task queues that fit, as they are when they are looked at."""
+
+    def __init__(
+        self, waiting: WaitingIndex, resource: Resource, pools: frozenset[str], *, lock: Lock, random: Random
+    ) -> None:
+        self._waiting = waiting
+        self._asked = (resource, pools)
+        self._lock = lock
+        self._random = random
+
+    def __bool__(self) -> bool:
+        return self._first is not None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, index: int) -> TaskQueue: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TaskQueue]: ...
+
+    def __getitem__(self, index: int | slice) -> TaskQueue | Sequence[TaskQueue]:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[TaskQueue]:
+        return iter(self._all)
+
+    def iterate_in_order(self) -> Iterator[TaskQueue]:
+        """In the order in which one request tries them; what is not asked for is not drawn."""
+        drawn: dict[int, TaskQueue] = {}
+        for number in range(_FIRST_PIECE):
+            each = self._draw() if number else self._first
+            if each is not None and each.task_queue_id not in drawn:
+                drawn[each.task_queue_id] = each
+                yield each
+        others = [each for each in self._all if each.task_queue_id not in drawn]
+        yield from sampling.draw_order(others, self._random)
+
+    def iterate_all(self) -> Iterator[TaskQueue]:
+        """All of them, looked up one after the other; what comes or goes meanwhile may be missed."""
+        with self._lock:
+            mask = self._waiting.mask(*self._asked)
+        return self._waiting.list_in_classes(mask, self._asked[0])
+
+    @cached_property
+    def _first(self) -> TaskQueue | None:
+        return self._draw()
+
+    @cached_property
+    def _all(self) -> Sequence[TaskQueue]:
+        with self._lock:
+            return self._waiting.candidates(*self._asked)
+
+    def _draw(self) -> TaskQueue | None:
+        with self._lock:
+            return self._waiting.draw(*self._asked, self._random)
+
+
+def draw_candidates(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:
+    """The order in which one request tries them."""
+    return (
+        task_queues.iterate_in_order()
+        if isinstance(task_queues, Candidates)
+        else sampling.draw_order(task_queues, random)
+    )
+
+
+def iterate_candidates(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
+    """All of them, for one who has time."""
+    return task_queues.iterate_all() if isinstance(task_queues, Candidates) else iter(task_queues)
+
+
+def split_into_pieces(task_queues: Iterable[TaskQueue]) -> Iterator[list[TaskQueue]]:
+    """All of them, a few first and then more at a time, for one who mostly needs no more than those."""
+    left, size = iter(task_queues), _FIRST_PIECE
+    while some := list(islice(left, size)):
+        yield some
+        size *= _GROWS

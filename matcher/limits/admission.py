@@ -1,0 +1,140 @@
+"""Whether the queues of a place admit jobs, asked once for as many of them as possible.
+
+Where only the owner makes a difference, that is once for a task queue; else once for each kind of jobs,
+where what a queue looks at is the same for all of a description; else for each job.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row
+
+from cs_config.tree import admission_cache
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.admission import Admission
+from cs_config.tree.configuration import Configuration
+from matcher.index import place_pools
+from matcher.limits import job_groups
+from matcher.limits.job_groups import WaitingJobRow, group_key, is_same_for_group, reads_owner_only
+from requirements.values import Value
+from taskqueue.db import sql
+from taskqueue.leases import selection
+from taskqueue.leases.assignment import Location
+from taskqueue.leases.selection import JobKind
+from taskqueue.task_queues.task_queues import TaskQueue
+
+#: Kinds that are remembered; beyond that we start anew.
+_REMEMBERED: Final = 50_000
+
+
+class AdmissionPolicy:
+    """Speaks for the queues of one place; a job must be admitted by each of them."""
+
+    def __init__(self, config: Configuration, queues: Sequence[QueueAddress]) -> None:
+        self._config = config
+        self._queues = queues
+        self._admissions: dict[str, tuple[Admission, ...]] = {}
+        self._kinds: dict[JobKind, bool] = {}  # whether one of the kind may be admitted
+        self._refused: tuple[JobKind, ...] = ()
+
+    def admits(self, job: WaitingJobRow) -> bool:
+        """Whether this very job may come."""
+        asked = self._judge_group(job.vo)
+        return not asked or self._all(asked, job_groups.job_ad(job))
+
+    @property
+    def refused(self) -> tuple[JobKind, ...]:
+        """Kinds of which no job may come, as far as they are known."""
+        return self._refused
+
+    def asks_job(self, task_queue: TaskQueue) -> bool:
+        """Whether jobs of the task queue may be told apart here."""
+        return not all(
+            reads_owner_only(each.asks) for each in self._judge_group(task_queue.requirement_class.vo)
+        )
+
+    def open_to(self, conn: Connection, task_queues: Sequence[TaskQueue]) -> list[TaskQueue]:
+        """The task queues that have a job which may be admitted."""
+        undecided = [each.task_queue_id for each in task_queues if self.asks_job(each)]
+        closed: set[int] = set()
+        for some in sql.split_batches(undecided):
+            closed |= self._closed(conn, some)
+        return [each for each in task_queues if each.task_queue_id not in closed and self._owner_may(each)]
+
+    def _owner_may(self, task_queue: TaskQueue) -> bool:
+        vo = task_queue.requirement_class.vo
+        whose = job_groups.identity_attributes(
+            vo=vo, owner=task_queue.owner, owner_group=task_queue.owner_group
+        )
+        decided = (each for each in self._judge_group(vo) if reads_owner_only(each.asks))
+        return self._all(decided, whose)
+
+    def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
+        """Those of the task queues of which every kind is refused."""
+        rows = selection.list_kinds(conn, task_queue_ids, most=job_groups.MOST)
+        if len(rows) == job_groups.MOST:
+            return set()
+        self._judge(conn, rows)
+        may = {row.task_queue_id for row in rows if self._kinds.get(group_key(row), True)}
+        return set(task_queue_ids) - may
+
+    def _judge(self, conn: Connection, rows: Sequence[Row[Any]]) -> None:
+        if len(self._kinds) > _REMEMBERED:
+            self._kinds.clear()
+        for row, ad in job_groups.read_group_ads(
+            conn, [row for row in rows if group_key(row) not in self._kinds]
+        ):
+            # False only where it is certain of every job of the kind.
+            certain = (each for each in self._judge_group(row.vo) if is_same_for_group(each.asks, ad))
+            self._kinds[group_key(row)] = self._all(certain, ad)
+        refused = dict.fromkeys(group_key(row) for row in rows if not self._kinds.get(group_key(row), True))
+        self._refused = tuple(dict.fromkeys((*refused, *self._refused)))[: job_groups.MOST_REFUSED]
+
+    def _judge_group(self, vo: str) -> tuple[Admission, ...]:
+        if vo not in self._admissions:
+            found = (admission_cache.read_admission(self._config, queue, vo) for queue in self._queues)
+            self._admissions[vo] = tuple(each for each in found if each is not None)
+        return self._admissions[vo]
+
+    @staticmethod
+    def _all(asked: Iterator[Admission] | Sequence[Admission], ad: Mapping[str, Value]) -> bool:
+        return all(each.admits(ad) for each in asked)
+
+
+class AdmissionPolicies:
+    """Those of all places, remembered with what they have said as long as the configuration stays.
+
+    What they remember is about the jobs of one database.
+    """
+
+    def __init__(self) -> None:
+        # One value: of two threads with two configurations none is to write what it found under the other's.
+        self._known: tuple[
+            Configuration | None, dict[tuple[Location, frozenset[str]], AdmissionPolicy | None]
+        ]
+        self._known = None, {}
+
+    def find_policy(
+        self, config: Configuration, place: Location, vos: frozenset[str]
+    ) -> AdmissionPolicy | None:
+        """Who speaks for a place; None: nobody there asks anything of jobs.
+
+        Without its queue, every queue there that one of the VOs may use has to admit; without a site, none.
+        """
+        if not place.site or not admission_cache.is_configured(config):
+            return None
+        of, known = self._known
+        if of is not config:
+            self._known = _, known = config, {}
+        if (place, vos) not in known:
+            known[place, vos] = _build_policy(config, place, vos)
+        return known[place, vos]
+
+
+def _build_policy(config: Configuration, place: Location, vos: frozenset[str]) -> AdmissionPolicy | None:
+    asking = [
+        queue
+        for queue in place_pools.list_queues(config, place)
+        if any(config.usable(queue, vo) and admission_cache.read_admission(config, queue, vo) for vo in vos)
+    ]
+    return AdmissionPolicy(config, asking) if asking else None

@@ -1,0 +1,245 @@
+"""Running limits and matching delays at a place: which jobs they keep out at this moment.
+
+A limit under `Operations/Defaults` counts the jobs of all VOs; one of a VO counts that VO's, and holds for
+it instead of the same one under `Defaults`.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import Connection, Row
+
+from cs_config.options.place_limits import MatchingDelay, RunningLimit
+from cs_config.tree.configuration import Configuration
+from matcher.limits.job_groups import JobView
+from matcher.request import spelling
+from requirements.values import fold
+from taskqueue.sites import matching_delays, occupancy, scopes
+from taskqueue.sites.matching_delays import BucketKey, BucketLevel
+from taskqueue.task_queues.task_queues import TaskQueue
+
+#: The columns that a job which is about to be taken shows, by the names of limits.
+_SHOWN = {
+    "JobType": "job_type",
+    "JobGroup": "job_group",
+    "JobName": "job_name",
+    "Owner": "owner",
+    "OwnerGroup": "owner_group",
+    "VO": "vo",
+    "SubmitPool": "submit_pool",
+}
+LimitedJob = Row[*tuple[Any, ...]] | JobView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRule:
+    """A limit or delay, and whose jobs it is about."""
+
+    limit: RunningLimit | MatchingDelay
+    vo: str | None  #: None: of all
+    exempt: frozenset[str]  #: VOs that have their own instead
+
+    def is_about(self, vo: str) -> bool:
+        """Whether it holds for the jobs of this VO."""
+        return vo == self.vo if self.vo is not None else vo not in self.exempt
+
+    def counts(self, vo: str) -> bool:
+        """Whether the jobs of this VO use it up: a running limit also those that have their own instead."""
+        return self.is_about(vo) or (self.vo is None and isinstance(self.limit, RunningLimit))
+
+    def concerns(self, job: LimitedJob) -> bool:
+        """Whether the job has the value that is limited."""
+        return self.is_about(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+
+    def concerns_all(self, task_queue: TaskQueue) -> bool:
+        """Whether all its jobs have that value, as far as a task queue tells."""
+        told = _task_queue_value(task_queue, self.limit.attribute)
+        return told is not None and self.is_about(task_queue.vo) and self.limits(told)
+
+    def is_used_by(self, job: LimitedJob) -> bool:
+        """Whether the job, once it is taken, counts."""
+        return self.counts(job.vo) and self.limits(getattr(job, _SHOWN[self.limit.attribute]))
+
+    def is_used_by_all(self, task_queue: TaskQueue) -> bool:
+        """Whether all its jobs do, as far as a task queue tells."""
+        told = _task_queue_value(task_queue, self.limit.attribute)
+        return told is not None and self.counts(task_queue.vo) and self.limits(told)
+
+    def is_told_by(self, task_queue: TaskQueue) -> bool:
+        """Whether a task queue tells if its jobs have that value: all of them have it then, or none."""
+        return _task_queue_value(task_queue, self.limit.attribute) is not None
+
+    def limits(self, value: str | None) -> bool:
+        """Whether this is the value; names are the same in any case, so that nobody writes past a limit."""
+        return fold(value or "") == fold(self.limit.value)
+
+    def may_be_told(self, vos: Collection[str] | None) -> bool:
+        """Whether those of these VOs may know of it: it is theirs or of all; None: they may know all."""
+        return vos is None or self.vo is None or self.vo in vos
+
+    @property
+    def about(self) -> str:
+        """Whose jobs, for a person."""
+        of_vo = f" of the VO {self.vo}" if self.vo is not None else ""
+        return f"{self.limit.attribute} {self.limit.value}{of_vo}"
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningLimitState:
+    """A running limit with what is there now."""
+
+    rule: PlaceRule
+    limit: RunningLimit
+    there: int
+
+    @property
+    def full(self) -> bool:
+        """Whether no job more may come."""
+        return self.there >= self.limit.most
+
+    def keeps_out(self, job: LimitedJob) -> bool:
+        """Whether this job may not come now."""
+        return self.full and self.rule.concerns(job)
+
+    @property
+    def why(self) -> str:
+        """How it stands, for a person."""
+        return f"has {self.there} jobs with {self.rule.about}, its RunningLimit is {self.limit.most}"
+
+    def matched(self, jobs: int = 1) -> None:
+        """Count jobs that were just taken, or, if fewer than none, were not."""
+        self.there += jobs
+
+
+@dataclass(slots=True, kw_only=True)
+class DelayBucket:
+    """A matching delay with its tokens."""
+
+    rule: PlaceRule
+    delay: MatchingDelay
+    key: BucketKey
+    tokens: float
+    at: datetime  #: when it had these
+    changed: bool = False
+
+    @property
+    def full(self) -> bool:
+        """Whether no job may come before the next token."""
+        return self.tokens < 1
+
+    def keeps_out(self, job: LimitedJob) -> bool:
+        """Whether this job may not come now."""
+        return self.full and self.rule.concerns(job)
+
+    @property
+    def why(self) -> str:
+        """How it stands, for a person."""
+        wait = math.ceil((1 - self.tokens) * self.delay.seconds)
+        return (
+            f"takes a job with {self.rule.about} every {self.delay.seconds:g} s (MatchingDelay), "
+            f"the next in {wait} s"
+        )
+
+    def matched(self, jobs: int = 1) -> None:
+        """Take tokens, or give them back."""
+        self.tokens -= jobs
+        self.changed = True
+
+
+PlaceCondition = RunningLimitState | DelayBucket
+
+
+def rules_by_scope(config: Configuration) -> Mapping[str, Sequence[PlaceRule]]:
+    """All limits and delays by their scope, as the tree spells it."""
+    key = (__name__, "")
+    if key not in config.derived:
+        found: dict[str, list[PlaceRule]] = {}
+        spelled = spelling.tree_spellings(config)
+        for rule in _collect_rules(config):
+            scope = spelled.get(spelling.fold_address(rule.limit.scope), rule.limit.scope)
+            found.setdefault(scope, []).append(rule)
+        config.derived[key] = found
+    return cast(Mapping[str, Sequence[PlaceRule]], config.derived[key])
+
+
+def scopes_with_rules(config: Configuration) -> Mapping[spelling.FoldedAddress, str]:
+    """The places of `rules` and all above them, by what is the same for every spelling."""
+    key = (__name__, "scopes")
+    if key not in config.derived:
+        names = {name for scope in rules_by_scope(config) for name in scopes.list_enclosing(scope)}
+        config.derived[key] = {spelling.fold_address(name): name for name in names}
+    return cast(Mapping[spelling.FoldedAddress, str], config.derived[key])
+
+
+def read_conditions(
+    conn: Connection, config: Configuration, names: Collection[str], now: datetime
+) -> Mapping[str, list[PlaceCondition]]:
+    """What holds at the scopes of these names now; under their lock it is exact."""
+    known = rules_by_scope(config)
+    concerned = {scope: known[scope] for scope in names}
+    slow = [s for s, these in concerned.items() if any(isinstance(r.limit, MatchingDelay) for r in these)]
+    levels = matching_delays.read_levels(conn, slow) if slow else {}
+    at = matching_delays.read_time(conn, now) if slow else now
+    return {
+        scope: [*_read_running(conn, scope, these), *_read_buckets(scope, these, levels, at)]
+        for scope, these in concerned.items()
+    }
+
+
+def _task_queue_value(task_queue: TaskQueue, attribute: str) -> str | None:
+    """What all jobs of a task queue have in common; None: it does not tell."""
+    asked = task_queue.requirement_class
+    told = {
+        "JobType": min(asked.job_types) if len(asked.job_types) == 1 else None,
+        "Owner": task_queue.owner,
+        "OwnerGroup": task_queue.owner_group,
+        "VO": task_queue.vo,
+        "SubmitPool": asked.submit_pool or "",
+    }
+    return told.get(attribute)
+
+
+def _collect_rules(config: Configuration) -> Iterator[PlaceRule]:
+    common = frozenset(_scheduling_rules(config.default_operations.job_scheduling))
+    own = {vo: frozenset(_scheduling_rules(each.job_scheduling)) for vo, each in config.vo_operations.items()}
+    for limit in common:
+        yield PlaceRule(limit=limit, vo=None, exempt=frozenset(vo for vo in own if limit not in own[vo]))
+    for vo, limits in own.items():
+        for limit in limits - common:
+            yield PlaceRule(limit=limit, vo=vo, exempt=frozenset())
+
+
+def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ...]:
+    return *scheduling.running_limit, *scheduling.matching_delay
+
+
+def _read_running(conn: Connection, scope: str, these: Sequence[PlaceRule]) -> Iterator[RunningLimitState]:
+    attributes = {rule.limit.attribute for rule in these if isinstance(rule.limit, RunningLimit)}
+    there = {attribute: occupancy.count_by_value(conn, scope, attribute) for attribute in sorted(attributes)}
+    for rule in these:
+        limit = rule.limit
+        if isinstance(limit, RunningLimit):
+            counts = there[limit.attribute].items()
+            number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
+            yield RunningLimitState(rule=rule, limit=limit, there=number)
+
+
+def _read_buckets(
+    scope: str, these: Sequence[PlaceRule], levels: Mapping[BucketKey, BucketLevel], now: datetime
+) -> Iterator[DelayBucket]:
+    for rule in these:
+        delay = rule.limit
+        if isinstance(delay, MatchingDelay):
+            key = (scope, delay.attribute, fold(delay.value), rule.vo or "")
+            tokens = _count_tokens(delay, levels.get(key), now)
+            yield DelayBucket(rule=rule, delay=delay, key=key, tokens=tokens, at=now)
+
+
+def _count_tokens(delay: MatchingDelay, level: BucketLevel | None, now: datetime) -> float:
+    if level is None or delay.seconds == 0:
+        return delay.burst
+    passed = max(0.0, (now - level.at).total_seconds())
+    return min(float(delay.burst), level.tokens + passed / delay.seconds)

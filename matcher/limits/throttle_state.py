@@ -1,0 +1,120 @@
+"""How the throttles of sites, CEs and queues stand at a moment."""
+
+import logging
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cs_config.tree.configuration import Configuration
+from cs_config.tree.throttle import Stale, Throttle
+from matcher.limits import job_groups, throttles
+from matcher.limits.job_groups import WaitingJobRow
+from matcher.limits.throttles import OPEN, ThrottleRoom, ThrottleState
+from requirements.values import Value, exact
+from taskqueue.leases.selection import JobKind
+from taskqueue.sites import occupancy, reservations
+from taskqueue.sites.scopes import Scope
+
+log = logging.getLogger(__name__)
+
+NOT_FRESH = "no fresh advertisement"
+
+
+@dataclass(slots=True, kw_only=True)
+class ThrottleStanding:
+    """A throttle with the state of its scope; it changes with every match of the transaction."""
+
+    scope: Scope
+    stale: bool
+    rule: Stale | None  #: what holds instead of the advertisement; None: it is fresh
+    throttled: ThrottleState
+
+    def room(self) -> ThrottleRoom:
+        """How many jobs may still be matched here."""
+        if self.rule is Stale.CLOSED:
+            return ThrottleRoom(jobs=0, why=NOT_FRESH)
+        return OPEN if self.rule is Stale.OPEN else self.throttled.room()
+
+    def why_not(self, job: WaitingJobRow) -> str | None:
+        """What keeps this job out; None: it may come."""
+        room = self.room()
+        if room.jobs is not None and room.jobs <= 0:
+            return room.why
+        return self.throttled.refuses(job_groups.job_ad(job)) if self.asks_job else None
+
+    def admits(self, job: WaitingJobRow) -> bool:
+        """Whether the site takes this very job, as far as it asks who it is."""
+        return not self.asks_job or self.throttled.admits(job_groups.job_ad(job))
+
+    def refused(self, kinds: Iterable[tuple[JobKind, Mapping[str, Value]]]) -> Iterator[JobKind]:
+        """The kinds of which certainly no job is admitted; asked once for all that look the same here."""
+        asks = sorted(self.throttled.asks)
+        said: dict[Hashable, bool] = {}
+        for kind, ad in kinds:
+            if job_groups.is_same_for_group(asks, ad):
+                seen = tuple(exact(ad.get(name)) for name in asks)
+                if seen not in said:
+                    said[seen] = self.throttled.admits(ad)
+                if not said[seen]:
+                    yield kind
+
+    @property
+    def asks_owner_only(self) -> bool:
+        """Whether the job makes a difference, and of it only whose it is."""
+        return self.asks_job and job_groups.reads_owner_only(self.throttled.asks)
+
+    @property
+    def asks_job(self) -> bool:
+        """Whether the job itself makes a difference."""
+        return self.rule in (None, Stale.DERIVED) and self.throttled.asks_job
+
+    def matched(self, jobs: int) -> None:
+        """Count jobs that were just taken."""
+        self.throttled = replace(self.throttled, reserved=self.throttled.reserved + jobs)
+
+
+def read_standings(
+    conn: Connection, config: Configuration, scopes: Collection[Scope], now: datetime
+) -> Mapping[str, ThrottleStanding]:
+    """The standings of scopes that have a throttle."""
+    reserved = reservations.count_reservations(conn, [each.scope for each in scopes]) if scopes else {}
+    return {
+        each.scope: _read_standing(conn, each, config.throttles[each.scope], reserved.get(each.scope, 0), now)
+        for each in scopes
+    }
+
+
+def _read_standing(
+    conn: Connection, scope: Scope, throttle: Throttle, reserved: int, now: datetime
+) -> ThrottleStanding:
+    fresh = _is_fresh(scope, throttle, now)
+    rule = None if fresh else throttle.stale
+    advertised = scope.advertised or {}
+    if rule is Stale.DERIVED:
+        # Our own states contain every match.
+        advertised, reserved = {**advertised, **_derived_counters(conn, scope.scope)}, 0
+    throttled = ThrottleState(throttle=throttle, advertised=advertised, reserved=reserved)
+    return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled)
+
+
+def _is_fresh(scope: Scope, throttle: Throttle, now: datetime) -> bool:
+    """Whether an advertisement still counts; one whose lifetime is no duration does not."""
+    if scope.advertised_at is None:
+        return False
+    try:
+        return now - scope.advertised_at <= timedelta(seconds=throttle.lifetime)
+    except OverflowError as error:
+        log.warning("the lifetime of advertisements of %s cannot be reckoned with: %s", scope.scope, error)
+        return False
+
+
+def _derived_counters(conn: Connection, scope: str) -> Mapping[str, int]:
+    present = occupancy.count_jobs(conn, scope)
+    return {
+        throttles.JOBS: present.jobs,
+        throttles.SUBMITTING: present.submitting,
+        throttles.GATHERING: present.gathering,
+        throttles.PENDING: present.submitting,
+    }

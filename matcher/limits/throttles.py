@@ -1,0 +1,289 @@
+"""What the expressions of a site say of a job, whatever the site has written or advertised.
+
+What an expression cannot be asked with closes its throttle and nothing else.
+
+Throttles as pure arithmetic: what a policy says of counters, limits and matches.
+
+`CurMatches` is the start value of the policy and the matches that the advertisement does not contain
+(reserved); `JobsMatchedSinceLastAdvertisement` is those alone.
+Source: SAM-Grid's job matching policies and resource brokering.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cs_config.tree.throttle import LIMITS, Policy, Throttle
+from requirements.classad import match_expression
+from requirements.classad.match_expression import TwoSided
+from requirements.errors import InvalidInput
+from requirements.values import Value, as_value, fold, lookup, normal_number
+
+
+def read_expression(text: Value) -> TwoSided:
+    """What was advertised is checked before it is stored; anything else is not true."""
+    try:
+        return match_expression.parse_match_expression(
+            str(text).lower() if isinstance(text, bool) else str(text)
+        )
+    except InvalidInput:
+        return match_expression.parse_match_expression("false")
+
+
+def are_true(expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Mapping[str, Value]) -> bool:
+    """Whether all are true of a job."""
+    try:
+        return all(each.is_true(own, job) for each in expressions)
+    except InvalidInput:
+        return False
+
+
+def list_refusing(
+    expressions: Sequence[TwoSided], own: Mapping[str, Value], job: Mapping[str, Value]
+) -> Iterator[str]:
+    """The conditions that are not true of a job, with what both sides say."""
+    return (
+        _format_condition(part, own, job) for each in expressions for part in _list_failing(each, own, job)
+    )
+
+
+def list_closing(expressions: Sequence[TwoSided], own: Mapping[str, Value]) -> Iterator[str]:
+    """The conditions about the site alone that are not true, so that no job can make the whole true."""
+    parts = (part for each in expressions for part in each.parts or (each,))
+    return (
+        _format_condition(part, own, {}) for part in parts if not part.asks_other and _is_false(part, own)
+    )
+
+
+def _is_false(part: TwoSided, own: Mapping[str, Value]) -> bool:
+    """A number may count as true beside another condition."""
+    return bool(_list_failing(part, own, {})) and type(part.value(own)) not in (int, float)
+
+
+def _list_failing(
+    expression: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]
+) -> tuple[TwoSided, ...]:
+    """None that could be told where a value is nothing to compare with."""
+    try:
+        return expression.failing(own, job)
+    except InvalidInput:
+        return ()
+
+
+def _format_condition(part: TwoSided, own: Mapping[str, Value], job: Mapping[str, Value]) -> str:
+    said = f": {part.has(own, job)}" if part.compiled.names else ""
+    return f"{part.text} is not true{said}"
+
+
+JOBS = "CurrentJobs"
+SUBMITTING = "CurrentSubmittingJobs"
+GATHERING = "CurrentGatheringOutputJobs"
+PENDING = "CurrentPendingJobs"
+#: What sites count.
+COUNTERS = (JOBS, SUBMITTING, GATHERING, PENDING)
+CUR_MATCHES = "CurMatches"
+SINCE = "JobsMatchedSinceLastAdvertisement"
+REQUIREMENTS = "Requirements"
+
+#: For each policy the bounds that must all hold: the counters that count, and the limit that they, with
+#: the reserved matches, must stay below.
+BOUNDS: Mapping[Policy, tuple[tuple[tuple[str, ...], str], ...]] = {
+    Policy.LEVEL0: (((SUBMITTING,), "MaxSubmittingJobs"),),
+    Policy.LEVEL1: (((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs"),),
+    Policy.LEVEL2: (
+        ((JOBS,), "MaxJobs"),
+        ((SUBMITTING, GATHERING), "MaxSubmittingAndOutputGatheringJobs"),
+    ),
+    Policy.BROKERING: (((JOBS,), "MaxJobs"), ((SUBMITTING,), "MaxSubmittingJobs")),
+    Policy.PENDING: (((PENDING,), "MaxPendingJobs"),),
+    Policy.SIMPLE: (((JOBS,), "MaxJobs"),),
+    Policy.EXPRESSION: (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleRoom:
+    """How many jobs may still be matched."""
+
+    jobs: int | None  #: None: any number
+    why: str | None = None  #: what closes it
+
+
+OPEN = ThrottleRoom(jobs=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """One bound of a policy, and how near to it the counters are."""
+
+    counters: tuple[str, ...]  #: whose sum counts
+    reported: float | None  #: that sum as advertised; None: not advertised
+    reserved: int  #: matches that count beside
+    limit_name: str
+    limit: float | None  #: None: not set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleState:
+    """A throttle with the state of its scope at one moment."""
+
+    throttle: Throttle
+    advertised: Mapping[str, Value] = field(default_factory=dict)
+    reserved: int = 0  #: matches that the advertised counts do not contain
+
+    @property
+    def start(self) -> float | None:
+        """The start value of CurMatches; None: what it is made of was not advertised."""
+        if self.throttle.policy is Policy.EXPRESSION:
+            return self._advertised_start()
+        counters, _ = BOUNDS[self.throttle.policy][0]
+        return self._sum(counters)
+
+    @property
+    def cur_matches(self) -> float | None:
+        """The start value and what is reserved; None: unknown, or beyond what an expression can be given."""
+        start = self.start
+        found = None if start is None else start + self.reserved
+        return found if found is not None and match_expression.is_reckonable(found) else None
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Those that are set, by configuration or advertisement; the smaller holds."""
+        found = {name: list(self._limits(name, field)) for name, field in LIMITS.items()}
+        return {name: normal_number(min(values)) for name, values in found.items() if values}
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """What is counted, CurMatches and the matches since the advertisement included."""
+        said = {name: _number(lookup(self.advertised, name)) for name in COUNTERS}
+        said |= {SINCE: self.reserved, CUR_MATCHES: self.cur_matches}
+        return {name: normal_number(value) for name, value in said.items() if value is not None}
+
+    @property
+    def gauges(self) -> tuple[Gauge, ...]:
+        """The bounds that must all hold; an expression has none."""
+        limits = self.limits
+        reserved = 0 if self.throttle.policy is Policy.SIMPLE else self.reserved
+        return tuple(
+            Gauge(
+                counters=counters,
+                reported=self._sum(counters),
+                reserved=reserved,
+                limit_name=name,
+                limit=limits.get(name),
+            )
+            for counters, name in BOUNDS[self.throttle.policy]
+        )
+
+    def room(self) -> ThrottleRoom:
+        """How many jobs the counters leave room for.
+
+        An expression that asks about the job says nothing here; see `admits`.
+        """
+        if self.throttle.policy is Policy.EXPRESSION:
+            return self._room_by_expression()
+        rooms = [self._within(counters, limit) for counters, limit in BOUNDS[self.throttle.policy]]
+        return min(rooms, key=lambda room: float("inf") if room.jobs is None else room.jobs)
+
+    @property
+    def asks_job(self) -> bool:
+        """Whether the job makes a difference."""
+        return any(each.asks_other for each in self._expressions())
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """The folded names of the job that make a difference."""
+        own = self.attributes()
+        return frozenset(fold(name) for each in self._expressions() for name in each.other_names(own))
+
+    def admits(self, job: Mapping[str, Value]) -> bool:
+        """Whether the expression is true of this job; policies without one admit any."""
+        if self.throttle.policy is not Policy.EXPRESSION:
+            return True
+        return are_true(self._expressions(), self.attributes(), job)
+
+    def refuses(self, job: Mapping[str, Value]) -> str | None:
+        """The conditions that are not true of this job, with what both sides say; None: it may come."""
+        if self.admits(job):
+            return None
+        refusing = list_refusing(self._expressions(), self.attributes(), job)
+        return "; ".join(refusing) or f"{REQUIREMENTS} is not true"
+
+    def attributes(self) -> Mapping[str, Value]:
+        """What an expression of the site sees under bare names."""
+        cur_matches = self.cur_matches
+        counted = {} if cur_matches is None else {CUR_MATCHES: cur_matches}
+        fixed = {*map(str.lower, (CUR_MATCHES, SINCE, *self.limits))}
+        others = {name: value for name, value in self.advertised.items() if name.lower() not in fixed}
+        return {**others, **self.limits, **counted, SINCE: self.reserved}
+
+    def _within(self, counters: tuple[str, ...], limit_name: str) -> ThrottleRoom:
+        limit, used = self.limits.get(limit_name), self._sum(counters)
+        if limit is None:
+            return ThrottleRoom(jobs=0, why=f"limit not set: {limit_name}")
+        if used is None:
+            return ThrottleRoom(jobs=0, why=f"not advertised: {' or '.join(counters)}")
+        if self.throttle.policy is Policy.SIMPLE:
+            return (
+                OPEN
+                if used < limit
+                else ThrottleRoom(jobs=0, why=f"{counters[0]} {used:g} ≥ {limit_name} {limit:g}")
+            )
+        free = -int(-(limit - used - self.reserved) // 1)  # the jobs that fit below: rounded up
+        if free > 0:
+            return ThrottleRoom(jobs=free)
+        shown = " + ".join((*counters, SINCE))
+        return ThrottleRoom(jobs=0, why=f"{shown} = {used + self.reserved:g} ≥ {limit_name} {limit:g}")
+
+    def _room_by_expression(self) -> ThrottleRoom:
+        expressions = self._expressions()
+        if not expressions:
+            return ThrottleRoom(jobs=0, why=f"limit not set: {REQUIREMENTS}")
+        own = self.attributes()
+        asks_job = self.asks_job
+        if not asks_job and are_true(expressions, own, {}):
+            return ThrottleRoom(jobs=1)  # what it says after that one is asked again
+        if closed := "; ".join(list_closing(expressions, own)):
+            return ThrottleRoom(jobs=0, why=closed)
+        return OPEN if asks_job else ThrottleRoom(jobs=0, why=f"{REQUIREMENTS} is not true")
+
+    def _expressions(self) -> list[TwoSided]:
+        if self.throttle.policy is not Policy.EXPRESSION:
+            return []
+        texts = (self.throttle.requirements, lookup(self.advertised, REQUIREMENTS))
+        return [read_expression(text) for text in texts if text is not None]
+
+    def _advertised_start(self) -> float | None:
+        said = lookup(self.advertised, CUR_MATCHES)
+        if isinstance(said, str):
+            try:
+                return match_expression.number(said, self.advertised, CUR_MATCHES)
+            except InvalidInput:
+                return None
+        return _number(said) if said is not None else self._sum((JOBS,))
+
+    def _limits(self, name: str, option: str) -> Iterator[float]:
+        for value in (getattr(self.throttle, option), _number(lookup(self.advertised, name))):
+            if value is not None:
+                yield value
+
+    def _sum(self, counters: tuple[str, ...]) -> float | None:
+        values = [_number(lookup(self.advertised, name)) for name in counters]
+        known = [value for value in values if value is not None]
+        return sum(known) if len(known) == len(values) else None
+
+
+def check_start(advertised: Mapping[str, Value]) -> None:
+    """Refuse an advertised start value of CurMatches that is a number which nothing can be compared with.
+
+    Raises:
+        InvalidInput: It is not finite, or beyond the integers that are exact.
+    """
+    said = lookup(advertised, CUR_MATCHES)
+    if isinstance(said, str):
+        value = match_expression.parse_match_expression(said, CUR_MATCHES).value(advertised)
+        if type(value) in (int, float):
+            as_value(value, CUR_MATCHES)
+
+
+def _number(value: Value | None) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

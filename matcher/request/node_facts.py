@@ -1,0 +1,172 @@
+"""`NodeFacts` of a request: what a pilot measured at its node, by the names of node attributes.
+
+A fact says something only where the queue declares the name as an attribute of its nodes: no pilot
+overrules what its queue is configured with. Names that nobody declares do no harm.
+
+Whether a node has what was left to it: whole requirements, of its queue and its own facts together.
+
+Pilots of like nodes say the same, so an answer is remembered until the configuration changes.
+"""
+
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cs_config.classes.queue_classes import QueueClass, find_class
+from cs_config.options.operations import options_for
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher import stored_requirements
+from requirements import evaluator
+from requirements.canonical import Requirements
+from requirements.errors import InvalidInput, Problem
+from requirements.nodes import node_attributes
+from requirements.nodes.node_attributes import NodeAttributes, Option
+from requirements.record.declarations import Declarations
+from requirements.values import as_value, fold
+from taskqueue.pools import pools
+
+#: Facts in one request.
+_MOST: Final = 200
+#: Values in all of them, those of lists counted one by one.
+_MOST_VALUES: Final = 1000
+#: Characters of a name.
+_LONGEST_NAME: Final = 100
+#: Characters of all names and values together; the flags of a processor have 2,000.
+_LARGEST: Final = 16_384
+
+#: By name; None: the node has nothing of that name.
+Facts = Mapping[str, Option]
+
+
+def read_facts(raw: object, path: str) -> tuple[Facts, list[Problem]]:
+    """The facts that a request states, and everything that is wrong with them.
+
+    Args:
+        raw: Name to value, as read from JSON.
+        path: What the request calls it.
+    """
+    if not isinstance(raw, Mapping):
+        seen = type(raw).__name__
+        return {}, [Problem(path=path, message=f"is {seen}, allowed is a record: name to value")]
+    problems = [*_name_problems(raw, path), *_number_problems(raw, path)]
+    facts: dict[str, Option] = {}
+    for name, value in raw.items() if not problems else ():
+        try:
+            facts[name] = None if value is None else as_value(value, f"{path}/{name}")
+        except InvalidInput as error:
+            problems += error.problems
+    if (size := sum(len(name) + _size(value) for name, value in facts.items())) > _LARGEST:
+        message = f"{size} characters, allowed are {_LARGEST} in all names and values together"
+        problems.append(Problem(path=path, message=message))
+    return facts, problems
+
+
+def _name_problems(raw: Mapping[object, object], path: str) -> Iterator[Problem]:
+    if len(raw) > _MOST:
+        yield Problem(path=path, message=f"{len(raw)} facts, allowed are {_MOST}")
+        return
+    spelled: dict[str, str] = {}
+    for name in map(str, raw):
+        if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+            allowed = f"1 to {_LONGEST_NAME} printable characters"
+            yield Problem(path=path, message=f"{name[:40]!r} is no name of a fact, allowed are {allowed}")
+        elif (other := spelled.setdefault(fold(name), name)) != name:
+            yield Problem(path=f"{path}/{name}", message=f"named twice, the other time as {other}")
+
+
+def _number_problems(raw: Mapping[object, object], path: str) -> Iterator[Problem]:
+    """Asked before any value is looked at: empty texts have no characters, however many there are."""
+    number = sum(len(value) if isinstance(value, list) else 1 for value in raw.values())
+    if number > _MOST_VALUES:
+        message = f"{number} values, allowed are {_MOST_VALUES} in all facts together"
+        yield Problem(path=path, message=message)
+
+
+def _size(value: Option) -> int:
+    return sum(map(_size, value)) if isinstance(value, tuple) else len(str(value))
+
+
+def keep_declared(facts: Facts, nodes: NodeAttributes) -> Facts:
+    """Those that the queue declares as attributes of its nodes."""
+    return {name: fact for name, fact in facts.items() if name in nodes}
+
+
+def list_unstated(nodes: NodeAttributes, facts: Facts) -> NodeAttributes:
+    """What the node leaves unknown: not absent, it may not have been able to measure it."""
+    stated = {fold(name) for name in facts}
+    return NodeAttributes(declared=tuple(each for each in nodes.declared if fold(each[0]) not in stated))
+
+
+def cache_key(facts: Facts) -> Hashable:
+    """The same for facts that no requirement can tell apart; True is not 1, and text keeps its case."""
+    return tuple(sorted((fold(name), _exact(value)) for name, value in facts.items()))
+
+
+def _exact(value: Option) -> tuple[str, ...]:
+    if isinstance(value, tuple):
+        return ("list", *(part for item in value for part in _exact(item)))
+    return type(value).__name__, str(value)
+
+
+#: Answers that are remembered; beyond that we start anew.
+_ANSWERS = 100_000
+
+
+class NodeChecks:
+    """The answers for one version of the configuration."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self._known: dict[tuple[str, str, Hashable], bool] = {}
+
+    def fulfilled(
+        self,
+        conn: Connection,
+        config: Configuration,
+        address: QueueAddress,
+        pool_ids: Mapping[str, Collection[str]],
+        facts: Facts,
+    ) -> frozenset[str]:
+        """Those of the pools (by VO) whose requirements are true at a node of the queue with these facts."""
+        if self._version != config.version or len(self._known) > _ANSWERS:
+            self._version, self._known = config.version, {}
+        return frozenset(
+            pool_id
+            for vo, ids in pool_ids.items()
+            if (here := find_class(config, vo, address)) is not None
+            for pool_id in self._check_class(conn, here, ids, facts, _declarations(config, vo))
+        )
+
+    def _check_class(
+        self,
+        conn: Connection,
+        here: QueueClass,
+        pool_ids: Collection[str],
+        facts: Facts,
+        declarations: Declarations,
+    ) -> Iterator[str]:
+        said = keep_declared(facts, here.nodes)
+        key = cache_key(said)
+        new = [pool_id for pool_id in pool_ids if (pool_id, here.digest, key) not in self._known]
+        for pool_id, text in pools.read_originals(conn, new).items():
+            self._known[pool_id, here.digest, key] = _is_true(
+                stored_requirements.parse_stored(text), here, said, declarations
+            )
+        yield from (pool_id for pool_id in pool_ids if self._known.get((pool_id, here.digest, key)))
+
+
+def _is_true(requirements: Requirements, here: QueueClass, facts: Facts, declarations: Declarations) -> bool:
+    """Whatever else the node may have: what it does not state stays unknown."""
+    has = {name: fact for name, fact in facts.items() if fact is not None}
+    resource = node_attributes.merge_facts(here.values, here.nodes, has)
+    open_ = list_unstated(here.nodes, facts)
+    if not open_:
+        return evaluator.eligible(requirements, resource, declarations)
+    standing = evaluator.decide_at_queue(requirements, resource, declarations, open_)
+    return standing.eligible and standing.residue is None
+
+
+def _declarations(config: Configuration, vo: str) -> Declarations:
+    return options_for(config, vo).job_description.declarations

@@ -1,0 +1,413 @@
+"""What `MY.X` is in the expressions of a job: what its description says under the name X.
+
+The description of one job, checked against the configuration of its VO.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Final
+
+from cs_config import errors as config_errors
+from cs_config.options import keywords
+from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
+from cs_config.options.options import VoOptions
+from requirements.canonical import Requirements
+from requirements.classad.classad_files import Attributes, Unevaluated
+from requirements.classad.expression import Expression, parse_expression
+from requirements.classad.parser import read_expression
+from requirements.classad.self_references import OutOfScopeError, Own
+from requirements.classad.source_text import SourceText
+from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
+from requirements.record import job_attributes
+from requirements.record.record import parse_record
+from requirements.values import as_value, fold
+
+_OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
+_EVALUATED_VALUES: Final = frozenset({"requirements", "requirement", "rank"})
+#: How an expression is written where only JSON values can stand.
+_EXPRESSION = "expression"
+#: Who a job belongs to is settled beside its description.
+_NOT_HERE = frozenset({"owner", "owner_group", "vo"})
+#: Where 0 says that nothing was stated.
+_NOT_STATED = frozenset({"max_ram_mb"})
+
+
+def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -> Own:
+    """What a description has.
+
+    Args:
+        values: Of our keywords, by their attribute of `JobDescription`.
+        others: Everything else by its name: expressions, and keywords that only the configuration knows.
+    """
+    by_name = {fold(name): value for name, value in others.items()}
+
+    def own(name: str) -> object:
+        keyword = keywords.find_keyword(name)
+        if keyword is None:
+            return by_name.get(fold(name))
+        if keyword.attribute in _NOT_HERE:
+            raise OutOfScopeError(f"MY.{name}: whose a job is, its description does not say")
+        value = values.get(keyword.attribute)
+        is_nothing = value in ("", ()) or (value == 0 and keyword.attribute in _NOT_STATED)
+        return None if is_nothing else job_attributes.attribute_value(keyword.name, value)
+
+    return own
+
+
+def may_refer_to_own(text: str) -> bool:
+    """Whether an expression in a text may ask for what the description says: then it is read for each job."""
+    return _OWN.search(text) is not None
+
+
+def refers_to_own(raw: Mapping[str, object]) -> bool:
+    """The same of a description as read."""
+    return any(
+        may_refer_to_own(value.text if isinstance(value, Unevaluated) else str(value))
+        for name, value in raw.items()
+        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED_VALUES
+    )
+
+
+def expression(value: object) -> object:
+    """What stands for an expression where it has to be one: a text is read as one."""
+    if isinstance(value, str):
+        return Unevaluated(value)
+    return further_value(value, "") if _is_expression(value) else value
+
+
+def further_value(value: object, name: str) -> object:
+    """The value of a keyword that only the configuration knows; perhaps an expression.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    if _is_expression(value):
+        value = Unevaluated(str(value[_EXPRESSION]))  # type: ignore[index]
+    if isinstance(value, Unevaluated):
+        place = SourceText(text=value.text, path=name, file=value.file, line=value.line, column=value.column)
+        read_expression(place)
+    else:
+        as_value(value, name)
+    return value
+
+
+def value_as_json(value: object) -> object:
+    """A value of a keyword as a stored description has it."""
+    return {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
+
+
+def _is_expression(value: object) -> bool:
+    return isinstance(value, Mapping) and list(value) == [_EXPRESSION] and isinstance(value[_EXPRESSION], str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDescription:
+    """What a job runs and what it asks; each field is a keyword of `keywords.KEYWORDS`."""
+
+    executable: str
+    arguments: str = ""  #: one text; words are separated as in a shell
+    std_output: str = ""
+    std_error: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    input_sandbox: tuple[str, ...] = ()
+    output_sandbox: tuple[str, ...] = ()
+    log_level: str = ""
+    job_config_args: str = ""
+    job_name: str = ""
+    job_type: str = ""
+    job_group: str = ""
+    owner: str = ""  #: empty: whoever submits it
+    owner_group: str = ""  #: empty: that of whoever submits it
+    vo: str = ""  #: empty: that of whoever submits it
+    priority: float = 1.0
+    job_path: tuple[str, ...] = ()  #: names of optimizers; empty: the configured ones
+    input_data: tuple[str, ...] = ()  #: logical file names without `LFN:`
+    input_data_policy: tuple[str, ...] = ()
+    output_data: tuple[str, ...] = ()
+    output_path: str = ""
+    output_se: tuple[str, ...] = ()
+    cpu_time: int  #: seconds
+    max_wall_clock_time: int | None = None  #: seconds; None: no limit of its own
+    sites: tuple[str, ...] = ()
+    banned_sites: tuple[str, ...] = ()
+    grid_ces: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    processors: int | None = None
+    min_processors: int | None = None
+    max_processors: int | None = None
+    whole_node: bool = False
+    min_ram_mb: int = 0
+    max_ram_mb: int = 0  #: 0: not stated
+    min_ram_per_core_mb: int = 0
+    gpus: int = 0
+    local_jobs: int | None = None  #: of a grid job
+    events: int | None = None
+    events_per_job: int | None = None  #: local job, that is
+    first_event: int | None = None
+    seed: int | None = None
+    cpu_per_event: float | None = None  #: seconds
+    requirements: Requirements | None = None
+    rank: Expression | None = None  #: orders the queues that are eligible; None: they are alike
+    extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration knows
+    #: The fields that were stated; the others are by default.
+    stated: frozenset[str] = field(default=frozenset(), compare=False)
+
+
+_DEFAULTS = {each.name: each.default for each in fields(JobDescription)}
+#: What holds where nothing is stated.
+_STANDING = {name: default for name, default in _DEFAULTS.items() if default is not MISSING}
+#: Always told to a pilot, whether the user stated it or the configuration did.
+_ALWAYS = frozenset({"cpu_time", "priority"})
+#: Columns of the job, not part of what runs.
+_NEVER = frozenset({"owner", "owner_group", "vo"})
+#: Keywords that make a grid job many local jobs.
+_OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
+#: What job managers put something in the place of, in the arguments of each local job.
+PLACES_OF_GRID_JOBS = ("{events}", "{first_event}", "{seed}", "{local_job}", "{local_jobs}")
+#: Looked at together.
+_CONTRADICTING = (
+    *("min_processors", "max_processors", "processors", "min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"),
+    *("input_data", "job_type"),
+)
+#: Keywords that are evaluated, by their folded spellings.
+_EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
+
+
+def parse_description(
+    raw: Mapping[str, object], operations: VoOptions, *, with_defaults: bool = True
+) -> JobDescription:
+    """The description that a JDL, YAML or JSON states, with the configured defaults.
+
+    Args:
+        raw: Keywords to values, as read; `Parameters` are not looked at here.
+        operations: Options of the VO: defaults, bounds, declarations, further keywords.
+        with_defaults: False: only what is stated is looked at.
+
+    Raises:
+        InvalidJob: With every problem.
+        ConfigError: A configured default is none.
+    """
+    reader = _Reader(operations=operations, problems=[], spelled={})
+    values: dict[str, Any] = reader.defaults() if with_defaults else {"cpu_time": 0}
+    for name, value in raw.items():
+        values.update(reader.keyword(name, value))
+        if reader.is_full:
+            break
+    extra = reader.unknown_to_us(raw)
+    own = own_attributes(_STANDING | values, {**extra, **reader.evaluated})
+    values |= reader.expressions(own)
+    if "executable" not in reader.spelled and "executable" not in values:
+        reader.problem("Executable", "is missing: nothing would run")
+    values.setdefault("executable", "")
+    description = JobDescription(**values, extra=extra, stated=frozenset(reader.spelled))
+    for name, message in _contradictions(description, operations):
+        reader.problem(name, message)
+    if reader.problems:
+        placed = raw.placed if isinstance(raw, Attributes) else _keep_message
+        raise InvalidJob([placed(problem) for problem in reader.problems])
+    return description
+
+
+def read_own(
+    description: JobDescription, own: Iterable[tuple[Keyword, object]], operations: VoOptions
+) -> Mapping[str, Any] | None:
+    """What `parse` would read for further keywords of a description that is right otherwise, by attribute.
+
+    Returns:
+        None: something would be wrong.
+    """
+    values: dict[str, Any] = {}
+    for keyword, value in own:
+        try:
+            read = values[keyword.attribute] = keyword.read(value)
+        except UnfitValueError:
+            return None
+        if not isinstance(read, str) and any(operations.job_description.out_of_bounds(keyword, read)):
+            return None
+    # All else that a contradiction could be with is no keyword of a single job's own.
+    if "input_data" in values and any(_contradictions(replace(description, **values), operations)):
+        return None
+    return values
+
+
+def grid_job_problems(
+    description: JobDescription, arguments: str, operations: VoOptions
+) -> Iterator[Problem]:
+    """What only a job manager would understand, in a job of a type that none handles.
+
+    A pilot would run it literally, and once: nobody would see that it is wrong.
+
+    Args:
+        description: Of the job.
+        arguments: Its own arguments, where it shares the description with others.
+        operations: Options of the VO.
+    """
+    managed = operations.managed_types
+    if fold(description.job_type) in managed:
+        return
+    stated = f"JobType is {description.job_type}" if description.job_type else "there is no JobType"
+    allowed = f"{stated}; the types that job managers handle are {', '.join(sorted(managed)) or 'none'}"
+    for name in _OF_GRID_JOBS:
+        if getattr(description, keywords.BY_NAME[name].attribute) is not None:
+            yield Problem(path=name, message=f"is for job managers only, and {allowed}")
+    if open_places := [place for place in PLACES_OF_GRID_JOBS if place in arguments]:
+        message = f"{', '.join(open_places)} would be filled by a job manager only, and {allowed}"
+        yield Problem(path="Arguments", message=message)
+
+
+def _keep_message(problem: Problem) -> Problem:
+    return problem
+
+
+def stored_body(description: JobDescription) -> dict[str, object]:
+    """The description as a JSON object in our spelling, with all that was stated.
+
+    `parse` reads it back to the same description, also where defaults are configured by then: what was not
+    stated is left out where it is as by our own default.
+    """
+    stated = {
+        keyword.name: keyword_as_json(keyword, getattr(description, keyword.attribute))
+        for keyword in keywords.KEYWORDS
+        if _belongs_in_body(keyword.attribute, description)
+    }
+    if description.requirements is not None:
+        stated["Requirements"] = _requirements_as_json(description.requirements)
+    if description.rank is not None:
+        stated["Rank"] = description.rank.original_text
+    return stated | {name: value_as_json(value) for name, value in description.extra.items()}
+
+
+def _belongs_in_body(attribute: str, description: JobDescription) -> bool:
+    if attribute in _NEVER:
+        return False
+    if attribute in _ALWAYS or attribute in description.stated:
+        return True
+    return bool(getattr(description, attribute) != _DEFAULTS[attribute])
+
+
+def keyword_as_json(keyword: Keyword, value: object) -> object:
+    """The value of a keyword as `body` has it."""
+    if keyword.attribute == "environment" and isinstance(value, tuple):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _requirements_as_json(requirements: Requirements) -> object:
+    if isinstance(requirements, Expression):
+        return requirements.original_text
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in requirements.values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """Reads the keywords of one description and collects what is wrong with them."""
+
+    operations: VoOptions
+    problems: list[Problem]
+    spelled: dict[str, str]  #: attribute to the spelling that was read for it
+    evaluated: dict[str, object] = field(default_factory=dict)  #: name to what is to be evaluated
+
+    def defaults(self) -> dict[str, Any]:
+        """What the configuration says for keywords that are left out."""
+        found: dict[str, Any] = {}
+        for name, default in self.operations.job_description.defaults.items():
+            if keyword := keywords.find_keyword(name):
+                try:
+                    found[keyword.attribute] = keyword.read(default)
+                except UnfitValueError as unfit:
+                    path = f"Operations/JobDescription/{name}/default"
+                    raise config_errors.one_problem(path, str(unfit)) from None
+        return found
+
+    def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
+        self.problems.append(Problem(path=name, message=message, suggestion=suggestion))
+
+    def keyword(self, name: str, value: object) -> dict[str, object]:
+        """Attribute and value of one keyword; nothing if it is not ours or cannot be read."""
+        if fold(name) in _EVALUATED:
+            if self._once(_EVALUATED[fold(name)], name):
+                self.evaluated[name] = expression(value)
+            return {}
+        keyword = keywords.find_keyword(name)
+        if keyword is None or not self._once(keyword.attribute, name):
+            return {}
+        try:
+            read = keyword.read(value)
+        except UnfitValueError as unfit:
+            self.problem(name, str(unfit))
+            return {}
+        self._check(keyword, name, read)
+        return {keyword.attribute: read}
+
+    def unknown_to_us(self, raw: Mapping[str, object]) -> dict[str, object]:
+        """Keywords that only the configuration knows, as they are; any other is a problem."""
+        found: dict[str, object] = {}
+        known = {fold(each) for each in self.operations.job_description.extra}
+        for name, value in raw.items():
+            if keywords.find_keyword(name) or fold(name) in _EVALUATED:
+                continue
+            if fold(name) not in known:
+                self._unknown(name)
+                if self.is_full:
+                    break
+                continue
+            try:
+                found[name] = further_value(value, name)
+            except InvalidInput as error:
+                self.problems.extend(error.problems)
+        return found
+
+    def _unknown(self, name: str) -> None:
+        if fold(name) == "submitpool":
+            self.problem(name, "is set by the system, from the Requirements")
+            return
+        names = (*keywords.NAMES, *self.operations.job_description.extra)
+        message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"
+        self.problem(name, message, did_you_mean(name, names) if len(self.problems) < MOST_HINTS else None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is wrong that no more is looked for."""
+        return len(self.problems) >= MOST_PROBLEMS
+
+    def _once(self, attribute: str, name: str) -> Any:
+        other = self.spelled.setdefault(attribute, name)
+        if other != name:
+            self.problem(name, f"named twice, the other time as {other}")
+        return other == name
+
+    def expressions(self, own: Own) -> dict[str, object]:
+        """Requirements and Rank, as far as they are right."""
+        read: dict[str, object] = {}
+        for name, value in self.evaluated.items():
+            try:
+                read[_EVALUATED[fold(name)]] = self._evaluated(name, value, own)
+            except InvalidInput as error:
+                self.problems.extend(error.problems)
+        return read
+
+    def _evaluated(self, name: str, value: object, own: Own) -> Requirements:
+        is_rank = _EVALUATED[fold(name)] == "rank"
+        if is_rank and isinstance(value, int | float) and not isinstance(value, bool):
+            value = Unevaluated(repr(value))
+        if isinstance(value, Mapping) and not is_rank:
+            return parse_record(value, self.operations.job_description.declarations, name)
+        if isinstance(value, Unevaluated):
+            return parse_expression(
+                value.text, name, file=value.file, line=value.line, column=value.column, own=own
+            )
+        allowed = "an expression" if is_rank else "a record of names and values, or an expression"
+        raise InvalidInput([Problem(path=name, message=f"{format_seen(value)}, allowed is {allowed}")])
+
+    def _check(self, keyword: Keyword, name: str, read: object) -> None:
+        for message in self.operations.job_description.out_of_bounds(keyword, read):
+            self.problem(name, message)
+
+
+def _contradictions(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:
+    """What no single keyword shows: keyword and message."""
+    return operations.job_description.contradictions(
+        {name: getattr(description, name) for name in _CONTRADICTING}
+    )

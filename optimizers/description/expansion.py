@@ -1,0 +1,218 @@
+"""One job of a submission.
+
+What the members of a parametric job share: read once where the rest does not depend on their values.
+
+From one description as it was sent to the jobs that it makes, each checked.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cs_config.options import keywords
+from cs_config.options.keywords import Keyword
+from cs_config.options.operations import options_for
+from cs_config.options.options import VoOptions
+from cs_config.tree.configuration import Configuration
+from optimizers.description import description as description_description
+from optimizers.description import description as descriptions
+from optimizers.description import parametric
+from optimizers.description.description import JobDescription
+from optimizers.submit import sandbox
+from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
+from requirements.errors import InvalidJob, Problem
+from taskqueue.jobs import descriptions as jobs_descriptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMember:
+    """A job that may share its description with others, but for some values."""
+
+    description: JobDescription
+    own: Mapping[str, Any] = field(default_factory=dict)  #: values that it has instead, by attribute
+    parameters: (
+        jobs_descriptions.Parameters | None
+    )  #: for the placeholders of the shared body; None: it has none
+
+    @property
+    def whole(self) -> JobDescription:
+        """The description with its own values."""
+        return replace(self.description, **self.own) if self.own else self.description
+
+    @property
+    def arguments(self) -> str:
+        """Its own arguments, or those that it shares."""
+        return str(self.own.get("arguments", self.description.arguments))
+
+    @property
+    def own_body(self) -> dict[str, object]:
+        """Its own values as they stand in a stored description."""
+        own = [(keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()]
+        return {keyword.name: descriptions.keyword_as_json(keyword, value) for keyword, value in own}
+
+
+def template_members(
+    template: Mapping[str, object], expanded: Sequence[parametric.MemberValues], options: VoOptions
+) -> Iterator[JobMember]:
+    """The jobs, one after the other.
+
+    Args:
+        template: What they share, placeholders and all.
+        expanded: The values of each, at least one.
+        options: Of the VO.
+
+    Raises:
+        InvalidJob: With every problem of the first job that has some.
+    """
+    if not _has_place(template):
+        same = descriptions.parse_description(template, options)
+        yield from (JobMember(description=same, parameters=values) for values in expanded)
+        return
+    model = _read_member(template, expanded[0], options)
+    varied = _varied(template)
+    for values in expanded:
+        own = None if varied is None else _own_values(model, varied, values, options)
+        description = model if own is not None else _read_member(template, values, options)
+        yield JobMember(description=description, own=own or {}, parameters=values)
+
+
+def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) -> bool:
+    """Whether the body, with the values of each member, is the description of each."""
+    first = members[0]
+    rest = {name: value for name, value in body.items() if name not in _names(first)}
+    if _has_place(rest) or any(
+        each.description is not first.description or each.own.keys() != first.own.keys() for each in members
+    ):
+        return all(
+            jobs_descriptions.fill_placeholders(body, each.parameters) == descriptions.stored_body(each.whole)
+            for each in members
+        )
+    read = descriptions.stored_body(first.description)
+    if rest != {name: value for name, value in read.items() if name not in _names(first)}:
+        return False
+    varied = {name: value for name, value in body.items() if name not in rest}
+    return all(
+        jobs_descriptions.fill_placeholders(varied, each.parameters) == each.own_body for each in members
+    )
+
+
+def _names(member: JobMember) -> frozenset[str]:
+    """The keywords that it has for itself."""
+    return frozenset(keywords.BY_ATTRIBUTE[attribute].name for attribute in member.own)
+
+
+def _has_place(value: object) -> bool:
+    return "%" in json.dumps(value, default=str)
+
+
+def _varied(template: Mapping[str, object]) -> list[tuple[Keyword, object]] | None:
+    """The keywords with placeholders; None: they decide on more than themselves."""
+    found = [(keywords.find_keyword(name), value) for name, value in template.items() if _has_place(value)]
+    own = [(keyword, value) for keyword, value in found if keyword and keyword.name in keywords.OPEN]
+    return None if len(own) < len(found) or description_description.refers_to_own(template) else own
+
+
+def _own_values(
+    model: JobDescription,
+    varied: Sequence[tuple[Keyword, object]],
+    values: parametric.MemberValues,
+    options: VoOptions,
+) -> Mapping[str, object] | None:
+    """What a member has for itself, by attribute; None: something would be wrong."""
+    filled = jobs_descriptions.fill_placeholders({keyword.name: value for keyword, value in varied}, values)
+    return descriptions.read_own(model, [(each, filled[each.name]) for each, _ in varied], options)
+
+
+def _read_member(
+    template: Mapping[str, object], values: parametric.MemberValues, options: VoOptions
+) -> JobDescription:
+    try:
+        return descriptions.parse_description(jobs_descriptions.fill_placeholders(template, values), options)
+    except InvalidJob as invalid:
+        shown = ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
+        raise InvalidJob(
+            [
+                replace(problem, message=f"{problem.message} (in the job with {shown})")
+                for problem in invalid.problems
+            ]
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedDescription:
+    """Jobs that share a stored description."""
+
+    body: Mapping[str, object]  #: with its placeholders
+    sandbox: str | None  #: digest
+    whose: Ownership
+    members: Sequence[JobMember]
+
+
+def expand_description(
+    raw: Mapping[str, object], submitter: Submitter, config: Configuration, archive: str | None
+) -> list[SharedDescription]:
+    """The jobs of one description; those that can share a stored one do.
+
+    Args:
+        raw: The description as read.
+        submitter: Who sent it.
+        config: What to check against.
+        archive: Reference of the sandbox that was sent for the whole submission.
+
+    Raises:
+        InvalidJob: With every problem of the first job that has some.
+    """
+    whose = _ownership(raw, submitter, config)
+    options = options_for(config, whose.vo)
+    template = parametric.without_parameters(raw)
+    members = list(_expand_members(raw, template, options))
+    for member in members:
+        if wrong := list(sandbox.sandbox_problems(member.description, archive)):
+            raise InvalidJob([Problem(path="InputSandbox", message=message) for message in wrong])
+        if unfit := list(descriptions.grid_job_problems(member.description, member.arguments, options)):
+            raise InvalidJob(unfit)
+    return [
+        SharedDescription(
+            body=body, sandbox=sandbox.sandbox_digest(some[0].description, archive), whose=whose, members=some
+        )
+        for body, some in _bundles(template, members, options)
+    ]
+
+
+def _ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
+    """Whose jobs they are; if that cannot be told, what else is wrong is told with it."""
+    try:
+        return resolve_ownership(raw, submitter, config)
+    except InvalidJob as nobody:
+        problems = list(nobody.problems)
+    try:
+        list(_expand_members(raw, parametric.without_parameters(raw), options_for(config, None)))
+    except InvalidJob as invalid:
+        problems += invalid.problems
+    raise InvalidJob(problems)
+
+
+def _expand_members(
+    raw: Mapping[str, object], template: Mapping[str, object], options: VoOptions
+) -> Iterator[JobMember]:
+    if not parametric.is_parametric(raw):
+        yield JobMember(description=descriptions.parse_description(raw, options), parameters=None)
+        return
+    expanded = parametric.expand_parameters(raw, most=options.job_description.max_parametric_jobs)
+    yield from template_members(template, expanded, options)
+
+
+def _bundles(
+    template: Mapping[str, object], members: Sequence[JobMember], options: VoOptions
+) -> list[tuple[Mapping[str, object], Sequence[JobMember]]]:
+    """The stored bodies with their jobs: one for all, unless a placeholder stands where only a number may."""
+    if members[0].parameters is None:
+        return [(descriptions.stored_body(members[0].description), members)]
+    try:
+        shared = descriptions.stored_body(descriptions.parse_description(template, options))
+    except InvalidJob:
+        shared = {}
+    if is_same_for_all(shared, members):
+        return [(shared, members)]
+    return [(descriptions.stored_body(each.whole), [replace(each, parameters=None)]) for each in members]

@@ -1,0 +1,210 @@
+"""Many jobs from one description: its `Parameters` and what each member puts for them.
+
+Source: DIRAC's parametric jobs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from requirements.classad.classad_files import Unevaluated
+from requirements.errors import InvalidJob, Problem
+from requirements.values import MAX_INTEGER, Scalar, as_number, fold, normal_number, text_fault
+from taskqueue.jobs import descriptions
+
+_LISTS = "parameters"
+_NUMBERS = {"parameterstart": 0, "parameterstep": 1, "parameterfactor": 1}
+#: Characters of a number as it is filled in.
+_MOST_DIGITS = 24
+
+#: Values of one member by placeholder: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`.
+MemberValues = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """What jobs would come to, known before any of them is made."""
+
+    jobs: int = 0
+    characters: int = 0  #: of their texts that have placeholders, with these filled, all jobs together
+    longest: int = 0  #: the same of the job that has most
+
+    def __add__(self, other: "Volume") -> "Volume":
+        """Both together."""
+        return Volume(
+            jobs=self.jobs + other.jobs,
+            characters=self.characters + other.characters,
+            longest=max(self.longest, other.longest),
+        )
+
+
+def volume(raw: Mapping[str, object]) -> Volume:
+    """What a description declares, right or wrong; at least what `expand` makes of it."""
+    columns = {
+        name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
+    }
+    if not columns:
+        return Volume(jobs=1)
+    lengths = {name: _lengths(column) for name, column in columns.items()}
+    jobs = max(count for count, _, _ in lengths.values())
+    lengths["n"] = jobs, jobs * _MOST_DIGITS, _MOST_DIGITS
+    fixed, uses = descriptions.count_places(without_parameters(raw))
+    filled = [(number, *lengths[name]) for name, number in uses.items() if name in lengths]
+    return Volume(
+        jobs=jobs,
+        characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
+        longest=fixed + sum(number * longest for number, _, _, longest in filled),
+    )
+
+
+def _lengths(column: object) -> tuple[int, int, int]:
+    """How many values, how many characters they have together, and how many the longest has."""
+    if isinstance(column, list | tuple):
+        each = [len(value) if isinstance(value, str) else _MOST_DIGITS for value in column]
+        return len(each), sum(each), max(each, default=0)
+    number = as_number(column) if isinstance(column, str | int | float) else None
+    is_count = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
+    count = int(min(number, MAX_INTEGER)) if is_count else 0  # type: ignore[type-var, arg-type]
+    return count, count * _MOST_DIGITS, _MOST_DIGITS
+
+
+def is_parametric(raw: Mapping[str, object]) -> bool:
+    """Whether a description stands for many jobs."""
+    return any(_split(name)[0] == _LISTS for name in raw)
+
+
+def without_parameters(raw: Mapping[str, object]) -> dict[str, object]:
+    """The description that all members share, placeholders and all."""
+    return {name: value for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS}}
+
+
+def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberValues]:
+    """The members of a parametric job, in order.
+
+    `Parameters` is a list of values, or a number of members whose values begin at `ParameterStart` and go
+    on with value × `ParameterFactor` + `ParameterStep`. `Parameters.A` is the same for `%(A)s`. `%n` is the
+    number of the member, from 0, with leading zeros so that names sort.
+
+    Args:
+        raw: The description as read.
+        most: The largest number of members, `MaxParametricJobs`.
+
+    Raises:
+        InvalidJob: With every problem.
+    """
+    reader = _Reader(most=most, problems=[])
+    columns = {name: reader.column(name, raw) for name in reader.names(raw)}
+    reader.check_lengths(columns)
+    if reader.problems:
+        raise InvalidJob(reader.problems)
+    count = max(map(len, columns.values()))
+    width = len(str(count))
+    numbered = ((f"{row:0{width}d}", row) for row in range(count))
+    return [
+        {"n": number, **{name: column[row] for name, column in columns.items()}} for number, row in numbered
+    ]
+
+
+def _split(keyword: str) -> tuple[str, str]:
+    """`Parameters.A` as ("parameters", "A"); the unnamed one is called `s` after its placeholder."""
+    head, _, name = keyword.partition(".")
+    return fold(head), name or "s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """Reads the columns of one description and collects what is wrong with them."""
+
+    most: int
+    problems: list[Problem]
+
+    def names(self, raw: Mapping[str, object]) -> list[str]:
+        """Names of the columns; a start or step without its list is a problem."""
+        split = [(keyword, *_split(keyword)) for keyword in raw]
+        names = [name for _, head, name in split if head == _LISTS]
+        for keyword, head, name in split:
+            if head in _NUMBERS and name not in names:
+                suffix = "" if name == "s" else f".{name}"
+                self._problem(keyword, f"there is no Parameters{suffix} that it would say more about")
+        for name in {name for name in names if names.count(name) > 1}:
+            self._problem("Parameters", f"{name} is named twice")
+        return sorted(set(names))
+
+    def column(self, name: str, raw: Mapping[str, object]) -> list[str]:
+        """The values of one parameter, one for each member."""
+        stated = {
+            _split(keyword)[0]: (keyword, raw[keyword]) for keyword in raw if _split(keyword)[1] == name
+        }
+        keyword, value = stated.pop(_LISTS)
+        if isinstance(value, list | tuple):
+            return self._texts(keyword, value)
+        count = self._number(keyword, value)
+        if not isinstance(count, int) or count < 1:
+            self._problem(
+                keyword, f"{_format_seen(value)}, allowed is a list or a number of jobs, at least 1"
+            )
+            return []
+        if count > self.most:
+            return self._too_many(keyword, count)
+        numbers = {
+            name: self._number(*stated[name]) if name in stated else default
+            for name, default in _NUMBERS.items()
+        }
+        start, step, factor = numbers.values()
+        return list(self._progression(keyword, count, start=start, step=step, factor=factor))
+
+    def check_lengths(self, columns: Mapping[str, list[str]]) -> None:
+        """Refuse columns of different lengths: which values belong together would be anyone's guess."""
+        lengths = {name: len(column) for name, column in columns.items() if column}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} has {length}" for name, length in sorted(lengths.items()))
+            self._problem("Parameters", f"all need the same number of values, but {shown}")
+
+    def _texts(self, keyword: str, values: list[object] | tuple[object, ...]) -> list[str]:
+        if not values:
+            self._problem(keyword, "the list is empty, so there would be no job")
+        if len(values) > self.most:
+            return self._too_many(keyword, len(values))
+        return [self._text(f"{keyword}[{place}]", value) for place, value in enumerate(values)]
+
+    def _text(self, path: str, value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            self._problem(path, f"{_format_seen(value)}, allowed is a text or a number")
+            return ""
+        shown = _format_text(value)
+        if fault := text_fault(shown):
+            self._problem(path, fault)
+        return shown
+
+    def _number(self, keyword: str, value: object) -> int | float:
+        if isinstance(value, str):
+            value = as_number(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._problem(keyword, f"{_format_seen(value)} is not a number")
+            return 0
+        return normal_number(value)
+
+    def _progression(
+        self, keyword: str, count: int, *, start: float, step: float, factor: float
+    ) -> Iterator[str]:
+        value = start
+        for _ in range(count):
+            if not abs(value) <= MAX_INTEGER:
+                self._problem(keyword, "its values grow beyond what every program can hold")
+                return
+            yield _format_text(normal_number(value))
+            value = value * factor + step
+
+    def _too_many(self, keyword: str, count: int) -> list[str]:
+        self._problem(keyword, f"{count} jobs are too many, allowed are {self.most} (MaxParametricJobs)")
+        return []
+
+    def _problem(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path=path, message=message))
+
+
+def _format_seen(value: object) -> str:
+    return value.text if isinstance(value, Unevaluated) else repr(value)
+
+
+def _format_text(value: Scalar) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

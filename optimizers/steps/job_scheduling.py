@@ -1,0 +1,216 @@
+"""Where a job may run: its own list, what it bans, where its data are, where its pool has queues.
+
+How many cores a job wants, as numbers and as the tags by which DIRAC's pilots offer them.
+
+CPU time in segments, so that jobs of nearly the same length share a task queue.
+
+Source: DIRAC TaskQueueDB.
+
+Step JobScheduling: what matching will look at, the requirement class of the job.
+
+Source: DIRAC's JobScheduling optimizer.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from cs_config.tree import platforms
+from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, cacheable
+from optimizers.description.description import JobDescription
+from requirements.errors import did_you_mean
+from requirements.values import fold
+from taskqueue.task_queues.requirement_class import RequirementClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSites:
+    """Sites of one job."""
+
+    sites: frozenset[str]  #: empty: any but the banned ones
+    banned: frozenset[str]  #: empty where `sites` says it all
+
+    @property
+    def format(self) -> str:
+        """What stands as the job's site until it has one, in DIRAC's words."""
+        return "ANY" if not self.sites else next(iter(self.sites)) if len(self.sites) == 1 else "Multiple"
+
+
+def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | Failed:
+    """The sites that are left when everything is taken into account."""
+    asked = candidate.description
+    named = frozenset() if allows_any(asked.sites) else frozenset(asked.sites)
+    banned = frozenset() if allows_any(asked.banned_sites) else frozenset(asked.banned_sites)
+    if invalid := _invalid(named, candidate, context):
+        return invalid
+    sites = _exclude_sites(named, banned)
+    if named and not sites:
+        return Failed(reason="Impossible site requirement: every site of the job is banned by it")
+    if candidate.data_sites is not None:
+        sites = (
+            _common_sites(sites, _exclude_sites(candidate.data_sites, banned))
+            if sites
+            else _exclude_sites(candidate.data_sites, banned)
+        )
+        if not sites:
+            return Failed(reason="Impossible InputData * Site requirements: its data are nowhere it may run")
+    sites = _narrow_sites(sites, banned, candidate, context)
+    return ChosenSites(sites=sites, banned=frozenset() if sites else banned)
+
+
+def allows_any(names: Iterable[str]) -> bool:
+    """Whether a list has the word for no condition at all."""
+    return any(fold(name) == "any" for name in names)
+
+
+def _exclude_sites(sites: frozenset[str], banned: frozenset[str]) -> frozenset[str]:
+    folded = {fold(site) for site in banned}
+    return frozenset(site for site in sites if fold(site) not in folded)
+
+
+def _common_sites(sites: frozenset[str], others: frozenset[str]) -> frozenset[str]:
+    folded = {fold(site) for site in others}
+    return frozenset(site for site in sites if fold(site) in folded)
+
+
+def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext) -> Failed | None:
+    """Sites that the configuration does not know, where it insists on knowing them."""
+    if context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
+        return None
+    unknown = sorted(_exclude_sites(named, context.config.sites))
+    if not unknown:
+        return None
+    suggestion = did_you_mean(unknown[0], context.config.sites)
+    meant = f", did you mean {suggestion}?" if suggestion else ""
+    return Failed(reason=f"unknown site {', '.join(unknown)}{meant}")
+
+
+def _narrow_sites(
+    sites: frozenset[str], banned: frozenset[str], candidate: JobContext, context: ChainContext
+) -> frozenset[str]:
+    """The sites that own an eligible queue, where `NarrowSites` is on and there are such sites."""
+    if candidate.pool is None or not context.operations(candidate.vo).job_scheduling.narrow_sites:
+        return sites
+    eligible = _exclude_sites(candidate.pool.sites, banned)
+    return (_common_sites(sites, eligible) if sites else eligible) or sites
+
+
+_MANY = "MultiProcessor"
+_WHOLE = "WholeNode"
+_NUMBER = re.compile(r"([1-9][0-9]{0,3})processors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """Cores of one job."""
+
+    minimum: int
+    maximum: int | None  #: None: as many as there are
+    whole_node: bool
+    tags: frozenset[str]
+
+
+def read_processors(description: JobDescription) -> Processors:
+    """The cores that a description asks for.
+
+    Source: DIRAC: n cores are the tags `nProcessors` and `MultiProcessor`, a range with more than one
+    is `MultiProcessor`, a whole node `WholeNode` and `MultiProcessor`. Who writes only the tags means the
+    same.
+    """
+    low, high = _range(description)
+    tags = {_WHOLE, _MANY} if description.whole_node else set()
+    if _read_numbers(description) or description.whole_node:
+        if high is None or high > 1:
+            tags.add(_MANY)
+        if low == high and low > 1:
+            tags.add(f"{low}Processors")
+    return Processors(minimum=low, maximum=high, whole_node=_whole_node(description), tags=frozenset(tags))
+
+
+def _range(description: JobDescription) -> tuple[int, int | None]:
+    if description.processors is not None:
+        return description.processors, description.processors
+    if _read_numbers(description):
+        return description.min_processors or 1, description.max_processors
+    if named := [int(found[1]) for tag in description.tags if (found := _NUMBER.fullmatch(fold(tag)))]:
+        return max(named), max(named)
+    return 1, None if _whole_node(description) else 1
+
+
+def _read_numbers(description: JobDescription) -> bool:
+    asked = description.processors, description.min_processors, description.max_processors
+    return asked != (None, None, None)
+
+
+def _whole_node(description: JobDescription) -> bool:
+    return description.whole_node or fold(_WHOLE) in map(fold, description.tags)
+
+
+def round_to_segment(cpu_time: int, segments: Sequence[int]) -> int:
+    """The smallest segment that holds `cpu_time`, in seconds; the last one for anything above it.
+
+    Args:
+        cpu_time: Seconds.
+        segments: Strictly increasing.
+    """
+    return segments[min(bisect_left(segments, cpu_time), len(segments) - 1)]
+
+
+STEP_NAME = "JobScheduling"
+
+
+@cacheable
+def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
+    """Let a job that was taken back wait a while, then decide where it may run and what it needs there.
+
+    A job with requirements and without a pool would run anywhere; only a faulty optimizer leads here.
+    """
+    if candidate.description.requirements is not None and candidate.pool is None:
+        return Hold(reason="it has Requirements, and no optimizer has named a pool for them")
+    if delay := _delay(candidate, context):
+        return Hold(reason=f"rescheduled {candidate.reschedules} times, goes on after a while", delay=delay)
+    chosen = choose_sites(candidate, context)
+    if isinstance(chosen, Failed):
+        return chosen
+    asked = _requirement_class(candidate, context, chosen)
+    return Done(candidate=replace(candidate, requirement_class=asked, site=chosen.format))
+
+
+def _delay(candidate: JobContext, context: ChainContext) -> timedelta | None:
+    """How long the n-th try has to wait, unless it has."""
+    delays = context.operations(candidate.vo).job_scheduling.reschedule_delays
+    if not candidate.reschedules or candidate.held_by == STEP_NAME or not delays:
+        return None
+    return timedelta(seconds=delays[min(candidate.reschedules, len(delays)) - 1])
+
+
+def _requirement_class(candidate: JobContext, context: ChainContext, chosen: ChosenSites) -> RequirementClass:
+    asked = candidate.description
+    cores = read_processors(asked)
+    segments = context.operations(candidate.vo).job_scheduling.cpu_segments
+    return RequirementClass(
+        vo=candidate.vo,
+        cpu_time=round_to_segment(asked.cpu_time, segments),
+        sites=chosen.sites,
+        banned_sites=chosen.banned,
+        grid_ces=frozenset() if allows_any(asked.grid_ces) else frozenset(asked.grid_ces),
+        platforms=_platforms(asked.platforms, context),
+        job_types=frozenset({asked.job_type} - {""}),
+        tags=frozenset(asked.tags) | cores.tags,
+        min_ram=asked.min_ram_mb,
+        max_ram=asked.max_ram_mb or None,
+        min_ram_per_core=asked.min_ram_per_core_mb,
+        processors_min=cores.minimum,
+        processors_max=cores.maximum,
+        whole_node=cores.whole_node,
+        gpus=asked.gpus,
+        submit_pool=candidate.pool.pool_id if candidate.pool else None,
+    )
+
+
+def _platforms(asked: Sequence[str], context: ChainContext) -> frozenset[str]:
+    if allows_any(asked):
+        return frozenset()
+    return frozenset(platforms.list_compatible(context.config, asked))

@@ -1,0 +1,149 @@
+"""Replicas written down in a YAML or JSON file.
+
+Replicas:
+  /vo/path/file: [CERN-disk, LCG.PIC.es]     # storage elements or sites
+
+Where the replicas of input files are: a seam, with the implementation that reads a file.
+
+Others are found by entry point `pilotage.replica_catalogues`: a callable that takes the text after
+`name:` in the setting `InputDataCatalogue` and returns a `ReplicaCatalogue`.
+
+Which sites are near a storage element: the parameter `SE` of the sites.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import yaml
+
+from cs_config.source.sections import Leaf
+from cs_config.tree.configuration import Configuration
+from requirements.values import fold
+
+#: A larger file takes minutes to read; a catalogue of that size is a service of its own.
+MOST_BYTES = 32 * 2**20
+
+
+class CatalogueUnavailableError(Exception):
+    """The catalogue cannot say where the replicas are now."""
+
+
+class FileCatalogue:
+    """The replicas in one file, which is read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:  # noqa: ARG002
+        """The locations of those of `files` that the file names."""
+        try:
+            state = self._path.stat()
+            if state.st_size > MOST_BYTES:
+                raise ValueError(f"has {state.st_size:,} bytes, allowed are {MOST_BYTES:,}")  # noqa: TRY301
+            known = _read_catalogue(self._path, state.st_mtime_ns, state.st_size)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise CatalogueUnavailableError(f"{self._path}: {_first_line(error)}") from error
+        return {file: known[file] for file in files if file in known}
+
+
+class _CatalogueLoader(yaml.CSafeLoader):
+    """Goes no deeper than a catalogue is: lists in lists take it seconds a thousand."""
+
+    _deepest = 4
+    _depth = 0
+
+    def descend_resolver(self, current_node: yaml.Node | None, current_index: object) -> None:
+        self._depth += 1
+        if self._depth > self._deepest:
+            raise ValueError("lists or records inside each other, allowed is a list of places for each file")
+        super().descend_resolver(current_node, current_index)
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+        super().ascend_resolver()
+
+
+@lru_cache(maxsize=8)
+def _read_catalogue(path: Path, _changed_ns: int, _size: int) -> Mapping[str, frozenset[str]]:
+    tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_CatalogueLoader)  # noqa: S506, a safe one
+    replicas = tree.get("Replicas") if isinstance(tree, dict) else None
+    if not isinstance(replicas, dict):
+        raise ValueError("has no section Replicas")  # noqa: TRY004, what is wrong is the file
+    return {
+        str(file).removeprefix("LFN:"): _locations(str(file), places) for file, places in replicas.items()
+    }
+
+
+def _locations(file: str, places: object) -> frozenset[str]:
+    listed = [places] if isinstance(places, str) else places
+    if not isinstance(listed, list) or not all(isinstance(place, str) for place in listed):
+        raise ValueError(f"Replicas/{file}: {places!r}, allowed is a list of storage elements or sites")
+    return frozenset(listed)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+__all__ = [
+    "CatalogueOpener",
+    "CatalogueUnavailableError",
+    "ReplicaCatalogue",
+    "installed_catalogues",
+    "open_catalogue",
+]
+
+
+class ReplicaCatalogue(Protocol):
+    """Says where files have replicas."""
+
+    def replicas(self, files: Sequence[str], vo: str) -> Mapping[str, frozenset[str]]:
+        """For each file its locations: storage elements or sites. A file without replica may be left out.
+
+        Args:
+            files: Logical file names without `LFN:`, beginning with `/`.
+            vo: Lower case.
+
+        Raises:
+            CatalogueUnavailableError: It cannot say now; the job waits.
+        """
+        ...
+
+
+CatalogueOpener = Callable[[str], ReplicaCatalogue]
+
+
+@cache
+def installed_catalogues() -> Mapping[str, CatalogueOpener]:
+    """The plug-ins of this installation by name."""
+    points = entry_points(group="pilotage.replica_catalogues")
+    return MappingProxyType({point.name: point.load() for point in points})
+
+
+def open_catalogue(setting: str, plugins: Mapping[str, CatalogueOpener]) -> ReplicaCatalogue:
+    """The catalogue that a setting names: `plug-in:argument`, or the path of a file.
+
+    Raises:
+        CatalogueUnavailableError: It cannot be opened.
+    """
+    name, colon, argument = setting.partition(":")
+    if colon and name in plugins:
+        return plugins[name](argument)
+    return FileCatalogue(Path(setting))
+
+
+def sites_of_storage(config: Configuration) -> Mapping[str, frozenset[str]]:
+    """Folded name of each storage element to the sites that list it under `SE`."""
+    near: defaultdict[str, set[str]] = defaultdict(set)
+    for site, section in config.root.section("Resources").section("Sites").sections():
+        entry = section.entries.get("SE")
+        listed = entry.value if isinstance(entry, Leaf) else None
+        for element in listed if isinstance(listed, list) else [listed]:
+            if element is not None:
+                near[fold(str(element))].add(site)
+    return {element: frozenset(names) for element, names in near.items()}

@@ -1,0 +1,1 @@
+"""A submission below HTTP: who submits, checks, storage, dry run."""

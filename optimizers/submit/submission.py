@@ -1,0 +1,239 @@
+"""Everything that a submission does below HTTP: checked whole, stored whole or not at all, once per key."""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine
+
+from cs_config.options.operations import options_for
+from cs_config.tree.configuration import Configuration
+from optimizers.chain.batch import BatchResult
+from optimizers.chain.chain import make_context
+from optimizers.description.expansion import JobMember
+from optimizers.description.template_cache import DescriptionTemplate
+from optimizers.submit import fast_path
+from optimizers.submit.checking import CheckedJobs, Source, check_sources, record_as_text
+from optimizers.submit.submitter import Submitter
+from requirements.errors import InvalidJob, Problem
+from taskqueue import blobs
+from taskqueue.db import database
+from taskqueue.errors import QuotaExceeded
+from taskqueue.jobs import descriptions as jobs_descriptions
+from taskqueue.jobs import submission
+from taskqueue.jobs.descriptions import NewDescription
+from taskqueue.jobs.submission import DescribedJob, NewJob
+
+__all__ = ["Accepted", "Source", "Submitter", "accept", "check_sources", "submit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Jobs that were stored."""
+
+    job_ids: list[int]  #: in the order of the sources
+    passed: BatchResult = field(default_factory=BatchResult)  #: what became of those that wait already
+
+    @property
+    def due(self) -> list[int]:
+        """Those that the optimizers have to look at: ring for them after the commit."""
+        waiting = set(self.passed.waiting)
+        return [job_id for job_id in self.job_ids if job_id not in waiting]
+
+
+def accept(
+    engine: Engine,
+    config: Configuration,
+    submitter: Submitter,
+    sources: Sequence[Source],
+    *,
+    now: datetime,
+    key: str | None = None,
+    sandbox: str | None = None,
+) -> Accepted:
+    """Do what `submit` does in a transaction of its own, which is short: checks come before it.
+
+    Raises:
+        InvalidJob: With the problems of every description; nothing is stored.
+        QuotaExceeded: Too many jobs wait already.
+        IdempotencyConflict: The key stands for another submission.
+    """
+
+    def require_room(declared: Mapping[tuple[str, str], int]) -> None:
+        with database.reading(engine) as conn:
+            _require_room(conn, config, declared, now)
+
+    try:
+        checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
+    except (InvalidJob, QuotaExceeded):
+        if key is None:
+            raise
+        # The same may have been accepted under its key, when the configuration was another or there was room.
+        with database.writing(engine) as conn:
+            return submit(conn, config, submitter, sources, now=now, key=key, sandbox=sandbox)
+    with database.writing(engine) as conn:
+        return _store_once(
+            conn, submitter, key, sources, sandbox, lambda: _store(conn, config, checked, now), now
+        )
+
+
+def submit(
+    conn: Connection,
+    config: Configuration,
+    submitter: Submitter,
+    sources: Sequence[Source],
+    *,
+    now: datetime,
+    key: str | None = None,
+    sandbox: str | None = None,
+) -> Accepted:
+    """Store the jobs of a submission.
+
+    Args:
+        conn: In a writing transaction.
+        config: What to check against.
+        submitter: Who sends it.
+        sources: JDL, YAML or JSON texts, or records; each may make many jobs.
+        now: The time.
+        key: Idempotency key: the same submission under it again gives the same ids.
+        sandbox: Reference of the archive that is the input sandbox of all jobs that name no other.
+
+    Raises:
+        InvalidJob: With the problems of every description; nothing is stored.
+        QuotaExceeded: Too many jobs wait already.
+        IdempotencyConflict: The key stands for another submission.
+    """
+
+    def require_room(declared: Mapping[tuple[str, str], int]) -> None:
+        _require_room(conn, config, declared, now)
+
+    def store() -> Accepted:
+        checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
+        return _store(conn, config, checked, now)
+
+    return _store_once(conn, submitter, key, sources, sandbox, store, now)
+
+
+def _store_once(
+    conn: Connection,
+    submitter: Submitter,
+    key: str | None,
+    sources: Sequence[Source],
+    sandbox: str | None,
+    store: Callable[[], Accepted],
+    now: datetime,
+) -> Accepted:
+    """The ids that were given for the key before, else those that `store` makes."""
+    if key is None:
+        return store()
+    digest = _digest(sources, sandbox)
+    known = submission.reserve_key(conn, subject=submitter.subject, key=key, body_digest=digest, now=now)
+    if known is not None:
+        return Accepted(job_ids=known)
+    stored = store()
+    submission.fulfil_key(conn, subject=submitter.subject, key=key, job_ids=stored.job_ids)
+    return stored
+
+
+def _store(
+    conn: Connection, config: Configuration, checked: Sequence[CheckedJobs], now: datetime
+) -> Accepted:
+    _check_sandboxes(conn, checked, now)
+    _require_room(conn, config, _count_new_jobs(checked), now)
+    descriptions, new = _group_descriptions(checked)
+    context = make_context(config, now)
+    known = fast_path.skip_if_locked(conn, fast_path.find_known(descriptions, new, context))
+    arrivals = fast_path.lock_arrivals(conn, known, new, context)
+    job_ids = submission.store_jobs(conn, descriptions, new, arrivals=arrivals, now=now)
+    return Accepted(job_ids=job_ids, passed=fast_path.build_result(known, new, job_ids))
+
+
+def _require_room(
+    conn: Connection, config: Configuration, new: Mapping[tuple[str, str], int], now: datetime
+) -> None:
+    submission.check_quota(conn, new, lambda vo: options_for(config, vo).limits, now=now)
+
+
+def _digest(sources: Sequence[Source], sandbox: str | None) -> str:
+    texts = [source if isinstance(source, str) else record_as_text(source) for source in sources]
+    return hashlib.sha256(json.dumps([texts, sandbox]).encode()).hexdigest()
+
+
+def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: datetime) -> None:
+    """Every archive must be there for the VO; it is used from now on, so retention keeps it.
+
+    Raises:
+        InvalidJob: One is not.
+    """
+    asked: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for each in reversed(checked):
+        if each.submitted.sandbox is not None:
+            asked[each.submitted.whose.vo][each.submitted.sandbox] = each.path
+    problems = [
+        Problem(
+            path=f"{path}InputSandbox",
+            message=f"sha256:{digest} is not stored for {vo}; send it to /sandboxes",
+        )
+        for vo, paths in asked.items()
+        for digest, path in sorted(paths.items())
+        if not blobs.touch_blob(conn, digest, vo=vo, now=now)
+    ]
+    if problems:
+        raise InvalidJob(problems)
+
+
+def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
+    """How many jobs are added, by VO and owner."""
+    new: Counter[tuple[str, str]] = Counter()
+    for each in checked:
+        new[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)
+    return new
+
+
+def _group_descriptions(checked: Sequence[CheckedJobs]) -> tuple[list[NewDescription], list[DescribedJob]]:
+    """The descriptions to be stored, and the jobs with the place of theirs.
+
+    Those that came in one text share a description, and so do those of one mould; a single one does not
+    need its placeholders.
+    """
+    of_mould = Counter(id(each.mould) for each in checked)
+    places: dict[Hashable, int] = {}
+    descriptions: list[NewDescription] = []
+    jobs: list[DescribedJob] = []
+    for each in checked:
+        shared = each.mould if of_mould[id(each.mould)] > 1 else None
+        key = id(shared) if shared else (each.source, id(each.submitted))
+        if key not in places:
+            places[key] = len(descriptions)
+            descriptions.append(_description(each, shared))
+        alone = each.mould is not None and shared is None
+        jobs += ((places[key], _new_job(each, member, alone=alone)) for member in each.submitted.members)
+    return descriptions, jobs
+
+
+def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> NewDescription:
+    submitted = checked.submitted
+    body = submitted.body
+    if checked.mould is not None and shared is None:
+        [member] = submitted.members
+        body = jobs_descriptions.fill_placeholders(body, member.parameters)
+    source = shared.source if shared else checked.source
+    return NewDescription(source=source, body=body, sandbox=submitted.sandbox)
+
+
+def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
+    whose, said = checked.submitted.whose, member.description
+    return NewJob(
+        vo=whose.vo,
+        owner=whose.owner,
+        owner_group=whose.owner_group,
+        job_name=member.own.get("job_name", said.job_name),
+        job_type=said.job_type,
+        job_group=member.own.get("job_group", said.job_group),
+        priority=said.priority,
+        parameters=None if alone else member.parameters,
+        site=said.sites[0] if len(said.sites) == 1 else "Multiple" if said.sites else "ANY",
+    )

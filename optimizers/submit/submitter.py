@@ -1,0 +1,89 @@
+"""Who submits, and for whom."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cs_config.options import keywords
+from cs_config.tree.configuration import Configuration
+from requirements.errors import InvalidJob, NotAllowed, Problem, did_you_mean
+from requirements.values import fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitter:
+    """Who sent a submission, from the token."""
+
+    subject: str  #: of the token: the scope of idempotency keys
+    vo: str = ""  #: empty: an operator, who has to name one
+    owner: str = ""
+    owner_group: str = ""  #: empty: `<vo>_user`
+    operator: bool = False  #: may submit for others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Whose job it will be."""
+
+    vo: str  #: lower case
+    owner: str
+    owner_group: str
+
+
+def resolve_ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
+    """Whose job a description makes: the submitter's, unless an operator names another.
+
+    Args:
+        raw: The description as read.
+        submitter: Who sent it.
+        config: Knows the VO of a group.
+
+    Raises:
+        NotAllowed: Somebody else is named by one who is no operator.
+        InvalidJob: No VO, no owner, or a VO that the configuration does not know.
+    """
+    named = {name: _find_value(raw, name) for name in ("VO", "Owner", "OwnerGroup")}
+    if not submitter.operator:
+        _require_own(named, submitter)
+    known = config.registry.groups.get(named["OwnerGroup"])
+    vo = fold(named["VO"] or (known.vo if known and known.vo else "") or submitter.vo)
+    owner = named["Owner"] or submitter.owner
+    problems = [
+        Problem(path=name, message="has to be named")
+        for name, value in (("VO", vo), ("Owner", owner))
+        if not value
+    ]
+    if vo and submitter.operator:
+        problems += _unknown(vo, config)
+    if problems:
+        raise InvalidJob(problems)
+    group = named["OwnerGroup"] or (submitter.owner_group if vo == fold(submitter.vo) else "")
+    return Ownership(vo=vo, owner=owner, owner_group=group or f"{vo}_user")
+
+
+def _require_own(named: Mapping[str, str], submitter: Submitter) -> None:
+    own = {"VO": submitter.vo, "Owner": submitter.owner, "OwnerGroup": submitter.owner_group}
+    others = [
+        f"{name}: {value!r:.80}, yours is {own[name]!r}"
+        for name, value in named.items()
+        if value and not _same(name, value, own[name])
+    ]
+    if others:
+        raise NotAllowed(f"only an operator submits for others ({'; '.join(others)})")
+
+
+def _unknown(vo: str, config: Configuration) -> Iterator[Problem]:
+    """A VO that the configuration does not have, where it has any: most likely mistyped."""
+    if config.vos and vo not in config.vos:
+        message = f"{vo!r:.80} is not in the configuration"
+        yield Problem(path="VO", message=message, suggestion=did_you_mean(vo, config.vos))
+
+
+def _find_value(raw: Mapping[str, object], name: str) -> str:
+    """The value of a keyword in any spelling; one of the wrong type is left to `description.parse`."""
+    wanted = keywords.find_keyword(name)
+    values = (value for spelled, value in raw.items() if keywords.find_keyword(spelled) is wanted)
+    return next((value.strip() for value in values if isinstance(value, str)), "")
+
+
+def _same(name: str, value: str, own: str) -> bool:
+    return fold(value) == fold(own) if name == "VO" else value == own

@@ -1,0 +1,1 @@
+"""Who runs the chain: RQ workers, or a thread of the service without Redis."""

@@ -1,0 +1,154 @@
+"""What may be wrong with the database: what is accepted must stay, and no wait may be without an end."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, text
+
+from agents import schedule
+from cs_config.errors import ConfigError
+from cs_config.versions import store
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import last_seen
+from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli.errors import one_line
+from pilotage.cli.settings import Settings
+from requirements.errors import PilotageError
+from taskqueue.db import agent_leases, database, postgresql
+from taskqueue.db.database import SchemaState
+
+#: The oldest PostgreSQL that has all we use.
+_POSTGRESQL = 130000
+#: What the server must not leave out, and what happens where it does.
+_DURABLE = {
+    "fsync": "the whole database is lost when the power goes",
+    "full_page_writes": "pages are torn when the power goes, and stay so",
+    "synchronous_commit": "jobs that were accepted are lost when the server dies",
+}
+
+
+def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Whether the database answers, is set up as we need it, has our tables, and is looked after."""
+    subject = "database"
+    try:
+        with cli_engine.open_engine(settings.database_url, pool_size=1) as engine:
+            yield from _settings_of(engine)
+            yield from _check_direct_url(engine, settings)
+            yield Finding(
+                subject=subject, health=Health.GOOD, message=cli_engine.hide_password(settings.database_url)
+            )
+            state = database.schema_state(engine)
+            yield _schema(state)
+            if not (state.is_current or state.is_newer):
+                return
+            yield _history(engine, settings)
+            yield _configuration(engine)
+            yield _agents(engine, now)
+    except PilotageError as error:
+        yield Finding(subject=subject, health=Health.BAD, message=one_line(str(error)))
+
+
+def _settings_of(engine: Engine) -> Iterator[Finding]:
+    with database.reading(engine) as conn:
+        if engine.dialect.name == "sqlite":
+            mode = conn.execute(text("PRAGMA journal_mode")).scalar_one()
+            if mode != "wal":
+                message = f"journal mode {mode} instead of wal: is the file on a network file system?"
+                yield Finding(subject="database", health=Health.BAD, message=message)
+            return
+        number = int(_show_setting(conn, "server_version_num"))
+        if number < _POSTGRESQL:
+            message = f"PostgreSQL {number // 10000} is too old, 13 is the oldest that will do"
+            yield Finding(subject="database", health=Health.BAD, message=message)
+        for name, loss in _DURABLE.items():
+            if _show_setting(conn, name) == "off":
+                message = f"{name} is off: {loss}; set it to on"
+                yield Finding(subject=name, health=Health.BAD, message=message)
+        yield from _limits(conn)
+
+
+def _limits(conn: Connection) -> Iterator[Finding]:
+    """Our own connections set them; those that a pooler keeps have to get them from the role."""
+    for name, value in postgresql.LIMITS.items():
+        if _show_setting(conn, name) == "0":
+            role = conn.execute(text("SELECT quote_ident(current_user)")).scalar_one()
+            message = f"0: what is stuck holds up others for ever; ALTER ROLE {role} SET {name} = '{value}'"
+            yield Finding(subject=name, health=Health.WARNING, message=message)
+
+
+def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:
+    """Whether there is a way to the server itself, where a pooler stands before it."""
+    with database.reading(engine) as conn:
+        if not postgresql.is_pooled(conn):
+            return
+    if settings.database_direct_url is None:
+        message = (
+            "none beside the pooler: matchers ask for news instead of being rung; set database_direct_url"
+        )
+        yield Finding(subject="direct way", health=Health.WARNING, message=message)
+        return
+    try:
+        yield _direct(settings.database_direct_url)
+    except PilotageError as error:
+        yield Finding(subject="direct way", health=Health.BAD, message=one_line(str(error)))
+
+
+def _direct(url: str) -> Finding:
+    with cli_engine.open_engine(url, pool_size=1) as engine, database.reading(engine) as conn:
+        pooled = postgresql.is_pooled(conn)
+    shown = cli_engine.hide_password(url)
+    if pooled:
+        message = f"database_direct_url leads through a pooler as well: {shown}"
+        return Finding(subject="direct way", health=Health.BAD, message=message)
+    return Finding(subject="direct way", health=Health.GOOD, message=f"{shown}, around the pooler")
+
+
+def _show_setting(conn: Connection, name: str) -> str:
+    return str(conn.execute(text(f"SHOW {name}")).scalar_one())
+
+
+def _schema(state: SchemaState) -> Finding:
+    if state.is_newer:
+        message = f"revision {state.current} of a later release; this one knows {state.head}: upgrade it soon"
+        return Finding(subject="schema", health=Health.WARNING, message=message)
+    if not state.is_current:
+        message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"
+        return Finding(subject="schema", health=Health.BAD, message=message)
+    return Finding(subject="schema", health=Health.GOOD, message=f"revision {state.head}")
+
+
+def _history(engine: Engine, settings: Settings) -> Finding:
+    """Whether the database knows all that was seen of it from here."""
+    standing, problem = last_seen.compare(engine, settings)
+    if problem is not None:
+        return Finding(subject="history", health=Health.BAD, message=problem)
+    message = f"unbroken as far as it was seen from here (incarnation {standing.incarnation})"
+    return Finding(subject="history", health=Health.GOOD, message=message)
+
+
+def _configuration(engine: Engine) -> Finding:
+    with database.reading(engine) as conn:
+        version = store.current_version(conn)
+        if version == 0:
+            message = "none yet: `pilotage up --resources FILE` or `pilotage config apply FILE`"
+            return Finding(subject="configuration", health=Health.WARNING, message=message)
+        try:
+            config = store.load_version(conn, version)
+        except ConfigError as error:
+            message = f"version {version} cannot be read: {one_line(str(error))}"
+            return Finding(subject="configuration", health=Health.BAD, message=message)
+    message = f"version {version}, {len(config.addresses)} queues"
+    return Finding(subject="configuration", health=Health.GOOD, message=message)
+
+
+def _agents(engine: Engine, now: datetime) -> Finding:
+    """Whether somebody runs every agent: one that came with a release is easily forgotten."""
+    with database.reading(engine) as conn:
+        latest = agent_leases.list_last_cycles(conn)
+    missing = schedule.list_overdue(latest, now=now)
+    if not missing:
+        return Finding(
+            subject="agents", health=Health.GOOD, message=f"at work: {', '.join(schedule.INTERVALS)}"
+        )
+    message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
+    return Finding(subject="agents", health=Health.WARNING, message=message)

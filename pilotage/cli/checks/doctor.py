@@ -1,0 +1,37 @@
+"""`pilotage doctor`."""
+
+from dataclasses import asdict
+
+import typer
+
+from pilotage.cli import options, output, settings
+from pilotage.cli.checks import installation
+from pilotage.cli.checks.finding import Health
+from pilotage.cli.errors import REFUSED
+from pilotage.service.services import utc_now
+
+_SIGNS = {Health.GOOD: "[green]good[/]", Health.WARNING: "[yellow]warning[/]", Health.BAD: "[red]bad[/]"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    *,
+    database_url: options.DatabaseUrl = None,
+    redis_url: options.RedisUrl = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """Say what is wrong with this installation; status 1 if anything is. Changes nothing."""
+    chosen = settings.load({"home": home, "database_url": database_url, "redis_url": redis_url})
+    found = list(installation.check_installation(chosen, utc_now()))
+    data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
+    table = output.table(("What", "", "How it is"), ())
+    for each in found:
+        table.add_row(each.subject, _SIGNS[each.health], output.escape(each.message))
+    output.emit(data, as_json=as_json, render=lambda: table)
+    if any(each.health is Health.BAD for each in found):
+        raise typer.Exit(REFUSED)

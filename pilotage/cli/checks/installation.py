@@ -1,0 +1,209 @@
+"""What may be wrong with the certificate of the service: nobody looks at it until it is over.
+
+What may be wrong with the issuers whose tokens are taken: people learn no more of it than a 401.
+
+What may be wrong with an installation: one function for each question, none changes anything.
+"""
+
+import stat
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from importlib import metadata, util
+from pathlib import Path
+
+from cryptography import x509
+from redis import Redis
+from redis.exceptions import RedisError
+
+from pilotage.cli import engine, home_directory, issuers
+from pilotage.cli.checks import database
+from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli.errors import one_line
+from pilotage.cli.processes import tls
+from pilotage.cli.settings import FILE, InvalidSettings, Settings
+from pilotage.service.auth.oidc import discovery
+from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
+from pilotage.service.auth.oidc.issuer import Issuer
+from pilotage.service.auth.oidc.signed_claims import LEEWAY
+from pilotage.service.services import utc_now
+
+_SUBJECT = "certificate"
+#: What is over so soon should have been renewed.
+_SOON = timedelta(days=14)
+
+
+def check_certificate(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Whether the certificate, where the service has one, fits its key and is good for a while."""
+    if settings.tls_certificate is None:
+        return
+    try:
+        tls.read_certificate(settings)
+        chain = x509.load_pem_x509_certificates(settings.tls_certificate.read_bytes())
+    except (InvalidSettings, ValueError) as error:
+        yield Finding(subject=_SUBJECT, health=Health.BAD, message=one_line(str(error)))
+        return
+    health, message = _time_left(chain, now)
+    yield Finding(subject=_SUBJECT, health=health, message=message)
+
+
+def _time_left(chain: list[x509.Certificate], now: datetime) -> tuple[Health, str]:
+    """As the first of them that ends: without those between it and the authority it convinces nobody."""
+    since = max(each.not_valid_before_utc for each in chain)
+    ends = min(chain, key=lambda each: each.not_valid_after_utc)
+    until, name = ends.not_valid_after_utc, ends.subject.rfc4514_string()
+    if now < since:
+        return Health.BAD, f"is not good before {since.isoformat()}: compare the clocks"
+    if now >= until:
+        return Health.BAD, f"{name} is over since {until.isoformat()}: nobody connects any more; renew it"
+    if until - now < _SOON:
+        return Health.WARNING, f"{name} is over in {(until - now).days} days, {until.isoformat()}: renew it"
+    return Health.GOOD, f"good until {until.isoformat()}"
+
+
+#: Where people sign in.
+_SIGN_IN = ("authorization_endpoint", "token_endpoint")
+
+
+def check_issuers(settings: Settings, clock: Callable[[], datetime]) -> Iterator[Finding]:
+    """Whether each answers, has keys that we can use, lets people sign in, and has our time."""
+    try:
+        trusted = [each.issuer for each in issuers.trusted_issuers(settings.issuers)]
+    except InvalidSettings as error:
+        yield Finding(subject="issuers", health=Health.BAD, message=one_line(str(error)))
+        return
+    for issuer in trusted:
+        health, message = _check_issuer(issuer, clock)
+        yield Finding(subject=f"issuer {issuer.name}", health=health, message=message)
+
+
+def _check_issuer(issuer: Issuer, clock: Callable[[], datetime]) -> tuple[Health, str]:
+    try:
+        published = discovery.fetch(issuer)
+        if issuer.sign_in is not None:
+            for name in _SIGN_IN:
+                discovery.endpoint(issuer, published.endpoints, name)
+        ahead = discovery.clock(issuer) - clock()
+    except IssuerAway as error:
+        return Health.BAD, one_line(str(error))
+    if not (keys := _good_keys(published)):
+        return Health.BAD, "none of the keys that it publishes is one that tokens may be signed with"
+    if abs(ahead) > LEEWAY:
+        seconds = abs(ahead).total_seconds()
+        which = "ahead of" if ahead > LEEWAY else "behind"
+        most = LEEWAY.total_seconds()
+        return (
+            Health.BAD,
+            f"its clock is {seconds:.0f} s {which} ours, {most:.0f} s are borne: set the clocks",
+        )
+    return Health.GOOD, f"{issuer.url} answers, keys: {keys}"
+
+
+def _good_keys(published: Published) -> int:
+    keys = IssuerKeys(lambda: published)
+    keys.refresh(now=0)
+    return len(keys)
+
+
+#: Ours at the top level of the environment; others may use the same names.
+PACKAGES = ("requirements", "cs_config", "taskqueue", "matcher", "optimizers", "agents", "pilotage")
+#: Seconds that a healthy Redis needs at most.
+_PATIENCE = 3
+
+
+def check_installation(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Every finding, one after the other."""
+    yield from check_packages()
+    yield from check_files(settings)
+    yield from database.check_database(settings, now)
+    yield from check_redis(settings)
+    yield from check_certificate(settings, now)
+    yield from check_issuers(settings, utc_now)
+
+
+def check_packages() -> Iterator[Finding]:
+    """Whether our top-level packages are really ours: `agents` and `matcher` are common names."""
+    home = _location("pilotage")
+    for name in PACKAGES:
+        place = _location(name)
+        owners = set(metadata.packages_distributions().get(name, ())) - {"pilotage"}
+        if owners:
+            others = ", ".join(sorted(owners))
+            message = f"is also in the distribution {others}: install pilotage in an environment of its own"
+            yield Finding(subject=f"package {name}", health=Health.BAD, message=message)
+        elif place != home:
+            message = f"is loaded from {place}, pilotage from {home}: something hides ours"
+            yield Finding(subject=f"package {name}", health=Health.BAD, message=message)
+    yield Finding(
+        subject="packages", health=Health.GOOD, message=f"pilotage {metadata.version('pilotage')} from {home}"
+    )
+
+
+def _location(package: str) -> str:
+    spec = util.find_spec(package)
+    return str(Path(spec.origin).parent.parent) if spec and spec.origin else "nowhere"
+
+
+def check_files(settings: Settings) -> Iterator[Finding]:
+    """Whether secrets are for their owner alone, and directories are there."""
+    if not settings.home.is_dir():
+        message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage db upgrade` make it"
+        yield Finding(subject="home", health=Health.WARNING, message=message)
+        return
+    mine = [settings.key, settings.home / home_directory.CLIENT_ENV]
+    urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
+    if any(map(engine.may_have_password, urls)):
+        mine.append(settings.home / FILE)  # where it may stand
+    for path in mine:
+        if path.exists():
+            yield _check_secret(path, nobody=0o077)
+    for path in settings.given_secrets:
+        yield from _check_foreign(path)
+    if not settings.blobs.is_dir():
+        message = f"{settings.blobs} does not exist yet; the service makes it"
+        yield Finding(subject="blobs", health=Health.WARNING, message=message)
+    for name, place in (("home", settings.home), ("blobs", settings.blobs)):
+        if _is_open(place):
+            message = f"others on this host may read what jobs bring and leave there: chmod 700 {place}"
+            yield Finding(subject=name, health=Health.WARNING, message=message)
+
+
+def _is_open(place: Path) -> bool:
+    """Whether a way leads there for everybody."""
+    return place.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (place, *place.parents))
+
+
+def _check_foreign(path: Path) -> Iterator[Finding]:
+    try:
+        if path.exists():
+            yield _check_secret(path, nobody=0o007)  # a group may be there for it
+    except OSError as error:
+        yield Finding(
+            subject=path.name, health=Health.BAD, message=f"cannot be read: {error.strerror}: {path}"
+        )
+
+
+def _check_secret(path: Path, *, nobody: int) -> Finding:
+    """Whether a secret is one; `nobody`: bits of the mode that let those in who may not read it."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & nobody:
+        message = f"others may read it (mode {mode:o}): chmod {mode & ~nobody:o} {path}"
+        return Finding(subject=path.name, health=Health.BAD, message=message)
+    return Finding(subject=path.name, health=Health.GOOD, message=f"mode {mode:o}")
+
+
+def check_redis(settings: Settings) -> Iterator[Finding]:
+    """Whether Redis answers, where there is one."""
+    if settings.redis_url is None:
+        message = "none; the optimizers run inside the service"
+        yield Finding(subject="redis", health=Health.GOOD, message=message)
+        return
+    try:
+        with Redis.from_url(
+            settings.redis_url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE
+        ) as client:
+            client.ping()
+    except (RedisError, ValueError) as error:
+        message = f"does not answer; jobs wait for the sweep: {one_line(str(error))}"
+        yield Finding(subject="redis", health=Health.BAD, message=message)
+    else:
+        yield Finding(subject="redis", health=Health.GOOD, message="answers")

@@ -1,0 +1,221 @@
+"""`pilotage config set` and `apply`: change what is in force.
+
+`pilotage config preview`: what a change would do to what waits and runs now.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+
+from pilotage.cli import options, output
+from pilotage.cli.commands import config_request
+from pilotage.cli.commands.config_request import Answer, ConfigChange
+from pilotage.cli.connection import connect
+from pilotage.cli.errors import WrongUsage
+from pilotage.fabric.client import Client
+
+Message = Annotated[str | None, typer.Option("--message", "-m", help="Why, for the history.")]
+Guards = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--guard",
+        metavar="CONDITION",
+        help="Change nothing unless this is true of the preview, as stuck_jobs=0 or running_jobs<=10; "
+        "may be repeated. The names are those of `config preview --json` under totals.",
+    ),
+]
+Edits = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH=VALUE…",
+        help="From the top, as Resources/Sites/LCG.CERN.ch/MaxRAM=8000; a value as in the file: 8000, "
+        "\\[el8, el9], {Policy: level0}, null.",
+        show_default=False,
+    ),
+]
+Removed = Annotated[
+    list[str] | None, typer.Option("--remove", metavar="PATH", help="Take this away; may be repeated.")
+]
+
+
+def set_(
+    edits: Edits = None,
+    *,
+    removed: Removed = None,
+    message: Message = None,
+    guards: Guards = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Change single values of what is in force; comments stay, and so do changes of others elsewhere.
+
+    VO admins change VOs/<vo> and Operations/<vo>, site admins their site outside VOs, operators all.
+    """
+    with connect(home=home, url=url) as client:
+        wanted = config_request.change_from_words(client, edits or (), removed or ())
+        answer = _edit(client, wanted, message or "", guards)
+    output.emit(answer, as_json=as_json, render=lambda: output.escape("\n".join(_format_answer(answer))))
+
+
+def apply(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML with Resources, Operations and Registry.")
+    ],
+    *,
+    message: Message = None,
+    guards: Guards = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Make a file the configuration in force; one that is wrong, or no change, leaves all as it is.
+
+    VO and site admins apply what is another in their sections.
+    """
+    why = message or f"applied {file.name}"
+    with connect(home=home, url=url) as client:
+        wanted = config_request.change_from_file(client, file)
+        version = _apply(client, wanted, why, guards) if wanted.changed else wanted.version
+    changed = wanted.changed
+    said = (
+        f"version {version} is in force" if changed else f"nothing changed, version {version} stays in force"
+    )
+    output.emit({"version": version, "changed": changed}, as_json=as_json, render=lambda: said)
+
+
+def _apply(client: Client, wanted: ConfigChange, message: str, guards: list[str] | None) -> int:
+    if not wanted.is_text:
+        return int(_edit(client, wanted, message, guards)["version"])
+    text, source = str(wanted.body["text"]), str(wanted.body["source"])
+    return client.put_config(
+        text=text, source=source, message=message, version=wanted.version, guards=guards or ()
+    )
+
+
+def _edit(
+    client: Client, wanted: ConfigChange, message: str, guards: list[str] | None
+) -> config_request.Answer:
+    body = {**wanted.body, "message": message, **({"guard": guards} if guards else {})}
+    return client.patch_config(body, version=wanted.version)
+
+
+def _format_answer(answer: config_request.Answer) -> list[str]:
+    if not answer["changes"]:
+        return [f"nothing changed, version {answer['version']} stays in force"]
+    return [*config_request.change_lines(answer["changes"]), f"version {answer['version']} is in force"]
+
+
+#: Entries of a list that are printed.
+_MOST = 10
+
+
+def preview(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="YAML that would be the configuration.")
+    ] = None,
+    *,
+    edits: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="As `config set`; may be repeated."),
+    ] = None,
+    removed: Removed = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Say what a change would do to jobs that wait and run now; nothing is changed.
+
+    Which pools gain or lose queues, which waiting jobs become stuck or free, what runs on queues that go,
+    what would be closed at once, and which parameters help nobody.
+    """
+    if (file is None) == (not edits and not removed):
+        raise WrongUsage("say a FILE, or --set PATH=VALUE and --remove PATH")
+    with connect(home=home, url=url) as client:
+        if file is not None:
+            wanted = config_request.change_from_file(client, file)
+        else:
+            wanted = config_request.change_from_words(client, edits or (), removed or ())
+        if not wanted.changed:
+            typer.echo(f"nothing would change in version {wanted.version}", err=True)
+            raise typer.Exit
+        answer = client.preview_config(wanted.body)
+    output.emit(answer, as_json=as_json, render=lambda: render(answer))
+
+
+def render(answer: Answer) -> RenderableType:
+    """A preview for people."""
+    return Group(render_with_effects(answer["changes"], answer), "nothing is changed yet")
+
+
+def render_with_effects(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
+    """Changes, and what they would do if that was asked."""
+    return Group(output.escape("\n".join(config_request.change_lines(changes))), render_effects(answer))
+
+
+def render_effects(answer: Answer | None) -> RenderableType:
+    """What a change would do; nothing if that was not asked."""
+    if answer is None:
+        return Group()
+    lines = output.escape("\n".join(_effect_lines(answer)))
+    if not answer["jobs"]:
+        return lines
+    rows = ((vo, *(n[each] or "" for each in _COUNTS)) for vo, n in answer["jobs"].items())
+    headings = ("VO", "#Waiting", "#Become stuck", "#Become free", "#Gain queues", "#Lose queues")
+    return Group(output.table(headings, rows), lines)
+
+
+_COUNTS = ("waiting", "stuck", "freed", "gain", "lose")
+
+
+def _effect_lines(answer: Answer) -> Iterator[str]:
+    totals = answer["totals"]
+    yield from (_warning(each) for each in answer.get("warnings", ())[:_MOST])
+    yield from _format_some("queues new", answer["new_queues"], totals["new_queues"])
+    yield from _format_some("queues removed", answer["removed_queues"], totals["removed_queues"])
+    yield (
+        f"pools: {totals['pools_gaining']} gain queues, {totals['pools_losing']} lose some, "
+        f"{totals['pools_without_queue']} are left without any"
+    )
+    for pool in answer["pools"][:_MOST]:
+        yield f"  {pool['pool'][:12]} of {pool['vo']}, {pool['waiting']} waiting: {_queues(pool)}"
+    for each in answer["classes"][:_MOST]:
+        example = "" if each["example_job"] is None else f", such as {each['example_job']},"
+        words = "become stuck without" if each["becomes"] == "stuck" else "become free with"
+        yield f"{each['jobs']} jobs of {each['vo']}{example} {words} {_format_queues(each['queues'])}"
+    for each in answer["running"][:_MOST]:
+        yield (
+            f"{each['queue']} goes for {each['vo']}, {each['why']}: "
+            f"{each['jobs']} jobs run there, {each['pilots']} pilots"
+        )
+    yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
+    yield from (_useless_line(each) for each in answer["in_vain"][:_MOST])
+
+
+def _warning(each: Answer) -> str:
+    meant = f", did you mean {each['suggestion']}?" if each.get("suggestion") else ""
+    return f"warning: {each['path']}: {each['message']}{meant}"
+
+
+def _format_some(what: str, queues: list[str], number: int) -> Iterator[str]:
+    if number:
+        yield f"{number} {what}: {_format_queues(queues)}"
+
+
+def _format_queues(queues: list[str]) -> str:
+    return ", ".join(queues[:3]) + (" …" if len(queues) > 3 else "")
+
+
+def _queues(pool: Answer) -> str:
+    gained = f"+{pool['gains']} ({_format_queues(pool['gained'])})" if pool["gains"] else ""
+    lost = f"-{pool['loses']} ({_format_queues(pool['lost'])})" if pool["loses"] else ""
+    return " ".join(each for each in (gained, lost) if each)
+
+
+def _useless_line(each: Answer) -> str:
+    if each["jobs"]:
+        return f"{each['name']}: {each['jobs']} waiting jobs of {each['vo']} ask for it, all miss it there"
+    return f"{each['name']}: no waiting job of {each['vo']} asks for it"

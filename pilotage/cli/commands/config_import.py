@@ -1,0 +1,273 @@
+"""A proposed configuration: shown with what it would do, and stored if that is asked for.
+
+`pilotage config import`: what descriptions of other systems would change in the tree.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+
+from cs_config.formats import ce_ads, ce_ads_import
+from cs_config.formats.ce_ads import CeAd
+from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
+from cs_config.formats.import_merge import ImportedConfiguration
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import patch, proposals, show
+from cs_config.versions.proposals import Proposal
+from pilotage.cli import options, output
+from pilotage.cli.commands import config_change, config_request
+from pilotage.cli.commands.config_change import Guards, Message
+from pilotage.cli.commands.config_request import Answer
+from pilotage.cli.connection import connect
+from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
+from pilotage.fabric.client import ApiError, Client
+from requirements.errors import Problem
+
+_FORBIDDEN = 403
+
+
+Apply = Annotated[bool, typer.Option("--apply", help="Make it the configuration in force.")]
+Against = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="Compare with this file instead of asking the service."),
+]
+AsText = Annotated[bool, typer.Option("--yaml", help="Print the whole configuration that would result.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedImport:
+    """What an import makes of the configuration."""
+
+    proposal: Proposal
+    notes: Sequence[Problem]  #: what could not be carried over
+    message: str  #: for the history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """What is to be done with an import.
+
+    Raises:
+        WrongUsage: It cannot be.
+    """
+
+    apply: bool
+    message: str | None
+    guards: Sequence[str] | None
+    against: Path | None  #: a file that it is compared with: there is no service to ask
+    as_text: bool
+    as_json: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.apply and self.against is not None:
+            raise WrongUsage("--apply changes what is in force, --file compares with a file: one of the two")
+
+    def offer(self, proposal: Proposal, notes: Sequence[Problem], name: str) -> ProposedImport:
+        """What an import of something of that name proposes, under the message that is wished."""
+        return ProposedImport(proposal=proposal, notes=notes, message=self.message or f"imported {name}")
+
+
+def import_file(
+    propose: Callable[[Configuration, str, str], ImportedConfiguration],
+    file: Path,
+    wishes: ImportOptions,
+    *,
+    home: Path | None,
+    url: str | None,
+) -> None:
+    """Show what a file of another system would change, as `propose` reads it; do it if that is wished."""
+    config = config_request.configuration_from(wishes.against, home=home, url=url)
+    found = propose(config, read_text(file), str(file))
+    present_import(wishes.offer(found.proposal, found.notes, file.name), wishes, home=home, url=url)
+
+
+def read_text(file: Path) -> str:
+    """The content of a file; `-` is standard input.
+
+    Raises:
+        Refused: It cannot be read.
+    """
+    if str(file) == "-":
+        return typer.get_text_stream("stdin").read()
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise CommandRefused(f"{file}: {error.strerror or error}") from None
+
+
+def present_import(
+    offer: ProposedImport, wishes: ImportOptions, *, home: Path | None, url: str | None
+) -> None:
+    """Show what an offer changes and would do; store it if that is wished."""
+    for note in offer.notes if not wishes.as_json else ():
+        typer.echo(f"pilotage: {one_line(str(note))}", err=True)
+    if wishes.as_text and not wishes.as_json:
+        typer.echo(offer.proposal.after.source, nl=False)
+        return
+    preview, version = None, offer.proposal.before.version
+    if wishes.against is None and offer.proposal.differences:
+        with connect(home=home, url=url) as client:
+            preview, version = preview_and_store(client, offer, wishes)
+    applied = wishes.apply and bool(offer.proposal.differences)
+    changes = config_request.list_changes(offer.proposal.differences)
+    data = {
+        "changes": changes,
+        "notes": [note.as_json() for note in offer.notes],
+        "applied": applied,
+        "version": version,
+        "preview": preview,
+    }
+    output.emit(
+        data, as_json=wishes.as_json, render=lambda: config_change.render_with_effects(changes, preview)
+    )
+    if not wishes.as_json:
+        typer.echo(_outcome_line(offer, version, applied=applied))
+
+
+def preview_and_store(
+    client: Client, offer: ProposedImport, wishes: ImportOptions
+) -> tuple[Answer | None, int]:
+    """What an offer would do, and the version in force afterwards: it is stored if that is wished."""
+    proposal = offer.proposal
+    whole = client.config().get("text") is not None
+    values, removed = patch.edits_from_differences(proposal.differences)
+    change = {"text": proposal.after.source} if whole else {"set": values, "remove": removed}
+    preview = _preview(client, change)
+    version = proposal.before.version
+    if wishes.apply and whole:
+        version = client.put_config(
+            text=proposal.after.source,
+            source=proposal.after.file,
+            message=offer.message,
+            version=version,
+            guards=wishes.guards or (),
+        )
+    elif wishes.apply:
+        guards = {"guard": list(wishes.guards)} if wishes.guards else {}
+        body = {**change, "message": offer.message, **guards}
+        version = int(client.patch_config(body, version=version)["version"])
+    return preview, version
+
+
+def _preview(client: Client, change: Mapping[str, object]) -> Answer | None:
+    """What a change would do; None: it is not for us to know, who may change nothing."""
+    try:
+        return client.preview_config(change)
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return None
+
+
+def _outcome_line(offer: ProposedImport, version: int, *, applied: bool) -> str:
+    left = f"; {len(offer.notes)} things were not carried over" if offer.notes else ""
+    if not offer.proposal.differences:
+        return f"nothing changes{left}"
+    number = len(offer.proposal.differences)
+    stored = f"version {version} is in force" if applied else "nothing is stored, --apply does it"
+    return f"{number} changes{left}; {stored}"
+
+
+_SITE_HELP = "Site of the CEs whose ads name none; a CE that is in the tree stays where it is."
+
+
+def import_classad(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="CE ads, new or old syntax; - is standard input.")
+    ],
+    *,
+    site: Annotated[str | None, typer.Option(metavar="SITE", help=_SITE_HELP)] = None,
+    apply: Apply = False,
+    message: Message = None,
+    guards: Guards = None,
+    against: Against = None,
+    as_text: AsText = False,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show what CE ads (GLUE 1) would change in the resource tree; with --apply, change it.
+
+    Attributes become parameters of the queue. Nothing is stored if nothing would change. A queue
+    whose restriction cannot be carried over is closed (Enabled: false).
+    """
+    wishes = ImportOptions(
+        apply=apply, message=message, guards=guards, against=against, as_text=as_text, as_json=as_json
+    )
+    ads = {str(each): ce_ads.read_ads(read_text(each), str(each)) for each in files}
+    config = config_request.configuration_from(against, home=home, url=url)
+    proposal = ce_ads_import.propose_ads(config, ads, site=site)
+    version, preview = config.version, None
+    if against is None and proposal.changes:
+        offer = wishes.offer(proposals.propose_text(config, proposal.text), proposal.notes, _name_sites(ads))
+        with connect(home=home, url=url) as client:
+            preview, version = preview_and_store(client, offer, wishes)
+    for note in proposal.notes if not as_json else ():
+        typer.echo(f"pilotage: {one_line(str(note))}", err=True)
+    if as_text and not as_json:
+        typer.echo(proposal.text, nl=False)
+        return
+    said = _import_line(proposal, version, apply=apply)
+    applied = apply and bool(proposal.changes)
+    data = _as_json(proposal) | {"applied": applied, "version": version, "preview": preview}
+    lines = output.escape("\n".join(_proposal_lines(proposal)))
+    output.emit(
+        data, as_json=as_json, render=lambda: Group(lines, config_change.render_effects(preview), said)
+    )
+
+
+def _name_sites(ads: dict[str, tuple[CeAd, ...]]) -> str:
+    return ", ".join(Path(name).name for name in ads)
+
+
+def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
+    queue = None
+    for change in proposal.changes:
+        if change.queue != queue:
+            queue = change.queue
+            yield f"{queue}{' (new)' if queue in proposal.new else ''}"
+        yield f"  {_change_line(change)}"
+
+
+def _change_line(change: ParameterChange) -> str:
+    if change.after is None:
+        return f"- {change.name} = {show.format_value(change.before)}"
+    if change.before is None:
+        return f"+ {change.name} = {show.format_value(change.after)}"
+    return f"~ {change.name} = {show.format_value(change.after)} (was {show.format_value(change.before)})"
+
+
+def _import_line(proposal: AdProposal, version: int, *, apply: bool) -> str:
+    counts = _counts(proposal)
+    queues = f"{counts['new']} queues new, {counts['changed']} changed, {counts['same']} as they are"
+    parameters = f"{counts['added']} parameters added, {counts['other']} changed, {counts['removed']} removed"
+    if not proposal.changes:
+        return f"{queues}; nothing changes"
+    stored = f"version {version} is in force" if apply else "nothing is stored, --apply does it"
+    return f"{queues}; {parameters}; {stored}"
+
+
+def _counts(proposal: AdProposal) -> dict[str, int]:
+    changes = proposal.changes
+    return {
+        "new": len(proposal.new),
+        "changed": len(proposal.changed),
+        "same": len(proposal.same),
+        "added": sum(1 for each in changes if each.before is None),
+        "other": sum(1 for each in changes if each.before is not None and each.after is not None),
+        "removed": sum(1 for each in changes if each.after is None),
+    }
+
+
+def _as_json(proposal: AdProposal) -> dict[str, object]:
+    return {
+        "changes": [each.as_json() for each in proposal.changes],
+        "counts": _counts(proposal),
+        "new": [str(each) for each in proposal.new],
+        "notes": [each.as_json() for each in proposal.notes],
+    }

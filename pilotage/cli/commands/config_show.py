@@ -1,0 +1,208 @@
+"""`pilotage config show`.
+
+`pilotage config check`.
+
+`pilotage config history`, `diff` and `rollback`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+from cs_config.tree.configuration import Configuration
+from cs_config.versions import show as cs_show
+from pilotage.cli import options, output
+from pilotage.cli.commands import config_change, config_request
+from pilotage.cli.commands.config_request import Answer
+from pilotage.cli.connection import connect
+from pilotage.cli.errors import WRONG, WrongUsage, one_line
+
+_PATH_HELP = "Such as Operations or Resources/Sites/LCG.CERN.ch; also Site, Site/CE, Site/CE/Queue."
+_VO_HELP = "What holds for this VO: effective parameters of a site, CE or queue; options of Operations."
+
+
+def show(
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help=_PATH_HELP, show_default=False)] = "",
+    *,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help=_VO_HELP)] = None,
+    origin: Annotated[
+        bool,
+        typer.Option("--origin", help="Say where each value is written; of a queue also what it inherits."),
+    ] = False,
+    blame: Annotated[
+        bool,
+        typer.Option(
+            "--blame", help="Say also who wrote each value, when, and how many waiting jobs it keeps away."
+        ),
+    ] = False,
+    file: config_request.InsteadOfRunning = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show the configuration in force, or a part of it."""
+    if blame:
+        if file is not None:
+            raise WrongUsage("--blame asks the service, --file looks into a file: one of the two")
+        _blame(path, vo, as_json=as_json, home=home, url=url)
+        return
+    config = config_request.configuration_from(file, home=home, url=url)
+    if vo is None and origin and cs_show.is_queue(config, path):
+        vo = ""
+    lines = cs_show.list_lines(config, path, vo)
+    if not lines and not as_json:
+        _nothing_message(path)
+        return
+    if as_json:
+        values = {line.path: line.as_json()["value"] for line in lines}
+        output.emit([line.as_json() for line in lines] if origin else values, as_json=True, render=str)
+    elif origin:
+        rows = ((line.path, cs_show.format_value(line.value), line.origin) for line in lines)
+        output.console().print(output.table(("Name", "Value", "Written in"), rows))
+    else:
+        output.console().print(output.escape("\n".join(map(str, lines))))
+
+
+def _nothing_message(path: str) -> None:
+    typer.echo(f"{path}: nothing is written there; --vo VO shows what a VO gets", err=True)
+
+
+def _blame(path: str, vo: str | None, *, as_json: bool, home: Path | None, url: str | None) -> None:
+    with connect(home=home, url=url) as client:
+        answer = client.config_blame(path, vo)
+    if not answer["values"] and not as_json:
+        _nothing_message(path)
+        return
+    rows = (
+        (
+            each["path"],
+            cs_show.format_value(each["value"]),
+            each["origin"],
+            (each["since"] or {}).get("author", ""),
+            output.local_time(each["since"]["stored_at"]) if each["since"] else "",
+            (each["since"] or {}).get("version", ""),
+            (each["excludes"] or {}).get("jobs") or "",
+        )
+        for each in answer["values"]
+    )
+    headings = ("Name", "Value", "Written in", "By", "Stored", "#Version", "#Keeps away")
+    output.emit(answer, as_json=as_json, render=lambda: output.table(headings, rows))
+
+
+def check(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML with Resources, Operations and Registry.")
+    ],
+    *,
+    as_json: options.AsJson = False,
+) -> None:
+    """Look through a file, without a service: all that is wrong, with line and what would be right.
+
+    Status 2 if anything is; warnings alone leave it 0.
+    """
+    found = validate.report(validate.read_bytes(file), str(file))
+    if as_json:
+        output.emit(_report_as_json(found), as_json=True, render=str)
+    if found.errors and not as_json:
+        raise ConfigError(found.errors)
+    for problem in found.warnings if not as_json else ():
+        typer.echo(f"pilotage: warning: {one_line(str(problem))}", err=True)
+    if found.configuration is None:
+        raise typer.Exit(WRONG)
+    if not as_json:
+        typer.echo(f"{file}: {_count_nodes(found.configuration)}; nothing is wrong")
+
+
+def _report_as_json(found: validate.Report) -> dict[str, object]:
+    return {
+        "valid": found.configuration is not None,
+        "problems": [problem.as_json() for problem in found.errors],
+        "warnings": [problem.as_json() for problem in found.warnings],
+    }
+
+
+def _count_nodes(config: Configuration) -> str:
+    ces = {(address.site, address.ce) for address in config.addresses}
+    return f"{len(config.sites)} sites, {len(ces)} CEs, {len(config.addresses)} queues, {len(config.vos)} VOs"
+
+
+_AT = "Only versions that changed this path, something in it, or what it stands in."
+
+
+def history(
+    *,
+    path: Annotated[str, typer.Option("--path", metavar="PATH", help=_AT)] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """List the versions that changed what we may see, the newest first."""
+    with connect(home=home, url=url) as client:
+        versions = client.config_versions(limit=limit, path=path)
+    rows = (
+        (
+            v["version"],
+            output.local_time(v["created_at"]),
+            v["author"],
+            v["source"],
+            _format_paths(v.get("paths")),
+            v["message"],
+        )
+        for v in versions
+    )
+    headings = ("#Version", "Stored", "By", "From", "Changed", "Why")
+    output.emit({"versions": versions}, as_json=as_json, render=lambda: output.table(headings, rows))
+
+
+def _format_paths(paths: list[str] | None) -> str:
+    if not paths:
+        return ""
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+def diff(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Compare what is in force with this file.")
+    ] = None,
+    *,
+    before: Annotated[
+        int | None, typer.Option("--from", metavar="VERSION", help="Compare this version …")
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option("--to", metavar="VERSION", help="… with this one; else with the newest.")
+    ] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Say what differs between two versions, or what a file would change; nothing is changed."""
+    if (file is None) == (before is None):
+        raise WrongUsage("say a FILE, or --from VERSION")
+    with connect(home=home, url=url) as client:
+        if file is not None:
+            wanted = config_request.change_from_file(client, file)
+            changes: list[Answer] = config_request.list_changes(wanted.differences)
+            data: Answer = {"from_version": wanted.version, "file": str(file), "changes": changes}
+        else:
+            data = client.config_diff(before or 0, after)
+    lines = list(config_request.change_lines(data["changes"])) or ["no difference"]
+    output.emit(data, as_json=as_json, render=lambda: output.escape("\n".join(lines)))
+
+
+def rollback(
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="See `config history`.")],
+    *,
+    message: config_change.Message = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Make what we may change as it was in an older version: for operators that is everything."""
+    with connect(home=home, url=url) as client:
+        answer = client.rollback_config(version, message=message or "")
+    lines = [*config_request.change_lines(answer["changes"]), f"version {answer['version']} is in force"]
+    output.emit(answer, as_json=as_json, render=lambda: output.escape("\n".join(lines)))

@@ -1,0 +1,113 @@
+"""`pilotage db`: the schema of the database, and what to do when it has lost commits."""
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import home_directory, last_seen, options, output, settings
+from pilotage.cli.errors import REFUSED, CommandRefused
+from pilotage.cli.settings import Settings
+from pilotage.service.auth import keys
+from pilotage.service.services import utc_now
+from taskqueue.db import database, incarnation
+from taskqueue.db.database import SchemaState
+from taskqueue.db.incarnation import RecoveryResult
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    commands = typer.Typer(
+        help="The database: make or renew its tables, see whether they are right, recover from lost commits."
+    )
+    commands.command("upgrade")(upgrade)
+    commands.command("check")(check)
+    commands.command("recover")(recover)
+    app.add_typer(commands, name="db")
+
+
+def upgrade(
+    *,
+    database_url: options.DatabaseUrl = None,
+    database_direct_url: options.DatabaseDirectUrl = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """Make the tables and the signing key, or bring the tables to what this release needs."""
+    flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
+    chosen = settings.load(flags)
+    home_directory.make_home(chosen.home)
+    keys.load_or_create(chosen.key)
+    cli_engine.upgrade_schema(chosen.direct_url)
+    _report(chosen, as_json=as_json)
+
+
+def check(
+    *, database_url: options.DatabaseUrl = None, as_json: options.AsJson = False, home: options.Home = None
+) -> None:
+    """Say whether the tables are what this release needs; status 1 if not."""
+    chosen = settings.load({"home": home, "database_url": database_url})
+    if not _report(chosen, as_json=as_json):
+        raise typer.Exit(REFUSED)
+
+
+def recover(
+    *,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds that pilots have to report; else 15 minutes.")
+    ] = incarnation.PATIENCE.total_seconds(),
+    database_url: options.DatabaseUrl = None,
+    database_direct_url: options.DatabaseDirectUrl = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """After a backup was restored, or a replica promoted that was behind: go on from there.
+
+    Opens a new incarnation. Attempts that are open are left alone until their pilots report, and nothing
+    that the lost commits gave out is given out again: job ids, attempts, watermarks, versions.
+    """
+    flags = {"home": home, "database_url": database_url, "database_direct_url": database_direct_url}
+    chosen = settings.load(flags)
+    with cli_engine.open_engine(chosen.direct_url) as engine:
+        if not database.schema_state(engine).is_current:
+            raise CommandRefused("the tables are of another release: run `pilotage db upgrade` first")
+        with database.writing(engine) as conn:
+            done = incarnation.recover(conn, now=utc_now(), patience=timedelta(seconds=wait))
+        with database.reading(engine) as conn:
+            standing = incarnation.read_state(conn)
+    if chosen.home.is_dir():
+        last_seen.write_last_seen(chosen, standing)
+    times = {
+        "until": done.until.isoformat(),
+        "last_commit": done.last_commit and done.last_commit.isoformat(),
+    }
+    output.emit(asdict(done) | times, as_json=as_json, render=lambda: output.escape(_recovery_lines(done)))
+
+
+def _recovery_lines(done: RecoveryResult) -> str:
+    last = done.last_commit.isoformat(timespec="seconds") if done.last_commit else "unknown"
+    return (
+        f"incarnation {done.incarnation}; last commit that survived: {last}\n"
+        f"{done.quarantined} open attempts are left alone until their pilots report; those that never began "
+        f"are given up after {done.until.isoformat(timespec='seconds')}\n"
+        f"{done.left_out} ids of each kind are left out; configuration: version {done.config_version}"
+    )
+
+
+def _report(chosen: Settings, *, as_json: bool) -> bool:
+    with cli_engine.open_engine(chosen.database_url) as engine:
+        state = database.schema_state(engine)
+    url = cli_engine.hide_password(chosen.database_url)
+    said = _schema_message(state)
+    data = {"database": url, "revision": state.current, "wanted": state.head, "current": state.is_current}
+    line = f"{url}: revision {state.current or 'none'}, {said}"
+    output.emit(data, as_json=as_json, render=lambda: output.escape(line))
+    return state.is_current or state.is_newer
+
+
+def _schema_message(state: SchemaState) -> str:
+    if state.is_newer:
+        return f"made by a later release than this one, which knows {state.head} and goes on with it"
+    return "is up to date" if state.is_current else "needs `pilotage db upgrade`"

@@ -1,0 +1,263 @@
+"""`pilotage job kill` and `reschedule`.
+
+`pilotage job wait`.
+
+`pilotage job output`.
+
+`pilotage job`: submit jobs and follow them.
+"""
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pilotage.cli import job_ids, options, output
+from pilotage.cli.commands import job_show, job_submit
+from pilotage.cli.connection import connect
+from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
+from pilotage.cli.output import WaitingBars
+from pilotage.fabric.client import ApiError, Client
+from pilotage.fabric.pilot.payload import archives
+from taskqueue.states import FINAL, JobStatus
+
+
+def kill(
+    ids: options.JobIds = None,
+    *,
+    status: options.StatusFilter = None,
+    vo: options.VoFilter = None,
+    owner: options.OwnerFilter = None,
+    site: options.SiteFilter = None,
+    pool: options.PoolFilter = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """End jobs, by their ids or all that pass the filters; a running payload is told to stop."""
+    filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
+    with connect(home=home, url=url) as client:
+        result = _change(client, job_ids.parse_ids(ids), filters, one=Client.kill, many=Client.kill_all)
+    _print_changed("Killed", result, as_json=as_json)
+
+
+def reschedule(
+    ids: options.JobIds = None,
+    *,
+    status: options.StatusFilter = None,
+    vo: options.VoFilter = None,
+    owner: options.OwnerFilter = None,
+    site: options.SiteFilter = None,
+    pool: options.PoolFilter = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Send jobs through the optimizers again, by their ids or all that pass the filters."""
+    filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
+    with connect(home=home, url=url) as client:
+        result = _change(
+            client, job_ids.parse_ids(ids), filters, one=Client.reschedule, many=Client.reschedule_all
+        )
+    _print_changed("Rescheduled", result, as_json=as_json)
+
+
+def _change(
+    client: Client,
+    ids: list[int],
+    filters: Mapping[str, str],
+    *,
+    one: Callable[[Client, int], Any],
+    many: Callable[[Client, Mapping[str, str]], Any],
+) -> dict[str, list[Any]]:
+    """Ids that changed under `job_ids`, the others with the reason under `refused`."""
+    if bool(ids) == bool(filters):
+        raise WrongUsage("name either job ids or filters such as --status")
+    if filters:
+        answer = many(client, filters)
+        return {"job_ids": answer["job_ids"], "refused": answer.get("refused", [])}
+    result: dict[str, list[Any]] = {"job_ids": [], "refused": []}
+    for job_id in ids:
+        try:
+            one(client, job_id)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            result["refused"].append({"job_id": job_id, "reason": str(error)})
+        else:
+            result["job_ids"].append(job_id)
+    return result
+
+
+def _print_changed(done: str, result: Mapping[str, list[Any]], *, as_json: bool) -> None:
+    changed, refused = result["job_ids"], result["refused"]
+    output.emit(
+        result,
+        as_json=as_json,
+        render=lambda: f"{done} {len(changed)}: {job_ids.format_ids(changed) or 'none'}",
+    )
+    for each in refused:
+        job, reason = f"job {each['job_id']}", each["reason"]
+        typer.echo(f"pilotage: {reason if reason.startswith(f'{job} ') else f'{job}: {reason}'}", err=True)
+    if refused:
+        raise typer.Exit(REFUSED)
+
+
+#: Seconds between two looks.
+_PAUSE = 0.5
+#: Jobs that a filter may name; more are waited for in parts.
+_MOST_JOBS = 100_000
+
+
+def wait(
+    ids: options.JobIds = None,
+    *,
+    status: options.StatusFilter = None,
+    vo: options.VoFilter = None,
+    owner: options.OwnerFilter = None,
+    site: options.SiteFilter = None,
+    pool: options.PoolFilter = None,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Give up after so many seconds.")] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Wait until jobs are at their end; status 0 if all are Done, else 1."""
+    filters = job_ids.read_filters(status=status, vo=vo, owner=owner, site=site, pool=pool)
+    wanted = job_ids.parse_ids(ids)
+    if bool(wanted) == bool(filters):
+        raise WrongUsage("name either job ids or filters such as --status")
+    with connect(home=home, url=url) as client:
+        if filters:
+            wanted = _ids(client, filters)
+        statuses = until_final(client, wanted, timeout=timeout)
+    counts = Counter(statuses.values())
+    said = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    output.emit({"jobs": statuses, "counts": counts}, as_json=as_json, render=lambda: said or "no jobs")
+    if set(counts) - {JobStatus.DONE}:
+        raise typer.Exit(REFUSED)
+
+
+def _ids(client: Client, filters: Mapping[str, str]) -> list[int]:
+    found = job_show.list_newest(client, filters, _MOST_JOBS)
+    if found.next is not None:
+        raise CommandRefused(f"more than {_MOST_JOBS:,} jobs pass the filters; narrow them, or name ids")
+    return [job["job_id"] for job in found.entries]
+
+
+def until_final(client: Client, ids: Sequence[int], *, timeout: float | None) -> Mapping[int, str]:
+    """Look again and again until every job is at its end, or time is up.
+
+    Returns:
+        The status of each job when it was last looked at.
+
+    Raises:
+        Refused: One of the jobs does not exist.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    statuses: dict[int, str] = {}
+    open_ids = list(ids)
+    with WaitingBars(len(ids), client.job) as bars:
+        while open_ids:
+            seen = {job["job_id"]: job["status"] for job in job_show.fetch_jobs(client, open_ids)}
+            if unknown := [job_id for job_id in open_ids if job_id not in seen]:
+                raise CommandRefused(f"no job {job_ids.format_ids(unknown)}")
+            statuses.update(seen)
+            open_ids = [job_id for job_id in open_ids if seen[job_id] not in FINAL]
+            running = [job_id for job_id in open_ids if seen[job_id] == JobStatus.RUNNING]
+            bars.show(ended=len(ids) - len(open_ids), total=len(ids), running=running)
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+            if open_ids:
+                time.sleep(_PAUSE)
+    return statuses
+
+
+#: What one output may unpack to unless it is said otherwise: whoever wrote it may mean to fill the disk.
+_MOST_GB = 50.0
+
+
+def fetch_output(
+    ids: options.JobIds = None,
+    *,
+    directory: Annotated[
+        Path,
+        typer.Option("--directory", "-d", metavar="DIR", help="A subdirectory for each job is made here."),
+    ] = Path(),
+    most: Annotated[
+        float,
+        typer.Option("--most", min=0, metavar="GB", help="Refuse an output that unpacks to more than this."),
+    ] = _MOST_GB,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Fetch the output files of jobs, each job's into a new directory with its id as name."""
+    wanted = job_ids.parse_ids(ids)
+    if not wanted:
+        raise WrongUsage("name at least one job id")
+    targets = {job_id: directory / str(job_id) for job_id in wanted}
+    for job_id, target in targets.items():
+        _refuse_taken(job_id, target)
+    with connect(home=home, url=url) as client:
+        found = {
+            job_id: _unpack(client, job_id, target, most=int(most * (1 << 30)))
+            for job_id, target in targets.items()
+        }
+    shown = {str(job_id): [_printable_name(file) for file in files] for job_id, files in found.items()}
+    lines = [_printable_name(file).replace("\n", r"\n") for files in found.values() for file in files]
+    output.emit(
+        {"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files"
+    )
+
+
+def _refuse_taken(job_id: int, target: Path) -> None:
+    """Refuse to fetch an output where something is already: it may be what somebody works on."""
+    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    if os.path.lexists(target) and not is_empty:
+        raise CommandRefused(
+            f"job {job_id}: {target} exists already, and nothing is overwritten: "
+            "remove it, or choose another place by --directory"
+        )
+
+
+def _unpack(client: Client, job_id: int, target: Path, *, most: int) -> list[Path]:
+    """Fetch one archive, and make `target` of it: whole or not at all, and nothing is written elsewhere."""
+    with tempfile.TemporaryFile() as stream:
+        client.output(job_id, stream)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as aside:
+            unpacked = Path(aside, target.name)
+            unpacked.mkdir()
+            try:
+                files = archives.unpack(stream, unpacked, limit=most, links=False)
+            except archives.UnsafeArchive as error:
+                hint = "; --most GB allows more" if isinstance(error, archives.ArchiveTooLarge) else ""
+                raise CommandRefused(f"job {job_id}: its output {error}{hint}") from None
+            unpacked.rename(target)  # fails where somebody has put something in the meantime
+    return [target / name for name in files]
+
+
+def _printable_name(file: Path) -> str:
+    """Its name as text, whatever bytes it is of."""
+    return os.fsencode(file).decode(errors="backslashreplace")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    jobs = typer.Typer(help="Submit jobs, follow them, end them.")
+    jobs.command("submit")(job_submit.submit)
+    jobs.command("list")(job_show.list_jobs)
+    jobs.command("show")(job_show.show)
+    jobs.command("log")(job_show.log)
+    jobs.command("explain")(job_show.explain)
+    jobs.command("kill")(kill)
+    jobs.command("reschedule")(reschedule)
+    jobs.command("output")(fetch_output)
+    jobs.command("wait")(wait)
+    app.add_typer(jobs, name="job")

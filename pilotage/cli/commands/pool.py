@@ -1,0 +1,114 @@
+"""`pilotage pool`: SubmitPools, the Requirements of jobs with the queues eligible for them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from pilotage.cli import options, output
+from pilotage.cli.connection import connect
+from pilotage.cli.errors import CommandRefused
+from pilotage.fabric.client import Client
+
+#: Digits of an id that tables show; enough to name the pool by.
+SHORT = 12
+#: What a pool's details do not list with its facts as they are.
+_TOLD_APART = {"queues", "requirements", "jobs", "more_jobs"}
+
+Pool = Mapping[str, Any]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    pools = typer.Typer(help="SubmitPools: Requirements of jobs with the queues eligible for them.")
+    pools.command("list")(list_pools)
+    pools.command("show")(show)
+    app.add_typer(pools, name="pool")
+
+
+def list_pools(
+    *,
+    vo: Annotated[str | None, typer.Option(metavar="VO", help="Only pools of this VO.")] = None,
+    limit: output.Limit = 1000,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Only pools behind this one.")] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """List the pools with their queues and jobs, by their ids."""
+    filters = {"vo": vo} if vo else {}
+    with connect(home=home, url=url) as client:
+        found = output.read_pages(
+            "pools",
+            lambda most, last: client.pools(filters, limit=most, after=last),
+            limit=limit,
+            after=after,
+        )
+    found.emit(pool_table, as_json=as_json)
+
+
+def show(
+    pool_id: Annotated[str, typer.Argument(metavar="ID", help="The id, or enough of its first digits.")],
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show one pool with all its queues."""
+    with connect(home=home, url=url) as client:
+        pool = client.pool(pool_id if len(pool_id) == 64 else _complete(client, pool_id.lower()))
+    output.emit(pool, as_json=as_json, render=lambda: _details(pool))
+
+
+def pool_table(pools: Sequence[Pool]) -> RenderableType:
+    """Pools, one a line."""
+    rows = (
+        (p["pool_id"][:SHORT], p["vo"], requirements_text(p), p["eligible_queues"], _counts(p)) for p in pools
+    )
+    return output.table(("ID", "VO", "Requirements", "#Queues", "Jobs"), rows)
+
+
+def requirements_text(pool: Pool) -> str:
+    """The Requirements as they were written, on one line."""
+    requirements = pool["requirements"]
+    if isinstance(requirements, Mapping):
+        return "; ".join(f"{name} = {_value(value)}" for name, value in requirements.items())
+    return str(requirements)
+
+
+def _value(value: object) -> str:
+    return "{" + ", ".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
+
+
+def _counts(pool: Pool) -> str:
+    more = pool.get("more_jobs", ())  # a service of the release before does not say it
+    return ", ".join(
+        f"{'more than ' if status in more else ''}{count} {status}" for status, count in pool["jobs"].items()
+    )
+
+
+def _complete(client: Client, start: str) -> str:
+    """The one id that begins so; ids are listed in their order, so it is the first one behind."""
+    behind = client.pools({}, limit=2, after=start)["pools"]
+    found = [pool["pool_id"] for pool in behind if pool["pool_id"].startswith(start)]
+    if len(found) != 1:
+        raise CommandRefused(f"several pools begin with {start}" if found else f"no pool {start}")
+    return str(found[0])
+
+
+def _details(pool: Pool) -> RenderableType:
+    facts = {name: value for name, value in pool.items() if name not in _TOLD_APART}
+    facts["requirements"] = requirements_text(pool)
+    facts["jobs"] = _counts(pool)
+    return Group(
+        output.facts(facts, title="Pool"),
+        output.table((_eligible(pool),), ([queue] for queue in pool["queues"])),
+    )
+
+
+def _eligible(pool: Pool) -> str:
+    """What is listed: of other VOs' pools only what is at one's own sites."""
+    told, every = len(pool["queues"]), pool["eligible_queues"]
+    number = f"{told} of {every}" if told < every else str(every)
+    return f"{number} eligible queue{'' if every == 1 else 's'}"

@@ -1,0 +1,319 @@
+"""`pilotage site limits`: what jobs a site takes at a time, and how much of that is used.
+
+Advertising again and again what a command at a gateway counts.
+
+`pilotage site`: what sites advertise, and how their throttles stand.
+"""
+
+import json
+import math
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from pilotage.cli import options, output
+from pilotage.cli.connection import connect
+from pilotage.cli.errors import WrongUsage, one_line
+from pilotage.fabric.client import ApiError, Client, ServiceAway
+
+Json = Mapping[str, Any]
+
+
+def show_limits(
+    site: options.Site,
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show what jobs a site takes at a time, by kind and by throttle, and how much of that is used.
+
+    Running limits and matching delays stand in the operations options, throttles at the site's own node.
+    """
+    with connect(home=home, url=url) as client:
+        found = client.site(site)
+    chosen = {name: found[name] for name in ("site", "ban", "limits", "throttles")}
+    output.emit(chosen, as_json=as_json, render=lambda: _limits_table(chosen))
+
+
+def _limits_table(site: Json) -> RenderableType:
+    rows = list(_rows(site))
+    banned = f"{site['site']} is banned: {site['ban']['reason']}" if site["ban"] else None
+    headings = ("Site/CE/Queue", "Of", "VO", "Allowed", "Now", "Closed")
+    return output.table(headings, rows, title=banned) if rows else banned or f"{site['site']}: no limit"
+
+
+def _rows(site: Json) -> Iterator[tuple[object, ...]]:
+    for each in site["limits"]:
+        allowed, now = _running(each) if each["option"] == "RunningLimit" else _delayed(each)
+        what = f"{each['attribute']} {each['value']}"
+        yield each["scope"], what, each["vo"], allowed, now, "full" if each["full"] else None
+    for each in site["throttles"]:
+        room = "any" if each["room"] is None else f"room for {each['room']}"
+        yield each["scope"], f"throttle {each['policy']}", None, each["limits"], room, each["why"]
+
+
+def _running(limit: Json) -> tuple[str, str]:
+    return f"{limit['most']} at a time", f"{limit['there']} there"
+
+
+def _delayed(delay: Json) -> tuple[str, str]:
+    return f"one in {delay['seconds']:g} s, {delay['burst']} at once", f"{int(delay['tokens'])} at once"
+
+
+#: What only a shell understands, once what is quoted is taken away.
+_SHELL = re.compile(r"[;|&<>`]|\$\(")
+_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+
+
+def advertise_repeatedly(client: Client, scope: str, command: str, *, every: float) -> None:
+    """Advertise what the command counts, until interrupted; what fails is told, and tried again next time."""
+    words = split(command)
+    while True:
+        began = time.monotonic()
+        try:
+            advertise_once(client, scope, words, patience=every)
+        except (ServiceAway, ApiError, WrongUsage) as error:
+            sys.stderr.write(f"pilotage: {scope} was not advertised: {one_line(str(error))}\n")
+        time.sleep(max(0.0, began + every - time.monotonic()))
+
+
+def advertise_once(client: Client, scope: str, words: list[str], *, patience: float) -> None:
+    """Fetch a watermark, then count, then advertise: in this order nothing is counted twice or not at all."""
+    as_of = client.watermark(scope.partition("/")[0])
+    said = parse_counts(_run_command(words, max(patience, 1)))
+    print_warnings(client.advertise(scope, {**said, "as_of": as_of}))
+
+
+def split(command: str) -> list[str]:
+    """The words of a command, which no shell reads.
+
+    Raises:
+        WrongUsage: It has none, an open quotation mark, or what only a shell understands.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise WrongUsage(f"--watch {command!r:.80}: {str(error).lower()}") from None
+    if not words:
+        raise WrongUsage("--watch: no command")
+    if sign := _SHELL.search(_QUOTED.sub("", command)):
+        instead = shlex.quote(f"sh -c {shlex.quote(command)}")
+        raise WrongUsage(f"--watch: no shell reads {sign[0]!r}, write --watch {instead}")
+    return words
+
+
+def print_warnings(answer: Mapping[str, Any]) -> None:
+    """Say what the service found odd."""
+    for each in answer.get("warnings", ()):
+        sys.stderr.write(f"pilotage: {one_line(each)}\n")
+
+
+def _run_command(words: list[str], patience: float) -> str:
+    """What a command prints.
+
+    Raises:
+        WrongUsage: It cannot be run, fails, takes too long, or prints no text.
+    """
+    name = words[0]
+    try:
+        run = subprocess.run(words, capture_output=True, text=True, timeout=patience, check=False)
+    except FileNotFoundError:
+        raise WrongUsage(f"no command {name}") from None
+    except OSError as error:
+        raise WrongUsage(f"{name} cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise WrongUsage(f"{name} took longer than {patience:g} s and was ended") from None
+    except UnicodeDecodeError:
+        raise WrongUsage(f"{name} prints no UTF-8 text") from None
+    if run.returncode:
+        last = one_line((run.stderr.strip().splitlines() or [""])[-1])
+        how = f"with status {run.returncode}" if run.returncode > 0 else f"by signal {-run.returncode}"
+        raise WrongUsage(f"{name} ended {how}" + (f": {last:.200}" if last else ""))
+    return run.stdout
+
+
+def parse_counts(text: str) -> dict[str, object]:
+    """What a command printed: a JSON object, or lines of K=V."""
+    if not text.lstrip().startswith("{"):
+        return pairs(line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#"))
+    try:
+        said: dict[str, object] = json.loads(text, object_pairs_hook=_unique_entries)
+    except json.JSONDecodeError as error:
+        raise WrongUsage(f"no JSON object: {error.msg.lower()} in line {error.lineno}") from None
+    return said
+
+
+def pairs(words: Iterable[str]) -> dict[str, object]:
+    """`CurrentJobs=12` … as names and values; numbers, true and false are such, all else is text.
+
+    Raises:
+        WrongUsage: One is not K=V, or a name is given twice.
+    """
+    found: list[tuple[str, object]] = []
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name.strip():
+            raise WrongUsage(f"{word!r:.80} is not K=V")
+        found.append((name.strip(), _value(value.strip())))
+    return _unique_entries(found)
+
+
+def _unique_entries(entries: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Names and values; which of two would count, nobody can tell."""
+    names = Counter(name.lower() for name, _ in entries)
+    for name, _ in entries:
+        if names[name.lower()] > 1:
+            raise WrongUsage(f"{name:.80} is given {names[name.lower()]} times")
+    return dict(entries)
+
+
+def _value(text: str) -> object:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else text
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    sites = typer.Typer(help="Sites: advertisements, throttles, limits and bans.")
+    sites.command("list")(list_sites)
+    sites.command("show")(show)
+    sites.command("advertise")(advertise)
+    sites.command("ban")(ban)
+    sites.command("allow")(allow)
+    sites.command("limits")(show_limits)
+    app.add_typer(sites, name="site")
+
+
+def list_sites(
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """List the sites with what limits matches there."""
+    with connect(home=home, url=url) as client:
+        found = output.read_pages("sites", lambda most, last: client.sites(limit=most, after=last))
+    found.emit(_table, as_json=as_json)
+
+
+def show(
+    site: options.Site,
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Show limits, counters, reservations and the last advertisements of a site."""
+    with connect(home=home, url=url) as client:
+        found = client.site(site)
+    output.emit(found, as_json=as_json, render=lambda: _details(found))
+
+
+def advertise(
+    site: Annotated[str, typer.Argument(metavar="SITE[/CE[/QUEUE]]", help="Whose jobs are counted.")],
+    state: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="K=V", help="CurrentJobs=12 CurrentSubmittingJobs=1 …", show_default=False),
+    ] = None,
+    *,
+    watch: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run it again and again; it prints K=V lines or a JSON object."),
+    ] = None,
+    every: Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds between its runs.")] = 300,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Say how many jobs a site, CE or queue has; once, or again and again from what a command counts.
+
+    With --watch a watermark is fetched before each run, so that what was matched meanwhile is told apart
+    exactly. Given by hand, or by a plain script, it counts as taken after the advertisement before.
+    """
+    if (watch is None) == (not state):
+        raise WrongUsage("state K=V, or a command with --watch, which prints them")
+    with connect(home=home, url=url) as client:
+        if watch is not None:
+            advertise_repeatedly(client, site, watch, every=every)
+            return
+        answer = client.advertise(site, pairs(state or []))
+    print_warnings(answer)
+    output.emit(answer, as_json=as_json, render=lambda: f"{site}: advertised")
+
+
+def ban(
+    site: options.Site,
+    *,
+    reason: Annotated[str, typer.Option(metavar="R", help="Why; people are shown it.")],
+    until: Annotated[
+        datetime | None, typer.Option(metavar="T", help="End, local time; without it until it is allowed.")
+    ] = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Give a site no jobs but those of the type Test."""
+    end = None if until is None else until.astimezone().isoformat()
+    with connect(home=home, url=url) as client:
+        found = client.ban(site, reason=reason, until=end)
+    output.emit(found, as_json=as_json, render=lambda: f"{site}: banned")
+
+
+def allow(
+    site: options.Site,
+    *,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+    url: options.Url = None,
+) -> None:
+    """Give a site jobs again."""
+    with connect(home=home, url=url) as client:
+        found = client.allow(site)
+    output.emit(found, as_json=as_json, render=lambda: f"{site}: allowed")
+
+
+def _table(sites: Sequence[Json]) -> RenderableType:
+    rows = (
+        (
+            each["scope"],
+            "banned" if site["ban"] else None,
+            each["policy"],
+            each["open"] and not site["ban"],
+            each["room"],
+            each["reserved"],
+            f"banned: {site['ban']['reason']}" if site["ban"] else each["why"],
+        )
+        for site in sites
+        for each in site["throttles"] or [_unlimited(site["site"])]
+    )
+    return output.table(("Site/CE/Queue", "Ban", "Policy", "Open", "#Room", "#Reserved", "Why"), rows)
+
+
+def _unlimited(site: str) -> Json:
+    return {"scope": site, "policy": None, "open": True, "room": None, "reserved": None, "why": None}
+
+
+def _details(site: Json) -> RenderableType:
+    hidden = {"reservations", "advertisement"}
+    shown = [
+        output.facts({name: value for name, value in each.items() if name not in hidden}, title=each["scope"])
+        for each in site["throttles"]
+    ]
+    if site["ban"]:
+        shown.insert(0, output.facts(site["ban"], title=f"{site['site']} is banned"))
+    return Group(*shown) if shown else f"{site['site']}: no ban, no throttle"

@@ -1,0 +1,100 @@
+"""What a command says when it cannot do what it was asked, and its exit status."""
+
+import json
+import os
+import sys
+import traceback
+
+from typer.exceptions import TyperException
+
+from requirements.errors import InvalidInput, PilotageError
+
+REFUSED = 1  #: refused or not found
+WRONG = 2  #: wrong usage or configuration
+INTERRUPTED = 130  #: Ctrl-C, as shells count it
+
+#: Problems of a refused request that are told; a thousand equal jobs have a thousand equal ones.
+_MOST_LINES = 20
+
+#: Errors that the user can do something about; anything else is a bug and keeps its traceback.
+SHOWN_ERRORS: tuple[type[Exception], ...] = (PilotageError, TyperException, OSError)
+
+
+class CommandRefused(PilotageError):
+    """The command cannot be carried out; the message says why."""
+
+    code = "refused"
+
+
+class WrongUsage(PilotageError):
+    """The command line or the settings make no sense."""
+
+    code = "wrong_usage"
+
+
+def show_error(error: Exception, *, as_json: bool) -> int:
+    """Tell `error` on standard error, a line for each problem, and return the exit status."""
+    if as_json:
+        lines = [json.dumps({"error": _as_json(error)}, default=str)]
+    else:
+        lines = [f"pilotage: {line}" for line in _lines(error)]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    return status_of(error)
+
+
+def show_bug(error: Exception) -> int:
+    """Tell of an error that is ours; its traceback only where somebody asked for it."""
+    if os.environ.get("PILOTAGE_DEBUG"):
+        traceback.print_exception(error)
+    else:
+        what = one_line(f"{type(error).__name__}: {error}")
+        hint = "PILOTAGE_DEBUG=1 shows where"
+        sys.stderr.write(f"pilotage: an error of the program itself, {what} ({hint})\n")
+    return REFUSED
+
+
+def status_of(error: Exception) -> int:
+    """The exit status for `error`."""
+    if isinstance(error, TyperException):
+        return error.exit_code
+    if isinstance(error, InvalidInput | WrongUsage):
+        return WRONG
+    http_status = getattr(error, "status", None)
+    return WRONG if http_status in (400, 413, 422) else REFUSED
+
+
+def _lines(error: Exception) -> list[str]:
+    if isinstance(error, TyperException):
+        return [one_line(error.format_message())]
+    if isinstance(error, InvalidInput):
+        return [one_line(str(problem)) for problem in error.problems]
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename}: {error.strerror}"]
+    lines = _join_excerpts(str(error)) or [type(error).__name__]
+    more = [f"… and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
+    return lines[:_MOST_LINES] + more
+
+
+def _join_excerpts(text: str) -> list[str]:
+    """The lines of a message; an indented one is an excerpt and belongs to the one before it."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if lines and line.startswith(" "):
+            lines[-1] += f"  {line.strip()}"
+        elif line.strip():
+            lines.append(line.strip())
+    return lines
+
+
+def one_line(text: str) -> str:
+    """`text` with its lines joined."""
+    return "  ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _as_json(error: Exception) -> dict[str, object]:
+    if isinstance(error, PilotageError):
+        return {"code": error.code, "message": str(error), "details": dict(error.details)}
+    return {
+        "code": "wrong_usage" if isinstance(error, TyperException) else "error",
+        "message": _lines(error)[0],
+    }

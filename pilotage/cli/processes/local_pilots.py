@@ -1,0 +1,203 @@
+"""Which local pilots there is work for: what the matcher would give to each queue of the site.
+
+Local pilots: processes that take jobs for the queues of one site, on this machine.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+from cs_config.tree.address import QueueAddress
+from matcher.request import match_request
+from matcher.request.match_request import MatchCaller
+from pilotage.fabric.pilot import offer
+from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
+from pilotage.service.services import Services
+from requirements.errors import PilotageError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class LocalQueue:
+    """Where a pilot may be needed: the jobs of a VO at a queue."""
+
+    vo: str
+    address: QueueAddress
+
+
+def list_queues_with_work(parts: Services, site: str) -> list[LocalQueue]:
+    """The posts of a site for which jobs wait now."""
+    config = parts.live.current
+    usable = [
+        LocalQueue(vo=vo, address=address)
+        for address in config.addresses
+        if address.site == site
+        for vo in sorted(config.vos)
+        if config.usable(address, vo)
+    ]
+    return [post for post in usable if _has_work(parts, post)]
+
+
+def _has_work(parts: Services, post: LocalQueue) -> bool:
+    """Ask as the pilot itself would; where that is refused, no pilot is needed, and the others go on."""
+    address = post.address
+    place = QueuePlace(site=address.site, ce=address.ce, queue=address.queue)
+    values = {
+        name: list(each.value) if isinstance(each.value, tuple) else each.value
+        for name, each in parts.live.current.parameters(address, post.vo).items()
+    }
+    offered = offer.make_offer(place, Slot(), JobFilters(), values, facts.measure_facts())
+    caller = MatchCaller(subject="pilotage up", vos=frozenset({post.vo}), queue=address)
+    try:
+        request = match_request.read_resource(offered.at(0))
+        return bool(parts.matcher.get_matching_task_queues(request, caller))
+    except PilotageError as error:
+        log.warning("no local pilots for the VO %s at %s: %s", post.vo, address, error)
+        return False
+
+
+#: Seconds between two looks at what there is to do.
+_EVERY = 1.0
+#: A post whose pilot ended sooner than this, in seconds, is not tried again at once …
+_HASTY = 3.0
+#: … but after so many seconds, if it ended as it should …
+_PAUSE = 3.0
+#: … or so many, if it failed.
+_PENALTY = 30.0
+#: Seconds that pilots get to hand back their jobs at the end.
+_GRACE = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    post: LocalQueue
+    process: subprocess.Popen[bytes]
+    directory: Path
+    since: float
+
+
+class LocalPilots:
+    """Keeps as many pilots as there is work for, up to a number."""
+
+    def __init__(
+        self,
+        *,
+        most: int,
+        wanted: Callable[[], Sequence[LocalQueue]],
+        environment: Callable[[LocalQueue, str], Mapping[str, str]],
+        directory: Path,
+        words: Sequence[str] = (),
+    ) -> None:
+        """Make the keeper; `start` starts it.
+
+        Args:
+            most: Pilots at a time.
+            wanted: The posts that have waiting jobs now.
+            environment: The variables of a pilot, by its post and stamp: where the service is, and its token.
+            directory: Each pilot works in a directory of its own below it.
+            words: Further arguments of each pilot.
+        """
+        self._most = most
+        self._wanted = wanted
+        self._environment = environment
+        self._directory = directory
+        self._words = words
+        self._running: list[_Running] = []
+        self._not_before: dict[LocalQueue, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="local-pilots", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every pilot; each hands back the job it has."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for each in self._running:
+            each.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        for each in self._running:
+            _end(each.process, deadline - time.monotonic())
+        self._reap()
+
+    def look(self) -> None:
+        """Clear away pilots that ended, and start those that are wanted."""
+        self._reap()
+        if len(self._running) >= self._most:
+            return
+        now = time.monotonic()
+        posts = [post for post in self._wanted() if self._not_before.get(post, 0.0) <= now]
+        # The one with the fewest pilots first, so that every queue with work gets one.
+        while posts and len(self._running) < self._most:
+            post = min(posts, key=lambda each: (self._count(each), each))
+            self._launch(post)
+
+    def _count(self, post: LocalQueue) -> int:
+        return sum(each.post == post for each in self._running)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY):
+            try:
+                self.look()
+            except Exception:
+                log.exception("the local pilots could not be looked after")
+
+    def _launch(self, post: LocalQueue) -> None:
+        stamp = token_hex(8)
+        directory = self._directory / stamp
+        directory.mkdir(parents=True)
+        place = post.address
+        command = [
+            *(sys.executable, "-m", "pilotage.cli", "pilot"),
+            *("--site", place.site, "--ce", place.ce, "--queue", place.queue),
+            *("--max-empty", "1"),  # an idle pilot makes room for one that is needed
+            *self._words,
+        ]
+        with (directory / "pilot.log").open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, **self._environment(post, stamp)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for us; we tell the pilots when it is their turn
+            )
+        self._running.append(
+            _Running(post=post, process=process, directory=directory, since=time.monotonic())
+        )
+
+    def _reap(self) -> None:
+        ended = [each for each in self._running if each.process.poll() is not None]
+        self._running = [each for each in self._running if each.process.poll() is None]
+        for each in ended:
+            failed = each.process.returncode != 0
+            if failed:
+                log.warning("a local pilot ended with status %d: %s", each.process.returncode, each.directory)
+            else:
+                shutil.rmtree(each.directory, ignore_errors=True)
+            now = time.monotonic()
+            if now - each.since < _HASTY:
+                self._not_before[each.post] = now + (_PENALTY if failed else _PAUSE)
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    try:
+        process.wait(max(patience, 0.1))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,215 @@
+"""Serving an application over HTTP: the socket, the signals, the banner at the right moment.
+
+`pilotage serve`: the HTTP service of an installation with PostgreSQL and Redis.
+"""
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+
+from cs_config import gc_tuning
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import options, process_setup, settings, wiring
+from pilotage.cli.errors import CommandRefused
+from pilotage.cli.processes import client_connections, keep_alive, tls
+from pilotage.cli.settings import Settings
+from pilotage.service.app import create_app
+
+#: Seconds that requests under way get to end.
+_GRACE = 10
+#: Ticks of the server, ten a second, between two looks for clients that fell silent.
+_LOOK_EVERY = 50
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A socket at this address; port 0 takes a free one.
+
+    Raises:
+        Refused: The address is taken, or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise CommandRefused(
+            f"cannot listen at {host}:{port}: {error.strerror} (choose another --port)"
+        ) from None
+    bound.set_inheritable(True)
+    return bound
+
+
+def url_of(bound: socket.socket, *, tls: bool = False) -> str:
+    """The URL under which this machine reaches what listens at the socket."""
+    host, port = bound.getsockname()[:2]
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"{'https' if tls else 'http'}://{name}:{port}"
+
+
+def serve_application(
+    app: FastAPI,
+    bound: socket.socket,
+    chosen: Settings,
+    *,
+    tls: ssl.SSLContext | None,
+    ready: Callable[[], None] = lambda: None,
+    ending: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then end what is under way and return.
+
+    Args:
+        app: The application.
+        bound: Where it listens.
+        chosen: The settings of the installation.
+        tls: What it speaks TLS with; None: it does not.
+        ready: Called when requests are answered.
+        ending: Called when the end was asked for, while requests are still answered.
+    """
+    config = configuration(app, log_level=chosen.log_level, tls=tls, trusted_proxies=chosen.trusted_proxies)
+    with _keep_signals():
+        _Server(config, ready=ready, ending=ending).run(sockets=[bound])
+
+
+def configuration(
+    app: FastAPI,
+    *,
+    log_level: str,
+    tls: ssl.SSLContext | None = None,
+    trusted_proxies: Sequence[str] = (),
+) -> uvicorn.Config:
+    """How the server is to behave.
+
+    Args:
+        app: What it serves.
+        log_level: From which level on it says what it does.
+        tls: What it speaks TLS with; None: it does not.
+        trusted_proxies: Addresses and networks whose word on where a request came from is taken.
+    """
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        log_level=log_level,
+        access_log=log_level == "debug",
+        timeout_graceful_shutdown=_GRACE,
+        server_header=False,
+        http=client_connections.ClientConnection,
+        ws="none",
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+    )
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it is ready and when it is about to end."""
+
+    def __init__(
+        self, config: uvicorn.Config, *, ready: Callable[[], None], ending: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._ending = ending
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _LOOK_EVERY == 0:
+            now = asyncio.get_running_loop().time()
+            client_connections.end_silent(self.server_state.connections, now=now)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.to_thread(self._ending)
+        await super().shutdown(sockets)
+
+
+@contextmanager
+def _keep_signals() -> Iterator[None]:
+    """The server raises a signal again when it has ended; that must not cut off our own end."""
+    before = {each: signal.signal(each, lambda *_: None) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("serve")(serve)
+
+
+def serve(
+    *,
+    host: options.Host = None,
+    port: options.Port = None,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes that share the port (else PILOTAGE_WORKERS, else 1)."),
+    ] = None,
+    resources: options.Resources = None,
+    database_url: options.DatabaseUrl = None,
+    redis_url: options.RedisUrl = None,
+    log_level: options.LogLevel = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """Serve HTTP, until SIGINT or SIGTERM; any number of these, on any hosts, behind a load balancer.
+
+    The tables are made by `pilotage db upgrade`; workers and agents are processes of their own. With --json
+    log lines are JSON.
+    """
+    chosen = settings.load(
+        {
+            "home": home,
+            "host": host,
+            "port": port,
+            "tls_certificate": tls_certificate,
+            "tls_key": tls_key,
+            "workers": workers,
+            "resources": resources,
+            "database_url": database_url,
+            "redis_url": redis_url,
+            "log_level": log_level,
+        }
+    )
+    process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    tls.read_certificate(chosen)
+    with cli_engine.translate_unreachable(chosen.database_url), wiring.open_current_engine(chosen) as engine:
+        wiring.import_resources(engine, chosen)
+    bound = bind_socket(chosen.host, chosen.port)
+    typer.echo(f"pilotage serves {url_of(bound, tls=chosen.tls_certificate is not None)}", err=True)
+    one = partial(run, chosen, bound, as_json=as_json)
+    if chosen.workers == 1:
+        one()
+    else:
+        # As long as we held the socket open, connections would be taken that nobody serves any more.
+        keep_alive.keep_alive(one, chosen.workers, ending=bound.close)
+
+
+def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
+    """One process of the service."""
+    process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    gc_tuning.collect_seldom()
+    with (
+        wiring.open_current_engine(chosen) as engine,
+        wiring.run_services(chosen, engine) as parts,
+        tls.watch_certificate(tls.read_certificate(chosen)) as context,
+    ):
+        serve_application(create_app(parts), bound, chosen, tls=context)

@@ -1,0 +1,69 @@
+"""Files that directors and gateways are told by: parsed, or refused in the words of who reads them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+
+from requirements.errors import InvalidInput, Problem
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a name that stands twice, of which YAML would silently take the last."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Look at the names as they stand, before those that are merged in by `<<`."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if str(key.value) in lines:
+                message = f"{key.value} stands twice, the first time in line {lines[str(key.value)]}"
+                raise yaml.MarkedYAMLError(problem=message, problem_mark=key.start_mark)
+            lines[str(key.value)] = key.start_mark.line + 1
+        super().flatten_mapping(node)
+
+
+def parse_file(file: Path, invalid: type[InvalidInput]) -> object:
+    """What a file of YAML holds.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: it is none.
+    """
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a safe one
+    except UnicodeDecodeError as error:
+        raise invalid([Problem(path=str(file), message=f"is not UTF-8: {error.reason}")]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else None
+        what = getattr(error, "problem", None) or "is not YAML"
+        raise invalid([Problem(path="settings", message=what, file=str(file), line=line)]) from None
+
+
+def read_token(file: Path, invalid: type[InvalidInput]) -> str:
+    """The token in a file.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: there is none.
+    """
+    text = file.read_text(encoding="utf-8", errors="replace").strip()
+    if not text or not text.isascii() or len(text.split()) != 1:
+        raise invalid([Problem(path=str(file), message="holds no token")])
+    return text
+
+
+def token_reader(file: Path, invalid: type[InvalidInput]) -> Callable[[], str]:
+    """Tells the token that is in a file at that moment; while there is none, the one that was there before.
+
+    Raises:
+        InvalidInput: Of the class `invalid`: there is none now.
+    """
+    last = read_token(file, invalid)
+
+    def now() -> str:
+        nonlocal last
+        with suppress(OSError, invalid):
+            last = read_token(file, invalid)
+        return last
+
+    return now

@@ -1,0 +1,199 @@
+"""What `pilotage up` says when it is ready.
+
+`pilotage up`: the whole system in one process on this machine.
+"""
+
+import json
+import os
+import socket
+import sys
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+from rich.panel import Panel
+
+from cs_config import gc_tuning
+from cs_config.tree.configuration import Configuration
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import home_directory, options, output, process_setup, settings, wiring
+from pilotage.cli.errors import CommandRefused
+from pilotage.cli.processes import agent, local_isolation, local_pilots, serve, tls
+from pilotage.cli.processes.agent import AGENTS, AgentContext
+from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
+from pilotage.cli.settings import Settings
+from pilotage.service.app import create_app
+from pilotage.service.auth import callers
+from pilotage.service.services import Services, utc_now
+from requirements.errors import did_you_mean
+
+
+def show_banner(chosen: Settings, config: Configuration, url: str, *, as_json: bool) -> None:
+    """Say where the service is and what to do next."""
+    if as_json:
+        facts = {
+            "url": url,
+            "home": str(chosen.home),
+            "client_env": str(chosen.home / home_directory.CLIENT_ENV),
+        }
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        output.console().print(Panel.fit("\n".join(_banner_lines(chosen, config, url)), title="Pilotage"))
+    sys.stdout.flush()
+
+
+def _banner_lines(chosen: Settings, config: Configuration, url: str) -> list[str]:
+    lines = [f"[bold]{url}[/]  (interface: {url}/docs)", f"home: {output.escape(str(chosen.home))}"]
+    if config.addresses:
+        size = f"{len(config.addresses)} queues of {len(config.sites)} sites"
+        lines.append(f"configuration: version {config.version}, {size}")
+    else:
+        lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
+    if chosen.site is not None:
+        lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
+    home = "" if chosen.home == settings.default_home(os.environ) else f" --home {chosen.home}"
+    lines += ["", f"pilotage login{home}   (a link to the web pages)"]
+    lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
+    if chosen.site is None:
+        lines.append(f"pilotage pilot{home} --site S --ce C --queue Q")
+    return [*lines, "", "Ctrl-C ends it; started again it goes on."]
+
+
+#: Seconds that the token of this machine's user is good; every start makes a new one.
+_TOKEN_LIFE = 366 * 86400
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up")(up)
+
+
+def up(
+    *,
+    resources: options.Resources = None,
+    host: options.Host = None,
+    port: options.Port = None,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
+    site: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="Run local pilots for the queues of this site, as jobs need them."),
+    ] = None,
+    pilots: Annotated[
+        int | None, typer.Option(metavar="N", help="At most so many local pilots at a time; else 2.")
+    ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What jobs of local pilots are kept from: userns (default), they see nothing of the "
+            "installation; or none, they may read its keys and do all that you may.",
+        ),
+    ] = None,
+    vo: Annotated[
+        str | None, typer.Option(metavar="VO", help="VO that you submit for unless the job says another.")
+    ] = None,
+    database_url: options.DatabaseUrl = None,
+    log_level: options.LogLevel = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """Run everything here: database, service, optimizers, agents and, with --site, pilots.
+
+    Needs no server and no root. Ctrl-C ends it; the next start goes on where it was.
+    """
+    chosen = settings.load(
+        {
+            "home": home,
+            "resources": resources,
+            "host": host,
+            "port": port,
+            "tls_certificate": tls_certificate,
+            "tls_key": tls_key,
+            "site": site,
+            "pilots": pilots,
+            "isolation": isolation,
+            "vo": vo,
+            "database_url": database_url,
+            "log_level": log_level,
+        }
+    ).model_copy(update={"redis_url": None})  # the optimizers run here, whatever else there is
+    process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    home_directory.make_home(chosen.home)
+    with home_directory.lock_home(chosen.home):
+        _run(chosen, as_json=as_json)
+
+
+def _run(chosen: Settings, *, as_json: bool) -> None:
+    gc_tuning.collect_seldom()
+    home_directory.remove_client_env(chosen.home)
+    cli_engine.upgrade_schema(chosen.direct_url)
+    with ExitStack() as stack:
+        engine = stack.enter_context(wiring.open_current_engine(chosen))
+        wiring.import_resources(engine, chosen)
+        bound = stack.enter_context(serve.bind_socket(chosen.host, chosen.port))
+        context = stack.enter_context(tls.watch_certificate(tls.read_certificate(chosen)))
+        url = _url(chosen, bound)
+        parts = stack.enter_context(wiring.run_services(chosen, engine))
+        _check_site(chosen, parts)
+        surroundings = AgentContext(
+            engine=engine,
+            current=lambda: parts.live.current,
+            blobs=parts.blobs,
+            holder=agent.unique_holder(),
+        )
+        stack.enter_context(agent.run_agents(list(AGENTS), surroundings))
+        local = _local_pilots(chosen, parts, url)
+
+        def ready() -> None:
+            token = _token(chosen, parts)
+            home_directory.write_client_env(chosen.home, url=url, token=token, authorities=chosen.authorities)
+            local.start()
+            show_banner(chosen, parts.live.current, url, as_json=as_json)
+
+        serve.serve_application(create_app(parts), bound, chosen, tls=context, ready=ready, ending=local.stop)
+    if not as_json:
+        typer.echo("Ended. Start it again and it goes on.")
+
+
+def _url(chosen: Settings, bound: socket.socket) -> str:
+    """Where the service is for this machine; under TLS by the name that its certificate has."""
+    if chosen.tls_certificate is None:
+        return serve.url_of(bound)
+    return chosen.url or serve.url_of(bound, tls=True)
+
+
+def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots:
+    def environment(post: LocalQueue, stamp: str) -> dict[str, str]:
+        grant = callers.grant(role="pilot", vo=post.vo, queue=str(post.address), stamp=stamp)
+        token, _ = parts.tokens.mint(grant, now=utc_now())
+        return home_directory.client_variables(url=url, token=token, authorities=chosen.authorities)
+
+    def wanted() -> list[LocalQueue]:
+        return local_pilots.list_queues_with_work(parts, chosen.site) if chosen.site is not None else []
+
+    return LocalPilots(
+        most=chosen.pilots,
+        wanted=wanted,
+        environment=environment,
+        directory=chosen.home / "pilots",
+        words=local_isolation.words(chosen),
+    )
+
+
+def _check_site(chosen: Settings, parts: Services) -> None:
+    sites = parts.live.current.sites
+    if chosen.site is not None and chosen.site not in sites:
+        meant = did_you_mean(chosen.site, sites)
+        hint = f", did you mean {meant}?" if meant else ""
+        raise CommandRefused(f"--site {chosen.site}: the configuration has no such site{hint}")
+    if chosen.site is not None:
+        local_isolation.check(chosen)
+
+
+def _token(chosen: Settings, parts: Services) -> str:
+    """A token of an operator: whoever may read the home directory can do everything anyway."""
+    vos = parts.live.current.vos
+    vo = chosen.vo or (next(iter(vos)) if len(vos) == 1 else None)
+    grant = callers.grant(role="operator", vo=vo, ttl=_TOKEN_LIFE)
+    return parts.tokens.mint(grant, now=utc_now())[0]

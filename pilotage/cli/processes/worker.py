@@ -1,0 +1,58 @@
+"""`pilotage worker`: a pool of RQ workers that run the optimizers."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from cs_config import gc_tuning
+from optimizers.workers import rq as optimizer_worker
+from pilotage.cli import engine, options, process_setup, settings
+from pilotage.cli.errors import WrongUsage
+from pilotage.cli.processes import keep_alive
+from pilotage.cli.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("worker")(worker)
+
+
+def worker(
+    *,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, max=256, help="Processes that work side by side.")
+    ] = 1,
+    burst: Annotated[bool, typer.Option("--burst", help="End when there is nothing to do.")] = False,
+    database_url: options.DatabaseUrl = None,
+    redis_url: options.RedisUrl = None,
+    log_level: options.LogLevel = None,
+    as_json: options.AsJson = False,
+    home: options.Home = None,
+) -> None:
+    """Prepare submitted jobs for matching: the optimizer chain, rung for through Redis.
+
+    Any number of workers on any hosts; of one command, those that die are started again. With --json log
+    lines are JSON.
+    """
+    flags = {"home": home, "database_url": database_url, "redis_url": redis_url, "log_level": log_level}
+    chosen = settings.load(flags)
+    process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    if chosen.redis_url is None:
+        raise WrongUsage(
+            "a worker needs Redis: --redis-url or PILOTAGE_REDIS_URL (without, `serve` runs the optimizers)"
+        )
+    if workers == 1:
+        run(chosen, chosen.redis_url, burst=burst, as_json=as_json)
+    elif burst:
+        raise WrongUsage("--burst is for one worker: leave out --workers, or start several commands")
+    else:
+        keep_alive.keep_alive(partial(run, chosen, chosen.redis_url, burst=False, as_json=as_json), workers)
+
+
+def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None:
+    """One worker, until SIGTERM; a batch that it has begun comes to its end."""
+    process_setup.configure_logs(chosen.log_level, as_json=as_json)
+    gc_tuning.collect_seldom()
+    with engine.translate_unreachable(chosen.database_url):
+        optimizer_worker.run_worker(chosen.database_url, redis_url, burst=burst)

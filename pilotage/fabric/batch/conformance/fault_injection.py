@@ -1,0 +1,199 @@
+"""Faults of batch systems, made on purpose: for the conformance kit and for tests of what stands above.
+
+Faults of HTTP connections, made on purpose: for the conformance kit.
+"""
+
+import json
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+import httpx
+
+from pilotage.fabric.batch.arc import rest as arc_rest
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystem,
+    BatchSystemAway,
+    Capacity,
+    Handle,
+    JobReport,
+    Output,
+    State,
+    SubmissionUncertain,
+)
+from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
+
+_Answer = TypeVar("_Answer")
+
+
+class Fault(StrEnum):
+    """What goes wrong."""
+
+    TIMEOUT = "timeout"  #: no answer, and nothing was done
+    LATE = "late"  #: done, but the answer gets lost
+    PARTIAL = "partial"  #: half of a listing
+    DOUBLED = "doubled"  #: every line of a listing twice
+    FULL = "full"  #: nothing can be written
+
+
+class InjectedFaults(Protocol):
+    """What a batch system works through, and what goes wrong with it now."""
+
+    glitch: Fault | None
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultyShell:
+    """A shell that does what `glitch` says to every command and file, as long as it says so."""
+
+    shell: Shell
+    glitch: Fault | None = None
+
+    def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
+        """Run a command, without a shell's interpretation."""
+        if self.glitch is Fault.TIMEOUT:
+            raise NoAnswer(f"{command[0]} gave no answer, on purpose")
+        done = self.shell.run(command, stdin=stdin, seconds=seconds)
+        if self.glitch is Fault.LATE:
+            raise NoAnswer(f"{command[0]} gave no answer, on purpose, after it had done its work")
+        lines = done.stdout.splitlines(keepends=True)
+        if self.glitch is Fault.PARTIAL:
+            lines = lines[: len(lines) // 2]
+        if self.glitch is Fault.DOUBLED:
+            lines = [line for line in lines for _ in range(2)]
+        return Completed(status=done.status, stdout="".join(lines), stderr=done.stderr)
+
+    def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
+        """Make a file, for its owner alone, and the directories that it is in."""
+        if self.glitch is Fault.FULL:
+            raise BatchSystemAway(f"{name} cannot be written: no space left, on purpose")
+        self.shell.write(name, content, below=below, executable=executable)
+
+    def read(self, name: str, *, below: str, last: int) -> bytes:
+        """Read the last bytes of a file; empty if there is none."""
+        if self.glitch is Fault.TIMEOUT:
+            raise NoAnswer(f"{name} could not be read, on purpose")
+        return self.shell.read(name, below=below, last=last)
+
+    def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
+        """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
+        if self.glitch is Fault.TIMEOUT:
+            raise NoAnswer(f"{below} could not be read, on purpose")
+        return self.shell.read_small(names, below=below, most=most)
+
+    def remove(self, names: Sequence[str], *, below: str) -> None:
+        """Remove files, and directories with all that is in them; what is not there is no error."""
+        self.shell.remove(names, below=below)
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultySystem:
+    """A batch system with the faults of `glitch`, whatever it is made of."""
+
+    system: BatchSystem
+    glitch: Fault | None = None
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into its queue."""
+        if self.glitch is Fault.FULL:
+            raise BatchSystemAway("the spool is full, on purpose")
+        if self.glitch is Fault.TIMEOUT:
+            raise SubmissionUncertain(f"{job.stamp}: no answer, on purpose")
+        reference = self.system.submit(job)
+        if self.glitch is Fault.LATE:
+            raise SubmissionUncertain(f"{job.stamp}: no answer, on purpose, though it was taken")
+        return reference
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
+        """How jobs stand."""
+        found = self._asked(lambda: self.system.status(handles))
+        if self.glitch is not Fault.PARTIAL:
+            return found
+        kept = set(list(found)[: len(found) // 2])
+        missing = JobReport(state=State.MISSING)
+        return {stamp: report if stamp in kept else missing for stamp, report in found.items()}
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the jobs that bear one of the stamps."""
+        return self._asked(lambda: self.system.find(stamps))
+
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of jobs that have not ended."""
+        return self._asked(lambda: self.system.stamps(prefix))
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs wherever they are."""
+        self._asked(lambda: self.system.kill(handles))
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote."""
+        return self._asked(lambda: self.system.output(handle))
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove what is kept of jobs that ended."""
+        self._asked(lambda: self.system.forget(handles))
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the queues have."""
+        return self._asked(self.system.capacity)
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        if self.glitch is Fault.TIMEOUT:
+            raise BatchSystemAway("no answer, on purpose")
+        answer = ask()
+        if self.glitch is Fault.LATE:
+            raise BatchSystemAway("the answer got lost, on purpose")
+        return answer
+
+
+_FULL = {"job": {"status-code": "500", "reason": "Failed to store job description, on purpose"}}
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultyHttp:
+    """Connections to a CE that do what `glitch` says to every request, as long as it says so."""
+
+    glitch: Fault | None = None
+
+    def connect(self, context: ssl.SSLContext) -> httpx.BaseTransport:
+        """Connections over TLS, with the faults."""
+        return _Transport(self, arc_rest.connect(context))
+
+
+class _Transport(httpx.BaseTransport):
+    def __init__(self, faults: FaultyHttp, real: httpx.BaseTransport) -> None:
+        self._faults = faults
+        self._real = real
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, and spoil it or its answer."""
+        glitch = self._faults.glitch
+        if glitch is Fault.TIMEOUT:
+            raise httpx.ReadTimeout("no answer, on purpose", request=request)
+        if glitch is Fault.FULL and request.url.params.get("action") == "new":
+            return httpx.Response(201, json=_FULL)
+        response = self._real.handle_request(request)
+        if glitch is Fault.LATE:
+            response.close()
+            raise httpx.ReadTimeout("no answer, on purpose, after the work was done", request=request)
+        return _spoiled(response, glitch) if glitch in (Fault.PARTIAL, Fault.DOUBLED) else response
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._real.close()
+
+
+def _spoiled(response: httpx.Response, glitch: Fault) -> httpx.Response:
+    """An answer with half of its jobs, or with each of them twice."""
+    content = response.read()
+    answer = json.loads(content) if content.startswith(b"{") else {}
+    jobs = answer.get("job")
+    if isinstance(jobs, dict):
+        jobs = [jobs]
+    if isinstance(jobs, list):
+        spoiled = jobs[: len(jobs) // 2] if glitch is Fault.PARTIAL else [*jobs, *jobs]
+        content = json.dumps({"job": spoiled}).encode()
+    return httpx.Response(response.status_code, content=content)

@@ -1,0 +1,143 @@
+"""What it takes to believe something of a batch system: that looks agree, several times and for long.
+
+A batch system without its glitches: asked again where that helps, and believed only with evidence.
+
+A lookup that fails, or a job missing from one listing, proves nothing. A job is gone when whole listings
+agreed on it several times and for long enough, while neither accounting nor the job's own marks (which the
+adapters look at) knew better. What is remembered for that is in memory only: after a restart the counting
+begins anew, which is late, never wrong. Source: SAM-Grid, batch idealizers.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    BatchSystem,
+    BatchSystemAway,
+    Capacity,
+    Handle,
+    JobReport,
+    Output,
+    State,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """When looks that agree are believed; by default, that a job is gone."""
+
+    listings: int = 3  #: that agree, one after the other
+    seconds: float = 300.0  #: between the first and the last of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreeingPolls:
+    """Looks that agreed, one after the other."""
+
+    times: int
+    seconds: float  #: between the first and the last of them
+
+    def convince(self, evidence: Evidence) -> bool:
+        """Whether that is enough."""
+        return self.times >= evidence.listings and self.seconds >= evidence.seconds
+
+
+@dataclass(slots=True)
+class Agreement:
+    """Counts looks that agree, by what was looked at; in memory only: begun anew it is late, never wrong."""
+
+    _first: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def once_more(self, what: str, now: float) -> AgreeingPolls:
+        """Another look said the same."""
+        times, since = self._first.get(what, (0, now))
+        self._first[what] = (times + 1, since)
+        return AgreeingPolls(times=times + 1, seconds=now - since)
+
+    def end(self, what: str) -> None:
+        """A look said something else."""
+        self._first.pop(what, None)
+
+    def keep_only(self, those: frozenset[str]) -> None:
+        """All else was not seen any more."""
+        for what in self._first.keys() - those:
+            del self._first[what]
+
+
+__all__ = ["Evidence", "ReliableSystem"]
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(slots=True, kw_only=True)
+class ReliableSystem:
+    """The same verbs; `status` never raises, and says *gone* in place of *missing* on agreeing evidence."""
+
+    system: BatchSystem
+    evidence: Evidence = field(default_factory=Evidence)
+    tries: int = 3  #: of a question; submissions are never repeated here
+    pause: float = 1.0  #: seconds before the second try, doubled with each
+    clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
+    sleep: Callable[[float], None] = time.sleep
+    _missed: Agreement = field(default_factory=Agreement)
+
+    def submit(self, job: BatchJob) -> str:
+        """Put a job into its queue, once: who repeats it has to `find` its stamp first."""
+        self._missed.end(job.stamp)  # what was missed before says nothing of this one
+        return self.system.submit(job)
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
+        """How jobs stand; all *unknown* if the batch system cannot be asked."""
+        try:
+            found = self._again(lambda: self.system.status(handles))
+        except BatchSystemAway as error:
+            return {handle.stamp: JobReport(state=State.UNKNOWN, message=str(error)) for handle in handles}
+        return {stamp: self._judged(stamp, report) for stamp, report in found.items()}
+
+    def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """The references of the jobs that bear one of the stamps."""
+        return self._again(lambda: self.system.find(stamps))
+
+    def stamps(self, prefix: str) -> frozenset[str]:
+        """The stamps of our jobs that have not ended."""
+        return self._again(lambda: self.system.stamps(prefix))
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        """End jobs wherever they are."""
+        self._again(lambda: self.system.kill(handles))
+
+    def output(self, handle: Handle) -> Output:
+        """What the job wrote."""
+        return self._again(lambda: self.system.output(handle))
+
+    def forget(self, handles: Sequence[Handle]) -> None:
+        """Remove what is kept of jobs that ended."""
+        self._again(lambda: self.system.forget(handles))
+        for handle in handles:
+            self._missed.end(handle.stamp)
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """What the queues have."""
+        return self._again(self.system.capacity)
+
+    def _judged(self, stamp: str, report: JobReport) -> JobReport:
+        if report.state is not State.MISSING:
+            self._missed.end(stamp)
+            return report
+        missed = self._missed.once_more(stamp, self.clock())
+        if not missed.convince(self.evidence):
+            return report
+        why = f"in none of {missed.times} listings for {missed.seconds:.0f} s, nor known as ended"
+        return replace(report, state=State.GONE, message=why)
+
+    def _again(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask, and ask again: all verbs but a submission may be repeated."""
+        for number in range(self.tries - 1):
+            try:
+                return ask()
+            except BatchSystemAway:
+                self.sleep(self.pause * 2**number)
+        return ask()

@@ -1,0 +1,255 @@
+"""Where pilots are sent, and the stamps that say so.
+
+A stamp names its director, the broker if there is one, and the flags that its pilot was sent with, so that a
+director that was killed knows from the stamps alone which pilots are its own and what each was for.
+
+What became of the last pilots of a post, and how careful that makes us.
+
+It is read off the service's list of pilots, so a director that was started again knows it, too.
+
+Where a director sends its pilots: queues of the resource tree with the batch queues behind them.
+"""
+
+import hashlib
+import json
+import random
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from pilotage.fabric.batch.batch_system import JobResources
+from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+
+#: What a director may be called: its name is part of the name of every batch job.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,29}")
+#: What a broker may be called, for the same reason.
+BROKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,19}")
+_ANY = "any"
+_DIGITS = 10  #: of the digest of flags
+_BYTES = 12  #: of chance in a stamp
+_STAMP = re.compile(
+    rf"(?P<director>{NAME.pattern})\.((?P<broker>{BROKER.pattern})\.)?"
+    rf"(?P<kind>{_ANY}|[0-9a-f]{{{_DIGITS}}})\.[0-9a-f]{{{2 * _BYTES}}}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TargetGroup:
+    """Pilots of one VO that are sent the same way with the same flags: they may stand in for each other."""
+
+    vo: str
+    queues: tuple[str, ...]  #: `Site/CE/Queue` in their order: the one, or those among which a broker picks
+    flags: tuple[str, ...] = ()  #: arguments of the submit command, each one whole; none: any node will do
+    broker: str = ""  #: through which they are sent; empty: straight to their queue
+
+    @property
+    def where(self) -> str:
+        """The queues in a word or two."""
+        return ", ".join(self.queues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedAs:
+    """What a stamp says of how its pilot was sent."""
+
+    kind: str  #: the flags, as `kind` tells them
+    broker: str = ""
+
+
+def new_stamp(director: str, flags: tuple[str, ...], broker: str = "") -> str:
+    """A stamp that nobody ever had."""
+    way = f"{broker}.{flags_digest(flags)}" if broker else flags_digest(flags)
+    return f"{stamp_prefix(director)}{way}.{secrets.token_hex(_BYTES)}"
+
+
+def stamp_prefix(director: str) -> str:
+    """What all stamps of a director begin with, and none of another."""
+    return f"{director}."
+
+
+def parse_stamp(stamp: str, director: str) -> SubmittedAs | None:
+    """How a pilot was sent; None: it is not this director's, or no pilot's."""
+    said = _STAMP.fullmatch(stamp)
+    if said is None or said["director"] != director:
+        return None
+    return SubmittedAs(kind=said["kind"], broker=said["broker"] or "")
+
+
+def flags_digest(flags: tuple[str, ...]) -> str:
+    """Flags in a word: equal ones have the same, others another."""
+    if not flags:
+        return _ANY
+    return hashlib.sha256(json.dumps(flags).encode()).hexdigest()[:_DIGITS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """How long nothing is sent after bad experience."""
+
+    first: timedelta = timedelta(minutes=2)
+    longest: timedelta = timedelta(hours=1)  #: it doubles up to this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A pilot of which it is known whether sending it was worth it."""
+
+    sent_at: datetime
+    known_at: datetime
+    good: bool  #: it had a job; else it failed, or ended without one
+
+
+def most_to_send(trials: Iterable[Trial], pause: Pause, now: datetime) -> int | None:
+    """New pilots of a post at most; None: experience sets no limit.
+
+    None are sent during a pause, which is the longer the more often things went wrong since the last good
+    pilot was sent; then one, to see whether it is better.
+    """
+    known = list(trials)
+    good = max((trial.sent_at for trial in known if trial.good), default=None)
+    bad = [trial for trial in known if not trial.good and (good is None or trial.sent_at > good)]
+    if not bad:
+        return None
+    times = _times((trial.known_at for trial in bad), apart=pause.first)
+    length = min(pause.longest, pause.first * 2 ** min(times - 1, 20))
+    return 0 if now < max(trial.known_at for trial in bad) + length else 1
+
+
+def _times(moments: Iterable[datetime], *, apart: timedelta) -> int:
+    """How often something happened; what happens together happens once."""
+    counted: list[datetime] = []
+    for moment in sorted(moments):
+        if not counted or moment - counted[-1] >= apart:
+            counted.append(moment)
+    return len(counted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTarget:
+    """A queue of the resource tree, and how it is reached."""
+
+    queue: str  #: `Site/CE/Queue`
+    system: str  #: name of its batch system
+    batch_queue: str  #: what the queue is called there
+    resources: JobResources = field(default_factory=JobResources)
+    flags: tuple[str, ...] = ()  #: arguments of every submission, beside those that jobs ask for
+    broker: str = ""  #: that may pick it; empty: pilots are sent straight there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A batch system that picks the queue itself, among those that it is given. Source: DIRAC, gLite WMS."""
+
+    name: str
+    system: str
+    queues: Mapping[str, str]  #: `Site/CE/Queue` where pilots may land → what it is called there
+    entry: str | None = None  #: the batch queue that takes them all; None: a list of those that would do
+    resources: JobResources = field(default_factory=JobResources)
+    flags: tuple[str, ...] = ()
+    vos: frozenset[str] = frozenset()  #: none: all of the director
+
+    def outlets(self) -> Iterator[QueueTarget]:
+        """Each queue where its pilots may land."""
+        for queue, batch_queue in self.queues.items():
+            yield self._outlet(queue, batch_queue)
+
+    def door(self, queues: tuple[str, ...]) -> QueueTarget:
+        """How pilots are handed over that may land in these queues."""
+        return self._outlet("", self.entry or ",".join(self.queues[queue] for queue in queues))
+
+    def _outlet(self, queue: str, batch_queue: str) -> QueueTarget:
+        return QueueTarget(
+            queue=queue,
+            system=self.system,
+            batch_queue=batch_queue,
+            resources=self.resources,
+            flags=self.flags,
+            broker=self.name,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotIntent:
+    """A pilot that is about to be submitted."""
+
+    stamp: str
+    vo: str
+    outlet: QueueTarget
+    pools: tuple[str, ...]  #: SubmitPools that it is sent for; none: what its queue serves
+    landings: Mapping[str, str] = field(default_factory=dict)  #: by batch queue, where a broker picks
+    secret: str = field(repr=False)  #: for which it gets its token, once
+
+
+#: Makes the text that the batch system runs.
+PilotScript = Callable[[PilotIntent], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorOptions:
+    """How a director goes about it."""
+
+    name: str  #: part of every stamp: two directors must not share it
+    at_once: int = 100  #: pilots per queue and cycle at most
+    pause: Pause = field(default_factory=Pause)
+    soon: timedelta = timedelta(minutes=15)  #: a running pilot that is free so soon counts as being there
+    memory: timedelta = timedelta(days=1)  #: how long pilots that ended are looked at
+    keep_output: timedelta = timedelta(hours=6)  #: of pilots that failed
+    grace: timedelta = timedelta(minutes=2)  #: that a batch job may go on after its pilot said that it ends
+    #: What it takes to end a batch job that bears our name, but is no pilot that anybody knows to be alive.
+    orphans: Evidence = field(default_factory=lambda: Evidence(listings=5, seconds=1800))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorTargets:
+    """All outlets, brokers and batch systems of one director."""
+
+    outlets: Mapping[str, QueueTarget]  #: by queue
+    systems: Mapping[str, ReliableSystem]  #: by name
+    habits: DirectorOptions
+    script: PilotScript = field(repr=False)
+    brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
+
+    def all_outlets(
+        self, vo: str | None = None, *, without: Collection[tuple[str, str, str]] = ()
+    ) -> list[QueueTarget]:
+        """Every way for pilots to a queue, straight or through a broker; of a VO those that it may use.
+
+        Args:
+            vo: None: of all.
+            without: VO, broker and queue that a broker is not to pick now, if it can be told.
+        """
+        brokers = [each for each in self.brokers.values() if vo is None or not each.vos or vo in each.vos]
+        picked = [
+            outlet
+            for each in brokers
+            for outlet in each.outlets()
+            if each.entry is not None or (vo, each.name, outlet.queue) not in without
+        ]
+        return [*self.outlets.values(), *picked]
+
+    def door(self, post: TargetGroup) -> QueueTarget:
+        """How the pilots of a post are submitted."""
+        if post.broker:
+            return self.brokers[post.broker].door(post.queues)
+        return self.outlets[post.queues[0]]
+
+    def trial(self, post: TargetGroup, chance: random.Random) -> TargetGroup:
+        """Where a pilot is sent to see whether it is better now: to one queue, so that it is known which."""
+        if not post.broker or self.brokers[post.broker].entry is not None:
+            return post
+        return replace(post, queues=(chance.choice(post.queues),))
+
+    def landings(self, post: TargetGroup) -> Mapping[str, str]:
+        """By batch queue the queues of the tree among which a broker picks; none for other posts."""
+        if not post.broker:
+            return {}
+        names = self.brokers[post.broker].queues
+        return {names[queue]: queue for queue in post.queues}
+
+    def system_of(self, stamp: str, queue: str) -> str | None:
+        """The batch system that a pilot was given to; None: we have it no more."""
+        sent = parse_stamp(stamp, self.habits.name)
+        way = self.brokers.get(sent.broker) if sent and sent.broker else self.outlets.get(queue)
+        return None if way is None else way.system

@@ -1,0 +1,250 @@
+"""What became of pilots: asked from their batch systems, told to the service.
+
+*Unknown* and *missing* change nothing. A pilot without a reference is an intent whose submission was cut off:
+its stamp is looked for in the listing and among the marks that jobs leave; found, it is adopted; not found on
+agreeing evidence, it is given up, and whatever may still come of it is disarmed: its work area is removed,
+without which its script does not start, and its stamp is looked for and killed as long as it is remembered.
+
+Batch jobs that bear a director's name and are nobody's pilots any more: found, and after a while ended.
+
+Such a job is one that the service does not know, of this or any other VO, or knows to have ended longer ago
+than its director looks back. An intent is stored before its batch job exists, so whatever is listed is known,
+unless something was lost. One look proves nothing: a job is ended when several, one after the other and over
+some time, said the same.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pilotage.fabric.batch.batch_system import ENDED, BatchSystemAway, Handle, JobReport, State
+from pilotage.fabric.batch.reliable import Agreement, ReliableSystem
+from pilotage.fabric.client import Client
+from pilotage.fabric.director.cycle_summary import DirectorSummary
+from pilotage.fabric.director.pilots import ACTIVE, DirectorPilot, Pilots, Status
+from pilotage.fabric.director.targets import DirectorTargets, parse_stamp, stamp_prefix
+
+_REASON = 2000  #: characters that the service takes
+_TAIL = 1500  #: bytes of a pilot's words that are told as the reason of its end
+_KEPT = 16_000  #: bytes of its standard output, and of its standard error, that are kept
+_BROKEN = frozenset({Status.FAILED, Status.ABORTED})
+#: A pilot that spoke to the service so lately is not gone, whatever a batch system says.
+_LATELY = timedelta(minutes=5)
+#: So long after an intent was given up its batch job may still appear.
+_LATE = timedelta(hours=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class PilotTracking:
+    """The director's eye on its pilots."""
+
+    sites: DirectorTargets
+    pilots: Mapping[str, Pilots]  #: by VO
+    _cleared: set[str] = field(default_factory=set)
+
+    def follow(self, own: Iterable[DirectorPilot], now: datetime, summary: DirectorSummary) -> None:
+        """Ask for all pilots with one query per batch system, tell the service, and clear up."""
+        by_system: dict[str, list[DirectorPilot]] = defaultdict(list)
+        for pilot in own:
+            given_to = self.sites.system_of(pilot.stamp, pilot.queue)
+            if pilot.stamp not in self._cleared and given_to is not None:
+                by_system[given_to].append(pilot)
+        for name, pilots in sorted(by_system.items()):
+            system = self.sites.systems[name]
+            reports = system.status([Handle(stamp=each.stamp, reference=each.reference) for each in pilots])
+            self._take_up(system, [(each, reports[each.stamp]) for each in pilots], now, summary)
+
+    def _take_up(
+        self,
+        system: ReliableSystem,
+        found: Sequence[tuple[DirectorPilot, JobReport]],
+        now: datetime,
+        summary: DirectorSummary,
+    ) -> None:
+        unknown = [report.message for _, report in found if report.state is State.UNKNOWN]
+        if unknown:
+            summary.away.append(unknown[0])
+        for pilot, report in found:
+            if pilot.status in ACTIVE:
+                with summary.noting_refusals(pilot.vo):
+                    self._update(system, pilot, report, now, summary)
+        over = [(pilot, report) for pilot, report in found if pilot.status not in ACTIVE]
+        try:
+            self._clear(system, over, now, summary)
+        except BatchSystemAway as error:
+            summary.away.append(str(error))
+
+    def _update(
+        self,
+        system: ReliableSystem,
+        pilot: DirectorPilot,
+        report: JobReport,
+        now: datetime,
+        summary: DirectorSummary,
+    ) -> None:
+        status = _status(pilot, report, now)
+        if status is None or (status, report.reference) == (pilot.status, pilot.reference):
+            return
+        reason = self._last_words(system, pilot, report) if status not in ACTIVE else ""
+        if not self.pilots[pilot.vo].tell(pilot.stamp, status, reference=report.reference, reason=reason):
+            return
+        if pilot.reference is None and report.reference is not None:
+            summary.adopted += 1
+        if status not in ACTIVE:
+            summary.ended[status] += 1
+        if report.state is State.GONE:
+            _disarm(system, pilot, summary)
+
+    def _last_words(self, system: ReliableSystem, pilot: DirectorPilot, report: JobReport) -> str:
+        """Why it ended, and the end of what it wrote: nobody else will say it."""
+        if report.state in (State.DONE, State.GONE):
+            return report.message[:_REASON]
+        try:
+            output = system.output(Handle(stamp=pilot.stamp, reference=report.reference))
+        except BatchSystemAway as error:
+            said = f"its output could not be fetched: {error}"
+        else:
+            said = _end(output.stderr or output.stdout, _TAIL)
+        how = report.message or report.state
+        status = "" if report.exit_code is None else f", exit status {report.exit_code}"
+        return f"{how}{status}: {said}"[:_REASON]
+
+    def _clear(
+        self,
+        system: ReliableSystem,
+        over: Sequence[tuple[DirectorPilot, JobReport]],
+        now: datetime,
+        summary: DirectorSummary,
+    ) -> None:
+        """End batch jobs whose pilots have ended, and remove what ended ones leave."""
+        habits = self.sites.habits
+        orphans = [
+            Handle(stamp=pilot.stamp, reference=report.reference)
+            for pilot, report in over
+            if report.state in (State.WAITING, State.RUNNING) and now - pilot.updated_at > habits.grace
+        ]
+        if orphans:
+            system.kill(orphans)
+            summary.killed += len(orphans)
+        for pilot, report in over:
+            if report.state in ENDED and pilot.status in _BROKEN and not pilot.has_output:
+                with summary.noting_refusals(pilot.vo):
+                    self._keep_output(system, pilot, report)
+        gone = [pilot for pilot, report in over if self._is_done_with(pilot, report, now)]
+        if gone:
+            system.forget([Handle(stamp=pilot.stamp) for pilot in gone])
+            self._cleared.update(pilot.stamp for pilot in gone)
+
+    def _keep_output(self, system: ReliableSystem, pilot: DirectorPilot, report: JobReport) -> None:
+        """Give the service the ends of what a pilot wrote that broke: they are shown there."""
+        output = system.output(Handle(stamp=pilot.stamp, reference=report.reference))
+        stdout, stderr = (_end(text, _KEPT) for text in (output.stdout, output.stderr))
+        self.pilots[pilot.vo].keep_output(pilot.stamp, stdout=stdout, stderr=stderr)
+
+    def _is_done_with(self, pilot: DirectorPilot, report: JobReport, now: datetime) -> bool:
+        ago = now - pilot.updated_at
+        if report.state is State.GONE and pilot.reference is None:
+            return ago > _LATE
+        keep = timedelta(0) if pilot.status is Status.DONE else self.sites.habits.keep_output
+        return report.state in ENDED and ago >= keep
+
+
+def _end(text: bytes, most: int) -> str:
+    return text[-most:].decode(errors="replace").replace("\0", "").strip()
+
+
+def _disarm(system: ReliableSystem, pilot: DirectorPilot, summary: DirectorSummary) -> None:
+    """See to it that a submission which is still on its way comes to nothing."""
+    handles = [Handle(stamp=pilot.stamp, reference=pilot.reference)]
+    try:
+        system.kill(handles)
+        system.forget(handles)
+    except BatchSystemAway as error:
+        summary.away.append(str(error))
+
+
+def _status(pilot: DirectorPilot, report: JobReport, now: datetime) -> Status | None:
+    """What the service is to be told; None: nothing."""
+    match report.state:
+        case State.UNKNOWN | State.MISSING:
+            return None
+        case State.WAITING:
+            return None if pilot.status is Status.RUNNING else Status.WAITING
+        case State.RUNNING:
+            return Status.RUNNING
+        case State.DONE:
+            return Status.DONE
+        case State.KILLED:
+            return Status.DELETED
+        case State.FAILED:
+            return Status.ABORTED if pilot.last_seen_at is None else Status.FAILED
+        case State.GONE:
+            return _gone(pilot, now)
+
+
+def _gone(pilot: DirectorPilot, now: datetime) -> Status | None:
+    if pilot.last_seen_at is None:
+        return Status.DELETED if pilot.reference is None else Status.ABORTED
+    return None if now - pilot.last_seen_at < _LATELY else Status.FAILED
+
+
+_AT_ONCE = 1000  #: stamps in one question
+_ACTIVE = "active"
+
+
+@dataclass(slots=True, kw_only=True)
+class OrphanTracking:
+    """The director's eye on what it does not follow."""
+
+    sites: DirectorTargets
+    client: Client  #: of any VO: the service says of all stamps whether they are known
+    clock: Callable[[], float] = time.monotonic  #: seconds
+    _agreement: Agreement = field(default_factory=Agreement)
+    _ended: dict[str, set[str]] = field(default_factory=dict)  #: by batch system what we ended
+
+    def end(self, followed: Collection[str], summary: DirectorSummary) -> None:
+        """Look at all batch systems, and end what was found to be nobody's often enough.
+
+        Args:
+            followed: Stamps of pilots that are looked after anyhow.
+            summary: Is told what was done.
+        """
+        found: set[str] = set()
+        for name, system in sorted(self.sites.systems.items()):
+            try:
+                found |= self._end_at(name, system, followed, summary)
+            except BatchSystemAway as error:
+                summary.away.append(str(error))
+                return  # what was not seen now may be there: it is counted on later
+        self._agreement.keep_only(frozenset(found))
+
+    def _end_at(
+        self, name: str, system: ReliableSystem, followed: Collection[str], summary: DirectorSummary
+    ) -> frozenset[str]:
+        """The suspects of a batch system; those that are proven are ended."""
+        listed = system.stamps(stamp_prefix(self.sites.habits.name))
+        suspects = frozenset(self._suspects(listed.difference(followed)))
+        proven = sorted(stamp for stamp in suspects if self._is_proven(stamp))
+        if proven:
+            system.kill([Handle(stamp=stamp) for stamp in proven])
+            summary.killed += len(proven)
+            summary.problems += [f"{stamp}: nobody knew of this batch job, it is ended" for stamp in proven]
+        over = self._ended.get(name, set()) - listed
+        if over:
+            system.forget([Handle(stamp=stamp) for stamp in sorted(over)])
+        self._ended[name] = (self._ended.get(name, set()) | set(proven)) - over
+        return suspects
+
+    def _suspects(self, stamps: Collection[str]) -> Iterator[str]:
+        """Those that are nobody's living pilot; it is asked after the listing, so what is new is known."""
+        ours = sorted(stamp for stamp in stamps if parse_stamp(stamp, self.sites.habits.name))
+        for begin in range(0, len(ours), _AT_ONCE):
+            some = ours[begin : begin + _AT_ONCE]
+            standings = self.client.pilot_standings(some)
+            yield from (stamp for stamp in some if standings[stamp] != _ACTIVE)
+
+    def _is_proven(self, stamp: str) -> bool:
+        looks = self._agreement.once_more(stamp, self.clock())
+        return looks.convince(self.sites.habits.orphans)

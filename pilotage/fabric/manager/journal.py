@@ -1,0 +1,266 @@
+"""The lock of a manager's directory: one manager at a time.
+
+The book of a job manager: what it knows of grid jobs and local jobs, written before each act.
+
+One file of SQLite in the manager's directory, with one writer. Every change is one transaction that is on
+the disk when it returns: killed at any instant, a manager goes on from what stands here.
+"""
+
+import fcntl
+import json
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+from pilotage.fabric.manager.errors import StateUnusable
+from pilotage.fabric.manager.grid_job import LocalState, PulledGridJob
+from pilotage.fabric.manager.records import AttemptKey, GridJobEntry, LocalJob
+from pilotage.fabric.pilot.payload.payload import Report
+from pilotage.fabric.runner import progress
+
+#: Seconds that a lock which another process has is waited for: what a killed manager was just starting has
+#: it, too, until it becomes another program.
+_PATIENCE = 5.0
+_PAUSE = 0.05
+
+
+def hold_lock(directory: Path) -> TextIO:
+    """The lock, made with the directory where there is none; held until it is closed.
+
+    Raises:
+        StateUnusable: The directory cannot be used, or another manager has it open.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (directory / "lock").open("w")
+    except OSError as error:
+        raise StateUnusable(f"{directory}: {error.strerror}") from error
+    try:
+        _lock(lock)
+    except OSError as error:
+        lock.close()
+        why = "another manager has it open" if isinstance(error, BlockingIOError) else error.strerror
+        raise StateUnusable(f"{directory}: {why}") from None
+    return lock
+
+
+def _lock(lock: TextIO) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS book (key TEXT NOT NULL);  -- in every stamp: another book's stamps are not ours
+CREATE TABLE IF NOT EXISTS grid_jobs (
+    job_id INTEGER, epoch INTEGER, taken TEXT NOT NULL, number INTEGER, digest TEXT,
+    cancelled INTEGER NOT NULL DEFAULT 0, gathering INTEGER NOT NULL DEFAULT 0, output TEXT, outcome TEXT,
+    forgotten INTEGER NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', PRIMARY KEY (job_id, epoch));
+CREATE TABLE IF NOT EXISTS local_jobs (
+    job_id INTEGER, epoch INTEGER, number INTEGER, stamp TEXT NOT NULL UNIQUE, tries INTEGER NOT NULL,
+    was_submitted INTEGER NOT NULL, state TEXT NOT NULL, reference TEXT, exit_code INTEGER,
+    message TEXT NOT NULL, size INTEGER, progress TEXT NOT NULL, tail TEXT NOT NULL,
+    PRIMARY KEY (job_id, epoch, number));
+CREATE TABLE IF NOT EXISTS log (  -- of a grid job, comes back with its output
+    job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
+"""
+_TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
+#: What only the one who advances grid jobs changes; `cancelled` and `forgotten` are set by others meanwhile.
+_UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
+    WHERE job_id=? AND epoch=?"""
+_CANCEL = "UPDATE grid_jobs SET cancelled=1 WHERE job_id=? AND epoch=? AND NOT cancelled AND outcome IS NULL"
+_TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
+#: One that has not ended is ended first.
+_FORGET = "UPDATE grid_jobs SET forgotten=1, cancelled=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
+_ENTRIES = "SELECT * FROM grid_jobs ORDER BY job_id, epoch"
+_LOCAL_JOBS = "SELECT * FROM local_jobs WHERE job_id=? AND epoch=? ORDER BY number"
+_PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LOG = "INSERT INTO log VALUES (?, ?, ?, ?)"
+_LOGGED = "SELECT at, text FROM log WHERE job_id=? AND epoch=? ORDER BY rowid LIMIT 200000"
+_REMOVE = (
+    "DELETE FROM log WHERE job_id=? AND epoch=?",
+    "DELETE FROM local_jobs WHERE job_id=? AND epoch=?",
+    "DELETE FROM grid_jobs WHERE job_id=? AND epoch=?",
+)
+#: Characters of a line of the log.
+_LONGEST = 2000
+
+
+class Journal:
+    """One open book; several threads may use it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open it, or begin one.
+
+        Raises:
+            StateUnusable: The directory cannot be used, or another manager has it open.
+        """
+        self._path = directory / "book.sqlite"
+        self._turn = threading.RLock()
+        with ExitStack() as opened:
+            opened.enter_context(hold_lock(directory))
+            self._connection = opened.enter_context(closing(_connect(self._path)))
+            self.key = self._key()
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """Let another manager have it."""
+        self._opened.close()
+
+    def take(self, taken: PulledGridJob, now: datetime) -> None:
+        """Note a grid job; one that is noted stays as it is."""
+        key = AttemptKey(taken.job_id, taken.epoch)
+        with self._writing() as database:
+            if database.execute(_TAKE, (*key, json.dumps(asdict(taken)))).rowcount:
+                self._log(database, key, [f"taken for {taken.queue}"], now)
+
+    def cancel(self, key: AttemptKey, now: datetime) -> None:
+        """Note that the end of a grid job is wanted."""
+        with self._writing() as database:
+            if database.execute(_CANCEL, key).rowcount:
+                self._log(database, key, ["its end is wanted"], now)
+
+    def forget(self, key: AttemptKey) -> None:
+        """Note that the service knows how a grid job ended."""
+        with self._writing() as database:
+            database.execute(_FORGET, key)
+
+    def note_problem(self, key: AttemptKey, problem: str) -> None:
+        """Note what holds a grid job up; nothing if it is empty."""
+        with self._writing() as database:
+            database.execute(_TROUBLE, (problem[:_LONGEST], *key))
+
+    def remove(self, key: AttemptKey) -> None:
+        """Remove all that is known of a grid job."""
+        with self._writing() as database:
+            for statement in _REMOVE:
+                database.execute(statement, key)
+
+    def write(
+        self,
+        key: AttemptKey,
+        *,
+        now: datetime,
+        entry: GridJobEntry | None = None,
+        local_jobs: Iterable[LocalJob] = (),
+        log: Sequence[str] = (),
+    ) -> None:
+        """Note, all at once, how a grid job and some of its local jobs stand, and why."""
+        with self._writing() as database:
+            if entry is not None:
+                database.execute(_UPDATE, (*_columns(entry), *key))
+            database.executemany(_PUT, [_row(each) for each in local_jobs])
+            self._log(database, key, log, now)
+
+    def entries(self) -> list[GridJobEntry]:
+        """All grid jobs."""
+        return [_entry(row) for row in self._read(_ENTRIES, ())]
+
+    def local_jobs(self, key: AttemptKey) -> list[LocalJob]:
+        """The local jobs of a grid job."""
+        return [_local_job(row) for row in self._read(_LOCAL_JOBS, key)]
+
+    def log(self, key: AttemptKey) -> str:
+        """What was done for a grid job, line by line."""
+        return "".join(f"{row['at']} {row['text']}\n" for row in self._read(_LOGGED, key))
+
+    def _key(self) -> str:
+        with self._writing() as database:
+            database.execute(
+                "INSERT INTO book SELECT ? WHERE NOT EXISTS (SELECT * FROM book)", (secrets.token_hex(5),)
+            )
+        return str(self._read("SELECT key FROM book", ())[0]["key"])
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, on the disk at the end of the block, or undone."""
+        with self._turn:
+            try:
+                with self._connection as database:
+                    database.execute("BEGIN IMMEDIATE")
+                    yield database
+            except sqlite3.Error as error:
+                raise StateUnusable(f"{self._path}: {error}") from error
+
+    def _read(self, statement: str, values: Sequence[object]) -> list[sqlite3.Row]:
+        with self._turn:
+            try:
+                return self._connection.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise StateUnusable(f"{self._path}: {error}") from error
+
+    @staticmethod
+    def _log(database: sqlite3.Connection, key: AttemptKey, lines: Iterable[str], now: datetime) -> None:
+        at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+        database.executemany(_LOG, [(*key, at, " ".join(line[:_LONGEST].split())) for line in lines])
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        path.touch(mode=0o600)  # leases are in it
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        raise StateUnusable(f"{path}: {error}") from error
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StateUnusable(f"{path}: {error}") from error
+    return connection
+
+
+def _columns(entry: GridJobEntry) -> tuple[object, ...]:
+    outcome = None if entry.outcome is None else json.dumps(asdict(entry.outcome))
+    return (entry.number, entry.digest, entry.gathering, entry.output, outcome)
+
+
+def _entry(row: sqlite3.Row) -> GridJobEntry:
+    outcome = row["outcome"]
+    return GridJobEntry(
+        taken=PulledGridJob(**json.loads(row["taken"])),
+        number=row["number"],
+        digest=row["digest"],
+        cancelled=bool(row["cancelled"]),
+        gathering=bool(row["gathering"]),
+        output=row["output"],
+        outcome=None if outcome is None else Report(**json.loads(outcome)),
+        forgotten=bool(row["forgotten"]),
+        problem=row["problem"],
+    )
+
+
+def _row(job: LocalJob) -> tuple[object, ...]:
+    phases = json.dumps([[each.name, each.done, each.of] for each in job.progress])
+    facts = (job.reference, job.exit_code, job.message[:_LONGEST], job.size, phases, job.tail)
+    return (*job.key, job.number, job.stamp, job.tries, job.was_submitted, job.state.value, *facts)
+
+
+def _local_job(row: sqlite3.Row) -> LocalJob:
+    return LocalJob(
+        key=AttemptKey(row["job_id"], row["epoch"]),
+        number=row["number"],
+        stamp=row["stamp"],
+        tries=row["tries"],
+        was_submitted=bool(row["was_submitted"]),
+        state=LocalState(row["state"]),
+        reference=row["reference"],
+        exit_code=row["exit_code"],
+        message=row["message"],
+        size=row["size"],
+        progress=progress.progress_from_status(json.loads(row["progress"])),
+        tail=row["tail"],
+    )

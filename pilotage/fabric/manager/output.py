@@ -1,0 +1,236 @@
+"""Where the outputs of local jobs lie until the service has them.
+
+The output of a grid job: one tar of what its local jobs left, file names suffixed with their numbers.
+
+Some local jobs' outputs are fetched in each round; what was fetched stays, so a manager that was killed goes
+on. Every archive is unpacked as one that somebody hostile sent, and packed as if he had left the files.
+"""
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from pilotage.fabric.batch.batch_system import BatchSystemAway
+from pilotage.fabric.manager import status
+from pilotage.fabric.manager.context import ManagerOptions, SharedBatchSystem
+from pilotage.fabric.manager.grid_job import LocalState
+from pilotage.fabric.manager.journal import Journal
+from pilotage.fabric.manager.records import GridJobEntry, LocalJob
+from pilotage.fabric.manager.shared_area import SharedArea
+from pilotage.fabric.pilot import attempt, errors
+from pilotage.fabric.pilot.payload import archives
+from pilotage.fabric.pilot.payload.archives import PackedOutput
+
+#: The manager's own files, which come first in the tar.
+LOG, TABLE = "manager.log", "local-jobs.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputStore:
+    """The outputs of one grid job, in a directory of the manager's."""
+
+    directory: Path
+    limit: int  #: bytes of the output of one local job, packed and unpacked
+
+    @property
+    def archive(self) -> Path:
+        """The one tar."""
+        return self.directory / "output.tar.gz"
+
+    def has(self, job: LocalJob) -> bool:
+        """Whether the output of a local job is here."""
+        mark = self._mark(job)
+        return mark.exists() and mark.read_text() == _boot_id()
+
+    def add_archive(self, job: LocalJob, archive: bytes) -> list[str]:
+        """Add what a local job packed; lines for the log on what is not taken.
+
+        Raises:
+            OSError: There is no room.
+        """
+        if len(archive) > self.limit:
+            return self._added(job, [f"its output is left out: more than {self.limit} bytes"])
+        self._make()
+        shutil.rmtree(self._aside, ignore_errors=True)
+        self._aside.mkdir()
+        try:
+            archives.unpack(io.BytesIO(archive), self._aside, limit=self.limit)
+        except archives.UnsafeArchive as error:
+            # What came before the trouble is as good as any partial output.
+            return self._added(job, [f"its output {error}", *self._taken(job)])
+        return self._added(job, self._taken(job))
+
+    def add_files(self, job: LocalJob, files: Mapping[str, bytes]) -> list[str]:
+        """Add files of a local job that left no archive."""
+        for name, content in files.items():
+            self.write(f"{name}.{job.number}", content)
+        return self._added(job, ["it left no output"])
+
+    def write(self, name: str, content: bytes) -> None:
+        """Add a file."""
+        self._make()
+        (self._files / name).write_bytes(content)
+
+    def pack(self, limit: int) -> PackedOutput:
+        """Make the one tar, or make it anew.
+
+        Args:
+            limit: Bytes that all files may have together.
+
+        Raises:
+            OSError: There is no room.
+        """
+        names = (path for path in _regular(self._files) if path not in (LOG, TABLE))
+        aside = self.archive.with_suffix(".new")
+        with aside.open("wb") as file:
+            packed = archives.pack(self._files, [LOG, TABLE, *sorted(names)], file, limit=limit)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.archive)
+        _to_disk(self.directory)
+        return packed
+
+    def clear(self) -> None:
+        """Remove all but the tar."""
+        for path in (self._files, self._aside, self.directory / "fetched"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _make(self) -> None:
+        """Make the directories; outputs are nobody's business but their owners'."""
+        self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._files.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _files(self) -> Path:
+        return self.directory / "files"
+
+    @property
+    def _aside(self) -> Path:
+        return self.directory / "aside"
+
+    def _mark(self, job: LocalJob) -> Path:
+        return self.directory / "fetched" / str(job.number)
+
+    def _added(self, job: LocalJob, log: list[str]) -> list[str]:
+        self._mark(job).parent.mkdir(parents=True, exist_ok=True)
+        self._mark(job).write_text(_boot_id())
+        return [f"local job {job.number}: {line}" for line in log]
+
+    def _taken(self, job: LocalJob) -> list[str]:
+        """Move the files that were unpacked to the others; those that cannot be have a line each."""
+        refused = []
+        for name in _regular(self._aside):
+            target = self._files / f"{name}.{job.number}"
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (self._aside / name).replace(target)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                refused.append(f"{name!r:.200} is left out: there is another file in its way")
+            except OSError as error:  # with its number it may be too long
+                if errors.is_to_blame(error):
+                    raise
+                refused.append(f"{name!r:.200} is left out: {error.strerror}")
+        return refused
+
+
+def _boot_id() -> str:
+    """Which start of this host it is: what was written before a crash of it may not have reached the disk."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text()
+
+
+def _to_disk(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _regular(root: Path) -> Iterator[str]:
+    """The files below a directory that are no links, by their path in it."""
+    for directory, _, files in os.walk(root):
+        for name in sorted(files):
+            path = Path(directory, name)
+            if path.is_file() and not path.is_symlink():
+                yield str(path.relative_to(root))
+
+
+#: Bytes of what a batch job wrote itself, where it left no output.
+_LAST_WORDS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputGathering:
+    """Fetches, and puts together."""
+
+    habits: ManagerOptions
+    book: Journal
+    clock: Callable[[], datetime]
+
+    def begin(self, entry: GridJobEntry) -> None:
+        """Note that a grid job may gather from now on."""
+        log = ["all local jobs have ended: gathering their output"]
+        self.book.write(entry.key, now=self.clock(), entry=replace(entry, gathering=True), log=log)
+
+    def advance(self, entry: GridJobEntry, farm: SharedBatchSystem, area: SharedArea) -> None:
+        """Fetch some outputs; when all are there, pack them, and say how the grid job ended.
+
+        Raises:
+            BatchSystemAway: They cannot be read now.
+            OSError: There is no room for them.
+        """
+        if not area.is_there and not entry.cancelled:
+            raise BatchSystemAway(f"{area.directory}: cannot be seen; the output of local jobs is there")
+        jobs = self.book.local_jobs(entry.key)
+        place = self._place(entry)
+        wanted = [each for each in jobs if each.was_submitted and not place.has(each)]
+        for job in wanted[: self.habits.at_once]:
+            self._fetch(job, farm, area, place)
+        if len(wanted) <= self.habits.at_once:
+            self._finish(entry, place)
+
+    def remove(self, entry: GridJobEntry) -> None:
+        """Remove what was gathered."""
+        self._place(entry).remove()
+
+    def _place(self, entry: GridJobEntry) -> OutputStore:
+        directory = self.habits.directory / "outputs" / entry.taken.name
+        return OutputStore(directory=directory, limit=self.habits.local_output_limit)
+
+    def _fetch(self, job: LocalJob, farm: SharedBatchSystem, area: SharedArea, place: OutputStore) -> None:
+        archive = area.output(job, limit=self.habits.local_output_limit)
+        log = place.add_archive(job, archive) if archive else place.add_files(job, _last_words(job, farm))
+        if log:
+            # A job that is done, and whose output is not here, is not as done as it should be.
+            lacking = [replace(job, message=log[0])] if job.state is LocalState.DONE else []
+            self.book.write(job.key, now=self.clock(), local_jobs=lacking, log=log)
+
+    def _finish(self, entry: GridJobEntry, place: OutputStore) -> None:
+        jobs = self.book.local_jobs(entry.key)
+        said = status.job_outcome(entry, jobs)
+        place.write(LOG, self.book.log(entry.key).encode())
+        place.write(TABLE, status.outcome_table(jobs))
+        packed = place.pack(self.habits.output_limit)
+        ended = replace(entry, output=str(place.archive), outcome=attempt.with_shortcomings(said, packed))
+        log = [f"{said.minor_status}: {said.application_status}; output of {packed.files} files"]
+        self.book.write(entry.key, now=self.clock(), entry=ended, log=log)
+        place.clear()
+
+
+def _last_words(job: LocalJob, farm: SharedBatchSystem) -> dict[str, bytes]:
+    """What there is of a local job that left no output."""
+    wrote = farm.system.output(job.handle)
+    found = {
+        "batch.out": wrote.stdout[-_LAST_WORDS:],
+        "batch.err": wrote.stderr[-_LAST_WORDS:],
+        "tail": job.tail.encode(),
+    }
+    return {name: content for name, content in found.items() if content}

@@ -1,0 +1,123 @@
+"""What a slot has, and the parts of it that payloads get: together never more than there is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: The tag by which jobs ask for a whole node, and queues offer one.
+WHOLE_NODE = "wholenode"
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """A part of a slot, or all of it."""
+
+    processors: int
+    ram_mb: int | None = None  #: None: nobody knows how much the slot has
+    gpus: tuple[str, ...] = ()  #: the devices, as CUDA_VISIBLE_DEVICES names them
+    whole_node: bool = False  #: nobody else is on it
+
+
+@dataclass(frozen=True)
+class JobNeed:
+    """What one job is to get, as the service says, else as the job asks."""
+
+    processors: int = 1
+    ram_mb: int | None = None  #: None: it asks for none
+    gpus: int = 0
+    whole_node: bool = False
+
+
+class SlotRoom:
+    """What is left of a slot; safe to use from several threads."""
+
+    def __init__(self, whole: Allotment) -> None:
+        self.whole = whole
+        self._free = whole
+        self._payloads = 0
+        self._lock = threading.Lock()
+
+    @property
+    def free(self) -> Allotment:
+        """What is left now."""
+        return self._free
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no payload has any of it."""
+        return self._payloads == 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no job fits any more: no processor is left, or no memory."""
+        return self._free.processors < 1 or self._free.ram_mb == 0
+
+    def take(self, needs: Mapping[str, JobNeed]) -> dict[str, Allotment]:
+        """Parts for jobs that come together, by what names them.
+
+        Memory that a job asks for is its own; the others get what is left in proportion to their processors.
+        """
+        stating_first = sorted(needs.items(), key=lambda item: item[1].ram_mb is None)
+        with self._lock:
+            self._payloads += len(needs)
+            return {name: self._take(need) for name, need in stating_first}
+
+    def give_back(self, share: Allotment) -> None:
+        """A payload has ended."""
+        with self._lock:
+            free = self._free
+            self._payloads -= 1
+            self._free = Allotment(
+                processors=free.processors + share.processors,
+                ram_mb=None if free.ram_mb is None else free.ram_mb + (share.ram_mb or 0),
+                gpus=(*free.gpus, *share.gpus),
+            )
+
+    def _take(self, need: JobNeed) -> Allotment:
+        free = self._free
+        if need.whole_node:
+            taken = Allotment(free.processors, free.ram_mb, free.gpus, whole_node=True)
+        else:
+            processors = min(need.processors, free.processors)
+            taken = Allotment(processors, _memory(need, free, processors), free.gpus[: need.gpus])
+        self._free = Allotment(
+            processors=free.processors - taken.processors,
+            ram_mb=None if free.ram_mb is None else free.ram_mb - (taken.ram_mb or 0),
+            gpus=free.gpus[len(taken.gpus) :],
+        )
+        return taken
+
+
+def _memory(need: JobNeed, free: Allotment, processors: int) -> int | None:
+    if free.ram_mb is None:
+        return None
+    if need.ram_mb is not None:
+        return min(need.ram_mb, free.ram_mb)
+    return free.ram_mb * processors // max(free.processors, 1)
+
+
+def job_need(
+    description: Mapping[str, Any], *, processors: int | None, ram_mb: int | None, gpus: int | None
+) -> JobNeed:
+    """What a job is to get.
+
+    Args:
+        description: Of the job, as it came.
+        processors: As the service says; None: it does not.
+        ram_mb: Likewise.
+        gpus: Likewise.
+    """
+    said = {name.lower(): value for name, value in description.items()}
+    return JobNeed(
+        processors=processors or _number(said.get("numberofprocessors")) or 1,
+        ram_mb=ram_mb,
+        gpus=gpus or 0,
+        whole_node=said.get("wholenode") is True,
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,0 +1,283 @@
+"""What the scripts of a site find out about its nodes.
+
+Each executable of a directory prints lines: `name=value` is a fact, a single word is a tag. One that fails,
+takes too long or prints anything else has said nothing; the pilot tells which, and goes on.
+
+When the batch system ends the slot, as far as it tells its jobs.
+
+Finding out about the slot and its node what was not told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.node import facts as node_facts
+from pilotage.fabric.pilot.settings import Slot
+
+log = logging.getLogger(__name__)
+
+#: The fact that tells which probes failed.
+FAILED = "ProbesFailed"
+#: Seconds for each.
+PATIENCE = 30.0
+#: Bytes that one may print, lines of them, probes, and what all may say together: less than the service
+#: takes.
+_LONGEST, _MOST_LINES, _MOST_PROBES, _MOST_IN_ALL = 4096, 50, 50, 6000
+_NAME = re.compile(r"[A-Za-z][\w.:/+-]{0,99}", re.ASCII)
+_OURS = "PILOTAGE_"
+
+
+class _Failure(Exception):
+    """A probe is of no use; the message says why."""
+
+
+@dataclass(frozen=True)
+class ProbedFacts:
+    """What probes said."""
+
+    facts: dict[str, object] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+
+
+def run_probes(directory: Path, environment: Mapping[str, str], *, patience: float = PATIENCE) -> ProbedFacts:
+    """Run all executables of a directory, in the order of their names; a later one wins.
+
+    Args:
+        directory: What is no executable file in it is passed over, as is what begins with a dot.
+        environment: The pilot's; what is the pilot's own in it they do not see.
+        patience: Seconds for each.
+    """
+    seen = {name: value for name, value in environment.items() if not name.startswith(_OURS)}
+    said, failed = ProbedFacts(), []
+    for probe in _executables(directory):
+        more = _run_one(probe, seen, patience)
+        if isinstance(more, ProbedFacts):
+            more = _together(said, more)
+        if isinstance(more, ProbedFacts):
+            said = more
+        else:
+            log.warning("probe %s: %s", probe.name, more)
+            failed.append(f"{probe.name[:40]}: {more}"[:120])
+    return replace(said, facts={**said.facts, FAILED: failed}) if failed else said
+
+
+def _run_one(probe: Path, environment: Mapping[str, str], patience: float) -> ProbedFacts | str:
+    """What it says, or why it failed."""
+    try:
+        return _read(_output(probe, environment, patience))
+    except (_Failure, OSError) as error:
+        return str(error)
+
+
+def _together(said: ProbedFacts, more: ProbedFacts) -> ProbedFacts | str:
+    found = ProbedFacts({**said.facts, **more.facts}, tuple(dict.fromkeys((*said.tags, *more.tags))))
+    if len(json.dumps([found.facts, found.tags])) > _MOST_IN_ALL:
+        return f"with it all say more than {_MOST_IN_ALL} characters"
+    return found
+
+
+def _executables(directory: Path) -> list[Path]:
+    try:
+        files = sorted(file for file in directory.absolute().iterdir() if not file.name.startswith("."))
+    except OSError as error:
+        log.warning("probes: %s", error)
+        return []
+    found = [file for file in files if file.is_file() and os.access(file, os.X_OK)]
+    return found[:_MOST_PROBES]
+
+
+def _output(probe: Path, environment: Mapping[str, str], patience: float) -> str:
+    with tempfile.TemporaryFile() as output:
+        status = _status(probe, environment, patience, output)
+        if status != 0:
+            raise _Failure(f"ended with status {status}")
+        size = output.seek(0, os.SEEK_END)
+        if size > _LONGEST:
+            raise _Failure(f"printed {size} bytes, allowed are {_LONGEST}")
+        output.seek(0)
+        try:
+            return output.read().decode("utf-8")
+        except UnicodeDecodeError:
+            raise _Failure("printed something that is no text") from None
+
+
+def _status(probe: Path, environment: Mapping[str, str], patience: float, output: BinaryIO) -> int:
+    """Its exit status; nothing that it started runs on."""
+    process = subprocess.Popen(
+        [str(probe)],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.DEVNULL,
+        env=dict(environment),
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        return process.wait(patience)
+    except subprocess.TimeoutExpired:
+        raise _Failure(f"did not end within {patience:g} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _read(text: str) -> ProbedFacts:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > _MOST_LINES:
+        raise _Failure(f"printed {len(lines)} lines, allowed are {_MOST_LINES}")
+    facts: dict[str, object] = {}
+    tags: list[str] = []
+    for line in lines:
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not _NAME.fullmatch(name):
+            raise _Failure(f"{line[:40]!r} is neither name=value nor a tag")
+        if equals:
+            facts[name] = _value(value)
+        else:
+            tags.append(name)
+    return ProbedFacts(facts, tuple(tags))
+
+
+def _value(text: str) -> object:
+    """A number, a boolean, null or a list as JSON has them; else it is a text."""
+    try:
+        value = json.loads(text, parse_constant=str)
+    except ValueError:
+        return _printable(text)
+    if isinstance(value, list) and all(_is_plain(each) for each in value):
+        return value
+    if value is None or _is_plain(value):
+        return value
+    return _printable(text)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return False
+    if isinstance(value, float) and value - value != 0:
+        return False
+    return isinstance(value, (int, float)) or (isinstance(value, str) and value.isprintable())
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise _Failure(f"{text[:40]!r} has characters that cannot be printed")
+    return text
+
+
+#: Variables with the end, in seconds since the epoch: Slurm from 23.02 on.
+_ENDS = ("SLURM_JOB_END_TIME",)
+#: Variables with the length in seconds, counted from the start, which is ours: PBS/Torque, OAR.
+_LENGTHS = ("PBS_WALLTIME", "OAR_JOB_WALLTIME_SECONDS")
+#: Variables with the number of the job, and what tells the time that it has left, as `[days-][hours:]min:s`.
+_COMMANDS = {"SLURM_JOB_ID": ("squeue", "--noheader", "--format=%L", "--jobs")}
+_LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
+#: Seconds to wait for such a command.
+_COMMAND_SECONDS = 15
+#: Seconds; beyond three years nobody has set a limit.
+_FOREVER = 3 * 365 * 86_400
+
+
+def slot_seconds_left(environment: Mapping[str, str], now: float) -> int | None:
+    """Seconds until the slot ends; None: the batch system does not say, or sets no limit.
+
+    Args:
+        environment: The one that the batch system gave us.
+        now: Seconds since the epoch.
+    """
+    ends = [number - now for name in _ENDS if (number := _variable_number(environment, name))]
+    lengths = [number for name in _LENGTHS if (number := _variable_number(environment, name))]
+    known = [int(left) for left in (*ends, *lengths) or _ask_batch_system(environment) if left < _FOREVER]
+    return max(1, min(known)) if known else None
+
+
+def _variable_number(environment: Mapping[str, str], name: str) -> float | None:
+    text = environment.get(name, "").strip()
+    return float(text) if text.isdigit() else None
+
+
+def _ask_batch_system(environment: Mapping[str, str]) -> list[int]:
+    """What commands of the batch system say."""
+    texts = [
+        _run_command((*command, environment[name]), environment)
+        for name, command in _COMMANDS.items()
+        if environment.get(name)
+    ]
+    found = [_LEFT.fullmatch(text) for text in texts]
+    return [_seconds(*(int(each or 0) for each in match.groups())) for match in found if match]
+
+
+def _seconds(days: int, hours: int, minutes: int, seconds: int) -> int:
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """What a command says; nothing where it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    return done.stdout.strip()
+
+
+def complete_slot(
+    slot: Slot, environment: Mapping[str, str], *, now: float, measured: Mapping[str, object] | None = None
+) -> Slot:
+    """The slot with all that can be found out here; what was told stays.
+
+    Args:
+        slot: As it was told.
+        environment: The one that the batch system gave us.
+        now: Seconds since the epoch.
+        measured: Facts about the node; None: they are measured.
+    """
+    known = facts.measure_facts() if measured is None else measured
+    found = run_probes(slot.probes, environment) if slot.probes else ProbedFacts()
+    power = node_facts.measure_cpu_power() if slot.measures_cpu else slot.cpu_power
+    if slot.measures_cpu:
+        log.info("a processor of this node has the power %g", power)
+    slot = _with_node(slot, known) if slot.whole_node else slot
+    return replace(
+        slot,
+        lifetime=slot.lifetime or slot_seconds_left(environment, now),
+        cpu_power=power,
+        tags=(*slot.tags, *found.tags),
+        facts=facts.merge_facts(known, found.facts, slot.facts),
+    )
+
+
+def _with_node(slot: Slot, known: Mapping[str, object]) -> Slot:
+    """The slot with what its node has where nothing else was told."""
+    return replace(
+        slot,
+        processors=slot.processors or _fact_number(known, "Cores"),
+        max_ram=slot.max_ram or _fact_number(known, "Memory"),
+        gpus=slot.gpus or _fact_number(known, "GPUs"),
+    )
+
+
+def _fact_number(known: Mapping[str, object], name: str) -> int | None:
+    number = known.get(name)
+    return number if isinstance(number, int) else None

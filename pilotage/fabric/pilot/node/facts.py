@@ -1,0 +1,221 @@
+"""The GPUs of a node.
+
+What a node runs, as it calls itself (os-release).
+
+What the pilot can say for sure about the node that it runs on.
+
+Names that mean something to jobs are a matter between their users and the site: these are the ones that
+every pilot says, and a file may say more.
+
+How fast a processor of this node is: normalised seconds of CPU time in one second.
+
+Source: DIRAC's CPUNormalizationFactor and its benchmark DB12: power is 250 over the CPU seconds that one
+processor takes for 12.5 million normally distributed random numbers and their sums; about 10 to 25 on
+machines of the grid, near to HEP-SPEC06 per core. It depends on the Python that measures: newer ones are
+faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import random
+import shlex
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Callable
+
+_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+#: Seconds; a driver in trouble answers never.
+_PATIENCE = 20
+#: A directory for each GPU, where the driver is there and its tool is not.
+_OF_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def measure_gpus(of_driver: Path = _OF_DRIVER) -> dict[str, object]:
+    """`GPUs`, and if all are the same `GPUModel` and `GPUMemory` (MB); nothing where there are none."""
+    found = _query_driver() or _listed(of_driver)
+    if not found:
+        return {}
+    models, memories = ({each[part] for each in found} for part in (0, 1))
+    said = {
+        "GPUs": len(found),
+        "GPUModel": models.pop() if len(models) == 1 else None,
+        "GPUMemory": memories.pop() if len(memories) == 1 else None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _query_driver() -> list[tuple[str, int | None]]:
+    """Model and memory of each, as nvidia-smi says."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        done = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=_PATIENCE, check=True)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return []
+    lines = [line.rpartition(",") for line in done.stdout.splitlines() if "," in line]
+    return [(name.strip(), _number(memory)) for name, _, memory in lines]
+
+
+def _listed(directory: Path) -> list[tuple[str, int | None]]:
+    found: list[tuple[str, int | None]] = []
+    for file in sorted(directory.glob("*/information")):
+        with contextlib.suppress(OSError):
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            models = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+            found += [(model, None) for model in models]
+    return found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdigit() else None
+
+
+_OS_RELEASE = Path("/etc/os-release")
+#: What the family of Red Hat calls one and the same: `platform:el9`.
+_PLATFORM = "platform:"
+
+
+def measure_os(os_release: Path = _OS_RELEASE) -> dict[str, object]:
+    """`OS` such as `el9` or `debian12`, `OSName`, `OSVersion`; what it does not say is left out."""
+    said = _assignments(os_release)
+    name, version, platform = (said.get(key, "") for key in ("ID", "VERSION_ID", "PLATFORM_ID"))
+    short = platform[len(_PLATFORM) :] if platform.startswith(_PLATFORM) else f"{name}{version}"
+    found = {"OS": short, "OSName": name, "OSVersion": version}
+    return {key: value for key, value in found.items() if value}
+
+
+def _assignments(os_release: Path) -> dict[str, str]:
+    """The assignments; their values are quoted as in a shell."""
+    try:
+        lines = os_release.read_text(encoding="utf-8", errors="replace").splitlines()
+        words = shlex.split("\n".join(line for line in lines if "=" in line), comments=True)
+    except (OSError, ValueError):
+        return {}
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+#: Told only where the queue asks for it: it is long, and pilots ask for work again and again.
+LONG = "CPUFlags"
+_CPUINFO = Path("/proc/cpuinfo")
+#: Flags of a processor, and characters of one; beyond that it is something else.
+_MOST_FLAGS = 500
+_LONGEST_FLAG = 40
+
+
+def measure_facts(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
+    """Name to value; what cannot be found out is left out. A broken GPU driver may take 20 seconds."""
+    found: dict[str, object] = {
+        "Memory": machine_memory(),
+        "Cores": os.cpu_count(),
+        "Architecture": platform.machine() or None,
+        **_processor_facts(_text(cpuinfo)),
+        **measure_os(),
+        **measure_gpus(),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def merge_facts(*layers: Mapping[str, object]) -> dict[str, object]:
+    """All facts; of those that only differ by capitals the later one wins."""
+    found: dict[str, tuple[str, object]] = {}
+    for layer in layers:
+        found.update({name.casefold(): (name, value) for name, value in layer.items()})
+    return dict(found.values())
+
+
+def reportable_facts(facts: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, object]:
+    """The facts without what is long and not asked for.
+
+    Args:
+        facts: All that there are.
+        parameters: Of the queue, by name in lower case.
+    """
+    asked = f"nodeattributes/{LONG.lower()}" in parameters
+    return {name: value for name, value in facts.items() if value is not None and (asked or name != LONG)}
+
+
+def machine_memory() -> int | None:
+    """MB of memory that this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    except (ValueError, OSError):
+        return None
+
+
+def read_facts(path: Path) -> dict[str, object]:
+    """The facts in a file: a JSON object.
+
+    Raises:
+        ValueError: It cannot be read, or holds something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--facts {path}: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"--facts {path}: {type(found).__name__}, allowed is an object: name to value")  # noqa: TRY004  # of wrong usage, as all else here
+    return found
+
+
+def _text(cpuinfo: Path) -> str:
+    try:
+        return cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _processor_facts(text: str) -> dict[str, object]:
+    """What all processors have in common."""
+    models, flags = set(), set()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            models.add(" ".join(value.split()))
+        elif name.strip() in ("flags", "Features"):
+            flags.add(value)
+    return {"CPUModel": models.pop() if len(models) == 1 else None, LONG: _flags(flags)}
+
+
+def _flags(seen: set[str]) -> list[str] | None:
+    if len(seen) != 1:
+        return None
+    flags = sorted(set(seen.pop().split()))
+    sane = flags and len(flags) <= _MOST_FLAGS and all(len(flag) <= _LONGEST_FLAG for flag in flags)
+    return flags if sane else None
+
+
+_REFERENCE = 250.0
+_NUMBERS = 12_500_000
+#: Numbers of one round, and rounds: about a second in all.
+_ROUND, _ROUNDS = 150_000, 3
+
+
+def measure_cpu_power(clock: Callable[[], float] = time.process_time) -> float:
+    """The power of one processor, from a short benchmark; two digits after the point.
+
+    Args:
+        clock: CPU seconds of this process.
+    """
+    powers = [_REFERENCE / (_seconds(clock) * _NUMBERS / _ROUND) for _ in range(_ROUNDS)]
+    return round(statistics.median(powers), 2)
+
+
+def _seconds(clock: Callable[[], float]) -> float:
+    """CPU seconds of one round; what it computes is the benchmark's, nobody wants it."""
+    draw = random.Random(1).normalvariate
+    total = squares = 0.0
+    began = clock()
+    for _ in range(_ROUND):
+        number = draw(10, 1)
+        total += number
+        squares += number * number
+    return max(clock() - began, 1e-6)

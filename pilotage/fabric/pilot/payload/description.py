@@ -1,0 +1,164 @@
+"""What a job runs, read from its description.
+
+The program that a job names: in its sandbox, or on this host.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+STD_OUTPUT = "std.out"
+STD_ERROR = "std.err"
+
+
+class UnfitDescription(Exception):
+    """It cannot be run: another pilot would find the same."""
+
+
+@dataclass(frozen=True)
+class PayloadDescription:
+    """What a pilot needs to know of a job."""
+
+    executable: str
+    arguments: tuple[str, ...]
+    std_output: str  #: path below the work directory
+    std_error: str
+    environment: Mapping[str, str]
+    input_files: tuple[str, ...]  #: that the input sandbox is said to hold
+    output_sandbox: tuple[str, ...]  #: names, patterns and directories below the work directory
+    wall_time: int | None  #: seconds; None: no limit of its own
+    max_ram: int | None  #: MB; None: no limit of its own
+    cpu_time: int | None  #: normalised seconds that it says it needs
+
+
+def read_description(body: Mapping[str, Any]) -> PayloadDescription:
+    """Read a description as the service hands it over.
+
+    Raises:
+        UnfitDescription: It names nothing to run, or something cannot be understood.
+    """
+    said = {name.lower(): value for name, value in body.items()}
+    executable = str(said.get("executable") or "").strip()
+    if not executable:
+        raise UnfitDescription("Executable: is missing")
+    return PayloadDescription(
+        executable=executable,
+        arguments=_words(said.get("arguments")),
+        std_output=str(said.get("stdoutput") or STD_OUTPUT),
+        std_error=str(said.get("stderror") or STD_ERROR),
+        environment=_environment(said.get("executionenvironment", said.get("environment"))),
+        input_files=tuple(name for name in _texts(said.get("inputsandbox")) if _is_file(name)),
+        output_sandbox=_texts(said.get("outputsandbox")),
+        wall_time=_number(said.get("maxwallclocktime")),
+        max_ram=_number(said.get("maxram")),
+        cpu_time=_number(said.get("cputime")),
+    )
+
+
+def _words(arguments: object) -> tuple[str, ...]:
+    """Arguments as words: a list as it is, a text as a shell would separate it."""
+    if arguments is None:
+        return ()
+    if isinstance(arguments, (list, tuple)):
+        words = [str(word) for word in arguments]
+    else:
+        try:
+            words = shlex.split(str(arguments))
+        except ValueError as error:
+            raise UnfitDescription(f"Arguments: {str(arguments)[:200]!r}: {error}") from None
+    if any("\0" in word for word in words):
+        raise UnfitDescription("Arguments: has a NUL character")
+    return tuple(words)
+
+
+def _environment(stated: object) -> dict[str, str]:
+    """Variables by name; a list or a text with `;` holds `NAME=value`.
+
+    Source: DIRAC's ExecutionEnvironment.
+    """
+    if not stated:
+        return {}
+    if isinstance(stated, Mapping):
+        pairs = [(str(name), str(value)) for name, value in stated.items()]
+    else:
+        texts = stated.split(";") if isinstance(stated, str) else [str(each) for each in _listed(stated)]
+        split = [text.partition("=") for text in texts if text.strip()]
+        pairs = [(name, value) for name, _, value in split]
+    wrong = [name for name, value in pairs if not name.strip() or "\0" in name + value or "=" in name]
+    if wrong:
+        raise UnfitDescription(f"ExecutionEnvironment: {wrong[0]!r} is no name of a variable")
+    return {name.strip(): value for name, value in pairs}
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return tuple(str(each) for each in _listed(value) if str(each).strip())
+
+
+def _is_file(name: str) -> bool:
+    """Whether an entry of InputSandbox is a file of the archive, not an archive or a logical file."""
+    return not name.upper().startswith(("LFN:", "SB:", "SHA256:"))
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if value > 0 else None
+
+
+class NotFound(Exception):
+    """There is no such program; the message says where it was looked for."""
+
+
+def find_program(name: str, *, home: Path, environment: Mapping[str, str], on_host: bool = True) -> str:
+    """The path of a program.
+
+    A bare name is first looked for in the work directory, then in the payload's PATH. What came in the
+    sandbox is made executable: archives made elsewhere often lose that.
+
+    Args:
+        name: As the job says it.
+        home: The work directory.
+        environment: The payload's.
+        on_host: What is not in the sandbox is on this host; else a container will look for it.
+
+    Raises:
+        NotFound: Neither there nor there.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute():
+        return _on_host(name) if on_host else name
+    if ".." in path.parts:
+        raise NotFound(f"{name}: leads out of the work directory")
+    own = home / path
+    if own.is_file():
+        if not os.access(own, os.X_OK):
+            own.chmod(own.stat().st_mode | 0o100)
+        return str(own)
+    if len(path.parts) > 1:
+        raise NotFound(f"{name}: not in the input sandbox")
+    if not on_host:
+        return name
+    found = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if found is None:
+        raise NotFound(f"{name}: neither in the input sandbox nor in PATH")
+    return str(Path(found).absolute())
+
+
+def _on_host(name: str) -> str:
+    if not Path(name).is_file():
+        raise NotFound(f"{name}: not on this host")
+    if not os.access(name, os.X_OK):
+        raise NotFound(f"{name}: not executable")
+    return name

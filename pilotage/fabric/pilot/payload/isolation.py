@@ -1,0 +1,272 @@
+"""User namespaces by util-linux: a payload that sees no process but its own, and no directory of others.
+
+Two namespaces, one in the other. In the first we are root, as far as mounts are concerned, and put the
+payload's own directories over what it must not see; in the second it is the user of the pilot again, without
+any right, and the kernel locks the mounts it was given.
+
+Keeping a payload from what is not its own: by words that are put before those of the payload.
+
+These words run as the pilot, so nothing that a job says may touch them: they get an environment of their own,
+and that of the payload is read from a file when all doors are closed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotage.fabric.pilot.errors import HostTrouble
+from pilotage.fabric.pilot.payload import payload as payload_payload
+from pilotage.fabric.pilot.payload import work_area
+from pilotage.fabric.pilot.payload.work_area import WorkArea
+
+_UNSHARE = (
+    *("unshare", "--user", "--map-root-user", "--mount", "--pid", "--ipc"),
+    *("--fork", "--kill-child", "--mount-proc", "--"),
+)
+#: The work directory stays reachable as the current one, whatever is mounted over its path: hence `-c`,
+#: by which mount does not look for another name of it. Where something fails the job is not to blame.
+_SCRIPT = f"""\
+set -e
+trap 'exit {payload_payload.RESCHEDULE}' EXIT
+area=$1 uid=$2 gid=$3
+shift 3
+cd "$area"
+mkdir -p hidden
+while [ "$1" != -- ]
+do
+  case $1 in
+    /tmp | /var/tmp) cover=tmp ;;
+    *) cover=hidden ;;
+  esac
+  if [ -d "$1" ]
+  then mount -c --bind "./$cover" "$1"
+  elif [ -e "$1" ]
+  then mount -c --bind /dev/null "$1"
+  fi
+  shift
+done
+shift
+if [ -d /dev/shm ]
+then mount -t tmpfs tmpfs /dev/shm
+fi
+mkdir -p "$area/work" "$area/tmp"
+mount -c --bind ./work "$area/work"
+mount -c --bind ./tmp "$area/tmp"
+cd "$area/work"
+case $(unshare --help) in
+  *--map-user*) user="--map-user=$uid --map-group=$gid" ;;
+  *) user=--map-root-user ;;
+esac
+trap - EXIT
+set +e
+unshare --user --mount $user -- "$@"
+exit $?
+"""
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - hidden, not used
+#: Where this user's session and the batch system take orders, also to run something that is not isolated.
+_SOCKETS = ("/run/user", "/run/dbus", "/run/munge")
+#: Variables of ours that name directories or files which are nobody else's business.
+_PRIVATE = (
+    *("HOME", "TMPDIR", "PILOTAGE_HOME", "XDG_DATA_HOME"),
+    *("X509_USER_PROXY", "X509_USER_KEY", "BEARER_TOKEN_FILE"),
+)
+
+
+def private_paths(own: Mapping[str, str], *more: Path | None) -> tuple[Path, ...]:
+    """What payloads must not see: temporary files, ways out, what our environment names, and more.
+
+    Args:
+        own: The pilot's environment.
+        more: Further files and directories; None is none.
+    """
+    named = [Path(own[name]) for name in _PRIVATE if own.get(name)]
+    paths = [
+        Path(tempfile.gettempdir()),
+        *map(Path, (*_TEMPORARY, *_SOCKETS)),
+        *named,
+        *(each for each in more if each),
+    ]
+    return tuple(dict.fromkeys(_outermost_first(path.absolute().resolve() for path in paths)))
+
+
+def namespace_words(hidden: Sequence[Path]) -> tuple[str, ...]:
+    """What comes before the words of a payload; `{area}` is its work area.
+
+    Args:
+        hidden: Absolute paths of files and directories that it does not see.
+    """
+    arguments = ("{area}", str(os.getuid()), str(os.getgid()), *map(str, hidden), "--")
+    return (*_UNSHARE, "/bin/sh", "-c", _SCRIPT, "sh", *arguments)
+
+
+def _outermost_first(paths: Iterable[Path]) -> list[Path]:
+    """Sorted so that a directory comes before what is in it; the root itself cannot be hidden."""
+    return sorted((path for path in paths if path != Path("/")), key=lambda path: len(path.parts))
+
+
+NONE, USERNS, APPTAINER, COMMAND = "none", "userns", "apptainer", "command"
+KINDS = (NONE, USERNS, APPTAINER, COMMAND)
+
+#: What a container sees of this host: the directories of the payload, and none of its variables.
+_CONTAINER = (
+    *("--containall", "--no-home", "--pwd", "{home}"),
+    *("--bind", "{home}", "--bind", "{scratch}"),
+    *("--bind", "{scratch}:/tmp", "--bind", "{scratch}:/var/tmp"),
+)
+#: The payload as the last words: first its environment, then itself.
+_LAUNCH = ("/bin/sh", "-c", '. "$0" && exec "$@"')
+#: Names that a shell can export; some belong to the shell.
+_EXPORTABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_OF_SHELL = frozenset({"_", "PPID", "UID", "EUID", "SHELLOPTS", "BASHOPTS", "IFS", "PS4"})
+#: What the isolating words see of our environment.
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+_SEEN_PREFIXES = ("APPTAINER", "SINGULARITY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+#: Seconds for a try at the start; a container may have to be fetched first.
+_PATIENCE = 900.0
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How payloads are isolated."""
+
+    kind: str = NONE
+    words: tuple[str, ...] = ()  #: before the payload's; {home}, {scratch}, {area} are its directories
+
+    @property
+    def has_programs_of_host(self) -> bool:
+        """Whether what a job calls by name is what this host has."""
+        return self.kind != APPTAINER
+
+    def wrapped(
+        self, words: Sequence[str], payload: Mapping[str, str], own: Mapping[str, str], area: WorkArea
+    ) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        """Words and environment of what is executed instead of a payload.
+
+        Args:
+            words: Of the payload.
+            payload: Its environment.
+            own: The pilot's.
+            area: Directories of the payload.
+        """
+        if self.kind == NONE:
+            return tuple(words), payload
+        directories = {"{home}": area.home, "{scratch}": area.scratch, "{area}": area.top}
+        before = [_filled(word, directories) for word in self.words]
+        variables = area.scratch / ".environment"
+        variables.write_text(_assignments(payload), encoding="utf-8", errors="surrogateescape")
+        return (*before, *_LAUNCH, str(variables), *words), _wrapper_words(own)
+
+
+def choose_isolation(
+    kind: str, *, command: str | None, image: str | None, hidden: Sequence[Path], own: Mapping[str, str]
+) -> Isolation:
+    """The isolation that was asked for.
+
+    Args:
+        kind: One of `KINDS`.
+        command: Words: the wrapper, or what runs a container.
+        image: Of the container.
+        hidden: Files and directories that payloads do not see.
+        own: The pilot's environment.
+
+    Raises:
+        ValueError: Something is missing for it, or makes no sense with it.
+    """
+    if (image is not None) != (kind == APPTAINER):
+        raise ValueError(f"--isolation {kind}: --image goes with {APPTAINER}, and only with that")
+    if command is not None and kind in (NONE, USERNS):
+        raise ValueError(f"--isolation {kind}: takes no --isolation-command")
+    if kind == NONE:
+        return Isolation()
+    if kind == USERNS:
+        return Isolation(kind, _find_program(namespace_words(hidden), kind, own))
+    if kind == APPTAINER:
+        runs = _words(command or "apptainer exec", kind)
+        return Isolation(kind, _find_program((*runs, *_CONTAINER, str(image)), kind, own))
+    if command is None:
+        raise ValueError(f"--isolation {kind}: needs --isolation-command")
+    return Isolation(kind, _find_program(_words(command, kind), kind, own))
+
+
+def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
+    """Try it with a payload that does nothing: no job is to find out that it does not work.
+
+    Args:
+        isolation: To be tried.
+        below: Directory of the work areas.
+        own: The pilot's environment.
+
+    Raises:
+        HostTrouble: It cannot be had on this host.
+    """
+    if isolation.kind == NONE:
+        return
+    try:
+        status, said = _try_isolation(isolation, below, own)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostTrouble(f"--isolation {isolation.kind}: {error}") from None
+    if status != 0:
+        raise HostTrouble(f"--isolation {isolation.kind} does not work here ({status}): {said}")
+
+
+def _try_isolation(isolation: Isolation, below: Path, own: Mapping[str, str]) -> tuple[int, str]:
+    """Exit status and last words."""
+    area = work_area.make_work_area(below, job_id=0, epoch=0)
+    try:
+        words, environment = isolation.wrapped(("/bin/sh", "-c", ":"), {}, own, area)
+        done = subprocess.run(
+            words,
+            env=dict(environment),
+            cwd=area.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    finally:
+        area.remove()
+    return done.returncode, " ".join(done.stderr.decode("utf-8", "replace").split())[-500:]
+
+
+def _words(text: str, kind: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"--isolation-command: {error}") from None
+    if not words:
+        raise ValueError(f"--isolation {kind}: --isolation-command is empty")
+    return words
+
+
+def _find_program(words: tuple[str, ...], kind: str, own: Mapping[str, str]) -> tuple[str, ...]:
+    """The words with the path of their program."""
+    program, *rest = words
+    path = shutil.which(program, path=f"{own.get('PATH', '')}:{_PATH}")
+    if path is None:
+        raise ValueError(f"--isolation {kind}: there is no {program} on this host")
+    return (os.path.abspath(path), *rest)  # noqa: PTH100 - links stay what they are
+
+
+def _filled(word: str, directories: Mapping[str, Path]) -> str:
+    for name, directory in directories.items():
+        word = word.replace(name, str(directory))
+    return word
+
+
+def _assignments(payload: Mapping[str, str]) -> str:
+    """The environment as commands of a shell; what a shell cannot export is left out."""
+    names = [name for name in payload if _EXPORTABLE.fullmatch(name) and name not in _OF_SHELL]
+    return "".join(f"export {name}={shlex.quote(payload[name])}\n" for name in names)
+
+
+def _wrapper_words(own: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in own.items() if name.startswith(_SEEN_PREFIXES)}
+    return {"PATH": own.get("PATH") or _PATH, **kept}

@@ -1,0 +1,223 @@
+"""The process between pilot and payload: no process of the payload outlives it, nor the pilot.
+
+It adopts every orphan of the payload, so none can hide by leaving its session or its parent. It hears from
+the pilot on standard input and answers on standard output, a JSON object a line. When the input ends
+the pilot is gone, by whatever death, and the payload is ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pilotage.fabric.pilot.node import linux
+from pilotage.fabric.pilot.payload import archives
+
+#: Seconds that the payload gets to end when its pilot is gone.
+_GRACE_OF_ORPHANS = 5.0
+#: Seconds between two rounds of ending what is left.
+_ROUND = 0.05
+#: Seconds after which a process that KILL does not end (stuck in the kernel) is left behind.
+_HOPELESS = 30.0
+_NOT_STARTED = 127
+_INPUT, _OUTPUT = 0, 1
+
+
+@dataclass(frozen=True)
+class SupervisorOrder:
+    """What to run: a line of the pilot."""
+
+    words: tuple[str, ...]  #: the program and its arguments; the program as a path
+    directory: str
+    environment: Mapping[str, str]
+    output: int  #: descriptor
+    error: int  #: descriptor
+    area: str  #: directory that is removed if the pilot cannot do it any more
+
+
+def main() -> int:
+    """Run one payload as ordered on standard input."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    linux.adopt_orphans()
+    line, rest = _first_line()
+    raw = json.loads(line)
+    return _Supervisor(SupervisorOrder(**{**raw, "words": tuple(raw["words"])}), heard=rest).run()
+
+
+def _first_line() -> tuple[bytes, bytes]:
+    """The first line of the input, and what came with it: a buffer would hide that from select."""
+    heard = b""
+    while b"\n" not in heard:
+        piece = os.read(_INPUT, 65536)
+        if not piece:
+            sys.exit(0)  # the pilot went before it said anything
+        heard += piece
+    line, _, rest = heard.partition(b"\n")
+    return line, rest
+
+
+class _Supervisor:
+    def __init__(self, order: SupervisorOrder, *, heard: bytes) -> None:
+        self._order = order
+        self._woken, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._heard = heard
+        self._pilot_lives = True
+        self._ended: dict[str, Any] | None = None  #: how the payload itself ended
+        self._kill_at: float | None = None
+        self._payload = 0
+
+    def run(self) -> int:
+        self._start()
+        self._reap()
+        while self._ended is None:
+            self._listen(self._patience())
+            self._kill_if_due()
+            self._reap()  # last: once the end is known nothing would wake `_listen` any more
+        self._end_the_rest()
+        self._tell({"ended": {**self._ended, "cpu_seconds": _cpu_seconds()}})
+        if not self._pilot_lives:
+            archives.remove_tree(Path(self._order.area))
+        return 0
+
+    def _start(self) -> None:
+        """Start the payload once the pilot knows its number, by which it finds the rest if we are killed."""
+        go, release = os.pipe()
+        read, failure = os.pipe()  # closed by exec: what comes out says why it failed
+        self._payload = os.fork()
+        if self._payload == 0:
+            os.close(release)
+            if not os.read(go, 1):
+                os._exit(_NOT_STARTED)  # we were killed already
+            _become(self._order, failure)
+        for each in {go, failure, self._order.output, self._order.error}:
+            os.close(each)
+        self._tell({"pid": self._payload})
+        os.write(release, b"1")
+        os.close(release)
+        with os.fdopen(read, "rb") as said:
+            problem = said.read().decode("utf-8", "replace")
+        self._tell({"problem": problem} if problem else {"started": True})
+
+    def _patience(self) -> float | None:
+        return None if self._kill_at is None else _ROUND
+
+    def _listen(self, timeout: float | None) -> None:
+        """Wait for the pilot or for the end of a child."""
+        ears = [_INPUT, self._woken] if self._pilot_lives else [self._woken]
+        ready, _, _ = select.select(ears, [], [], timeout)
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        if _INPUT in ready:
+            self._hear(os.read(_INPUT, 4096))
+
+    def _hear(self, said: bytes) -> None:
+        if not said:
+            self._pilot_lives = False
+            self._end(_GRACE_OF_ORPHANS)
+            return
+        *lines, self._heard = (self._heard + said).split(b"\n")
+        for line in lines:
+            self._end(float(json.loads(line)["end"]))
+
+    def _end(self, grace: float) -> None:
+        """Send TERM now and KILL after `grace` seconds; asked again, the earlier end holds."""
+        at = time.monotonic() + grace
+        if self._kill_at is None:
+            below = linux.descendants(os.getpid())
+            linux.send_signal(below, signal.SIGTERM)
+            linux.send_signal(below, signal.SIGCONT)  # a stopped process does not hear TERM
+        self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
+
+    def _kill_if_due(self) -> None:
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            linux.send_signal(linux.descendants(os.getpid()), signal.SIGKILL)
+
+    def _end_the_rest(self) -> None:
+        """What the payload left running ends with it."""
+        if self._kill_at is None:
+            self._end(0.0)
+        give_up = time.monotonic() + _HOPELESS
+        while linux.descendants(os.getpid()) and time.monotonic() < give_up:
+            self._kill_if_due()
+            self._reap()
+            time.sleep(_ROUND / 5)
+
+    def _reap(self) -> None:
+        """Wait for every child that has ended, adopted ones too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._payload:
+                self._ended = _as_end(status)
+
+    def _tell(self, news: Mapping[str, object]) -> None:
+        try:
+            os.write(_OUTPUT, json.dumps(news).encode() + b"\n")
+        except BrokenPipeError:
+            self._pilot_lives = False
+
+
+def _as_end(status: int) -> dict[str, Any]:
+    if os.WIFSIGNALED(status):
+        return {"exit_code": 128 + os.WTERMSIG(status), "signal": os.WTERMSIG(status)}
+    return {"exit_code": os.WEXITSTATUS(status), "signal": None}
+
+
+def _cpu_seconds() -> float:
+    """What all of the payload used that we waited for: nothing of it is left to use more."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round(used.ru_utime + used.ru_stime, 3)
+
+
+def _become(order: SupervisorOrder, failure: int) -> NoReturn:
+    """Turn this forked process into the payload."""
+    try:
+        os.setsid()
+        linux.die_with_parent()
+        _restore_signals()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (order.output, 1), (order.error, 2)):
+            os.dup2(source, target)
+        os.closerange(3, failure)
+        os.closerange(failure + 1, 256)
+        os.chdir(order.directory)
+        _execute(order)
+    except OSError as error:
+        os.write(failure, (error.strerror or str(error)).encode())
+    finally:
+        os._exit(_NOT_STARTED)
+
+
+def _restore_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the pilot blocks some
+
+
+def _execute(order: SupervisorOrder) -> None:
+    program, *_ = order.words
+    try:
+        os.execve(program, order.words, dict(order.environment))  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:  # a script without a first line, which shells take for theirs
+            raise
+    os.execve("/bin/sh", ("/bin/sh", *order.words), dict(order.environment))  # noqa: S606

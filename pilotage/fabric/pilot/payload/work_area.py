@@ -1,0 +1,108 @@
+"""The directory of one attempt, away from those of all others.
+
+The files that a payload's standard output and error go to.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pilotage.fabric.pilot import errors
+from pilotage.fabric.pilot.payload import archives, payload
+from pilotage.fabric.pilot.payload.description import UnfitDescription
+
+
+@dataclass(frozen=True)
+class WorkArea:
+    """Where one attempt has its files."""
+
+    top: Path  #: what is ours, not the payload's
+    home: Path  #: the payload's work directory
+    scratch: Path  #: its temporary files
+
+    @property
+    def progress(self) -> Path:
+        """File to which the payload may write how far it is."""
+        return self.scratch / "progress"
+
+    @property
+    def sandbox(self) -> Path:
+        """The input sandbox as it came."""
+        return self.top / "sandbox.tar"
+
+    @property
+    def output(self) -> Path:
+        """The output archive."""
+        return self.top / "output.tar.gz"
+
+    def remove(self) -> None:
+        """Remove all of it, also what the payload protected from removal."""
+        archives.remove_tree(self.top)
+
+
+def make_work_area(below: Path, *, job_id: int, epoch: int) -> WorkArea:
+    """A fresh area that only we may enter.
+
+    Raises:
+        OSError: This host has no place for it.
+    """
+    below.mkdir(parents=True, exist_ok=True)
+    top = Path(tempfile.mkdtemp(prefix=f"job-{job_id}-{epoch}-", dir=below)).resolve()
+    area = WorkArea(top=top, home=top / "work", scratch=top / "tmp")
+    area.home.mkdir(mode=0o700)
+    area.scratch.mkdir(mode=0o700)
+    return area
+
+
+@dataclass(frozen=True)
+class StandardFiles:
+    """Open files, read by us while the payload writes them."""
+
+    descriptors: dict[str, int]  #: by name; one name if both go to one file
+    output: int
+    error: int
+
+    def tail(self) -> str:
+        """The last lines of both."""
+        return payload.tail_of_files(self.descriptors)
+
+    def close(self) -> None:
+        """Close them; they stay where they are."""
+        for descriptor in self.descriptors.values():
+            os.close(descriptor)
+
+
+def make_standard_files(home: Path, *, output: str, error: str) -> StandardFiles:
+    """Make both files, empty, below the work directory.
+
+    Raises:
+        UnfitDescription: A name leads elsewhere, or there is something else.
+    """
+    names = {"StdOutput": output, "StdError": error}
+    descriptors: dict[str, int] = {}
+    try:
+        for keyword, name in names.items():
+            if name not in descriptors:
+                descriptors[name] = _make_file(home, keyword, name)
+    except UnfitDescription:
+        for descriptor in descriptors.values():
+            os.close(descriptor)
+        raise
+    return StandardFiles(descriptors, descriptors[output], descriptors[error])
+
+
+def _make_file(home: Path, keyword: str, name: str) -> int:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+        raise UnfitDescription(f"{keyword}: {name!r} is no name of a file below the work directory")
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        return os.open(home / path, flags, 0o600)
+    except OSError as error:
+        if errors.is_to_blame(error):
+            raise
+        raise UnfitDescription(f"{keyword}: {name!r}: {error.strerror}") from None

@@ -1,0 +1,169 @@
+"""The pilot's token or secret: where it is read, and what it says about the pilot. It is never shown.
+
+Keeping the pilot's token good for as long as the pilot runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+from pilotage.fabric.pilot.service.heartbeat import PeriodicThread
+from pilotage.fabric.pilot.service.service_client import Service
+from pilotage.fabric.pilot.service.transport import Away, Refused
+
+VARIABLE = "PILOTAGE_TOKEN"
+_LONGEST = 64 << 10
+
+
+class NoToken(Exception):
+    """There is no token, and no secret, where it was looked for."""
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What the pilot shows first."""
+
+    text: str = field(repr=False)
+    stamp: str | None = None  #: it is the one-use secret of this pilot; None: it is a token
+
+
+def read_secret(source: str, *, stamp: str) -> Credential:
+    """The one-use secret of the pilot `stamp`; its file is removed, where we may.
+
+    Args:
+        source: Path of its file, `-` for standard input.
+        stamp: Of the pilot that was registered with it.
+
+    Raises:
+        NoToken: There is none, or what is there is not one.
+    """
+    secret = _checked(_text(source), source, "secret")
+    if source != "-":
+        with contextlib.suppress(OSError):
+            Path(source).unlink()
+    return Credential(secret, stamp)
+
+
+def read_token(source: str | None, environment: Mapping[str, str]) -> Credential:
+    """The token.
+
+    Args:
+        source: Path of its file, `-` for standard input, None for the variable PILOTAGE_TOKEN.
+        environment: The pilot's own.
+
+    Raises:
+        NoToken: There is none, or what is there is not one.
+    """
+    text, where = (environment.get(VARIABLE, ""), VARIABLE) if source is None else (_text(source), source)
+    return Credential(_checked(text, where, "token"))
+
+
+def read_claims(token: str) -> dict[str, Any]:
+    """What the token says, unverified: good for being polite, not for deciding; empty if it is no JWT."""
+    try:
+        payload = token.split(".")[1]
+        said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (IndexError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _checked(text: str, where: str, what: str) -> str:
+    shown = text.strip()
+    where = "standard input" if where == "-" else where
+    if not shown:
+        raise NoToken(f"no {what} in {where}: give --token-file or --secret-file FILE, or set {VARIABLE}")
+    if not shown.isascii() or not shown.isprintable() or " " in shown:
+        raise NoToken(f"what is in {where} is no {what}")
+    return shown
+
+
+def _text(source: str) -> str:
+    if source == "-":
+        return sys.stdin.read(_LONGEST)
+    try:
+        return Path(source).read_text(encoding="ascii")[:_LONGEST]
+    except (OSError, UnicodeDecodeError) as error:
+        raise NoToken(f"{source}: {error}") from None
+
+
+log = logging.getLogger(__name__)
+
+#: A token is renewed when this part of its life is over: time enough left for a service that is away.
+_PART = 0.5
+#: Seconds until the next try when the service is away.
+_AGAIN = 30.0
+#: Seconds between two looks at the clock at most: a host that slept misses nothing for longer.
+_LONGEST_PAUSE = 300.0
+#: Tokens of these roles can be renewed.
+_RENEWABLE = frozenset({"pilot", "gateway"})
+
+
+def life_left(claims: Mapping[str, object], now: float) -> float | None:
+    """Seconds that a token is good by our own clock; None: it cannot be renewed.
+
+    Args:
+        claims: What the token says.
+        now: Seconds since the epoch.
+    """
+    expires = claims.get("exp")
+    if claims.get("role") not in _RENEWABLE or not isinstance(expires, (int, float)):
+        return None
+    return expires - now
+
+
+class TokenRenewal:
+    """When the token is renewed; it happens in a thread of its own, `going_on`."""
+
+    def __init__(
+        self, service: Service, *, life: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Make it.
+
+        Args:
+            service: Whose transport shows the token, and the renewed one afterwards.
+            life: Seconds that the token is good from now on; None: it is not renewed.
+            clock: Seconds that never go back.
+        """
+        self._service = service
+        self._clock = clock
+        self._refusal = ""
+        self._due = None if life is None else clock() + life * _PART
+
+    def going_on(self) -> PeriodicThread:
+        """Renews until the end of a `with` block."""
+        return PeriodicThread(self.turn, name="token")
+
+    def refusal(self) -> str:
+        """Why the token is not renewed any more; empty as long as it is."""
+        return self._refusal
+
+    def turn(self) -> float | None:
+        """Renew the token if it is time; seconds until the next look, None: never again."""
+        if self._due is None or self._refusal:
+            return None
+        if self._clock() >= self._due:
+            self._renew()
+        return min(max(self._due - self._clock(), 0.0), _LONGEST_PAUSE)
+
+    def _renew(self) -> None:
+        try:
+            token = self._service.renew_token()
+        except Refused as error:
+            log.warning("the token is not renewed: %s", error)
+            self._refusal = str(error)
+        except (Away, OSError) as error:
+            log.info("the token could not be renewed, trying again: %s", error)
+            self._due = self._clock() + _AGAIN
+        else:
+            log.info("the token was renewed")
+            self._due = self._clock() + token.life * _PART

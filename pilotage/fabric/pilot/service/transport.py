@@ -1,0 +1,361 @@
+"""The HTTP proxy between a worker node and the service, where a site has one.
+
+HTTP with nothing but the standard library: one connection a request, JSON or archives.
+
+The certificate authorities that a service, or a CE, is believed by.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from pilotage.fabric.pilot import errors
+
+#: Said instead of an address: whatever the environment says, there is none.
+NONE = "none"
+_PORT = 3128
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """Where it listens, and what it wants to see."""
+
+    host: str
+    port: int
+    headers: Mapping[str, str]
+
+
+def choose_proxy(url: str, said: str | None, environment: Mapping[str, str]) -> Proxy | None:
+    """The proxy on the way to a service; None: there is none.
+
+    Args:
+        url: Of the service.
+        said: Address of the proxy, or `none`; None: as the environment says.
+        environment: With HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in small letters or capitals.
+
+    Raises:
+        ValueError: The address makes no sense.
+    """
+    if said is not None:
+        return None if said.lower() == NONE else _parse_proxy(said)
+    parts = urlsplit(url)
+    named = {name.lower(): value for name, value in sorted(environment.items()) if value}
+    address = named.get(f"{parts.scheme}_proxy")
+    if not address or _is_near(parts.hostname or "", named.get("no_proxy", "")):
+        return None
+    return _parse_proxy(address)
+
+
+def _is_near(host: str, exceptions: str) -> bool:
+    """Whether a host, or a domain that it is in, is one of those that are reached without a proxy."""
+    names = [name.strip().lower().lstrip(".") for name in exceptions.split(",")]
+    return any(name == "*" or host == name or host.endswith(f".{name}") for name in names if name)
+
+
+def _parse_proxy(address: str) -> Proxy:
+    parts = urlsplit(address if "//" in address else f"http://{address}")
+    try:
+        host, port = parts.hostname, parts.port or _PORT
+    except ValueError:
+        host, port = None, 0
+    if parts.scheme != "http" or not host:
+        # What stands before the @ may be a password.
+        shown = address.rpartition("@")[2]
+        raise ValueError(f"{shown!r} is no address of a proxy, such as http://proxy.example.org:3128")
+    return Proxy(host, port, _authorization(parts.username, parts.password))
+
+
+def _authorization(user: str | None, password: str | None) -> dict[str, str]:
+    if user is None:
+        return {}
+    pair = f"{unquote(user)}:{unquote(password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+
+
+#: Bytes of an archive that are in memory at a time.
+_CHUNK = 1 << 18
+#: Bytes of a JSON answer; more is no answer of ours.
+_LONGEST_ANSWER = 64 << 20
+#: Refusals that another try may not meet: in time, too many, and all troubles of the server itself.
+_PASSING = frozenset({408, 425, 429})
+#: The code of a 401 that stays: an operator revoked the token.
+_REVOKED = "revoked"
+#: The code given here to an answer that is not in the service's form.
+_FOREIGN = "error"
+#: Codes of a 404 or 409 that concerns no attempt: not the service's own, or there is no such path.
+_ASTRAY = frozenset({_FOREIGN, "not_found"})
+
+
+class Away(Exception):
+    """Nothing answers, or the service cannot now: the same request may well succeed later."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after  #: seconds that the service asks for
+
+
+class Refused(Exception):
+    """The service says no; the same request again gets the same answer."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"{message} ({status} {code})")
+        self.status = status  #: of HTTP
+        self.code = code  #: `error.code` of the answer
+
+    @property
+    def ends_attempt(self) -> bool:
+        """Whether no report on the attempt will be taken any more: it is over, or our token was revoked.
+
+        Any other refusal concerns what a report holds.
+        """
+        return self.status in (404, 409) or self.code == _REVOKED
+
+
+class TokenNotAccepted(Away):
+    """The service does not accept the token, which nobody has revoked.
+
+    A token that was accepted before will be again: a clock or a key file of the service is behind.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} (401 {code})")
+        self.code = code  #: `error.code` of the answer
+        self.message = message
+
+    def as_refusal(self) -> Refused:
+        """The same for a token that was never accepted: it is wrong."""
+        return Refused(401, self.code, self.message)
+
+
+class TooLarge(Exception):
+    """A download has more bytes than may be stored."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A JSON object and when the service wrote it, by its own clock."""
+
+    body: Mapping[str, Any]
+    at: datetime
+
+
+class Transport:
+    """Speaks for the bearer of one token with one service; safe to use from several threads.
+
+    Every method raises `Away` or `Refused`, and OSError where this host is to blame. Redirects are not
+    followed: the token is for this service only.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout: float = 30.0,
+        context: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no address of a service, such as https://pilotage.example.org")
+        self.url = url.rstrip("/")
+        self.host, self.port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
+        self._authority = parts.netloc
+        self._prefix = parts.path.rstrip("/") + "/api/v1"
+        self._token = token
+        self._timeout = timeout
+        self._context = context
+        self._proxy = proxy
+
+    def speak_with(self, token: str) -> None:
+        """Show this token from now on; requests that are under way keep theirs."""
+        self._token = token
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Send a JSON object and return the one that comes back."""
+        data = None if body is None else json.dumps(body).encode("utf-8")
+        said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
+        with self._response(method, path, data, said, timeout) as response:
+            text = response.read(_LONGEST_ANSWER)
+        try:
+            answer = json.loads(text) if text else {}
+        except ValueError:
+            raise Away(f"{self.url}{path} answers something that is not JSON: {text[:80]!r}") from None
+        if not isinstance(answer, dict):
+            raise Away(f"{self.url}{path} answers {text[:80]!r}, not an object")
+        return Answer(body=answer, at=_date(response))
+
+    def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
+        """Write an archive to a file.
+
+        Raises:
+            TooLarge: It has more than `limit` bytes.
+            Away: Also when it ends before it is whole.
+        """
+        with self._response("GET", path, None, {}, None) as response:
+            length, received = response.length, 0
+            while chunk := response.read(_CHUNK):
+                received += len(chunk)
+                if received > limit:
+                    raise TooLarge(f"has more than {limit} bytes")
+                to.write(chunk)
+            if length is not None and received != length:
+                raise Away(f"{self.url}{path} broke off after {received} of {length} bytes")
+
+    def upload(self, path: str, archive: BinaryIO, *, size: int) -> Answer:
+        """Send an archive from its start."""
+        archive.seek(0)
+        headers = {"Content-Type": "application/x-tar", "Content-Length": str(size)}
+        with self._response("PUT", path, archive, headers, None) as response:
+            text = response.read(_LONGEST_ANSWER)
+        try:
+            return Answer(body=json.loads(text) if text else {}, at=_date(response))
+        except ValueError:
+            raise Away(f"{self.url}{path} answers something that is not JSON: {text[:80]!r}") from None
+
+    @contextmanager
+    def _response(
+        self,
+        method: str,
+        path: str,
+        data: bytes | BinaryIO | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._connection(timeout or self._timeout)
+        try:
+            response = _exchange(connection, method, self._target(path), data, self._with_token(headers))
+            _refuse_failure(response)
+            yield response
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and errors.is_to_blame(error):
+                raise  # such as a full disk under a download
+            raise Away(f"{self.url}: {str(error) or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        """To the service, or to the proxy, which is asked for a tunnel where the service speaks TLS."""
+        to = self._proxy or self
+        if not self._tls:
+            return http.client.HTTPConnection(to.host, to.port, timeout=timeout)
+        made = http.client.HTTPSConnection(to.host, to.port, timeout=timeout, context=self._context)
+        if self._proxy is not None:
+            made.set_tunnel(self.host, self.port, headers=dict(self._proxy.headers))
+        return made
+
+    def _target(self, path: str) -> str:
+        """What is asked for: proxies are told the whole address, unless they only tunnel."""
+        if self._proxy is None or self._tls:
+            return self._prefix + path
+        return f"http://{self._authority}{self._prefix}{path}"
+
+    def _with_token(self, headers: Mapping[str, str]) -> dict[str, str]:
+        said = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers}
+        return said if self._proxy is None or self._tls else {**said, **self._proxy.headers}
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    data: bytes | BinaryIO | None,
+    headers: Mapping[str, str],
+) -> http.client.HTTPResponse:
+    connection.connect()
+    # A service that refuses before it has read all says why in its answer.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, path, body=data, headers=headers)
+    return connection.getresponse()
+
+
+def _refuse_failure(response: http.client.HTTPResponse) -> None:
+    """Raise what a status other than 2xx means."""
+    if 200 <= response.status < 300:
+        return
+    code, message = _error(response)
+    if response.status == 401 and code != _REVOKED:
+        raise TokenNotAccepted(code, message)
+    # A balancer whose service is away may answer that there is no such page.
+    is_astray = response.status in (404, 409) and code in _ASTRAY
+    if response.status >= 500 or response.status in _PASSING or is_astray:
+        raise Away(f"{message} ({response.status} {code})", _seconds(response.getheader("Retry-After")))
+    raise Refused(response.status, code, message)
+
+
+def _error(response: http.client.HTTPResponse) -> tuple[str, str]:
+    try:
+        error = json.loads(response.read(1 << 16))["error"]
+        return str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return _FOREIGN, f"the service answers {response.status} {response.reason}"
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
+
+
+def _date(response: http.client.HTTPResponse) -> datetime:
+    try:
+        said = parsedate_to_datetime(response.getheader("Date") or "")
+        return said if said.tzinfo else said.replace(tzinfo=timezone.utc)
+    except (TypeError, ValueError):
+        return datetime.now(timezone.utc)
+
+
+#: Names of certificates in a directory that nobody has indexed (`openssl rehash`).
+_PATTERNS = ("*.pem", "*.crt")
+
+
+def tls_context(authorities: Path | None) -> ssl.SSLContext:
+    """What TLS is spoken with.
+
+    Args:
+        authorities: File of CA certificates, or directory of them as sites of the grid have it; None: the
+            system's.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if authorities is None:
+        return ssl.create_default_context()
+    try:
+        if not authorities.is_dir():
+            return ssl.create_default_context(cafile=str(authorities))
+        return _read_directory(authorities)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"authorities {authorities}: {error}") from None
+
+
+def _read_directory(directory: Path) -> ssl.SSLContext:
+    made = ssl.create_default_context(capath=str(directory))
+    indexed = any(directory.glob("*.0"))
+    for file in sorted(file for pattern in _PATTERNS for file in directory.glob(pattern)):
+        with contextlib.suppress(OSError, ssl.SSLError):  # one bad file of a hundred must not matter
+            made.load_verify_locations(cafile=str(file))
+    if not indexed and not made.cert_store_stats()["x509_ca"]:
+        raise ValueError(f"authorities {directory}: holds no CA certificate")
+    return made

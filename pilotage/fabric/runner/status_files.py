@@ -1,0 +1,125 @@
+"""What a local job leaves for its manager, in a directory that both see: news, its output, its end.
+
+Each file is written aside and renamed, so it is whole or not there; the end comes last. On the manager's side
+none of it is believed to be sensible: a payload of the same account may have written it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pilotage.fabric.pilot.payload import payload
+from pilotage.fabric.pilot.payload.payload import Report
+from pilotage.fabric.pilot.service.service_client import News
+from pilotage.fabric.pilot.service.transport import Away
+from pilotage.fabric.runner import progress
+from pilotage.fabric.runner.progress import Progress
+
+NEWS, OUTPUT, END = "news", "output.tar.gz", "end"
+#: Bytes of a mark that are read.
+LONGEST = 16_000
+
+#: Who has to answer for an end: the payload, the job as it is described, or the site.
+PAYLOAD, JOB, SITE = "payload", "job", "site"
+#: Characters of what the payload wrote that are told.
+_TAIL = 1500
+
+
+@dataclass(frozen=True)
+class LocalJobEnd:
+    """How a local job ended, as it says itself."""
+
+    cause: str
+    report: Report
+
+
+class StatusFiles:
+    """The node's side."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+        """Write how far the payload is; nothing is asked of it here: the batch system ends it.
+
+        Raises:
+            Away: The directory cannot be written now; the next news will come.
+        """
+        del lease  # there is none: whoever sees the directory is the manager
+        self._write(NEWS, io.BytesIO(json.dumps(facts, ensure_ascii=False).encode() + b"\n"))
+        return News(commands=(), heartbeat_seconds=None)
+
+    def output(self, archive: Path) -> None:
+        """Hand over the output.
+
+        Raises:
+            Away: The directory cannot be written now.
+        """
+        with archive.open("rb") as source:
+            self._write(OUTPUT, source)
+
+    def end(self, end: LocalJobEnd) -> None:
+        """Say how it ended, last of all.
+
+        Raises:
+            Away: The directory cannot be written now.
+        """
+        said = json.dumps({"cause": end.cause, **end.report.as_json()}) + "\n"
+        self._write(END, io.BytesIO(said.encode()))
+
+    def _write(self, name: str, source: BinaryIO) -> None:
+        aside = self._directory / f"{name}.new"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with aside.open("wb") as target:
+                shutil.copyfileobj(source, target)
+                os.fsync(target.fileno())
+            aside.replace(self._directory / name)
+        except OSError as error:
+            raise Away(f"{self._directory}: {error.strerror}") from error
+
+
+def read_end(text: str) -> LocalJobEnd | None:
+    """The end that a mark tells; None: it tells none."""
+    raw = _object(text)
+    if raw.get("cause") not in (PAYLOAD, JOB, SITE):
+        return None
+    code = raw.get("exit_code")
+    report = Report(
+        status="Done" if raw.get("status") == "Done" else "Failed",
+        minor_status=payload.printable(str(raw.get("minor_status", "")), 200),
+        application_status=payload.printable(str(raw.get("application_status", "")), 500),
+        exit_code=code if isinstance(code, int) and not isinstance(code, bool) and 0 <= code < 256 else None,
+    )
+    return LocalJobEnd(cause=str(raw["cause"]), report=report)
+
+
+def read_news(text: str) -> tuple[tuple[Progress, ...], str]:
+    """The progress of a payload and the end of what it wrote; empty if a mark tells nothing."""
+    raw = _object(text)
+    return progress.progress_from_status(raw.get("phases")), payload.printable(
+        str(raw.get("output_tail") or ""), _TAIL
+    )
+
+
+def news(facts: Callable[[], Mapping[str, object]], phases: tuple[Progress, ...]) -> dict[str, object]:
+    """What is told of a payload: what a pilot would tell, and its phases; it fits into a mark."""
+    said = dict(facts())
+    said["output_tail"] = payload.printable(str(said.get("output_tail") or "")[-_TAIL:], _TAIL)
+    said["phases"] = [[each.name, each.done, each.of] for each in phases]
+    return said
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError):  # brackets by the thousand
+        return {}
+    return raw if isinstance(raw, dict) else {}

@@ -1,0 +1,308 @@
+"""Who asks: the roles, and what a token says about its bearer.
+
+A caller as the claims of a token of ours, and back.
+
+What a token is to say, checked before it is signed: which role needs what, and for how long.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from secrets import token_hex
+
+from cs_config.tree.address import QueueAddress
+from requirements.errors import InvalidRequest, Problem, did_you_mean
+from requirements.values import text_fault
+
+
+class Role(StrEnum):
+    """What a bearer is; each route names the roles that may use it."""
+
+    USER = "user"  #: submits in its VO, sees and controls its own jobs
+    VO_ADMIN = "vo_admin"  #: all jobs of its VO
+    SITE_ADMIN = "site_admin"  #: looks after a site
+    DIRECTOR = "director"  #: sends pilots for its VOs
+    GATEWAY = "gateway"  #: a site's job manager
+    PILOT = "pilot"  #: takes and runs jobs in one batch slot
+    OPERATOR = "operator"  #: everything
+    MONITOR = "monitor"  #: reads the metrics, nothing else
+
+
+class Capability(StrEnum):
+    """What a user's token of another issuer may be limited to. Source: WLCG Common JWT Profiles."""
+
+    READ = "compute.read"  #: look at jobs
+    CREATE = "compute.create"  #: submit them
+    MODIFY = "compute.modify"  #: change them: have them run again
+    CANCEL = "compute.cancel"  #: kill them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The bearer of a token that was found good."""
+
+    role: Role
+    subject: str  #: the same for every token of the same bearer: leases and idempotency keys belong to it
+    vos: frozenset[str] = frozenset()  #: lower case; of an operator: what it submits for unless it says so
+    user: str = ""
+    group: str = ""
+    sites: frozenset[str] = frozenset()
+    queue: QueueAddress | None = None  #: a pilot that is bound from the start
+    stamp: str | None = None  #: a pilot's own id
+    capabilities: frozenset[Capability] | None = None  #: None: all that the role may
+    also: tuple[
+        "Caller", ...
+    ] = ()  #: further roles of the same bearer; who has them may what any of them may
+
+    @property
+    def each(self) -> tuple["Caller", ...]:
+        """Itself in each of its roles."""
+        return (replace(self, also=()), *self.also) if self.also else (self,)
+
+    def within(self, roles: Collection[Role]) -> "Caller | None":
+        """It in those of its roles that are among these; None: it has none of them."""
+        if not self.also:
+            return self if self.role in roles else None
+        return union([one for one in self.each if one.role in roles])
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it may do everything."""
+        return any(one.role is Role.OPERATOR for one in self.each)
+
+    @property
+    def vo(self) -> str | None:
+        """Its VO, if it has exactly one."""
+        return next(iter(self.vos)) if len(self.vos) == 1 else None
+
+    @property
+    def visible_vos(self) -> frozenset[str] | None:
+        """The VOs that it may read about; None: all."""
+        return None if self.is_operator else frozenset().union(*(one.vos for one in self.each))
+
+    def may_read(self, vo: str) -> bool:
+        """Whether it may read pools, parameters and explanations of `vo`."""
+        return self.visible_vos is None or vo in self.visible_vos
+
+    @property
+    def every_site(self) -> frozenset[str]:
+        """The sites that any of its roles is bound to."""
+        return frozenset().union(*(one.sites for one in self.each))
+
+    @property
+    def own_sites(self) -> frozenset[str]:
+        """The sites that it looks after, by name; an operator looks after all, and names none."""
+        return frozenset().union(*(one.sites for one in self.each if one.role is Role.SITE_ADMIN))
+
+    def looks_after(self, site: str) -> bool:
+        """Whether the jobs of every VO there are its business; who brings jobs to a site hears of its own."""
+        return self.is_operator or site in self.own_sites
+
+
+def union(several: Sequence[Caller]) -> Caller | None:
+    """One bearer with several roles, the first of them first; None: there are none."""
+    every = next(([one] for one in several if one.is_operator), list(several))
+    return replace(every[0], also=tuple(every[1:])) if every else None
+
+
+def claims_of(caller: Caller) -> dict[str, object]:
+    """What a token says of its bearer."""
+    claims: dict[str, object] = {
+        "sub": caller.subject,
+        "role": caller.role.value,
+        "vos": sorted(caller.vos),
+        "user": caller.user,
+        "group": caller.group,
+        "sites": sorted(caller.sites),
+        "queue": str(caller.queue) if caller.queue else None,
+        "stamp": caller.stamp,
+    }
+    said = {name: value for name, value in claims.items() if value}
+    if caller.capabilities is not None:  # also if there are none: then it may nothing
+        said["capabilities"] = sorted(caller.capabilities)
+    return said
+
+
+def read(claims: Mapping[str, object]) -> Caller:
+    """The caller that the claims of a token of ours describe.
+
+    Raises:
+        InvalidRequest, KeyError, TypeError, ValueError: We did not write these.
+    """
+    queue = claims.get("queue")
+    stamp = claims.get("stamp")
+    return Caller(
+        role=Role(str(claims["role"])),
+        subject=str(claims["sub"]),
+        vos=_names(claims.get("vos", [])),
+        user=str(claims.get("user", "")),
+        group=str(claims.get("group", "")),
+        sites=_names(claims.get("sites", [])),
+        queue=QueueAddress.parse(str(queue)) if queue else None,
+        stamp=str(stamp) if stamp else None,
+        capabilities=_capabilities(claims.get("capabilities")),
+    )
+
+
+def _capabilities(claim: object) -> frozenset[Capability] | None:
+    return None if claim is None else frozenset(Capability(name) for name in _names(claim))
+
+
+def _names(claim: object) -> frozenset[str]:
+    if not isinstance(claim, list):
+        raise TypeError(f"{claim!r} is no list of names")
+    return frozenset(str(name) for name in claim)
+
+
+#: How the names of VOs, sites, CEs and queues are written.
+_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+_LONGEST_NAME = 255
+
+#: Roles that mean nothing without a VO.
+_NEED_VO = frozenset({Role.USER, Role.VO_ADMIN, Role.DIRECTOR, Role.GATEWAY, Role.PILOT})
+#: Roles that may speak for several.
+_MANY_VOS = frozenset({Role.DIRECTOR, Role.GATEWAY})
+_NEED_SITE = frozenset({Role.SITE_ADMIN, Role.GATEWAY})
+_NEED_USER = frozenset({Role.USER})
+
+_DEFAULT_LIFE = timedelta(days=1)
+_LONGEST_LIFE = timedelta(days=366)
+#: A pilot's token lies on a worker node.
+_LONGEST_PILOT_LIFE = timedelta(days=4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a token will say, and how long it will be good."""
+
+    caller: Caller
+    ttl: timedelta
+
+
+def grant(
+    *,
+    role: str,
+    vo: str | None = None,
+    user: str | None = None,
+    group: str | None = None,
+    site: str | None = None,
+    queue: str | None = None,
+    stamp: str | None = None,
+    ttl: float | None = None,
+) -> Grant:
+    """The grant for these wishes.
+
+    Args:
+        role: One of `Role`.
+        vo: The VO; for directors and gateways several, separated by commas.
+        user: The person; needed by users.
+        group: Owner group; without it `<vo>_user`.
+        site: The site; several, separated by commas, where the role may have them.
+        queue: `Site/CE/Queue` that a pilot is bound to; without it the first that it states.
+        stamp: A pilot's id; without it a new one.
+        ttl: Seconds that the token is good; a day without it.
+
+    Raises:
+        InvalidRequest: with every problem.
+    """
+    wanted = _role(role)
+    vos = frozenset(name.lower() for name in _split(vo))
+    sites = frozenset(_split(site))
+    problems = [
+        *_missing(wanted, vos=vos, sites=sites, user=user),
+        *_too_many(wanted, vos=vos, queue=queue),
+        *_bad_names(vos | sites),
+        *_bad_texts({"user": user, "group": group, "stamp": stamp}),
+        *_bad_life(wanted, ttl),
+    ]
+    if problems:
+        raise InvalidRequest(problems)
+    if wanted is Role.PILOT:
+        stamp = stamp or token_hex(16)
+    caller = Caller(
+        role=wanted,
+        subject=_subject(wanted, vos=vos, sites=sites, user=user, stamp=stamp),
+        vos=vos,
+        user=user or "",
+        group=group or (f"{next(iter(vos))}_user" if len(vos) == 1 else ""),
+        sites=sites,
+        queue=QueueAddress.parse(queue) if queue else None,
+        stamp=stamp,
+    )
+    return Grant(caller=caller, ttl=_DEFAULT_LIFE if ttl is None else timedelta(seconds=ttl))
+
+
+def _role(word: str) -> Role:
+    try:
+        return Role(word)
+    except ValueError:
+        allowed = ", ".join(Role)
+        problem = Problem(
+            path="role",
+            message=f"{word!r:.80} is no role, allowed are {allowed}",
+            suggestion=did_you_mean(word, list(Role)),
+        )
+        raise InvalidRequest([problem]) from None
+
+
+def _split(names: str | None) -> list[str]:
+    return [name.strip() for name in (names or "").split(",") if name.strip()]
+
+
+def _missing(
+    role: Role, *, vos: frozenset[str], sites: frozenset[str], user: str | None
+) -> Iterator[Problem]:
+    for name, needed, given in (
+        ("vo", _NEED_VO, vos),
+        ("site", _NEED_SITE, sites),
+        ("user", _NEED_USER, user),
+    ):
+        if role in needed and not given:
+            yield Problem(path=name, message=f"a token for the role {role} needs it")
+
+
+def _too_many(role: Role, *, vos: frozenset[str], queue: str | None) -> Iterator[Problem]:
+    if len(vos) > 1 and role not in _MANY_VOS:
+        yield Problem(
+            path="vo", message=f"the role {role} speaks for one VO, not for {', '.join(sorted(vos))}"
+        )
+    if queue and role is not Role.PILOT:
+        yield Problem(path="queue", message=f"only pilots are bound to a queue, not the role {role}")
+
+
+def _bad_names(names: Iterable[str]) -> Iterator[Problem]:
+    for name in sorted(names):
+        if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+            yield Problem(
+                path=f"{name!r:.80}", message="is no name: allowed are letters, digits and . _ : @ + -"
+            )
+
+
+def _bad_texts(texts: dict[str, str | None]) -> Iterator[Problem]:
+    for path, text in texts.items():
+        if text is None:
+            continue
+        if fault := text_fault(text):
+            yield Problem(path=path, message=fault)
+        if len(text) > _LONGEST_NAME:
+            yield Problem(path=path, message=f"has {len(text)} characters, allowed are {_LONGEST_NAME}")
+
+
+def _bad_life(role: Role, ttl: float | None) -> Iterator[Problem]:
+    most = (_LONGEST_PILOT_LIFE if role is Role.PILOT else _LONGEST_LIFE).total_seconds()
+    if ttl is not None and not 1 <= ttl <= most:
+        yield Problem(path="ttl", message=f"{ttl:.15g} s, allowed are 1 to {most:.0f} s for the role {role}")
+
+
+def _subject(
+    role: Role, *, vos: frozenset[str], sites: frozenset[str], user: str | None, stamp: str | None
+) -> str:
+    """One name for all tokens of one bearer."""
+    if role is Role.PILOT:
+        return f"pilot:{stamp}"
+    if role is Role.OPERATOR:
+        return f"operator:{user or ''}"
+    whole = (",".join(sorted(vos)), ",".join(sorted(sites)), user or "")
+    return ":".join((role.value, *whole))

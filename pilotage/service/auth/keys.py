@@ -1,0 +1,290 @@
+"""The installation's own keys: one signs its tokens, those before it verify for a while.
+
+The file of the installation's keys: the private one that signs, and public ones that are being retired.
+
+One file, replaced as a whole, so that no process ever sees half of a rotation and an operator copies one
+file from host to host. It is PEM, which allows lines of text before a key: they say when it is retired.
+"""
+
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
+from jwt.algorithms import ECAlgorithm
+
+from cs_config.errors import ConfigError
+from requirements.errors import Problem
+
+#: How tokens are signed: ECDSA over P-256 with SHA-256 (RFC 7518), which every library verifies.
+ALGORITHM = "ES256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyingKey:
+    """A public key and the name that tokens give to it."""
+
+    public: EllipticCurvePublicKey
+    until: datetime | None = None  #: when it is retired; None: it is the one that signs
+
+    @property
+    def key_id(self) -> str:
+        """Its name: of the public part, so that it says nothing about the private one."""
+        der = self.public.public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        return sha256(der).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningKey:
+    """A private key and the name that tokens give to it."""
+
+    private: EllipticCurvePrivateKey
+    key_id: str
+
+    @property
+    def public(self) -> EllipticCurvePublicKey:
+        """The part that verifies."""
+        return self.private.public_key()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRing:
+    """All keys that are good now."""
+
+    signing: SigningKey
+    retiring: tuple[VerifyingKey, ...] = ()  #: those that signed before, the last one first
+
+    @cached_property
+    def verifying(self) -> Mapping[str, VerifyingKey]:
+        """Every key that verifies, by its name."""
+        own = VerifyingKey(public=self.signing.public)
+        return {key.key_id: key for key in (*self.retiring, own)}
+
+    def published(self, *, now: datetime) -> dict[str, list[dict[str, object]]]:
+        """The public parts as a JWK set (RFC 7517), for others who verify our tokens."""
+        good = [key for key in self.verifying.values() if key.until is None or key.until > now]
+        about = {"use": "sig", "alg": ALGORITHM}
+        return {
+            "keys": [
+                {**ECAlgorithm.to_jwk(key.public, as_dict=True), **about, "kid": key.key_id} for key in good
+            ]
+        }
+
+
+def generate() -> SigningKey:
+    """A new key."""
+    return find_key(generate_private_key(SECP256R1()))
+
+
+def find_key(private: EllipticCurvePrivateKey) -> SigningKey:
+    """The key with its name."""
+    return SigningKey(private=private, key_id=VerifyingKey(public=private.public_key()).key_id)
+
+
+_log = logging.getLogger(__name__)
+
+_RETIRED = "# verifies until "
+_PUBLIC = re.compile(
+    rf"^{_RETIRED}(\S+)\n(-----BEGIN PUBLIC KEY-----\n.*?-----END PUBLIC KEY-----\n)",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def load_or_create(path: Path) -> KeyRing:
+    """The keys in the file, made at the first use; of several processes that start at once one makes it.
+
+    Raises:
+        ConfigError: The file holds no P-256 key in PEM, or cannot be read.
+    """
+    if not path.exists():
+        _create(path)
+    return load(path)
+
+
+def load(path: Path) -> KeyRing:
+    """The keys in the file.
+
+    Raises:
+        ConfigError: It holds no P-256 key in PEM, or cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise _wrong(path, f"cannot be read: {error.strerror}") from None
+    try:
+        private = serialization.load_pem_private_key(text, password=None)
+    except (ValueError, TypeError) as error:
+        raise _wrong(path, f"is no private key in PEM: {error}") from None
+    if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
+        raise _wrong(path, "is a private key of another kind, allowed is P-256")
+    return KeyRing(signing=find_key(private), retiring=tuple(_retiring(path, text)))
+
+
+def rotate(path: Path, *, keep: timedelta, now: datetime) -> KeyRing:
+    """Have a new key sign from now on.
+
+    Args:
+        path: The file.
+        keep: How long the key that signed until now goes on to verify; tokens that it signed end then.
+        now: The time of the change.
+
+    Raises:
+        ConfigError: The file cannot be read or written.
+    """
+    with _locked(path):
+        ring = load(path)
+        last = VerifyingKey(public=ring.signing.public, until=now.replace(microsecond=0) + keep)
+        kept = (last, *ring.retiring)
+        return _replace(path, KeyRing(signing=generate(), retiring=_good(kept, now)))
+
+
+def retire(path: Path, key_id: str, *, now: datetime) -> KeyRing | None:
+    """Have an earlier key verify nothing any more; None: there is no such key beside the one that signs.
+
+    Raises:
+        ConfigError: The file cannot be read or written.
+    """
+    with _locked(path):
+        ring = load(path)
+        left = tuple(key for key in ring.retiring if key.key_id != key_id)
+        if len(left) == len(ring.retiring):
+            return None
+        return _replace(path, KeyRing(signing=ring.signing, retiring=_good(left, now)))
+
+
+class KeyFile:
+    """Watches the file for changes that another process makes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = _look(path)
+
+    def changed(self) -> KeyRing | None:
+        """The keys, if the file is another one than at the last look; what cannot be read changes nothing."""
+        look = _look(self._path)
+        if look == self._seen:
+            return None
+        self._seen = look
+        try:
+            return load(self._path)
+        except ConfigError as error:
+            _log.error("the keys stay as they were: %s", error)
+            return None
+
+
+def _look(path: Path) -> tuple[int, int, int] | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+
+def _retiring(path: Path, text: bytes) -> Iterator[VerifyingKey]:
+    for until, pem in _PUBLIC.findall(text.decode("utf-8", "replace")):
+        try:
+            public = serialization.load_pem_public_key(pem.encode())
+            when = datetime.fromisoformat(until)
+        except ValueError as error:
+            raise _wrong(path, f"has an earlier key that cannot be read: {error}") from None
+        if not isinstance(public, EllipticCurvePublicKey) or when.tzinfo is None:
+            raise _wrong(path, "has an earlier key of another kind, or without the time when it is retired")
+        yield VerifyingKey(public=public, until=when)
+
+
+def _good(kept: tuple[VerifyingKey, ...], now: datetime) -> tuple[VerifyingKey, ...]:
+    return tuple(key for key in kept if key.until is not None and key.until > now)
+
+
+def _create(path: Path) -> None:
+    """Write a new key aside and link it to its name, which only the first one can do."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _aside(path)
+    _write(aside, KeyRing(signing=generate()))
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        pass
+    finally:
+        aside.unlink()
+
+
+def _replace(path: Path, ring: KeyRing) -> KeyRing:
+    aside = _aside(path)
+    try:
+        owner = path.stat()
+        _write(aside, ring)
+        if (os.geteuid(), os.getegid()) != (owner.st_uid, owner.st_gid):
+            os.chown(aside, owner.st_uid, owner.st_gid)  # root rotates, the service must go on to read it
+        aside.chmod(owner.st_mode & 0o777)
+        aside.replace(path)
+    except OSError as error:
+        raise _wrong(path, f"cannot be replaced: {error.strerror}") from None
+    finally:
+        aside.unlink(missing_ok=True)
+    return ring
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _write(path: Path, ring: KeyRing) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(_pem(ring))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _pem(ring: KeyRing) -> str:
+    return _private_pem(ring.signing) + "".join(
+        f"{_RETIRED}{key.until.isoformat()}\n{_public_pem(key)}" for key in ring.retiring if key.until
+    )
+
+
+def _private_pem(key: SigningKey) -> str:
+    return key.private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def _public_pem(key: VerifyingKey) -> str:
+    return key.public.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    ).decode()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep two changes apart; the lock ends with the process."""
+    try:
+        directory = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise _wrong(path, f"cannot be changed: {error.strerror}") from None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _wrong(path: Path, message: str) -> ConfigError:
+    return ConfigError([Problem(path="signing key", message=message, file=str(path))])

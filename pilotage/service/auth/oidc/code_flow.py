@@ -1,0 +1,159 @@
+"""Signing in with a browser: the authorization code flow of OpenID Connect, with PKCE.
+
+Source: OpenID Connect Core 1.0 §3.1, RFC 7636 (PKCE), RFC 9207 (who answers), RFC 9700 (what goes wrong).
+"""
+
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from secrets import token_urlsafe
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from pilotage.service.auth.oidc import discovery, signed_claims
+from pilotage.service.auth.oidc.discovery import IssuerAway
+from pilotage.service.auth.oidc.issuer import SignIn
+from pilotage.service.auth.oidc.issuers import TrustedIssuer
+from pilotage.service.auth.tokens import UnknownKey
+from pilotage.service.http_errors import NotAuthenticated
+
+#: Random bytes of what nobody may guess.
+_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginAttempt:
+    """One sign-in under way; the browser that began it keeps this, and no other can end it."""
+
+    issuer: str  #: by its name
+    redirect_uri: str
+    state: str
+    nonce: str
+    verifier: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the issuer has the browser bring back."""
+
+    state: str
+    code: str
+    issuer: str | None = None  #: `iss`, if it says so
+
+
+def begin(trusted: TrustedIssuer, redirect_uri: str) -> tuple[LoginAttempt, str]:
+    """A new attempt, and the address of the issuer where it goes on.
+
+    Raises:
+        IssuerAway: We do not know the address, and it does not answer.
+    """
+    attempt = LoginAttempt(
+        issuer=trusted.issuer.name,
+        redirect_uri=redirect_uri,
+        state=token_urlsafe(_BYTES),
+        nonce=token_urlsafe(_BYTES),
+        verifier=token_urlsafe(_BYTES),
+    )
+    sign_in = _sign_in(trusted)
+    query = {
+        "response_type": "code",
+        "client_id": sign_in.client_id,
+        "redirect_uri": redirect_uri,
+        "scope": " ".join(sign_in.scopes),
+        "state": attempt.state,
+        "nonce": attempt.nonce,
+        "code_challenge": _challenge(attempt.verifier),
+        "code_challenge_method": "S256",
+    }
+    address = _endpoint(trusted, "authorization_endpoint")
+    return attempt, f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
+
+
+def finish(
+    trusted: TrustedIssuer, attempt: LoginAttempt, answer: Answer, *, now: datetime
+) -> dict[str, object]:
+    """What the issuer says of the person who signed in.
+
+    Raises:
+        NotAuthenticated: The answer is not one to this attempt, or what is said is not good.
+        IssuerAway: The issuer does not answer, or refuses the code.
+    """
+    if not hmac.compare_digest(answer.state.encode(), attempt.state.encode()):
+        raise NotAuthenticated("this sign-in was begun in another browser, or given up: begin again")
+    if answer.issuer is not None and not trusted.issuer.is_named(answer.issuer):
+        raise NotAuthenticated("the answer comes from another issuer than was asked")
+    with discovery.client(trusted.issuer) as http:
+        said = _exchange(http, trusted, attempt, answer.code)
+        claims = _id_claims(trusted, str(said.get("id_token", "")), nonce=attempt.nonce, now=now)
+        return {**_user_info(http, trusted, said.get("access_token"), claims["sub"]), **claims}
+
+
+def _exchange(
+    http: httpx.Client, trusted: TrustedIssuer, attempt: LoginAttempt, code: str
+) -> Mapping[str, object]:
+    sign_in = _sign_in(trusted)
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": attempt.redirect_uri,
+        "client_id": sign_in.client_id,
+        "code_verifier": attempt.verifier,
+    }
+    request = http.build_request(
+        "POST", _endpoint(trusted, "token_endpoint"), data=form, headers={"Accept": "application/json"}
+    )
+    if sign_in.client_secret is not None:
+        # Names and secrets are encoded before they become a basic credential (RFC 6749 §2.3.1).
+        secret = httpx.BasicAuth(quote(sign_in.client_id, safe=""), quote(sign_in.client_secret, safe=""))
+        request = next(secret.auth_flow(request))
+    return discovery.read(http, trusted.issuer, request)
+
+
+def _id_claims(trusted: TrustedIssuer, text: str, *, nonce: str, now: datetime) -> Mapping[str, object]:
+    client_id = _sign_in(trusted).client_id
+    try:
+        claims = signed_claims.read(text, trusted.issuer, trusted.keys, audiences=[client_id])
+    except UnknownKey:
+        trusted.refresh()
+        claims = signed_claims.read(text, trusted.issuer, trusted.keys, audiences=[client_id])
+    signed_claims.check_times(claims, now=now)
+    is_shared = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+    if claims.get("azp", None if is_shared else client_id) != client_id:
+        raise NotAuthenticated("the issuer signed somebody in elsewhere, not here")
+    if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+        raise NotAuthenticated("the issuer's answer is to another sign-in: begin again")
+    return claims
+
+
+def _user_info(
+    http: httpx.Client, trusted: TrustedIssuer, access_token: object, subject: object
+) -> Mapping[str, object]:
+    """What else it says of the person; groups often stand only there."""
+    if not isinstance(access_token, str) or "userinfo_endpoint" not in trusted.keys.endpoints:
+        return {}
+    info = discovery.get(http, trusted.issuer, _endpoint(trusted, "userinfo_endpoint"), access_token)
+    if info.get("sub") != subject:
+        raise NotAuthenticated("the issuer speaks of somebody else than who signed in")
+    return info
+
+
+def _endpoint(trusted: TrustedIssuer, name: str) -> str:
+    if not trusted.keys.endpoints:
+        trusted.refresh()
+    if not trusted.keys.endpoints:
+        raise IssuerAway(f"{trusted.issuer.name} does not answer")
+    return discovery.endpoint(trusted.issuer, trusted.keys.endpoints, name)
+
+
+def _sign_in(trusted: TrustedIssuer) -> SignIn:
+    if trusted.issuer.sign_in is None:
+        raise NotAuthenticated(f"nobody signs in with {trusted.issuer.name} here")
+    return trusted.issuer.sign_in
+
+
+def _challenge(verifier: str) -> str:
+    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()

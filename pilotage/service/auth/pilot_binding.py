@@ -1,0 +1,92 @@
+"""Where a pilot may ask from: its token says the queue, or the first that it states holds."""
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from threading import Lock
+
+from sqlalchemy import Engine
+
+from cs_config.tree.address import QueueAddress
+from pilotage.service.auth.callers import Caller, Role
+from requirements.errors import NotAllowed
+from taskqueue.db import database
+from taskqueue.pilots import pilots
+
+#: Pilots that this process remembers; a forgotten one costs a statement.
+_REMEMBERED = 100_000
+#: How exact `last_seen_at` of a pilot is.
+_SEEN_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    queue: QueueAddress
+    at: datetime
+
+
+class PilotPlaces:
+    """The queues that pilots belong to; the database says so, this process remembers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._lock = Lock()
+
+    def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
+        """Whether the pilot belongs to this queue and was seen a moment ago: no need to ask the database."""
+        seen = self._seen.get(caller.stamp or "")
+        return seen is not None and seen.queue == queue and now - seen.at < _SEEN_EVERY
+
+    def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
+        """Note that the pilot asks from this queue.
+
+        Raises:
+            NotAllowed: It belongs to another one.
+        """
+        stamp, vo = caller.stamp or "", caller.vo or ""
+        with database.writing(self._engine) as conn:
+            bound = pilots.bind_queue(conn, stamp=stamp, vo=vo, queue=caller.queue or queue, now=now)
+        if bound is None:
+            raise NotAllowed(f"the pilot {stamp} was not sent to {queue}")
+        with self._lock:
+            self._seen[stamp] = _Seen(bound, now)
+            self._seen.move_to_end(stamp)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+        if bound != queue:
+            raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot ask for {queue}")
+
+    def require_unbound(self, caller: Caller) -> None:
+        """Refuse a pilot that states no queue although it belongs to one.
+
+        Raises:
+            NotAllowed: It does.
+        """
+        with database.reading(self._engine) as conn:
+            bound = caller.queue or pilots.read_bound_queue(conn, caller.stamp or "")
+        if bound is not None:
+            raise NotAllowed(f"the pilot {caller.stamp} belongs to {bound} and has to state it")
+
+
+def check_site(caller: Caller, site: str | None) -> None:
+    """Refuse directors and gateways that ask for a site which is not theirs.
+
+    Raises:
+        NotAllowed: It is not.
+    """
+    if caller.role is Role.PILOT or not caller.sites:
+        return
+    if site not in caller.sites:
+        raise NotAllowed(f"the token is for {', '.join(sorted(caller.sites))}, not for {site or 'any site'}")
+
+
+def check_queues(caller: Caller, queues: Collection[QueueAddress]) -> None:
+    """Refuse a question about queues that are not the caller's.
+
+    Raises:
+        NotAllowed: One is at another site.
+    """
+    for queue in queues:
+        check_site(caller, queue.site)

@@ -1,0 +1,60 @@
+"""How much one caller may ask for: bytes of a body, requests in a second."""
+
+import math
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from pilotage.service.http_errors import TooManyRequests
+
+#: Callers whose requests are counted; whoever is forgotten starts with a full bucket.
+_REMEMBERED = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRate:
+    """Requests that one caller may make."""
+
+    per_second: float  #: in the long run; more than 0
+    burst: int  #: at once, after a pause
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+class RateLimiter:
+    """A token bucket for each caller, in the memory of this process."""
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, subject: str, rate: RequestRate, *, now: float) -> None:
+        """Count one request.
+
+        Args:
+            subject: Who asks.
+            rate: What it may.
+            now: Seconds of a clock that never goes back.
+
+        Raises:
+            TooManyRequests: It has to wait.
+        """
+        with self._lock:
+            bucket = self._filled(subject, rate, now)
+            if bucket.tokens < 1:
+                raise TooManyRequests(math.ceil((1 - bucket.tokens) / rate.per_second))
+            bucket.tokens -= 1
+
+    def _filled(self, subject: str, rate: RequestRate, now: float) -> _Bucket:
+        bucket = self._buckets.setdefault(subject, _Bucket(rate.burst, now))
+        self._buckets.move_to_end(subject)
+        if len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        gained = max(0.0, now - bucket.filled_at) * rate.per_second
+        bucket.tokens = min(float(rate.burst), bucket.tokens + gained)
+        bucket.filled_at = now
+        return bucket

@@ -1,0 +1,207 @@
+"""Tokens: signed JWTs that say who their bearer is, minted and verified with the installation's own keys.
+
+Tokens that are not accepted any more, kept in memory and read again from the database.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from itertools import accumulate
+from secrets import token_hex
+from threading import Lock
+
+import jwt
+from jwt.types import Options
+from sqlalchemy import Engine
+
+from pilotage.service.auth import callers, keys
+from pilotage.service.auth.callers import Caller, Grant
+from pilotage.service.auth.keys import KeyRing
+from pilotage.service.http_errors import ClockBehind, NotAuthenticated
+from requirements.errors import InvalidRequest
+from taskqueue import login_tokens
+from taskqueue.db import database
+
+ISSUER = "pilotage"
+#: Bytes of a token; nothing that we mint comes near.
+_LONGEST = 8192
+#: Tokens whose signature need not be checked again.
+_REMEMBERED = 8192
+#: Clocks of other hosts that verify our tokens may be behind by this much.
+_LEEWAY = timedelta(seconds=30)
+#: Times are checked by `verify`, against the clock that it is given.
+_UNCHECKED: Options = {
+    "verify_exp": False,
+    "verify_iat": False,
+    "verify_nbf": False,
+    "require": ["iss", "sub", "jti", "iat", "exp"],
+}
+_NOT_OURS = "the token is not one of ours, or it was changed"
+
+
+class UnknownKey(NotAuthenticated):
+    """The token names a key that we do not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BearerToken:
+    """What a token says."""
+
+    token_id: str  #: `jti`, by which it is revoked
+    caller: Caller
+    issued_at: datetime
+    expires_at: datetime  #: or when the key that signed it is retired, if that is sooner
+    incarnation: int  #: of the installation that minted it; grows when commits were lost
+
+
+class Tokens:
+    """Mints and verifies the tokens of one installation."""
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        *,
+        changed: Callable[[], KeyRing | None] = lambda: None,
+        incarnation: Callable[[], int] = lambda: 1,
+    ) -> None:
+        """Make them.
+
+        Args:
+            ring: What signs and verifies.
+            changed: The keys, if they were changed since it was asked before.
+            incarnation: Of the installation, now. Tokens of another one are as good as ours: who holds a
+                job may report it, and the lease decides whether that counts.
+        """
+        self._changed = changed
+        self._incarnation = incarnation
+        self._changing = Lock()
+        self._use(ring)
+
+    @property
+    def keys(self) -> KeyRing:
+        """The keys that are used now."""
+        return self._ring
+
+    def refresh(self) -> bool:
+        """Take over other keys, if there are any; whether there were."""
+        with self._changing:
+            ring = self._changed()
+            if ring is None:
+                return False
+            self._use(ring)
+            return True
+
+    def _use(self, ring: KeyRing) -> None:
+        self._ring = ring
+        # Remembered with the keys: what a retired one signed has to be looked at again.
+        self._read_once = lru_cache(maxsize=_REMEMBERED)(partial(_read, ring))
+
+    def mint(self, grant: Grant, *, now: datetime, token_id: str | None = None) -> tuple[str, datetime]:
+        """A token for the grant, and when it expires.
+
+        Args:
+            grant: What it says.
+            now: When it is minted.
+            token_id: Of the token that it renews: who revokes one of them revokes all.
+        """
+        expires_at = now.replace(microsecond=0) + grant.ttl
+        claims = callers.claims_of(grant.caller) | {
+            "iss": ISSUER,
+            "jti": token_id or token_hex(16),
+            "iat": int(now.timestamp()),
+            "exp": int(expires_at.timestamp()),
+            "incarnation": self._incarnation(),
+        }
+        key = self._ring.signing
+        headers = {"kid": key.key_id}
+        return jwt.encode(claims, key.private, algorithm=keys.ALGORITHM, headers=headers), expires_at
+
+    def verify(self, text: str, *, now: datetime) -> BearerToken:
+        """What the token says, if it is ours and good now.
+
+        Raises:
+            UnknownKey: It is not ours; another issuer may have signed it.
+            ClockBehind: It is ours and was made later than it is here.
+            NotAuthenticated: It is not good; the message does not say more than its bearer may know.
+        """
+        if len(text) > _LONGEST:
+            raise UnknownKey("the token is too long to be one of ours")
+        token = self._find_key(text)
+        if token.expires_at <= now:
+            raise NotAuthenticated(f"the token expired at {token.expires_at.isoformat()}")
+        if token.issued_at > now + _LEEWAY:
+            ahead = (token.issued_at - now).total_seconds()
+            raise ClockBehind(f"the token will be valid in {ahead:.0f} s: compare the clocks of the hosts")
+        return token
+
+    def _find_key(self, text: str) -> BearerToken:
+        read = self._read_once
+        try:
+            return read(text)
+        except UnknownKey:
+            self.refresh()  # another process may have had a new key sign a moment ago
+            if self._read_once is read:
+                raise
+            return self._read_once(text)
+
+
+def _read(ring: KeyRing, text: str) -> BearerToken:
+    try:
+        key = ring.verifying.get(str(jwt.get_unverified_header(text).get("kid")))
+        if key is None:
+            raise UnknownKey(_NOT_OURS)
+        payload = jwt.decode(text, key.public, algorithms=[keys.ALGORITHM], issuer=ISSUER, options=_UNCHECKED)
+        return _token(payload, until=key.until)
+    except (jwt.InvalidTokenError, InvalidRequest, KeyError, TypeError, ValueError, OverflowError):
+        raise NotAuthenticated(_NOT_OURS) from None
+
+
+def _token(payload: Mapping[str, object], *, until: datetime | None) -> BearerToken:
+    expires_at = _time(payload["exp"])
+    return BearerToken(
+        token_id=str(payload["jti"]),
+        caller=callers.read(payload),
+        issued_at=_time(payload["iat"]),
+        expires_at=expires_at if until is None else min(expires_at, until),
+        incarnation=int(str(payload.get("incarnation", 1))),
+    )
+
+
+def _time(claim: object) -> datetime:
+    return datetime.fromtimestamp(int(str(claim)), UTC)
+
+
+#: Between the id of a token and what makes that of a session of it.
+_SESSION = "~"
+
+_log = logging.getLogger(__name__)
+
+
+class RevokedTokens:
+    """Knows the revoked tokens of all processes, at most one refresh late."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], datetime]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._token_ids: frozenset[str] = frozenset()
+
+    def __contains__(self, token_id: str) -> bool:
+        if not self._token_ids:
+            return False
+        begun_by = accumulate(token_id.split(_SESSION), lambda whole, part: f"{whole}{_SESSION}{part}")
+        return any(each in self._token_ids for each in begun_by)
+
+    def refresh(self) -> None:
+        """Read them again; while the database is away the last known ones stay."""
+        try:
+            with database.reading(self._engine) as conn:
+                self._token_ids = login_tokens.list_revoked(conn, now=self._clock())
+        except database.UNAVAILABLE as error:
+            _log.warning("the revoked tokens could not be read: %s", error)
+
+
+def session_of(token_id: str) -> str:
+    """An id for a session that ends when the token is revoked, but not the other way round."""
+    return f"{token_id}{_SESSION}{token_hex(8)}"

@@ -1,0 +1,152 @@
+"""What a caller may ask of the accounts, and the answer.
+
+What is whose is said in `told`: sums by VO and place go with jobs that are counted, those by owner with jobs
+that are named.
+
+Sums as CSV: for spreadsheets, and for plots elsewhere.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection
+
+from pilotage.service.auth import visibility
+from pilotage.service.auth.callers import Caller
+from pilotage.service.models.accounting import AccountingAnswer, AccountingQuery, AccountingRow
+from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
+from requirements.values import fold
+from taskqueue import ownership
+from taskqueue.accounting import report
+from taskqueue.accounting.report import DIMENSIONS, UsageFilter, UsageQuery
+from taskqueue.accounting.usage import truncate_to_hour
+
+#: Lines of one answer.
+MOST: Final = 20_000
+
+_PERSONAL: Final = ("owner", "owner_group")
+_AGO = re.compile(r"(\d{1,5})(h|d|w)")
+_UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_LAST_WEEK: Final = "7d"
+#: Nothing was before, and nothing is after now but what wrong clocks say.
+_BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_WRONG_CLOCK: Final = timedelta(days=1)
+
+
+def dimensions(caller: Caller) -> Sequence[str]:
+    """By what the caller may have sums."""
+    return [name for name in DIMENSIONS if name not in _PERSONAL or visibility.may_see_names(caller)]
+
+
+def understand(caller: Caller, query: AccountingQuery, *, now: datetime) -> UsageQuery:
+    """The question, narrowed to what is the caller's; what is not its own is as if it did not exist.
+
+    Raises:
+        InvalidRequest: A column, or a time, is none.
+        NotAllowed: It asks who used what, and is not told that.
+    """
+    _check_columns(caller, query)
+    since = max(_moment("from", query.since or _LAST_WEEK, now), _BEGINNING)
+    until = min(_moment("to", query.until, now) if query.until else now, now + _WRONG_CLOCK)
+    if since >= until:
+        raise InvalidRequest([Problem(path="from", message=f"{since:%Y-%m-%d %H:%M} is not before the end")])
+    return UsageQuery(
+        by=list(dict.fromkeys(query.by)),
+        bucket=query.bucket,
+        since=truncate_to_hour(since),
+        until=until,
+        which=_visible(caller, query),
+    )
+
+
+def answer(conn: Connection, question: UsageQuery) -> AccountingAnswer:
+    """The sums.
+
+    Raises:
+        InvalidRequest: There are too many to tell.
+    """
+    found = report.read_rows(conn, question, most=MOST)
+    if found is None:
+        message = f"these are more than {MOST} rows: ask for a shorter time, longer buckets or fewer columns"
+        raise InvalidRequest([Problem(path="by", message=message)])
+    by = list(question.by)
+    return AccountingAnswer(
+        since=question.since,
+        until=question.until,
+        by=by,
+        bucket=question.bucket,
+        rows=[AccountingRow.of(line, by) for line in found],
+    )
+
+
+def _check_columns(caller: Caller, query: AccountingQuery) -> None:
+    unknown = [name for name in query.by if name not in DIMENSIONS]
+    if unknown:
+        raise InvalidRequest(
+            [
+                Problem(
+                    path="by",
+                    message=f"{name!r} is not among {', '.join(DIMENSIONS)}",
+                    suggestion=did_you_mean(name, DIMENSIONS),
+                )
+                for name in unknown
+            ]
+        )
+    named = {*query.by, *(name for name in DIMENSIONS if getattr(query, name) is not None)}
+    if refused := sorted(named - set(dimensions(caller))):
+        raise NotAllowed(f"{caller.role} is told what VOs used, not who in them: not by {', '.join(refused)}")
+
+
+def _visible(caller: Caller, query: AccountingQuery) -> UsageFilter:
+    asked = {
+        name: None if (words := getattr(query, name)) is None else frozenset(words) for name in DIMENSIONS
+    }
+    if asked["vo"] is not None:
+        asked["vo"] = frozenset(map(fold, asked["vo"]))
+    is_personal = any(name in query.by or asked[name] is not None for name in _PERSONAL)
+    allowed = visibility.may_see_names(caller) if is_personal else visibility.may_count(caller)
+    every, any_of = ownership.split_common(
+        [each.narrow(vos=asked["vo"], sites=asked["site"]) for each in allowed]
+    )
+    owner = None if every.owner is None else frozenset({every.owner})
+    own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, asked["owner"])}
+    return UsageFilter(**{**asked, **own}, any_of=any_of)
+
+
+def _moment(name: str, text: str, now: datetime) -> datetime:
+    if ago := _AGO.fullmatch(text.strip()):
+        return now - int(ago[1]) * _UNITS[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        message = f"{text!r:.60} is no time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
+        raise InvalidRequest([Problem(path=name, message=message)]) from None
+
+
+MEDIA_TYPE: Final = "text/csv"
+_SUMS: Final = tuple(name for name in AccountingRow.model_fields if name != "waited")
+#: A cell that begins so is a formula to spreadsheets, and names come from anybody.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+def text(answer: AccountingAnswer) -> str:
+    """One line a row; a column for each cause of waiting, in seconds."""
+    causes = sorted({cause for row in answer.rows for cause in row.waited})
+    names = [*(["at"] if answer.bucket else []), *answer.by]
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\r\n")
+    lines.writerow([*names, *_SUMS, *(f"waited_seconds: {cause}" for cause in causes)])
+    for row in answer.rows:
+        said = row.model_dump(mode="json")
+        values = [_harmless(said[name]) for name in names] + [said[name] for name in _SUMS]
+        lines.writerow(values + [row.waited.get(cause, 0) for cause in causes])
+    return written.getvalue()
+
+
+def _harmless(value: str) -> str:
+    return f"'{value}" if value.startswith(_FORMULA) else value

@@ -1,0 +1,192 @@
+"""Archives on their way in and out, in pieces: none is ever in memory as a whole.
+
+What is in an archive, looked at without unpacking it.
+
+Whoever made it may be hostile: a few kilobytes may unpack to gigabytes, of contents or of headers, and names
+may say anything. So it is read once, in order, and no further than so many bytes after unpacking.
+"""
+
+import asyncio
+import gzip
+import io
+import tarfile
+import zlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO
+
+import anyio.from_thread
+import anyio.to_thread
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from sqlalchemy import Connection
+
+from pilotage.service.http_errors import BodyTooLarge, SenderSilent
+from pilotage.service.routing import refuse_by_length
+from taskqueue import blobs
+from taskqueue.blobs import BlobStore, StagedBlob
+from taskqueue.errors import BlobNotFound, TooLarge
+
+#: Archives that are received at a time. Each has a thread, apart from those of the other requests:
+#: slow senders keep nobody else waiting.
+MOST_UPLOADS = 64
+#: Seconds without a byte after which the sender is given up.
+_SILENCE = 60.0
+#: Bytes that are sent at a time.
+_CHUNK = 256 << 10
+
+
+async def receive(request: Request, store: BlobStore, *, limit: int) -> StagedBlob:
+    """Write the body aside; the caller keeps or discards it.
+
+    Raises:
+        BodyTooLarge: It has more than `limit` bytes.
+        SenderSilent: Its sender fell silent.
+        StorageFull: The store has no room.
+    """
+    refuse_by_length(request, limit)
+    uploads: anyio.CapacityLimiter = request.app.state.uploads
+    chunks = _chunks(request.stream())
+    try:
+        return await anyio.to_thread.run_sync(partial(store.stage, chunks, limit=limit), limiter=uploads)
+    except TooLarge:
+        raise BodyTooLarge(limit) from None
+
+
+def send(file: BinaryIO, *, size: int, name: str) -> StreamingResponse:
+    """An answer with the archive, closed when it was sent or its receiver went away."""
+    headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
+
+
+def answer(
+    store: BlobStore, conn: Connection, digest: str | None, *, vo: str, name: str
+) -> StreamingResponse:
+    """The same for an archive of the store.
+
+    Raises:
+        BlobNotFound: There is none.
+    """
+    if digest is None:
+        raise BlobNotFound(name)
+    return send(store.open(digest), size=blobs.read_size(conn, digest, vo=vo), name=name)
+
+
+def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
+    """What the event loop receives, for the thread that writes it."""
+    while (chunk := anyio.from_thread.run(_next, body)) is not None:
+        yield chunk
+
+
+async def _next(body: AsyncIterator[bytes]) -> bytes | None:
+    try:
+        async with asyncio.timeout(_SILENCE):
+            return await anext(body, None)
+    except TimeoutError:
+        raise SenderSilent(f"nothing came for {_SILENCE:.0f} s") from None
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(_CHUNK):
+            yield piece
+
+
+#: Bytes after unpacking that are looked at.
+MOST_BYTES = 32 << 20
+#: Files, directories and links that are looked at.
+MOST_MEMBERS = 1000
+#: Bytes of a file that are shown, and of how many files.
+HEAD = 8 << 10
+MOST_HEADS = 20
+#: Characters of a name.
+_NAME = 500
+_GZIP = b"\x1f\x8b"
+#: What `tarfile` and the decompressor raise on bad input.
+_BAD = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
+#: What stands for bytes of a name that are no UTF-8: they cannot be sent.
+_SHOWN_AS = "replace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveMember:
+    """A file of an archive."""
+
+    name: str
+    size: int  #: bytes
+    head: str | None  #: how its text begins; None: it is no text, or it was not looked at
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the head is all of it."""
+        return self.head is not None and self.size <= HEAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveListing:
+    """The files of an archive."""
+
+    members: Sequence[ArchiveMember]
+    trouble: str | None  #: why there may be more than these; None: these are all
+
+
+class _Bounded(io.RawIOBase):
+    """So many bytes of a stream; who reads on is told that it is over."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self._stream, self._left = stream, limit
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._left:
+            raise _TooMuch
+        found = self._stream.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(found)
+        return found
+
+
+class _TooMuch(Exception):
+    """As many bytes were looked at as may be."""
+
+
+def read(archive: BinaryIO) -> ArchiveListing:
+    """List a tar archive, compressed by gzip or not."""
+    members: list[ArchiveMember] = []
+    try:
+        trouble = _collect(_Bounded(_plain(archive), MOST_BYTES), members)
+    except _TooMuch:
+        trouble = f"only its first {MOST_BYTES >> 20} MB were looked at"
+    except _BAD as error:
+        trouble = f"it cannot be read to its end: {error}"
+    except RecursionError:  # headers that are about headers, by the hundred
+        trouble = "it cannot be read to its end: its headers are nested too deeply"
+    return ArchiveListing(members=members, trouble=trouble)
+
+
+def _plain(archive: BinaryIO) -> BinaryIO:
+    start = archive.read(len(_GZIP))
+    archive.seek(0)
+    return gzip.GzipFile(fileobj=archive) if start == _GZIP else archive  # type: ignore[return-value]
+
+
+def _collect(stream: _Bounded, members: list[ArchiveMember]) -> str | None:
+    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors=_SHOWN_AS) as archive:
+        for looked, member in enumerate(archive):
+            if looked == MOST_MEMBERS:
+                return f"only its first {MOST_MEMBERS} entries were looked at"
+            if member.isfile():
+                head = _head(archive, member) if len(members) < MOST_HEADS else None
+                members.append(ArchiveMember(name=member.name[:_NAME], size=member.size, head=head))
+    return None
+
+
+def _head(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
+    content = archive.extractfile(member)
+    start = b"" if content is None else content.read(HEAD)
+    if b"\0" in start:
+        return None
+    try:
+        return start.decode()
+    except UnicodeDecodeError as error:
+        # The end may be in the middle of a character.
+        return start[: error.start].decode() if error.start > len(start) - 4 and len(start) == HEAD else None

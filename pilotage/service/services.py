@@ -1,0 +1,78 @@
+"""What the service is made of; the composition root puts it together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine
+
+from cs_config.versions.live import LiveConfiguration
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from pilotage.service.auth.oidc.issuers import Issuers, SignInWay
+from pilotage.service.auth.pilot_binding import PilotPlaces
+from pilotage.service.auth.rate_limits import RateLimiter
+from pilotage.service.auth.tokens import RevokedTokens, Tokens
+from pilotage.service.lease_reports import LeaseReports
+from pilotage.service.metrics import Metrics
+from pilotage.service.models.jobs import JobSummary
+from pilotage.service.response_cache import ResponseCache
+from taskqueue.blobs import BlobStore
+from taskqueue.task_queues.waiting_classes import WaitingClass
+
+#: Of a summary that is remembered.
+_MOST_ROWS = 1000
+
+
+def utc_now() -> datetime:
+    """The time of this machine."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """What the door lets in at most."""
+
+    json_bytes: int = 32 << 20  #: of a body other than an archive
+    archive_bytes: int = 10 << 30  #: of a sandbox or an output; the configuration may say less
+    request_timeout: float = 10.0  #: seconds that a pilot waits for an answer unless it says otherwise
+    longest_request_timeout: float = 60.0  #: seconds
+    burst_seconds: float = 10.0  #: a caller may use so many seconds of its rate at once, after a pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """All that the routes use; made anew in each process, after the fork."""
+
+    engine: Engine
+    live: LiveConfiguration
+    matcher: Matcher
+    claimer: ClaimWorker
+    blobs: BlobStore
+    tokens: Tokens
+    ring: Callable[[Sequence[int]], None]  #: tells the optimizers of new jobs, after the commit
+    clock: Callable[[], datetime] = utc_now
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
+    metrics: Metrics = field(default_factory=Metrics)
+    issuers: Issuers = field(default_factory=Issuers)  #: whose tokens are taken beside our own
+    rates: RateLimiter = field(default_factory=RateLimiter)
+    sign_in_ways: Sequence[SignInWay] = ()  #: of browsers, beside the one-time link
+    waiting: ResponseCache[Sequence[WaitingClass]] = field(default_factory=lambda: ResponseCache(_waiting))
+    summaries: ResponseCache[JobSummary] = field(default_factory=lambda: ResponseCache(_count_jobs))
+    places: PilotPlaces = field(init=False)
+    reports: LeaseReports = field(init=False)
+    revoked: RevokedTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "places", PilotPlaces(self.engine))
+        object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
+        object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
+
+
+def _waiting(classes: Sequence[WaitingClass]) -> int:
+    return sum(each.jobs for each in classes)
+
+
+def _count_jobs(summary: JobSummary) -> int:
+    """None worth remembering where the answer itself is long, as by the names of jobs."""
+    return sum(each.count for each in summary.summary) if len(summary.summary) <= _MOST_ROWS else 0

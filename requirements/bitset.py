@@ -1,0 +1,37 @@
+"""Sets of small numbers as plain integers, one bit each: AND, OR and NOT of thousands at once."""
+
+from collections.abc import Collection, Iterator
+
+#: Up to so many bits are taken out of a mask one by one.
+_FEW = 64
+#: The bits that are set in each byte.
+_POSITIONS = [[position for position in range(8) if byte >> position & 1] for byte in range(256)]
+
+
+def list_positions(mask: int) -> Iterator[int]:
+    """The positions of the bits that are set, in ascending order."""
+    if mask.bit_count() > _FEW:
+        yield from _list_many(mask)
+        return
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _list_many(mask: int) -> Iterator[int]:
+    """The same byte by byte: each of the steps above copies the whole mask."""
+    for start, byte in enumerate(mask.to_bytes((mask.bit_length() + 7) // 8, "little")):
+        if byte:
+            for position in _POSITIONS[byte]:
+                yield 8 * start + position
+
+
+def mask_from(numbers: Collection[int]) -> int:
+    """The set of these positions; they need not be in order."""
+    if not numbers:
+        return 0
+    mask = bytearray((max(numbers) >> 3) + 1)
+    for number in numbers:
+        mask[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(mask, "little")

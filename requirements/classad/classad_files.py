@@ -1,0 +1,243 @@
+"""Reading text in the ClassAd language: job descriptions (JDL) and resource ads.
+
+The text is scanned and parsed here, so that errors have a place and no literal is misread; then the
+ClassAd library has to accept it as well.
+
+Files of ads: several in a row, in the new syntax (`[ a = 1; … ]`) or the old (a line for each name).
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import classad2
+
+from requirements.classad.lexer import TokenKind, scan
+from requirements.classad.parser import read_ad, read_ads
+from requirements.classad.restrictions import check_height
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, Special, Unary, render
+from requirements.errors import Problem
+from requirements.values import fold
+
+#: Ends the name of an attribute in the path of a problem: `InputData[3]`, `Requirements/Memory`.
+_ATTRIBUTE = re.compile(r"[/\[]")
+#: Characters of an ad.
+MAX_SIZE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unevaluated:
+    """An expression that stands where a value might: its text as written."""
+
+    text: str
+    file: str | None = field(default=None, compare=False)
+    line: int = field(default=1, compare=False)  #: where it begins in the file
+    column: int = field(default=1, compare=False)  #: where it begins in the file
+
+
+class Attributes(dict[str, object]):
+    """The attributes of an ad, which know where they stand."""
+
+    def __init__(self, values: Mapping[str, object], source: SourceText, starts: Mapping[str, int]) -> None:
+        super().__init__(values)
+        self._source = source
+        self._starts = starts
+
+    def placed(self, problem: Problem) -> Problem:
+        """A problem with the value of an attribute, told with its line and column.
+
+        Problems of unknown attributes, and those that know their place, stay as they are.
+        """
+        start = self._starts.get(_ATTRIBUTE.split(problem.path, maxsplit=1)[0])
+        if start is None or problem.line is not None:
+            return problem
+        [found] = self._source.fault(start, problem.message).problems
+        return replace(found, path=problem.path, suggestion=problem.suggestion)
+
+
+def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attributes:
+    """The attributes of an ad, in the order and spelling in which they are written.
+
+    Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and
+    `Unevaluated` for everything that has to be computed. The brackets around the whole may be left out;
+    its names may have dots.
+
+    Args:
+        text: `[ Name = value; … ]`.
+        file: Where it comes from, for the messages.
+        path: What it is, for the messages.
+
+    Raises:
+        InvalidInput: With line, column and the line itself: no ClassAd, names that differ only in case, or a
+            literal that programs read differently.
+    """
+    source = SourceText(text=text, path=path, file=file)
+    if len(text) > MAX_SIZE:
+        raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
+    ad = read_ad(source)
+    check(ad, source)
+    starts = {name: node.start for name, node in ad.entries}
+    return Attributes(_attributes(ad, source), source, starts)
+
+
+def check(ad: Ad, source: SourceText) -> None:
+    """Refuse an ad that HTCondor's library cannot read.
+
+    Raises:
+        InvalidInput: At its beginning.
+    """
+    check_height(ad, source)
+    try:
+        classad2.ClassAd(render(ad))
+    except classad2.ClassAdException as error:
+        raise source.fault(ad.start, "HTCondor's ClassAd library cannot read this") from error
+
+
+def _attributes(ad: Ad, source: SourceText) -> dict[str, object]:
+    return {name: value_of(node, source) for name, node in ad.entries}
+
+
+def value_of(node: Node, source: SourceText) -> object:
+    """What `parse_ad` gives for a part of an ad."""
+    match node:
+        case Literal(value=Special.UNDEFINED):
+            return None
+        case Literal(value=value) if not isinstance(value, Special):
+            return value
+        case Unary(operator="-" | "+", operand=Literal(value=int() | float() as number)) if not isinstance(
+            number, bool
+        ):
+            return -number if node.operator == "-" else number
+        case ListOf(items=items):
+            return [value_of(item, source) for item in items]
+        case Ad():
+            return _attributes(node, source)
+    line, column = source.place(node.start)
+    return Unevaluated(source.text[node.start : node.end], source.file, line, column)
+
+
+#: Characters of a file; reading that many takes a minute.
+MAX_FILE = 16_000_000
+
+_COMMENTS = ("#", "//")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdEntry:
+    """One attribute of an ad, with its place."""
+
+    name: str
+    value: object  #: as `classads.parse_ad` gives it
+    text: str  #: the value as it is written
+    line: int
+    entries: "tuple[AdEntry, ...]" = ()  #: of a nested ad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAd:
+    """An ad of a file, with its place; its names differ by more than case."""
+
+    entries: tuple[AdEntry, ...]
+    line: int
+
+
+def read_ad_file(text: str, file: str | None = None) -> tuple[WrittenAd, ...]:
+    """The ads of a text, in their order.
+
+    New syntax: ads in brackets, one after the other or in a list; or one without brackets, its attributes
+    ended by semicolons. Old syntax: lines `Name = value`, with an empty line between two ads.
+
+    Raises:
+        InvalidInput: With line, column and the line itself: no ad at all, or one that is none.
+    """
+    source = SourceText(text=text, path="ClassAd", file=file)
+    if len(text) > MAX_FILE:
+        raise source.fault(0, f"{len(text)} characters, allowed are {MAX_FILE}")
+    start = next(scan(source))
+    if start.kind is TokenKind.END:
+        raise source.fault(0, "there is no ad: [ name = value; … ]")
+    if start.value in ("[", "{"):
+        return _build_ads(read_ads(source), source)
+    return _build_ads((read_ad(source),), source) if _has_semicolons(source) else tuple(_old_syntax(source))
+
+
+def _has_semicolons(source: SourceText) -> bool:
+    """Whether attributes are ended by signs, not by lines."""
+    depth = 0
+    for token in scan(source):
+        if token.kind is TokenKind.OPERATOR:
+            depth += (token.value in ("[", "(", "{")) - (token.value in ("]", ")", "}"))
+            if token.value == ";" and depth == 0:
+                return True
+    return False
+
+
+def _build_ads(ads: tuple[Ad, ...], source: SourceText) -> tuple[WrittenAd, ...]:
+    lines = _Lines(source)
+    for ad in ads:
+        check(ad, source)
+    return tuple(
+        WrittenAd(entries=tuple(_entries(ad, source, lines)), line=lines.find_line(ad.start)) for ad in ads
+    )
+
+
+class _Lines:
+    """Which line a character stands in; `Source.place` counts from the beginning each time."""
+
+    def __init__(self, source: SourceText) -> None:
+        self._first = source.line
+        self._starts = [0, *(at + 1 for at, sign in enumerate(source.text) if sign == "\n")]
+
+    def find_line(self, offset: int) -> int:
+        return self._first + bisect_right(self._starts, offset) - 1
+
+
+def _entries(ad: Ad, source: SourceText, lines: _Lines) -> Iterator[AdEntry]:
+    for name, node in ad.entries:
+        yield AdEntry(
+            name=name,
+            value=value_of(node, source),
+            text=source.text[node.start : node.end],
+            line=lines.find_line(node.start),
+            entries=_nested(node, source, lines),
+        )
+
+
+def _nested(node: Node, source: SourceText, lines: _Lines) -> tuple[AdEntry, ...]:
+    return tuple(_entries(node, source, lines)) if isinstance(node, Ad) else ()
+
+
+def _old_syntax(source: SourceText) -> Iterator[WrittenAd]:
+    """The ads that are blocks of lines."""
+    block: list[AdEntry] = []
+    for line in _attribute_lines(source):
+        if not line.text.strip():
+            if block:
+                yield _block(block)
+            block = []
+            continue
+        [ad] = _build_ads((read_ad(line),), line)
+        for entry in ad.entries:
+            _refuse_again(entry, block, line)
+            block.append(entry)
+    if block:
+        yield _block(block)
+
+
+def _attribute_lines(source: SourceText) -> Iterator[SourceText]:
+    """The lines that say something, or are empty; comments are neither."""
+    for number, text in enumerate(source.text.split("\n"), start=source.line):
+        if not text.strip().startswith(_COMMENTS):
+            yield replace(source, text=text.rstrip("\r"), line=number)
+
+
+def _block(entries: list[AdEntry]) -> WrittenAd:
+    return WrittenAd(entries=tuple(entries), line=entries[0].line)
+
+
+def _refuse_again(entry: AdEntry, before: list[AdEntry], line: SourceText) -> None:
+    for other in before:
+        if fold(other.name) == fold(entry.name):
+            raise line.fault(0, f"{entry.name} is named twice, the first time in line {other.line}")

@@ -1,0 +1,150 @@
+"""Parts of expressions that are the same for every resource, and their values by the library's own rules."""
+
+import math
+
+import classad2
+
+from requirements.classad.syntax_tree import (
+    PRECEDENCE,
+    Call,
+    Chain,
+    ListOf,
+    Literal,
+    Node,
+    Special,
+    Unary,
+    render,
+)
+from requirements.values import MAX_INTEGER
+
+#: What is computed beforehand: not shifts and bits, which are of no use in requirements.
+_FOLDED = frozenset({"==", "!=", "=?=", "=!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"})
+_EXACT = frozenset({"+", "-", "*"})
+_HALF = 1 << 32
+
+
+def literal(value: float | Special, /) -> Node:
+    """A value written out, as the grammar reads it: a sign is an operator."""
+    if isinstance(value, int | float) and math.copysign(1, value) < 0:
+        return Unary(operator="-", operand=Literal(value=-value, start=0, end=0), start=0, end=0)
+    return Literal(value=value, start=0, end=0)
+
+
+def is_constant(node: Node) -> bool:
+    """Whether a part is a value written out, perhaps with a minus."""
+    match node:
+        case Unary(operator="-", operand=Literal(value=int() | float() as value)):
+            return not isinstance(value, bool)
+        case _:
+            return isinstance(node, Literal)
+
+
+def truth(node: Node) -> bool | None:
+    """What a constant counts as in `&&`, `||` and `!`; None where that is not true or false."""
+    if isinstance(node, Literal) and isinstance(node.value, int | float):
+        return bool(node.value)
+    if isinstance(node, Unary) and is_constant(node) and isinstance(node.operand, Literal):
+        return bool(node.operand.value)
+    return None
+
+
+def fold_constants(node: Chain | Unary) -> Node:
+    """The constant that an operation on constants is; the operation itself where that is not certain."""
+    if isinstance(node, Unary):
+        return (_value(node) if is_constant(node.operand) else None) or node
+    # Step by step: the library computes with whatever has overflowed on the way.
+    first = node.first
+    for operator, operand in node.rest:
+        step = _value(_step(first, operator, operand, node.level))
+        if step is None:
+            return node
+        first = step
+    return first
+
+
+def _step(left: Node, operator: str, right: Node, level: int) -> Chain:
+    return Chain(level=level, first=left, rest=((operator, right),), start=0, end=0)
+
+
+def _value(operation: Chain | Unary) -> Node | None:
+    operands = (
+        [operation.operand]
+        if isinstance(operation, Unary)
+        else [operation.first, *(operand for _, operand in operation.rest)]
+    )
+    if not all(is_constant(each) and _is_plain(each) for each in operands):
+        return None
+    if isinstance(operation, Chain) and any(operator not in _FOLDED for operator, _ in operation.rest):
+        return None
+    if isinstance(operation, Unary) and operation.operator == "~":
+        return None
+    text = render(operation)
+    value = classad2.ExprTree(text).eval(classad2.ClassAd())
+    if value is classad2.Value.Undefined:
+        return literal(Special.UNDEFINED)
+    if value is classad2.Value.Error or not isinstance(value, bool | int | float):
+        return None
+    if not math.isfinite(value) or (type(value) is int and abs(value) > MAX_INTEGER):
+        return None
+    return literal(value) if _is_exact(operation, value) else None
+
+
+def _is_plain(node: Node) -> bool:
+    """Not Error, which stays where it is; no text beyond ASCII, whose comparison is up to the machine."""
+    if not isinstance(node, Literal):
+        return True
+    return node.value is not Special.ERROR and (not isinstance(node.value, str) or node.value.isascii())
+
+
+def _is_exact(operation: Chain | Unary, value: object) -> bool:
+    """Whether integers have not overflowed."""
+    if isinstance(operation, Unary) or type(value) is not int:
+        return True
+    ((operator, right),) = operation.rest
+    numbers = [_integer(operation.first), _integer(right)]
+    if operator not in _EXACT or None in numbers:
+        return True
+    left_number, right_number = (number or 0 for number in numbers)
+    exact = {
+        "+": left_number + right_number,
+        "-": left_number - right_number,
+        "*": left_number * right_number,
+    }
+    return exact[operator] == value
+
+
+def _integer(node: Node) -> int | None:
+    if isinstance(node, Unary) and isinstance(node.operand, Literal) and isinstance(node.operand.value, int):
+        return -node.operand.value
+    return node.value if isinstance(node, Literal) and isinstance(node.value, int) else None
+
+
+def literal_from(value: object) -> Node | None:
+    """A value of the library written out, as it was computed; None: it cannot be."""
+    if value is classad2.Value.Undefined:
+        return literal(Special.UNDEFINED)
+    if value is classad2.Value.Error:
+        return literal(Special.ERROR)
+    if isinstance(value, list):
+        items = [literal_from(item) for item in value]
+        plain = tuple(item for item in items if item is not None)
+        return ListOf(items=plain, start=0, end=0) if len(plain) == len(items) else None
+    if isinstance(value, str):
+        return Literal(value=value, start=0, end=0)
+    if isinstance(value, float) and not math.isfinite(value):
+        return _real(str(value))
+    if type(value) is int and abs(value) > MAX_INTEGER:
+        return _split_integer(value)
+    return literal(value) if isinstance(value, int | float) else None
+
+
+def _real(text: str) -> Node:
+    """What no number in a text stands for: infinite, or not a number."""
+    return Call(name="real", arguments=(Literal(value=text, start=0, end=0),), start=0, end=0)
+
+
+def _split_integer(value: int) -> Node:
+    """An integer that is too large to be read, out of two that are not."""
+    high, low = divmod(value, _HALF)
+    product = Chain(level=PRECEDENCE["*"], first=literal(high), rest=(("*", literal(_HALF)),), start=0, end=0)
+    return Chain(level=PRECEDENCE["+"], first=product, rest=(("+", literal(low)),), start=0, end=0)

@@ -1,0 +1,88 @@
+"""One condition of an expression, written otherwise: another name, another value."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from requirements.classad.parser import read_expression
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import Attribute, Call, Chain, Literal, Node, TextSpan, children, render
+from requirements.errors import InvalidInput
+from requirements.values import Scalar, fold
+
+_SCOPES = frozenset({"other", "target", "my", "self"})
+#: Comparisons seen from their other side.
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPARING = frozenset({*_MIRRORED, "==", "=?=", "is"})
+_MEMBER = frozenset({"member", "identicalmember", "stringlistmember", "stringlistimember"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttributeComparison:
+    """An attribute beside a value that is written out."""
+
+    attribute: str  #: as written, with its scope
+    operator: str  #: with the attribute on the left
+    value: Scalar
+    whole: TextSpan
+
+    @property
+    def name(self) -> str:
+        """The parameter that is looked at."""
+        return unscoped_name(self.attribute)
+
+
+def attributes(text: str) -> Iterator[tuple[str, TextSpan]]:
+    """Every attribute that a condition names, as written; nothing if it does not read as one."""
+    for node in _nodes(text):
+        if isinstance(node, Attribute):
+            yield ".".join(node.names), node
+
+
+def comparisons(text: str) -> Iterator[AttributeComparison]:
+    """Every comparison of one attribute with one value; nothing if it does not read as an expression."""
+    for node in _nodes(text):
+        if isinstance(node, Chain) and len(node.rest) == 1:
+            operator, right = node.rest[0]
+            if operator in _COMPARING:
+                yield from _comparison(node, node.first, operator, right)
+        elif isinstance(node, Call) and fold(node.name) in _MEMBER and len(node.arguments) == 2:
+            yield from _comparison(node, node.arguments[1], node.name, node.arguments[0])
+
+
+def render_comparison(comparison: AttributeComparison, operator: str, value: Scalar) -> str:
+    """A comparison of the same attribute, written out."""
+    literal = render(Literal(start=0, end=0, value=value))
+    if fold(operator) in _MEMBER:
+        return f"{operator}({literal}, {comparison.attribute})"
+    return f"{comparison.attribute} {operator} {literal}"
+
+
+def replace_part(text: str, place: TextSpan, new: str) -> str:
+    """The condition with something else at a place."""
+    return text[: place.start] + new + text[place.end :]
+
+
+def unscoped_name(attribute: str) -> str:
+    """The name without `other.` and its like."""
+    scope, dot, name = attribute.partition(".")
+    return name if dot and fold(scope) in _SCOPES else attribute
+
+
+def _comparison(whole: Node, left: Node, operator: str, right: Node) -> Iterator[AttributeComparison]:
+    if isinstance(left, Literal) and isinstance(right, Attribute):
+        left, right, operator = right, left, _MIRRORED.get(operator, operator)
+    if isinstance(left, Attribute) and isinstance(right, Literal) and isinstance(right.value, Scalar):
+        yield AttributeComparison(
+            attribute=".".join(left.names), operator=operator, value=right.value, whole=whole
+        )
+
+
+def _nodes(text: str) -> Iterator[Node]:
+    try:
+        waiting = [read_expression(SourceText(text=text, path="Requirements"))]
+    except InvalidInput:
+        return
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(children(node))

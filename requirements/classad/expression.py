@@ -1,0 +1,106 @@
+"""Requirements as one ClassAd expression over the resource."""
+
+from dataclasses import dataclass, field, replace
+
+from requirements.classad import compiled, self_references
+from requirements.classad.normal_form import normal_form
+from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import MAX_SIZE, check, resource_name
+from requirements.classad.self_references import Own
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import Attribute, Node, attribute_name, render
+from requirements.errors import InvalidInput
+
+#: Steps after which a text that still changes is left as written; two are usual.
+_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """A ClassAd expression that must be true of the resource.
+
+    `other.X`, `TARGET.X` and a bare `X` are the same parameter of the resource: nothing else is in
+    scope, since jobs of many users share a pool. `MY.X` was replaced by its value.
+    """
+
+    text: str  #: what is evaluated
+    written: str | None = field(default=None, compare=False, repr=False)  #: with `MY.`, if it had any
+
+    @property
+    def original_text(self) -> str:
+        """The text as the user spelled it."""
+        return self.text if self.written is None else self.written
+
+
+def parse_expression(
+    text: str,
+    path: str = "Requirements",
+    *,
+    file: str | None = None,
+    line: int = 1,
+    column: int = 1,
+    own: Own | None = None,
+) -> Expression:
+    """The expression that a job description states.
+
+    Args:
+        text: The expression.
+        path: What it is, for the messages; and in the description, for what refers to itself.
+        file: The file it stands in.
+        line: Where it begins there.
+        column: Where it begins there.
+        own: What the description has, for `MY.X`; None: that is not in scope.
+
+    Raises:
+        InvalidInput: It is no ClassAd expression, or it has what a user may not evaluate here: functions
+            that are not pure, patterns that RE2 refuses, attributes of anything but the resource, or too
+            much of all.
+    """
+    source = SourceText(text=text, path=path, file=file, line=line, column=column)
+    if len(text) > MAX_SIZE:
+        raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
+    evaluated = text if own is None else self_references.resolved(source, own, name=path)
+    compiled.read(replace(source, text=evaluated))
+    return Expression(text=evaluated, written=None if evaluated == text else text)
+
+
+def canonical_text(expression: Expression) -> str:
+    """One text for spellings of one expression, its normal form.
+
+    Where expressions have one text, they are true of the same resources, of those for which no part of them
+    is Error; the reverse need not hold. An expression whose normal form would be too large or too deep
+    to be read again stays in order and operators as written.
+
+    Raises:
+        InvalidInput: The text is no expression.
+    """
+    node = read_expression(_source(expression.text))
+    written = render(node, _unscoped)
+    try:
+        text = _normal(written)
+        for _ in range(_ROUNDS):
+            before, text = text, _normal(text)
+            if text == before:
+                return text
+    except InvalidInput:
+        return written
+    return written
+
+
+def _normal(text: str) -> str:
+    """One step towards the normal form of a text; what is refused has none."""
+    source = _source(text)
+    if len(text) > MAX_SIZE:
+        raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
+    node = read_expression(source)
+    check(node, source)
+    return render(normal_form(node), _unscoped)
+
+
+def _source(text: str) -> SourceText:
+    return SourceText(text=text, path="Requirements")
+
+
+def _unscoped(part: Node) -> str | None:
+    name = resource_name(part) if isinstance(part, Attribute) else None
+    return None if name is None else attribute_name(name)

@@ -1,0 +1,274 @@
+r"""The literal scan: ClassAd text into tokens, refusing what `classad2` silently reads as something else.
+
+The library reads `99999999999999999999` as 0, some hexadecimal and octal numbers as others, `1e400` as
+infinite, `1e-400` as 0, `"\x41"` as x41 and `"\777"` as ?7. Here each of these is an error that names its
+place.
+
+A place among the tokens of a text, moving forward.
+"""
+
+import math
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import NamedTuple
+
+import classad2
+
+from requirements.classad.source_text import SourceText
+from requirements.errors import InvalidInput
+from requirements.values import MAX_INTEGER, Scalar, text_fault
+
+
+class TokenKind(StrEnum):
+    """What a token is."""
+
+    NAME = "name"
+    QUOTED_NAME = "quoted name"  #: 'a name between single quotes', never a keyword
+    STRING = "text"
+    NUMBER = "number"
+    OPERATOR = "operator"
+    END = "the end"
+
+
+class ClassAdToken(NamedTuple):
+    """A word of the language; `value` is the name, the text, the number or the operator itself."""
+
+    kind: TokenKind
+    value: Scalar
+    start: int
+    end: int
+
+
+_TOKEN = re.compile(
+    r"""(?P<blank>[ \t\r\n\v\f]+|//[^\n]*|/\*.*?\*/)
+      | (?P<number>\.?[0-9](?:[eE][+-](?=[0-9])|[0-9A-Za-z_.])*)
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<string>"(?:[^"\\]++|\\.)*+")
+      | (?P<quoted>'(?:[^'\\]++|\\.)*+')
+      | (?P<elvis>\?[ \t\r\n\v\f]*:)
+      | (?P<operator>=\?=|=!=|>>>|<<|>>|<=|>=|==|!=|\|\||&&|/(?!\*)|[-+*%&|^~!<>?:()\[\]{},;.=])
+      | (?P<comment>\#[^\n]*)""",
+    re.VERBOSE | re.DOTALL,
+)
+_INTEGER = re.compile(r"0|[1-9][0-9]*")
+_REAL = re.compile(r"(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
+#: Escapes that the library reads as every language does; the rest it takes for the sign behind the backslash.
+_ESCAPE = re.compile(r"""\\(?:[abfnrtv\\"']|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7]))""")
+_BACKSLASH = re.compile(r"\\(?:[0-7]{1,3}|[xX][0-9A-Fa-f]{1,2}|.)", re.DOTALL)
+_UNFINISHED = {
+    '"': 'the text is not ended by "',
+    "'": "the name is not ended by '",
+    "/*": "the comment is not ended by */",
+}
+
+
+def scan(source: SourceText, position: int = 0) -> Iterator[ClassAdToken]:
+    """The tokens of a text, the last one being the end.
+
+    `//`, `/* … */` and lines that start with `#` are comments.
+
+    Args:
+        source: The text.
+        position: Where to begin; what stands before was scanned.
+
+    Raises:
+        InvalidInput: A literal that not every program reads as the same value, or a character that
+            starts nothing. It points at the place.
+    """
+    text = source.text
+    if position == 0:
+        source.check_characters()
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None or (found["comment"] and text[text.rfind("\n", 0, position) + 1 : position].strip()):
+            raise source.fault(position, _unreadable(text, position))
+        position = found.end()
+        token = _token(source, found)
+        if token is not None:
+            yield token
+    yield ClassAdToken(TokenKind.END, "", position, position)
+
+
+def _unreadable(text: str, position: int) -> str:
+    for start, message in _UNFINISHED.items():
+        if text.startswith(start, position):
+            return message
+    return f"{text[position]!r} has no meaning here"
+
+
+def _token(source: SourceText, found: re.Match[str]) -> ClassAdToken | None:
+    start, end, word = found.start(), found.end(), found[0]
+    match found.lastgroup:
+        case "name":
+            return ClassAdToken(TokenKind.NAME, word, start, end)
+        case "elvis":
+            return ClassAdToken(TokenKind.OPERATOR, "?:", start, end)
+        case "operator":
+            return ClassAdToken(TokenKind.OPERATOR, word, start, end)
+        case "number":
+            return ClassAdToken(TokenKind.NUMBER, _number(source, start, word), start, end)
+        case "string":
+            return ClassAdToken(TokenKind.STRING, _unquoted(source, start, word), start, end)
+        case "quoted":
+            return ClassAdToken(TokenKind.QUOTED_NAME, _quoted_name(source, start, word), start, end)
+        case _:
+            return None
+
+
+def _number(source: SourceText, start: int, word: str) -> int | float:
+    if _INTEGER.fullmatch(word):
+        # A number of thousands of digits would make `int` itself refuse.
+        if len(word) > 16 or int(word) > MAX_INTEGER:
+            raise source.fault(start, f"{_cut(word)} is out of range, integers reach to {MAX_INTEGER}")
+        return int(word)
+    if _REAL.fullmatch(word):
+        return _real(source, start, word)
+    raise source.fault(start, f"{_cut(word)} {_no_number(word)}")
+
+
+def _real(source: SourceText, start: int, word: str) -> float:
+    value = float(word)
+    is_zero = not re.search("[1-9]", re.split("[eE]", word)[0])
+    if math.isfinite(value) and bool(value) is not is_zero:
+        return value
+    reach = f"from {math.ulp(0.0):.2g} to {sys.float_info.max:.2g}"
+    raise source.fault(start, f"{_cut(word)} is out of range, numbers with a point or exponent reach {reach}")
+
+
+def _no_number(word: str) -> str:
+    if re.match("0[xX]", word):
+        return "is hexadecimal; numbers are written in decimal"
+    if re.match("0[bB]", word):
+        return "is binary; numbers are written in decimal"
+    if word.isdigit():
+        return "has a leading zero, which would make it octal; numbers are written in decimal"
+    return "is not a number; allowed are 12, 1.5 and 1e3"
+
+
+def _cut(word: str) -> str:
+    return word if len(word) <= 40 else f"{word[:40]}…"
+
+
+def _unquoted(source: SourceText, start: int, word: str) -> str:
+    if "\\" not in word:
+        return word[1:-1]
+    _check_escapes(source, start, word)
+    try:
+        text = classad2.unquote(word)
+    except ValueError as error:  # an octal escape of NUL, or of bytes that are not UTF-8
+        raise source.fault(start, f"{_cut(word)} has an escape that is no character") from error
+    if not isinstance(text, str) or text_fault(text):
+        raise source.fault(start, f"{_cut(word)} has an escape that is no character")
+    return text
+
+
+def _check_escapes(source: SourceText, start: int, word: str) -> None:
+    position = word.find("\\")
+    while position >= 0:
+        if (known := _ESCAPE.match(word, position)) is None:
+            raise source.fault(start + position, _no_escape(word, position))
+        position = word.find("\\", known.end())
+
+
+def _no_escape(word: str, position: int) -> str:
+    found = _BACKSLASH.match(word, position)
+    shown = found[0] if found else word[position:]
+    sign = shown[1:]
+    if sign[0] in "xX" and len(sign) > 1:
+        return f"{shown} is no escape; write the character itself"
+    if len(sign) == 3:
+        return f"{shown} is beyond \\377, the last byte; write the character itself"
+    allowed = r"\n, \t, \", \101 and the like"
+    shown = shown if sign.isprintable() else f"a backslash before {sign!r}"
+    return f"{shown} is no escape; write \\\\ for a backslash, or leave it out; escapes are {allowed}"
+
+
+def _quoted_name(source: SourceText, start: int, word: str) -> str:
+    _check_escapes(source, start, word)
+    inside = re.sub(r'\\.|"', lambda sign: r"\"" if sign[0] == '"' else sign[0], word[1:-1], flags=re.DOTALL)
+    name = _unquoted(source, start, f'"{inside}"')
+    if not name.strip():
+        raise source.fault(start, "a name is empty")
+    return name
+
+
+#: Less than the library's own limits (165 parentheses, 124 conditions in parentheses), beyond which it
+#: fails without saying why, and so little that no reader of trees runs out of Python's stack.
+MAX_DEPTH = 120
+
+_MEANT = {"and": "&&", "or": "||", "not": "!", "=": "=="}
+
+
+class Cursor:
+    """The token at hand, and how deep inside others it stands."""
+
+    def __init__(self, source: SourceText) -> None:
+        self.source = source
+        self._tokens = scan(source)
+        self.token = next(self._tokens)
+        self.ended = 0  #: where the token before ends
+        self._depth = 0
+
+    def next(self) -> ClassAdToken:
+        """The token at hand, which is passed."""
+        taken = self.token
+        self.ended = taken.end
+        if taken.kind is not TokenKind.END:
+            self.token = next(self._tokens)
+        return taken
+
+    def move_to(self, end: int) -> None:
+        """Pass everything before a place in the text, where a token ends."""
+        self.ended = end
+        self._tokens = scan(self.source, end)
+        self.token = next(self._tokens)
+
+    def is_at(self, sign: str) -> bool:
+        """Whether the sign stands here."""
+        return self.token.kind is TokenKind.OPERATOR and self.token.value == sign
+
+    def is_at_end(self) -> bool:
+        """Whether nothing stands here any more."""
+        return self.token.kind is TokenKind.END
+
+    def take(self, sign: str) -> bool:
+        """Whether the sign stands here; if so, it is passed."""
+        there = self.is_at(sign)
+        if there:
+            self.next()
+        return there
+
+    def expect(self, sign: str, why: str = "") -> int:
+        """Pass the sign, which must stand here; returns where it starts."""
+        start = self.token.start
+        if not self.take(sign):
+            raise self.unexpected(f"{sign} {why}".rstrip())
+        return start
+
+    def expect_end(self) -> None:
+        """Nothing may stand here any more."""
+        if not self.is_at_end():
+            raise self.unexpected("the end")
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """One level further inside."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self.too_deep(self.token.start)
+        yield
+        self._depth -= 1
+
+    def too_deep(self, start: int) -> InvalidInput:
+        """The error for what is nested too deep; for the caller to raise."""
+        return self.source.fault(start, f"nested deeper than {MAX_DEPTH} levels")
+
+    def unexpected(self, wanted: str) -> InvalidInput:
+        """The error for the token at hand where something else is wanted; for the caller to raise."""
+        token = self.token
+        seen = self.source.text[token.start : min(token.end, token.start + 40)] or "the end"
+        meant = None if wanted.startswith("a name") else _MEANT.get(seen.lower())
+        return self.source.fault(token.start, f"{seen} where {wanted} should stand", meant)

@@ -1,0 +1,163 @@
+"""Expressions of one side about itself and the other: a site about its own state and a job.
+
+`MY.X`, `self.X` are the side's own, `TARGET.X` and `other.X` are the other's. A bare name is the side's
+own, or, where that is agreed, the other's if the own side has none of that name.
+Source: HTCondor's matchmaking; SAM-Grid's `Requirements` of a site.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from requirements.classad import compiled as classad_compiled
+from requirements.classad.compiled import Program, conjuncts
+from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import is_other, own_name, parts_of, resource_name
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import Attribute, Node, attribute_key, attribute_name, render
+from requirements.values import MAX_INTEGER, Value, format_value, lookup
+
+#: Stand before names, so that both sides may have the same one.
+_OTHER, _EITHER = "target.", "either."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoSided:
+    """An expression that is ready to be evaluated over two sides."""
+
+    text: str  #: as it was written
+    compiled: Program
+    parts: tuple["TwoSided", ...] = ()  #: what must all be true; empty for what has no parts
+    spelled: Mapping[str, str] = field(default_factory=dict)  #: names of `compiled` as they were written
+
+    @property
+    def asks_other(self) -> bool:
+        """Whether the other side makes a difference, whatever the own side has."""
+        return any(name.startswith(_OTHER) for name in self.compiled.names)
+
+    @property
+    def own_names(self) -> Iterator[str]:
+        """The names that the own side is asked for, in small letters."""
+        return (name.removeprefix(_EITHER) for name in self.compiled.names if not name.startswith(_OTHER))
+
+    def other_names(self, own: Mapping[str, Value]) -> Iterator[str]:
+        """The names of the other side that make a difference to this own side, in small letters."""
+        for name in self.compiled.names:
+            if name.startswith(_OTHER):
+                yield name.removeprefix(_OTHER)
+            elif name.startswith(_EITHER) and lookup(own, name.removeprefix(_EITHER)) is None:
+                yield name.removeprefix(_EITHER)
+
+    def value(self, own: Mapping[str, Value], other: Mapping[str, Value] | None = None) -> object:
+        """What it is: a Python value, or `classad2.Value` for undefined and Error.
+
+        It is fastest where the names of both sides are in small letters.
+        """
+        return self.compiled.value(self._visible_value(own, other or {}))
+
+    def is_true(self, own: Mapping[str, Value], other: Mapping[str, Value] | None = None) -> bool:
+        """Whether it is `true`: not undefined, not Error, not a number."""
+        return self.value(own, other) is True
+
+    def failing(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> tuple["TwoSided", ...]:
+        """The operands of the outermost `&&` that are not true; empty if and only if the whole is true."""
+        if self.is_true(own, other):
+            return ()
+        return tuple(part for part in self.parts if not part.is_true(own, other)) or (self,)
+
+    def has(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> str:
+        """What the two sides say of the names in it, for a person."""
+        seen = self._visible_value(own, other)
+        said = ((self.spelled[name], seen.get(name)) for name in self.compiled.names)
+        return "; ".join(
+            f"{name} is absent" if value is None else f"{name} = {format_value(value)}"
+            for name, value in said
+        )
+
+    def _visible_value(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:
+        found = {}
+        for name in self.compiled.names:
+            value = _side_name(name, own, other)
+            if value is not None:
+                found[name] = value
+        return found
+
+
+@lru_cache(maxsize=1024)
+def parse_match_expression(
+    text: str, path: str = "Requirements", *, bare_is_either: bool = False
+) -> TwoSided:
+    """The expression of a text.
+
+    Args:
+        text: The expression.
+        path: What it is, for the messages.
+        bare_is_either: A bare name that the own side does not have is the other's.
+
+    Raises:
+        InvalidInput: It is no ClassAd expression, or has what may not be evaluated here.
+    """
+    source = SourceText(text=text, path=path)
+    node = read_expression(source)
+    operands = tuple(conjuncts(node))
+    whole = _compiled(node, text, path, bare_is_either=bare_is_either)
+    if len(operands) < 2:
+        return whole
+    parts = (
+        _compiled(part, text[part.start : part.end], path, bare_is_either=bare_is_either) for part in operands
+    )
+    return TwoSided(text=text, compiled=whole.compiled, parts=tuple(parts), spelled=whole.spelled)
+
+
+def number(text: str, own: Mapping[str, Value], path: str) -> float | None:
+    """The number that an expression is for its own side; None if it is none that others can reckon with.
+
+    Raises:
+        InvalidInput: It is no expression.
+    """
+    value = parse_match_expression(text, path).value(own)
+    if type(value) is int or type(value) is float:
+        return value if is_reckonable(value) else None
+    return None
+
+
+def is_reckonable(value: float) -> bool:
+    """Whether expressions can be given this number: it is finite, and exact if it is whole."""
+    return math.isfinite(value) and (not isinstance(value, int) or abs(value) <= MAX_INTEGER)
+
+
+def _compiled(node: Node, text: str, path: str, *, bare_is_either: bool) -> TwoSided:
+    spelled: dict[str, str] = {}
+
+    def marked(part: Node) -> str | None:
+        if not isinstance(part, Attribute) or (name := _marked(part, bare_is_either=bare_is_either)) is None:
+            return None
+        spelled.setdefault(attribute_key(name), ".".join(part.names))
+        return attribute_name(name)
+
+    compiled = classad_compiled.read(SourceText(text=render(node, marked), path=path))
+    for part in parts_of(node):
+        if isinstance(part, Attribute) and _marked(part, bare_is_either=bare_is_either) is None:
+            spelled.setdefault(attribute_key(part.names[-1]), ".".join(part.names))
+    return TwoSided(text=text, compiled=compiled, spelled=spelled)
+
+
+def _marked(part: Attribute, *, bare_is_either: bool) -> str | None:
+    """The name under which the library sees an attribute; None: as it is written."""
+    if (own := own_name(part)) is not None:
+        return own
+    if is_other(part):
+        return _OTHER + part.names[1]
+    bare = resource_name(part)  # the clock and the like are nobody's
+    return _EITHER + bare if bare_is_either and bare is not None else None
+
+
+def _side_name(name: str, own: Mapping[str, Value], other: Mapping[str, Value]) -> Value | None:
+    if name.startswith(_OTHER):
+        return lookup(other, name.removeprefix(_OTHER))
+    if not name.startswith(_EITHER):
+        return lookup(own, name)
+    plain = name.removeprefix(_EITHER)
+    found = lookup(own, plain)
+    return lookup(other, plain) if found is None else found

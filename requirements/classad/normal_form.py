@@ -1,0 +1,268 @@
+"""The normal form of expressions: one tree for the usual ways to write the same requirement.
+
+The normal form is `true` exactly where the original is, on every resource for which no part of the original
+is Error. Three things need care:
+
+- A number counts as true or false in `&&`, but is not `true` by itself: `X && X` is `true && X`, not `X`.
+- A text in `||` is Error unless something before it is true. So what may be a text stays behind
+  what is certainly true, false or undefined, and in the order written; only directly in the outermost `&&`
+  the order is free, since false and Error are both not true.
+- `c ? a : b` is undefined where `c` is, but `(c && a) || (!c && b)` may be false there. It is put so
+  only in positive position: where nothing but `&&` and `||` is around it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from requirements.classad import constants
+from requirements.classad.restrictions import MAX_TERMS, resource_name
+from requirements.classad.syntax_tree import (
+    AND,
+    ELVIS,
+    OR,
+    PRECEDENCE,
+    Attribute,
+    Call,
+    Chain,
+    Conditional,
+    ListOf,
+    Literal,
+    Node,
+    Special,
+    Subscript,
+    Unary,
+    attribute_key,
+    children,
+    render,
+)
+
+#: Parts that a condition may have once put in `&&` and `||`, where its own condition stands twice.
+MAX_PUT_OUT = 200
+
+_OPERATOR = {AND: "&&", OR: "||"}
+_TRUE = Literal(value=True, start=0, end=0)
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SAME_NEGATED = {"==": "!=", "!=": "==", "=?=": "=!=", "=!=": "=?="}
+_ORDER_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_COMPARED = (PRECEDENCE["=="], PRECEDENCE["<"])
+_LOGICAL_FUNCTIONS = frozenset(
+    {
+        *("isundefined", "iserror", "isstring", "isinteger", "isreal", "isboolean", "islist"),
+        *("member", "identicalmember", "regexp", "regexpmember", "stringlistmember", "stringlistimember"),
+        *("versiongt", "versionge", "versionlt", "versionle", "versioneq"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """What the surroundings of a part make of its value."""
+
+    outermost: bool  #: nothing but `&&` is around it: false, undefined and Error are the same
+    positive: bool  #: nothing but `&&` and `||` is: false and undefined are the same
+    truth_only: bool  #: a number is as good as true or false
+
+
+_WHOLE = _Place(outermost=True, positive=True, truth_only=False)
+_VALUE = _Place(outermost=False, positive=False, truth_only=False)
+_TRUTH = _Place(outermost=False, positive=False, truth_only=True)
+
+
+def normal_form(node: Node) -> Node:
+    """The tree that stands for all that are true where it is.
+
+    A part that would grow too large by it is left as it is.
+
+    Args:
+        node: The tree of an expression that passed `restrictions.check`.
+    """
+    return _Normal().of(node, _WHOLE)
+
+
+@dataclass(slots=True)
+class _Normal:
+    """One run, with the texts by which operands are ordered."""
+
+    _texts: dict[int, tuple[Node, str]] = field(
+        default_factory=dict
+    )  #: by id of the node, which is kept alive
+
+    def of(self, node: Node, place: _Place) -> Node:
+        match node:
+            case Attribute():
+                name = resource_name(node)
+                return node if name is None else replace(node, names=(attribute_key(name),))
+            case Chain(level=level) if level in _OPERATOR:
+                return self._connected(node, place)
+            case Chain():
+                return self._operation(node)
+            case Unary(operator="!", operand=operand):
+                return self._negated(self.of(operand, _TRUTH), place)
+            case Conditional():
+                return self._conditional(node, place)
+            case _:
+                return self._plain(node)
+
+    def _plain(self, node: Node) -> Node:
+        """A part that asks for the values of the parts below, not only whether they are true."""
+        match node:
+            case Unary(operand=operand):
+                return constants.fold_constants(replace(node, operand=self.of(operand, _VALUE)))
+            case Call(name=name, arguments=arguments):
+                return replace(node, name=name.lower(), arguments=self._values(arguments))
+            case ListOf(items=items):
+                return replace(node, items=self._values(items))
+            case Subscript(of=of, index=index):
+                return replace(node, of=self.of(of, _VALUE), index=self.of(index, _VALUE))
+            case _:
+                return node
+
+    def _values(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(self.of(node, _VALUE) for node in nodes)
+
+    def _connected(self, node: Chain, place: _Place) -> Node:
+        """`&&` or `||`: flat, each operand once, in order, without those that change nothing."""
+        inner = replace(place, truth_only=True, outermost=place.outermost and node.level == AND)
+        operands = [self.of(child, inner) for child in children(node)]
+        flat = [part for operand in operands for part in _operands(operand, node.level)]
+        return self._joined(flat if len(flat) <= MAX_TERMS else operands, node.level, place)
+
+    def _joined(self, operands: list[Node], level: int, place: _Place) -> Node:
+        neutral = level == AND
+        if any(constants.truth(operand) is (not neutral) for operand in operands):
+            return constants.literal(not neutral)
+        distinct = {self._text(each): each for each in operands if constants.truth(each) is None}
+        free = place.outermost and level == AND
+        texts = sorted(text for text, each in distinct.items() if free or _is_logical(each))
+        texts += [text for text, each in distinct.items() if not (free or _is_logical(each))]
+        if not texts:
+            return constants.literal(neutral)
+        if len(texts) == 1:
+            return _as_truth(distinct[texts[0]], place)
+        return _chain(level, [distinct[text] for text in texts])
+
+    def _operation(self, node: Chain) -> Node:
+        first = self.of(node.first, _VALUE)
+        rest = tuple((operator, self.of(operand, _VALUE)) for operator, operand in node.rest)
+        # What stands first without parentheses is read as one chain.
+        if isinstance(first, Chain) and first.level == node.level:
+            rest = (*first.rest, *rest)
+            first = first.first
+        value = constants.fold_constants(replace(node, first=first, rest=rest))
+        return self._turned(value) if isinstance(value, Chain) and len(rest) == 1 else value
+
+    def _turned(self, node: Chain) -> Chain:
+        """A comparison with the attribute on the left, of two alike the one first in order."""
+        left, (operator, right) = node.first, node.rest[0]
+        if node.level not in _COMPARED or (isinstance(right, Chain) and right.level == node.level):
+            return node
+        ranks = [_rank(left), _rank(right)]
+        if ranks[0] < ranks[1] or (ranks[0] == ranks[1] and self._text(left) <= self._text(right)):
+            return node
+        return replace(node, first=right, rest=((_MIRRORED.get(operator, operator), left),))
+
+    def _negated(self, operand: Node, place: _Place) -> Node:
+        value = constants.truth(operand)
+        if value is not None:
+            return constants.literal(not value)
+        match operand:
+            case Literal(value=Special.UNDEFINED):
+                return operand
+            case Unary(operator="!", operand=inner):
+                return _as_truth(inner, place)
+            case Chain(level=level, first=left, rest=rest) if len(rest) == 1:
+                operator, right = rest[0]
+                negation = _SAME_NEGATED.get(operator)
+                if _is_no_nan(left) and _is_no_nan(right):
+                    negation = negation or _ORDER_NEGATED.get(operator)
+                if negation:
+                    return Chain(level=level, first=left, rest=((negation, right),), start=0, end=0)
+        return _not(operand)
+
+    def _conditional(self, node: Conditional, place: _Place) -> Node:
+        condition = self.of(node.condition, _TRUTH)
+        chosen = constants.truth(condition)
+        if chosen is not None:
+            return self.of(node.then if chosen else node.otherwise, place)
+        then, otherwise = self._values((node.then, node.otherwise))
+        if place.positive and _is_logical(then) and _is_logical(otherwise) and _put_out_fits(node):
+            chosen_then = _chain(AND, [node.condition, node.then])
+            chosen_otherwise = _chain(AND, [_not(node.condition), node.otherwise])
+            return self._connected(_chain(OR, [chosen_then, chosen_otherwise]), place)
+        return replace(node, condition=condition, then=then, otherwise=otherwise)
+
+    def _text(self, node: Node) -> str:
+        known = self._texts.get(id(node))
+        if known is None:
+            known = node, render(node, self._known_text)
+            self._texts[id(node)] = known
+        return known[1]
+
+    def _known_text(self, node: Node) -> str | None:
+        known = self._texts.get(id(node))
+        return None if known is None else known[1]
+
+
+def _chain(level: int, operands: list[Node]) -> Chain:
+    """Operands with `&&` or `||` between."""
+    rest = tuple((_OPERATOR[level], operand) for operand in operands[1:])
+    return Chain(level=level, first=operands[0], rest=rest, start=0, end=0)
+
+
+def _not(node: Node) -> Unary:
+    return Unary(operator="!", operand=node, start=0, end=0)
+
+
+def _operands(node: Node, level: int) -> tuple[Node, ...]:
+    return children(node) if isinstance(node, Chain) and node.level == level else (node,)
+
+
+def _as_truth(node: Node, place: _Place) -> Node:
+    """A part where `&&`, `||` or `!` made true or false of its number."""
+    if place.truth_only or _is_logical(node):
+        return node
+    return _chain(AND, [_TRUE, node])
+
+
+def _is_logical(node: Node) -> bool:
+    """Whether a part is certainly true, false or undefined where it is not Error."""
+    match node:
+        case Literal(value=value):
+            return isinstance(value, bool) or value is Special.UNDEFINED
+        case Chain(level=level):
+            if level == ELVIS:
+                return all(_is_logical(child) for child in children(node))
+            return level in _OPERATOR or level in _COMPARED
+        case Unary(operator=operator):
+            return operator == "!"
+        case Conditional(then=then, otherwise=otherwise):
+            return _is_logical(then) and _is_logical(otherwise)
+        case Call(name=name):
+            return name.lower() in _LOGICAL_FUNCTIONS
+        case _:
+            return False
+
+
+def _rank(node: Node) -> int:
+    """From left to right in a comparison."""
+    return 0 if isinstance(node, Attribute) else 2 if constants.is_constant(node) else 1
+
+
+def _is_no_nan(node: Node) -> bool:
+    """Whether `!(a < b)` is `a >= b`: not with the nan that `real("nan")` makes; no resource has one."""
+    return isinstance(node, Attribute) or constants.is_constant(node)
+
+
+def _put_out_fits(node: Conditional) -> bool:
+    return all(count < MAX_PUT_OUT for count, _ in enumerate(_put_out(node)))
+
+
+def _put_out(node: Node) -> Iterator[Node]:
+    """The parts below with conditions put out, each as often as it will stand there."""
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting.extend(children(part))
+        if isinstance(part, Conditional):
+            waiting.append(part.condition)

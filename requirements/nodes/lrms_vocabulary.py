@@ -1,0 +1,185 @@
+"""What the languages of batch systems can say about nodes, as data; a new batch system is a new table entry.
+
+A vocabulary says which forms a language has and how they are written, as arguments of its submit command:
+never shell text. Which attribute is which word is the site's mapping (`site_mapping`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+
+
+class ConditionForm(StrEnum):
+    """Something that can be said of a node; `{word}` and `{value}` stand in its text."""
+
+    MIN = "min"  #: has at least
+    ABOVE = "above"  #: has more than
+    MAX = "max"  #: has at most
+    BELOW = "below"  #: has less than
+    EQUAL = "equal"  #: has this text
+    NOT_EQUAL = "not_equal"  #: has another text
+    FEATURE = "feature"  #: has the feature that is the word
+    NO_FEATURE = "no_feature"  #: has it not
+
+
+#: The units that are converted, by what they measure, in their smallest.
+UNITS: Mapping[str, Mapping[str, Fraction]] = {
+    "memory": {unit: Fraction(1024**power) for power, unit in enumerate(("B", "kB", "MB", "GB", "TB"))},
+    "time": {"s": Fraction(1), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86_400)},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemForm:
+    """Things said one by one, all of which must hold: gathered in one option, since a second one may win."""
+
+    arguments: tuple[str, ...]  #: of the submit command; `{items}` stands in one of them
+    between: str = ","
+    forms: Mapping[ConditionForm, str] = field(
+        default_factory=dict
+    )  #: of words that the vocabulary does not list
+    either: str | None = None  #: between texts of which one is enough
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedForm:
+    """Things said in one expression."""
+
+    arguments: tuple[str, ...]  #: of the submit command; `{expression}` stands in one of them
+    forms: Mapping[ConditionForm, str]
+    and_: str
+    or_: str | None = None  #: None: the language has none; with it there are parentheses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionForm:
+    """An option with a meaning of its own, which holds for nodes that have at least so much."""
+
+    arguments: tuple[str, ...] | None = None  #: None: it is said as an item, or in the expression
+    item: str | None = None  #: how, if unlike the other words
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What one batch system's language can say."""
+
+    name: str
+    words: Mapping[str, OptionForm]  #: the words that it knows by itself, with their units
+    items: ItemForm | None = None
+    joined: JoinedForm | None = None
+    word: re.Pattern[str]  #: what a word of a site may be
+    text: re.Pattern[str]  #: what a text that is compared may be
+    fractions: bool = False  #: whether numbers may have some
+
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_QUOTED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@ -]*", re.ASCII)
+
+SLURM = Vocabulary(
+    name="Slurm",
+    words={
+        "mem": OptionForm(arguments=("--mem={value}M",), unit="MB"),
+        "tmp": OptionForm(arguments=("--tmp={value}M",), unit="MB"),
+        "time": OptionForm(arguments=("--time={value}",), unit="min"),
+        "mincpus": OptionForm(arguments=("--mincpus={value}",)),
+    },
+    items=ItemForm(arguments=("--gres={items}",), forms={ConditionForm.MIN: "{word}:{value}"}),
+    joined=JoinedForm(
+        arguments=("--constraint={expression}",), forms={ConditionForm.FEATURE: "{word}"}, and_="&", or_="|"
+    ),
+    word=_PLAIN,
+    text=_PLAIN,
+)
+GRID_ENGINE = Vocabulary(
+    name="GridEngine",
+    words={
+        **dict.fromkeys(
+            ("mem_free", "mem_total", "virtual_free", "h_vmem", "s_vmem", "h_rss", "s_rss", "h_data"),
+            OptionForm(item="{word}={value}M", unit="MB"),
+        ),
+        **dict.fromkeys(("h_rt", "s_rt", "h_cpu", "s_cpu"), OptionForm(unit="s")),
+    },
+    items=ItemForm(
+        arguments=("-l", "{items}"),
+        forms={
+            ConditionForm.MIN: "{word}={value}",
+            ConditionForm.EQUAL: "{word}={value}",
+            # Not `=FALSE`: a host of which nothing is said would be left out.
+            ConditionForm.FEATURE: "{word}=TRUE",
+        },
+        either="|",
+    ),
+    word=_IDENTIFIER,
+    text=_PLAIN,
+)
+PBS = Vocabulary(
+    name="PBS",
+    words={
+        **dict.fromkeys(
+            ("mem", "vmem", "pmem", "pvmem", "file"), OptionForm(item="{word}={value}mb", unit="MB")
+        ),
+        **dict.fromkeys(("walltime", "cput", "pcput"), OptionForm(unit="s")),
+    },
+    items=ItemForm(arguments=("-l", "{items}"), forms={ConditionForm.MIN: "{word}={value}"}),
+    joined=JoinedForm(
+        arguments=("-l", "nodes=1:{expression}"), forms={ConditionForm.FEATURE: "{word}"}, and_=":"
+    ),
+    word=_IDENTIFIER,
+    text=_PLAIN,
+)
+LSF = Vocabulary(
+    name="LSF",
+    words={
+        **dict.fromkeys(("mem", "swp", "tmp", "maxmem", "maxswp", "maxtmp"), OptionForm(unit="MB")),
+        "ncpus": OptionForm(),
+    },
+    joined=JoinedForm(
+        arguments=("-R", "select[{expression}]"),
+        forms={
+            ConditionForm.MIN: "{word}>={value}",
+            ConditionForm.ABOVE: "{word}>{value}",
+            ConditionForm.MAX: "{word}<={value}",
+            ConditionForm.BELOW: "{word}<{value}",
+            ConditionForm.EQUAL: "{word}=={value}",
+            ConditionForm.NOT_EQUAL: "{word}!={value}",
+            ConditionForm.FEATURE: "{word}",
+            ConditionForm.NO_FEATURE: "!{word}",
+        },
+        and_=" && ",
+        or_=" || ",
+    ),
+    word=_IDENTIFIER,
+    text=_IDENTIFIER,
+    fractions=True,
+)
+HTCONDOR = Vocabulary(
+    name="HTCondor",
+    words={"Memory": OptionForm(unit="MB"), "Disk": OptionForm(unit="kB"), "Cpus": OptionForm()},
+    joined=JoinedForm(
+        arguments=("-append", "requirements = {expression}"),
+        forms={
+            ConditionForm.MIN: "TARGET.{word} >= {value}",
+            ConditionForm.ABOVE: "TARGET.{word} > {value}",
+            ConditionForm.MAX: "TARGET.{word} <= {value}",
+            ConditionForm.BELOW: "TARGET.{word} < {value}",
+            ConditionForm.EQUAL: 'TARGET.{word} == "{value}"',
+            ConditionForm.NOT_EQUAL: 'TARGET.{word} != "{value}"',
+            ConditionForm.FEATURE: "TARGET.{word} =?= true",
+            ConditionForm.NO_FEATURE: "TARGET.{word} =!= true",
+        },
+        and_=" && ",
+        or_=" || ",
+    ),
+    word=_IDENTIFIER,
+    text=_QUOTED,
+    fractions=True,
+)
+
+#: By name, as a site writes it.
+VOCABULARIES: Mapping[str, Vocabulary] = {
+    each.name: each for each in (SLURM, GRID_ENGINE, PBS, LSF, HTCONDOR)
+}

@@ -1,0 +1,267 @@
+"""What a residue says of single attributes: a necessary condition in the form that batch systems can be told.
+
+Whatever cannot be put into statements is left out, which makes the condition weaker, never stronger.
+
+Source: gLite's forwarding, which took every comparison as a condition, under `!`, `||` and `?:` too.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import product
+
+from requirements.canonical import Requirements
+from requirements.classad import compiled
+from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import parts_of, resource_name
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import (
+    AND,
+    ELVIS,
+    OR,
+    Attribute,
+    Call,
+    Chain,
+    Conditional,
+    ListOf,
+    Literal,
+    Node,
+    Special,
+    Unary,
+    attribute_key,
+    children,
+)
+from requirements.nodes import truth_values
+from requirements.nodes.atoms import (
+    ALWAYS,
+    MAX_ALTERNATIVES,
+    NEVER,
+    AtLeast,
+    AtMost,
+    Condition,
+    Lacks,
+    all_of,
+    any_of,
+    some,
+)
+from requirements.nodes.node_attributes import NodeAttributes
+from requirements.nodes.partial_evaluation import EvaluationBudget
+from requirements.nodes.truth_values import TruthValue
+from requirements.record.declarations import Declarations, MatchRule, ValueKind, compared_parameter
+from requirements.record.record import Record
+from requirements.record.rules import mismatch
+from requirements.values import Scalar, Value, as_number, fold, normal
+
+
+def necessary_condition(
+    requirements: Requirements, nodes: NodeAttributes, declarations: Declarations
+) -> Condition:
+    """What certainly holds of a node that fulfils a residue.
+
+    Args:
+        requirements: The residue of a queue.
+        nodes: What its nodes may have; names that are not among these are passed over.
+        declarations: What the names of a record mean.
+    """
+    if isinstance(requirements, Record):
+        return all_of(
+            _entry_condition(name, wanted, nodes, declarations) for name, wanted in requirements.values
+        )
+    node = read_expression(SourceText(text=requirements.text, path="Requirements"))
+    return _Reader(nodes=nodes).may_be(node, truth=True)
+
+
+def _entry_condition(
+    name: str, wanted: Value, nodes: NodeAttributes, declarations: Declarations
+) -> Condition:
+    declaration = declarations.get(name)
+    parameter = compared_parameter(name, declaration)
+    if parameter not in nodes:
+        return ALWAYS
+    attribute, options = fold(parameter), nodes.options(parameter)
+    if options is not None:
+        fits = [each for each in options if mismatch(wanted, each, declaration) is None]
+        return some(attribute, fits, listed=True)
+    if declaration and declaration.kind is ValueKind.NUMBER:
+        wanted = tuple(map(as_number, wanted)) if isinstance(wanted, tuple) else as_number(wanted)
+    wanted = normal(wanted)
+    is_list = declaration is not None and declaration.kind is ValueKind.LIST
+    if not isinstance(wanted, tuple | str | bool) and not is_list:
+        return ((AtLeast(name=attribute, value=wanted),),)
+    items = wanted if isinstance(wanted, tuple) else (wanted,)
+    if declaration and declaration.match is MatchRule.ALL:
+        return all_of(some(attribute, [item]) for item in items)
+    return some(attribute, items)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """The reading of one expression: what must hold for a part to count as true, or as false."""
+
+    nodes: NodeAttributes
+    effort: EvaluationBudget = field(default_factory=EvaluationBudget)
+    #: By id of a part and truth: conditions inside conditions would be read again and again.
+    _read: dict[tuple[int, bool], Condition] = field(default_factory=dict)
+
+    def may_be(self, node: Node, *, truth: bool) -> Condition:
+        known = self._read.get((id(node), truth))
+        if known is None:
+            known = self._read[id(node), truth] = self._may_be(node, truth=truth)
+        return known
+
+    def _may_be(self, node: Node, *, truth: bool) -> Condition:
+        names = self._names(node)
+        if names is not None and (len(names) < 2 or not _is_logical(node)):
+            tried = self._tried(node, names, truth=truth)
+            if tried is not None:
+                return tried
+        match node:
+            case Chain(level=level) if level in (AND, OR):
+                joined = all_of if (level == AND) is truth else any_of
+                return joined(self.may_be(each, truth=truth) for each in children(node))
+            case Chain(level=level) if level == ELVIS:
+                return any_of(self.may_be(each, truth=truth) for each in children(node))
+            case Unary(operator="!", operand=operand):
+                return self.may_be(operand, truth=not truth)
+            case Conditional():
+                return self._chosen(node.condition, node.then, node.otherwise, truth=truth)
+            case Call(name=name, arguments=arguments) if name.lower() == "ifthenelse":
+                return self._chosen(*arguments, truth=truth)
+            case _:
+                return self._statement(node, truth=truth)
+
+    def _chosen(self, chooser: Node, then: Node, otherwise: Node, *, truth: bool) -> Condition:
+        return any_of(
+            all_of((self.may_be(chooser, truth=which), self.may_be(arm, truth=truth)))
+            for which, arm in ((True, then), (False, otherwise))
+        )
+
+    def _names(self, node: Node) -> list[str] | None:
+        """The attributes of a part; None: one is not an attribute of the nodes."""
+        names = {
+            attribute_key(name): None
+            for part in parts_of(node)
+            if isinstance(part, Attribute) and (name := resource_name(part))
+        }
+        return list(names) if all(name in self.nodes for name in names) else None
+
+    def _tried(self, node: Node, names: list[str], *, truth: bool) -> Condition | None:
+        """By all that the nodes may have; None: not known, or too many."""
+        options = {name: said for name in names if (said := self.nodes.options(name)) is not None}
+        limit = math.inf if len(names) < 2 else MAX_ALTERNATIVES
+        count = math.prod(map(len, options.values()))
+        if len(options) < len(names) or count > limit:
+            return None
+        if names and not self.effort.spend(node, names=len(names), combinations=count):
+            return None
+        wanted = TruthValue.TRUE if truth else TruthValue.FALSE
+        values = compiled.compile_node(node).values({}, options)
+        combinations = product(*options.values())
+        found = [
+            combination
+            for combination, value in zip(combinations, values, strict=True)
+            if truth_values.as_truth(truth_values.outcome_of_value(value)) is wanted
+        ]
+        if not names or len(found) == count:
+            return ALWAYS if found else NEVER
+        if len(names) == 1:
+            return some(fold(names[0]), [each for (each,) in found], listed=True)
+        return any_of(
+            all_of(
+                some(fold(name), [each], listed=True) for name, each in zip(names, combination, strict=True)
+            )
+            for combination in found
+        )
+
+    def _statement(self, node: Node, *, truth: bool) -> Condition:
+        match node:
+            case Attribute():
+                return self._of(node, lambda name: some(name, [truth]))
+            case Chain(first=first, rest=((operator, second),)) if operator in _READ:
+                if isinstance(first, Attribute):
+                    return self._comparison(first, operator, second, truth=truth)
+                if isinstance(second, Attribute):
+                    return self._comparison(second, _MIRRORED.get(operator, operator), first, truth=truth)
+            case Call(name=name, arguments=(first, second)) if name.lower() in _MEMBER:
+                return self._member(first, second, truth=truth)
+        return ALWAYS
+
+    def _comparison(self, attribute: Attribute, operator: str, other: Node, *, truth: bool) -> Condition:
+        value = _scalar(other)
+        if value is None:
+            return ALWAYS
+        said = operator if truth else _NEGATED[operator]
+        return self._of(attribute, lambda name: _READ[said](name, value))
+
+    def _member(self, first: Node, second: Node, *, truth: bool) -> Condition:
+        if isinstance(second, Attribute):
+            attribute, values = second, [_scalar(first)]
+        elif isinstance(first, Attribute) and isinstance(second, ListOf):
+            attribute, values = first, [_scalar(each) for each in second.items]
+        else:
+            return ALWAYS
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return ALWAYS
+        if truth:
+            return self._of(attribute, lambda name: some(name, known, among=attribute is second))
+        return self._of(attribute, lambda name: all_of(_not_among(name, each) for each in known))
+
+    def _of(self, attribute: Attribute, said: Callable[[str], Condition]) -> Condition:
+        name = resource_name(attribute)
+        return said(fold(name)) if name and name in self.nodes else ALWAYS
+
+
+def _lower_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
+    return ALWAYS if isinstance(value, str | bool) else ((AtLeast(name=name, value=value, strict=strict),),)
+
+
+def _upper_bound(name: str, value: Scalar, *, strict: bool) -> Condition:
+    return ALWAYS if isinstance(value, str | bool) else ((AtMost(name=name, value=value, strict=strict),),)
+
+
+def _differs(name: str, value: Scalar) -> Condition:
+    """Of `X != true` nothing is said: 2 is another value, and counts as true."""
+    if isinstance(value, bool):
+        return ALWAYS if value else some(name, [True])
+    return ((Lacks(name=name, value=value),),)
+
+
+def _not_among(name: str, value: Scalar) -> Condition:
+    return ALWAYS if isinstance(value, bool) else ((Lacks(name=name, value=value, among=True),),)
+
+
+_READ: dict[str, Callable[[str, Scalar], Condition]] = {
+    ">=": lambda name, value: _lower_bound(name, value, strict=False),
+    ">": lambda name, value: _lower_bound(name, value, strict=True),
+    "<=": lambda name, value: _upper_bound(name, value, strict=False),
+    "<": lambda name, value: _upper_bound(name, value, strict=True),
+    "==": lambda name, value: some(name, [value]),
+    "!=": _differs,
+    "=?=": lambda name, value: some(name, [value]),
+    # A node without the attribute is different, too: nothing that a batch system can be told.
+    "=!=": lambda name, value: ALWAYS,  # noqa: ARG005  # one signature for all
+}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "==", "=?=": "=!=", "=!=": "=?="}
+_MEMBER = frozenset({"member", "identicalmember"})
+_LOGICAL_LEVELS = (AND, OR, ELVIS)
+
+
+def _is_logical(node: Node) -> bool:
+    """Whether a part is taken apart rather than tried as a whole."""
+    if isinstance(node, Call):
+        return node.name.lower() == "ifthenelse"
+    if isinstance(node, Unary):
+        return node.operator == "!"
+    return isinstance(node, Conditional) or (isinstance(node, Chain) and node.level in _LOGICAL_LEVELS)
+
+
+def _scalar(node: Node) -> Scalar | None:
+    """The value that is written out; None: it is none, or undefined."""
+    if isinstance(node, Unary) and node.operator == "-" and isinstance(node.operand, Literal):
+        value = node.operand.value
+        return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(node, Literal) and not isinstance(node.value, Special):
+        return node.value
+    return None

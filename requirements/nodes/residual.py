@@ -1,0 +1,202 @@
+"""What is left of an expression at a queue whose nodes differ, and why nothing would help.
+
+The rules for a record where the nodes of a queue differ: what some, all or none of them fulfil.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from requirements.classad import evaluation
+from requirements.classad.compiled import read
+from requirements.classad.evaluation import FailingPart
+from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import resource_name
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import Attribute, Literal, Node, attribute_key, attribute_name, render
+from requirements.errors import InvalidInput
+from requirements.nodes import partial_evaluation
+from requirements.nodes.node_attributes import NodeAttributes, Option, format_options
+from requirements.nodes.partial_evaluation import MAX_EFFORT
+from requirements.nodes.truth_values import TruthValue
+from requirements.record.declarations import Declaration, Declarations, compared_parameter
+from requirements.record.record import Record
+from requirements.record.rules import ReasonKind, mismatch
+from requirements.values import Value, fold, format_value, lookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """What the nodes of a queue decide of an expression."""
+
+    possible: bool  #: whether it may be true of a node; False: of none
+    text: str | None = None  #: what else must be true; None: nothing (or nothing would help)
+
+
+_IMPOSSIBLE = Remainder(possible=False)
+_TRUE = Literal(value=True, start=0, end=0)
+
+
+def residual(
+    text: str, resource: Mapping[str, Value], nodes: NodeAttributes, *, effort: int = MAX_EFFORT
+) -> Remainder:
+    """What a node has to fulfil so that the expression is true of queue and node together.
+
+    Args:
+        text: The expression; one that no longer reads as one is never true.
+        resource: What holds for every node of the queue.
+        nodes: What its nodes may have.
+        effort: The budget of the evaluation; what would take more stays open.
+    """
+    names = evaluation.names(text)
+    options = {name: nodes.options(name) for name in names if name in nodes}
+    if not options:
+        return Remainder(possible=evaluation.is_true(text, resource))
+    has = {
+        name: value for name in names if name not in options and (value := lookup(resource, name)) is not None
+    }
+    # As texts: in the key of a cache True would be 1.
+    return _residual(text, json.dumps(has), json.dumps(options), effort)
+
+
+@lru_cache(maxsize=4096)
+def _residual(text: str, has: str, options: str, effort: int) -> Remainder:
+    resource = {name: _value(value) for name, value in json.loads(has).items() if value is not None}
+    open_ = {attribute_key(name): _options(said) for name, said in json.loads(options).items()}
+    node = read_expression(SourceText(text=text, path="Requirements"))
+    part = partial_evaluation.folded(node, resource, open_, effort=effort)
+    if TruthValue.TRUE not in part.outcomes:
+        return _IMPOSSIBLE
+    left = None if part.node == _TRUE else _readable(render(part.node, _spelled), text)
+    return Remainder(possible=True, text=left)
+
+
+def _value(raw: object) -> Value:
+    return tuple(raw) if isinstance(raw, list) else raw  # type: ignore[return-value]
+
+
+def _options(raw: list[object] | None) -> tuple[Option, ...] | None:
+    return None if raw is None else tuple(None if item is None else _value(item) for item in raw)
+
+
+def _readable(folded: str, whole: str) -> str:
+    """What was folded, if it can be read again: long lists of the queue may have made it too long."""
+    try:
+        read(SourceText(text=folded, path="Requirements"))
+    except InvalidInput:
+        return whole
+    return folded
+
+
+def _spelled(part: Node) -> str | None:
+    """An attribute as its user spelled it."""
+    name = resource_name(part) if isinstance(part, Attribute) else None
+    if name is None:
+        return None
+    return f"other.{name if attribute_name(name) == name.lower() else attribute_name(name)}"
+
+
+def failing_parts(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tuple[FailingPart, ...]:
+    """The operands of the outermost `&&` that are true of no node; empty where the whole may be."""
+    if residual(text, resource, nodes).possible:
+        return ()
+    asked = evaluation.names(text)
+    if not any(name in nodes for name in asked):
+        return evaluation.failing_parts(text, resource)
+    operands = evaluation.operands(text)
+    share = MAX_EFFORT // max(1, len(operands))  # many operands together take no longer than one expression
+    failed = [each for each in operands if not residual(each, resource, nodes, effort=share).possible] or [
+        text
+    ]
+    return tuple(part for each in failed for part in _why(each, resource, nodes))
+
+
+def _why(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tuple[FailingPart, ...]:
+    names = evaluation.names(text)
+    if not any(name in nodes for name in names):
+        return evaluation.failing_parts(text, resource)
+    said = "; ".join(_format_value(name, resource, nodes) for name in names)
+    return (FailingPart(text=text, has=said, kind=ReasonKind.EXPRESSION),)
+
+
+def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> str:
+    if name in nodes:
+        return f"{name} of a node is one of {format_options(nodes.options(name))}"
+    value = lookup(resource, name)
+    return f"{name} {evaluation.ABSENT}" if value is None else f"{name} = {format_value(value)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One entry of a record about an attribute of the nodes."""
+
+    name: str
+    wanted: Value
+    declaration: Declaration | None
+
+    def why_not(self, option: Option) -> ReasonKind | None:
+        return mismatch(self.wanted, option, self.declaration)
+
+
+def impossible(
+    record: Record, declarations: Declarations, nodes: NodeAttributes
+) -> Iterator[tuple[str, Value, ReasonKind]]:
+    """The entries that no node fulfils, by themselves or together with others about the same attribute."""
+    for parameter, entries in _group_by_parameter(record, declarations, nodes).items():
+        options = nodes.options(parameter)
+        # Whoever has all that is asked fulfils whatever can be fulfilled at all.
+        tried = (_everything(entries),) if options is None else options
+        alone = [(each, kind) for each in entries if (kind := _never(each, tried)) is not None]
+        if not alone and not any(all(each.why_not(one) is None for each in entries) for one in tried):
+            alone = [(each, ReasonKind.NOT_AMONG) for each in entries]
+        yield from ((each.name, each.wanted, kind) for each, kind in alone)
+
+
+def residual_record(record: Record, declarations: Declarations, nodes: NodeAttributes) -> Record | None:
+    """The entries that some nodes may fulfil and others not; None: there are none."""
+    by_parameter = _group_by_parameter(record, declarations, nodes)
+    names = {
+        each.name
+        for parameter, entries in by_parameter.items()
+        for each in entries
+        if not _always(each, nodes.options(parameter))
+    }
+    values = tuple(entry for entry in record.values if entry[0] in names)
+    return Record(values=values) if values else None
+
+
+def _group_by_parameter(
+    record: Record, declarations: Declarations, nodes: NodeAttributes
+) -> dict[str, list[_Asked]]:
+    found: dict[str, list[_Asked]] = {}
+    for name, wanted in record.values:
+        declaration = declarations.get(name)
+        parameter = compared_parameter(name, declaration)
+        if parameter in nodes:
+            asked = _Asked(name=name, wanted=wanted, declaration=declaration)
+            found.setdefault(fold(parameter), []).append(asked)
+    return found
+
+
+def _everything(entries: list[_Asked]) -> Option:
+    if len(entries) == 1:
+        return entries[0].wanted
+    return tuple(
+        item
+        for each in entries
+        for item in (each.wanted if isinstance(each.wanted, tuple) else (each.wanted,))
+    )
+
+
+def _never(asked: _Asked, options: tuple[Option, ...]) -> ReasonKind | None:
+    """Why none of the options would do; None: one would."""
+    kinds = {asked.why_not(option) for option in options}
+    if None in kinds:
+        return None
+    only = kinds.pop()
+    return only if not kinds else ReasonKind.NOT_AMONG
+
+
+def _always(asked: _Asked, options: tuple[Option, ...] | None) -> bool:
+    return options is not None and all(asked.why_not(option) is None for option in options)

@@ -1,0 +1,219 @@
+"""What a part of an expression may turn out to be where not everything is known, as a set of outcomes.
+
+Source: the three-valued logic of HTCondor's ClassAds, as `classad2` computes it (held by a test).
+
+`&&` and `||` of parts that were folded, without those that make no difference.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import classad2
+
+from requirements.classad.constants import literal
+from requirements.classad.syntax_tree import AND, OR, Chain, Node, Special, children
+
+
+class TruthValue(StrEnum):
+    """A kind of value, as far as logic tells values apart."""
+
+    TRUE = "true"
+    FALSE = "false"
+    UNDEFINED = "undefined"
+    ERROR = "error"
+    NONZERO = "nonzero"  #: a number that counts as true
+    ZERO = "zero"  #: a number that counts as false
+    OTHER = "other"  #: text, a list: an error in `&&`, `||`, `!` and as a condition
+
+
+Outcomes = frozenset[TruthValue]
+
+ANYTHING: Outcomes = frozenset(TruthValue)
+LOGICAL: Outcomes = frozenset({TruthValue.TRUE, TruthValue.FALSE, TruthValue.UNDEFINED, TruthValue.ERROR})
+_COUNTS_AS = {
+    TruthValue.NONZERO: TruthValue.TRUE,
+    TruthValue.ZERO: TruthValue.FALSE,
+    TruthValue.OTHER: TruthValue.ERROR,
+}
+_NEGATED = {TruthValue.TRUE: TruthValue.FALSE, TruthValue.FALSE: TruthValue.TRUE}
+
+
+class Care(StrEnum):
+    """Which outcomes the surroundings of a part tell apart."""
+
+    VALUE = "value"  #: all, and the values themselves
+    TRUTH = "truth"  #: true, false, undefined and error; numbers count as true or false
+    POSITIVE = "positive"  #: of these, false and undefined are the same: in `||`
+    HOLDS = "holds"  #: only whether it counts as true: in an `&&` that nothing but `&&` is around
+    WHOLE = "whole"  #: only whether it is `true` itself, which a number is not
+
+
+def outcome_of_value(value: object) -> TruthValue:
+    """The outcome that a value of the library is."""
+    if value is classad2.Value.Undefined:
+        return TruthValue.UNDEFINED
+    if value is classad2.Value.Error:
+        return TruthValue.ERROR
+    if isinstance(value, bool):
+        return TruthValue.TRUE if value else TruthValue.FALSE
+    if isinstance(value, int | float):
+        return TruthValue.NONZERO if value else TruthValue.ZERO
+    return TruthValue.OTHER
+
+
+def as_truth(outcome: TruthValue) -> TruthValue:
+    """What an outcome counts as in `&&`, `||`, `!` and as a condition."""
+    return _COUNTS_AS.get(outcome, outcome)
+
+
+def split_options(outcome: TruthValue, care: Care) -> TruthValue:
+    """The one outcome that stands for all that the surroundings do not tell from it."""
+    if care is Care.VALUE:
+        return outcome
+    if care is Care.WHOLE:
+        return TruthValue.TRUE if outcome is TruthValue.TRUE else TruthValue.FALSE
+    truth = as_truth(outcome)
+    if care is Care.HOLDS:
+        return TruthValue.TRUE if truth is TruthValue.TRUE else TruthValue.FALSE
+    if care is Care.POSITIVE and truth is TruthValue.UNDEFINED:
+        return TruthValue.FALSE
+    return truth
+
+
+def certain(outcomes: Iterable[TruthValue], care: Care) -> bool | Special | None:
+    """The constant that is as good as a part with these outcomes; None: there is none."""
+    seen = {split_options(outcome, care) for outcome in outcomes}
+    only = seen.pop() if len(seen) == 1 else None
+    return _CONSTANT.get(only) if only else None
+
+
+_CONSTANT: dict[TruthValue, bool | Special] = {
+    TruthValue.TRUE: True,
+    TruthValue.FALSE: False,
+    TruthValue.UNDEFINED: Special.UNDEFINED,
+    TruthValue.ERROR: Special.ERROR,
+}
+
+
+def negated(operand: Outcomes) -> Outcomes:
+    """What `!x` may be."""
+    return frozenset(_NEGATED.get(as_truth(each), as_truth(each)) for each in operand)
+
+
+def both(left: Outcomes, right: Outcomes) -> Outcomes:
+    """What `x && y` may be."""
+    return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.FALSE) for one in left for two in right)
+
+
+def either(left: Outcomes, right: Outcomes) -> Outcomes:
+    """What `x || y` may be."""
+    return frozenset(_joined(as_truth(one), as_truth(two), TruthValue.TRUE) for one in left for two in right)
+
+
+def _joined(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthValue:
+    if left in (deciding, TruthValue.ERROR):
+        return left
+    if right in (deciding, TruthValue.ERROR) or left is not TruthValue.UNDEFINED:
+        return right
+    return left
+
+
+def chosen(condition: Outcomes, then: Outcomes, otherwise: Outcomes) -> Outcomes:
+    """What `condition ? then : otherwise` may be."""
+    truths = {as_truth(each) for each in condition}
+    kept = truths & {TruthValue.UNDEFINED, TruthValue.ERROR}
+    return frozenset(
+        kept
+        | (then if TruthValue.TRUE in truths else frozenset())
+        | (otherwise if TruthValue.FALSE in truths else frozenset())
+    )
+
+
+_OPERATOR = {AND: "&&", OR: "||"}
+_NO_ERROR = LOGICAL - {TruthValue.ERROR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedPart:
+    """A part of an expression after folding."""
+
+    node: Node
+    outcomes: Outcomes  #: what it may be; at least what it can be
+
+
+TRUE = FoldedPart(node=literal(True), outcomes=frozenset({TruthValue.TRUE}))  # noqa: FBT003  # the constant itself
+FALSE = FoldedPart(node=literal(False), outcomes=frozenset({TruthValue.FALSE}))  # noqa: FBT003  # the constant itself
+
+
+def conjunction(parts: list[FoldedPart]) -> FoldedPart:
+    """`&&` where only its truth counts: free in its order, and false and error are the same."""
+    if any(TruthValue.TRUE not in {as_truth(each) for each in part.outcomes} for part in parts):
+        return FALSE
+    kept = [part for part in parts if truth_of(part) is not True]
+    flat = [
+        replace(part, node=operand) if operand is part.node else FoldedPart(node=operand, outcomes=ANYTHING)
+        for part in kept
+        for operand in _operands(part.node, AND)
+    ]
+    return _join_parts(flat, AND) if flat else TRUE
+
+
+def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart:
+    """`&&` or `||` in its order; the operand that decides it (`stop`) or is an error ends it."""
+    kept: list[FoldedPart] = []
+    for part in parts:
+        truth = truth_of(part)
+        if truth is (not stop):
+            continue
+        kept.append(part)
+        if truth is stop or _is_error(part):
+            break
+    if not kept:
+        return FALSE if stop else TRUE
+    harmless = all(_truths(part) <= _NO_ERROR for part in kept[:-1])
+    if truth_of(kept[-1]) is stop and harmless:
+        return TRUE if stop else FALSE
+    return _join_parts(kept, level)
+
+
+def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
+    joined = both if level == AND else either
+    may_be = parts[0].outcomes
+    for part in parts[1:]:
+        may_be = joined(may_be, part.outcomes)
+    if len(parts) == 1:
+        may_be = _truths(parts[0])
+        if parts[0].outcomes <= LOGICAL:
+            return parts[0]
+        # A number counts as true, but is not `true`: `X && true` is not `X`.
+        parts = [TRUE, *parts] if level == AND else [FALSE, *parts]
+    rest = tuple((_OPERATOR[level], part.node) for part in parts[1:])
+    return FoldedPart(
+        node=Chain(level=level, first=parts[0].node, rest=rest, start=0, end=0), outcomes=may_be
+    )
+
+
+def _operands(node: Node, level: int) -> tuple[Node, ...]:
+    return children(node) if isinstance(node, Chain) and node.level == level else (node,)
+
+
+def _truths(part: FoldedPart) -> Outcomes:
+    return frozenset(as_truth(each) for each in part.outcomes)
+
+
+def truth_of(part: FoldedPart) -> bool | None:
+    """What a part certainly counts as; None: it may differ, or is neither."""
+    known = certain(part.outcomes, Care.TRUTH)
+    return known if isinstance(known, bool) else None
+
+
+def _is_error(part: FoldedPart) -> bool:
+    return _truths(part) == {TruthValue.ERROR}
+
+
+def outcome_of_constant(constant: bool | Special) -> TruthValue:  # noqa: FBT001  # the constant itself
+    """The outcome that a constant is."""
+    if isinstance(constant, Special):
+        return TruthValue.UNDEFINED if constant is Special.UNDEFINED else TruthValue.ERROR
+    return TruthValue.TRUE if constant else TruthValue.FALSE

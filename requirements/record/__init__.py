@@ -1,0 +1,1 @@
+"""Requirements as a record of named values: declarations, rules, the attributes of a job."""

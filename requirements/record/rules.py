@@ -1,0 +1,81 @@
+"""The rules by which one value of a record meets one parameter of a resource.
+
+Source: RFC #7, with the kinds that the configuration declares.
+"""
+
+from enum import StrEnum
+
+from requirements.record.declarations import Declaration, MatchRule, ValueKind, kind_of
+from requirements.values import Scalar, Value, as_number, key, normal
+
+
+class ReasonKind(StrEnum):
+    """Why one requirement fails at a resource."""
+
+    ABSENT = "absent"  #: the resource has no such parameter
+    TYPE = "type"  #: the two values are of kinds that do not compare
+    TOO_SMALL = "too_small"  #: a capacity below the number asked
+    DIFFERENT = "different"  #: one value each, not the same
+    NOT_AMONG = "not_among"  #: none of the values asked is one that the resource has
+    NOT_ALL = "not_all"  #: some are, but all must be (`match: all`)
+    EXPRESSION = "expression"  #: an expression is false, or no boolean
+    UNDEFINED = "undefined"  #: an expression asks for what the resource does not say
+    ERROR = "error"  #: an expression cannot be computed from what the resource has
+
+
+_UNDECLARED = Declaration(name="")
+
+
+def mismatch(wanted: Value, has: Value | None, declaration: Declaration | None) -> ReasonKind | None:
+    """Why a resource that has `has` is not what `wanted` asks for; None if it is."""
+    declared = declaration or _UNDECLARED
+    if has is None:
+        return ReasonKind.ABSENT
+    wanted, has = _read(wanted, declared), _read(has, declared)
+    # A list of one is its value, but only when asked: `[4000]` of a resource is no capacity of 4000.
+    wanted = normal(wanted)
+    if _unfit(wanted, declared):
+        return ReasonKind.TYPE
+    if isinstance(wanted, tuple) or declared.kind is ValueKind.LIST:
+        return _list_mismatch(_several(wanted), _several(has), declared.match)
+    if isinstance(has, tuple):
+        return _list_mismatch((wanted,), has, MatchRule.ANY)
+    return _scalar_mismatch(wanted, has)
+
+
+def _read(value: Value, declared: Declaration) -> Value:
+    """The value with numbers in place of their text, where the name is declared as a number."""
+    if declared.kind is not ValueKind.NUMBER:
+        return value
+    return tuple(as_number(item) for item in value) if isinstance(value, tuple) else as_number(value)
+
+
+def _several(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _unfit(wanted: Value, declared: Declaration) -> bool:
+    if declared.kind is None or declared.kind is ValueKind.LIST:
+        return False
+    return any(kind_of(item) is not declared.kind for item in _several(wanted))
+
+
+def _scalar_mismatch(wanted: Scalar, has: Scalar) -> ReasonKind | None:
+    kind = kind_of(wanted)
+    if kind_of(has) is not kind:
+        return ReasonKind.TYPE
+    if kind is ValueKind.NUMBER:
+        return None if key(has) >= key(wanted) else ReasonKind.TOO_SMALL
+    return None if key(has) == key(wanted) else ReasonKind.DIFFERENT
+
+
+def _list_mismatch(
+    wanted: tuple[Scalar, ...], has: tuple[Scalar, ...], match: MatchRule
+) -> ReasonKind | None:
+    asked, there = {key(item) for item in wanted}, {key(item) for item in has}
+    if match is MatchRule.ALL and asked and asked <= there:
+        return None
+    if asked & there:
+        return None if match is MatchRule.ANY else ReasonKind.NOT_ALL
+    kinds = {kind_of(item) for item in wanted} & {kind_of(item) for item in has}
+    return ReasonKind.NOT_AMONG if kinds or not has or not wanted else ReasonKind.TYPE

@@ -1,0 +1,97 @@
+"""Roll up old sums: minutes into hours, hours into days. Only the time of day is lost."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, Table, bindparam, delete, extract, func, select
+
+from taskqueue.accounting import time_series, usage, wait_sums
+from taskqueue.accounting.usage import truncate_to_hour
+from taskqueue.db.sql import Upsert
+from taskqueue.schema.tables import accounted_use, accounted_waits, job_flows
+
+#: What is folded in one transaction.
+_CHUNK: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollup:
+    """A table of sums, and what its old rows are folded into."""
+
+    table: Table
+    at: Column[Any]
+    below: str  #: the part of a time that is zero where nothing is left to fold
+    coarse: Callable[[datetime], datetime]  #: the beginning of what a time is folded into
+    sums: Sequence[str]
+    add: Upsert
+
+
+def _truncate_to_day(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+FLOWS: Final = Rollup(
+    table=job_flows,
+    at=job_flows.c.minute,
+    below="minute",
+    coarse=truncate_to_hour,
+    sums=("came", "went"),
+    add=time_series.ADD_FLOW,
+)
+USE: Final = Rollup(
+    table=accounted_use,
+    at=accounted_use.c.hour,
+    below="hour",
+    coarse=_truncate_to_day,
+    sums=usage.SUM_NAMES,
+    add=usage.ADD,
+)
+WAITS: Final = Rollup(
+    table=accounted_waits,
+    at=accounted_waits.c.hour,
+    below="hour",
+    coarse=_truncate_to_day,
+    sums=("seconds",),
+    add=wait_sums.ADD,
+)
+
+REMOVE_FLOWS = delete(job_flows).where(
+    job_flows.c.minute < bindparam("before", type_=job_flows.c.minute.type)
+)
+
+
+def roll_up_oldest(conn: Connection, fold: Rollup, *, before: datetime) -> int:
+    """Fold the oldest piece that is of before that time; how many there were, none or one."""
+    is_fine = _extract_part(conn, fold) != 0
+    first = conn.execute(select(func.min(fold.at)).where(fold.at < before, is_fine)).scalar_one()
+    if first is None:
+        return 0
+    piece = (fold.at >= truncate_to_hour(first), fold.at < truncate_to_hour(first) + _CHUNK, is_fine)
+    rows = conn.execute(delete(fold.table).where(*piece).returning(*fold.table.c)).mappings().all()
+    conn.execute(fold.add.to_statement(conn), _merge_rows(fold, rows))
+    return 1
+
+
+def remove_flows(conn: Connection, *, before: datetime) -> int:
+    """Forget how jobs moved before that time; how many rows went."""
+    return conn.execute(REMOVE_FLOWS, {"before": before}).rowcount
+
+
+def _merge_rows(fold: Rollup, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+    total: defaultdict[tuple[Any, ...], dict[str, Any]] = defaultdict(lambda: dict.fromkeys(fold.sums, 0))
+    keys = [column.name for column in fold.table.c if column.name not in fold.sums]
+    for row in rows:
+        coarse = {**row, fold.at.name: fold.coarse(row[fold.at.name])}
+        sums = total[tuple(coarse[name] for name in keys)]
+        for name in fold.sums:
+            sums[name] += row[name]
+    return [dict(zip(keys, key, strict=True)) | total[key] for key in sorted(total)]
+
+
+def _extract_part(conn: Connection, fold: Rollup) -> ColumnElement[int]:
+    """Of the time in UTC, whatever the zone of the server is."""
+    utc = func.timezone("UTC", fold.at) if conn.dialect.name == "postgresql" else fold.at
+    return extract(fold.below, utc)

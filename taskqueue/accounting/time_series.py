@@ -1,0 +1,223 @@
+"""Number of jobs by status over time, and transitions into each status per minute, without reading the jobs.
+
+The job log is summed by minute. The number of jobs at any time follows from these sums, because all counts
+begin at zero and only final jobs are removed. For final statuses only arrivals are counted, so their
+numbers include removed jobs.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    func,
+    select,
+    type_coerce,
+)
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.accounting.log_reader import LogSpan, is_within
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.schema.tables import job_flows, job_log, job_stocks, jobs
+from taskqueue.states import FINAL, JobStatus
+
+_MINUTE = timedelta(minutes=1)
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+_SINCE = bindparam("since", type_=job_flows.c.minute.type)
+FLOWS = (
+    select(
+        job_flows.c.minute,
+        job_flows.c.status,
+        func.sum(job_flows.c.came).label("came"),
+        func.sum(job_flows.c.went).label("went"),
+    )
+    .where(job_flows.c.minute >= _SINCE)
+    .group_by(job_flows.c.minute, job_flows.c.status)
+)
+_STOCKS = select(job_stocks.c.vo, job_stocks.c.status, job_stocks.c.jobs)
+_is_final = job_stocks.c.status.in_(sorted(FINAL))
+STOCKS = _STOCKS.where(~_is_final, job_stocks.c.jobs != 0)
+ENDED = _STOCKS.where(_is_final)
+_VOS: BindParameter[str] = bindparam("vos", expanding=True)
+FLOWS_OF_VOS = FLOWS.where(job_flows.c.vo.in_(_VOS))
+STOCKS_OF_VOS = STOCKS.where(job_stocks.c.vo.in_(_VOS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusSeries:
+    """What is plotted: equal steps of time, the oldest first."""
+
+    step: timedelta
+    begins: Sequence[datetime]  #: of each step
+    jobs: Mapping[JobStatus, Sequence[int]]  #: at the end of each step, of statuses that are not final
+    came: Mapping[JobStatus, Sequence[int]]  #: into the status, in each step; into Matched: the matches
+
+
+def count_current(
+    conn: Connection, vos: Collection[str] | None = None
+) -> Mapping[str, Mapping[JobStatus, int]]:
+    """By VO and status how many jobs there are that have not ended; as of some seconds ago.
+
+    Args:
+        conn: Any connection.
+        vos: Of these only; None: of all.
+    """
+    return _group_by_vo(conn.execute(STOCKS if vos is None else STOCKS_OF_VOS, _bind_vos(vos)))
+
+
+def count_ended(conn: Connection) -> Mapping[str, Mapping[JobStatus, int]]:
+    """By VO and final status how many jobs ever came to it, removed ones too; as of some seconds ago."""
+    return _group_by_vo(conn.execute(ENDED))
+
+
+def read_series(
+    conn: Connection,
+    *,
+    vos: Collection[str] | None = None,
+    since: datetime,
+    until: datetime,
+    step: timedelta = _MINUTE,
+) -> StatusSeries:
+    """How the jobs of some VOs stood and moved.
+
+    Args:
+        conn: Any connection.
+        vos: Of these together; None: of all.
+        since: In the first step.
+        until: In the last step; the time, as later ones are not known.
+        step: A whole number of minutes; steps begin at multiples of it in UTC.
+    """
+    begins = _list_steps(since, until, step)
+    came, gained = _sum_moves(conn, vos, begins[0], step)
+    present: Counter[JobStatus] = Counter()
+    for of_vo in count_current(conn, vos).values():
+        present.update(of_vo)
+    living = [status for status in JobStatus if status not in FINAL and status in present.keys() | gained]
+    return StatusSeries(
+        step=step,
+        begins=begins,
+        jobs={status: _compute_levels(present[status], gained[status], len(begins)) for status in living},
+        came={status: [jobs[place] for place in range(len(begins))] for status, jobs in came.items()},
+    )
+
+
+def _group_by_vo(rows: Iterable[Row[Any]]) -> Mapping[str, Mapping[JobStatus, int]]:
+    found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
+    for row in rows:
+        found[row.vo][JobStatus(row.status)] = row.jobs
+    return found
+
+
+def _list_steps(since: datetime, until: datetime, step: timedelta) -> Sequence[datetime]:
+    first = (since - _BEGINNING) // step
+    last = max((until - _BEGINNING) // step, first)
+    return [_BEGINNING + number * step for number in range(first, last + 1)]
+
+
+def _sum_moves(
+    conn: Connection, vos: Collection[str] | None, since: datetime, step: timedelta
+) -> tuple[Mapping[JobStatus, Counter[int]], Mapping[JobStatus, Counter[int]]]:
+    """By status and number of the step how many jobs came, and how many more came than went."""
+    came: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
+    gained: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
+    values = {"since": since, **_bind_vos(vos)}
+    for row in conn.execute(FLOWS if vos is None else FLOWS_OF_VOS, values):
+        status, place = JobStatus(row.status), (row.minute - since) // step
+        came[status][place] += int(row.came)
+        gained[status][place] += int(row.came - row.went)
+    return came, gained
+
+
+def _compute_levels(present: int, gained: Mapping[int, int], steps: int) -> Sequence[int]:
+    """How many there were at the end of each step, reckoned backwards from how many there are."""
+    level = present - sum(jobs for place, jobs in gained.items() if place >= steps)
+    levels = []
+    for place in reversed(range(steps)):
+        levels.append(level)
+        level -= gained.get(place, 0)
+    return levels[::-1]
+
+
+def _bind_vos(vos: Collection[str] | None) -> dict[str, list[str]]:
+    return {} if vos is None else {"vos": sorted(vos)}
+
+
+READER_NAME: Final = "flows"
+
+_AT = job_log.c.at
+_TRUNCATED_TO_MINUTE: Mapping[str, ColumnElement[Any]] = {
+    "postgresql": func.date_trunc("minute", _AT, type_=_AT.type),
+    "sqlite": type_coerce(func.substr(_AT, 1, len("2000-01-01 00:00")).concat(":00.000000"), _AT.type),
+}
+
+
+def _select_changes(minute: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    by = (jobs.c.vo, minute.label("minute"), job_log.c.from_status, job_log.c.to_status)
+    return (
+        select(*by, func.count().label("jobs"))
+        .join(jobs, jobs.c.job_id == job_log.c.job_id)
+        .where(is_within, job_log.c.from_status.is_distinct_from(job_log.c.to_status))
+        .group_by(*by)
+    )
+
+
+CHANGES = {dialect: _select_changes(minute) for dialect, minute in _TRUNCATED_TO_MINUTE.items()}
+
+
+def _add_flow(insert: DialectInsert) -> Insert:
+    more = insert.excluded
+    return insert.on_conflict_do_update(
+        index_elements=["minute", "vo", "status"],
+        set_={"came": job_flows.c.came + more.came, "went": job_flows.c.went + more.went},
+    )
+
+
+def _add_stock(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_update(
+        index_elements=["vo", "status"], set_={"jobs": job_stocks.c.jobs + insert.excluded.jobs}
+    )
+
+
+ADD_FLOW, ADD_STOCK = Upsert(job_flows, _add_flow), Upsert(job_stocks, _add_stock)
+
+_FlowKey = tuple[datetime, str, str]
+
+
+def count_flows(conn: Connection, span: LogSpan) -> None:
+    """Add up what happened in a span of the log."""
+    came, went = Counter[_FlowKey](), Counter[_FlowKey]()
+    for row in conn.execute(CHANGES[conn.dialect.name], span.bounds):
+        came[row.minute, row.vo, row.to_status] += row.jobs
+        if row.from_status is not None and JobStatus(row.from_status) not in FINAL:
+            went[row.minute, row.vo, row.from_status] += row.jobs
+    _add_flows(conn, came, went)
+    _add_stocks(conn, came, went)
+
+
+def _add_flows(conn: Connection, came: Counter[_FlowKey], went: Counter[_FlowKey]) -> None:
+    rows = [
+        {"minute": key[0], "vo": key[1], "status": key[2], "came": came[key], "went": went[key]}
+        for key in sorted(came | went)
+    ]
+    if rows:
+        conn.execute(ADD_FLOW.to_statement(conn), rows)
+
+
+def _add_stocks(conn: Connection, came: Counter[_FlowKey], went: Counter[_FlowKey]) -> None:
+    more = Counter[tuple[str, str]]()
+    for (_, vo, status), jobs_ in came.items():
+        more[vo, status] += jobs_
+    for (_, vo, status), jobs_ in went.items():
+        more[vo, status] -= jobs_
+    rows = [{"vo": vo, "status": status, "jobs": count} for (vo, status), count in sorted(more.items())]
+    if rows:
+        conn.execute(ADD_STOCK.to_statement(conn), rows)

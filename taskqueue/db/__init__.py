@@ -1,0 +1,5 @@
+"""Database access.
+
+Connections, transactions, SQL helpers, notifications and agent leases.  Imports only schema of
+taskqueue.
+"""

@@ -1,0 +1,216 @@
+"""Statements compiled once to PostgreSQL text and executed directly by the driver, for the hot paths.
+
+They are data-changing WITHs that need one round trip: each part sees what the parts before it return, and
+all parts see one snapshot. The driver would search them for its own placeholders and SQLAlchemy would wrap
+each row; both cost time. Errors of the driver are raised as SQLAlchemy's, so that callers handle one kind.
+"""
+
+import os
+import select as select_module
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import psycopg
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Dialect,
+    Engine,
+    FromClause,
+    Insert,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    event,
+    func,
+    insert,
+    literal,
+    select,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledStatement:
+    """A statement as the server takes it, with what never changes written out for the planner."""
+
+    text: str
+    names: tuple[str, ...]  #: of what is said each time: the first is $1
+
+    def values(self, said: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What is said, in the order of the statement."""
+        return tuple(said[name] for name in self.names)
+
+
+def compile_statement(statement: Select[Any] | CompoundSelect[Any], *said: str) -> CompiledStatement:
+    """A statement to which these names, and `now`, are said each time."""
+    done = statement.compile(dialect=postgresql.psycopg.dialect())  # type: ignore[no-untyped-call]
+    constants = {name: _quote(value) for name, value in done.params.items() if value is not None}
+    names = tuple(name for name in (*said, "now") if name in done.params)
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return CompiledStatement(text=str(done) % {**constants, **numbers}, names=names)
+
+
+def unnest_json(parameter: str, columns: Mapping[str, Any], *, name: str) -> FromClause:
+    """A JSON list of objects as a table: one value, so that the statement is the same for any number."""
+    return (
+        func.json_to_recordset(cast(bindparam(parameter, type_=Text), JSON))
+        .table_valued(*(column(each, type_) for each, type_ in columns.items()), name=name)
+        .render_derived(with_types=True)
+    )
+
+
+def insert_each(table: Table, source: FromClause, row: Mapping[str, ColumnElement[Any]]) -> Insert:
+    """A row for each of `source`; with the defaults that are not the database's own."""
+    defaults = {
+        each.name: literal(each.default.arg)
+        for each in table.c
+        if each.name not in row and isinstance(each.default, ScalarElementColumnDefault)
+    }
+    whole = {**row, **defaults}
+    return insert(table).from_select(
+        list(whole), select(*whole.values()).select_from(source), include_defaults=False
+    )
+
+
+def _quote(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+#: Seconds of rest after which the server is asked whether it is still there, though it has said nothing.
+_IDLE_SECONDS: Final = 1.0
+
+Rows = list[tuple[Any, ...]]
+_Driver = psycopg.Connection[Any]
+
+
+class StatementRunner(Protocol):
+    """What carries statements out."""
+
+    def rows(self, statement: str, values: Sequence[object]) -> Rows:
+        """What a statement returns, with `$1` and so on for its values.
+
+        Raises:
+            DBAPIError: The server refuses it, or is away.
+        """
+
+
+class TransactionRunner:
+    """In the transaction of a connection; if a statement fails, it has to be rolled back."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    def rows(self, statement: str, values: Sequence[object]) -> Rows:
+        """What a statement returns."""
+        try:
+            return _run(self._conn.dialect, _get_driver(self._conn), statement, values)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                self._conn.invalidate()
+            raise
+
+
+class AutocommitRunner:
+    """Each is a transaction of its own, committed when it returns; for one thread.
+
+    Its connection is none of the engine's pool: it is kept, so that nothing is asked between two statements.
+    It goes when the engine is disposed of. A child that was forked makes its own and leaves its parent's
+    alone.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        close = weakref.WeakMethod(self.close)
+        event.listen(engine, "engine_disposed", lambda _: (alive := close()) and alive())
+        self._driver: _Driver | None = None
+        self._closing: weakref.finalize[[], AutocommitRunner] | None = None
+        self._used = 0.0
+        self._process = 0  # whose connection it is
+
+    def rows(self, statement: str, values: Sequence[object]) -> Rows:
+        """What a statement returns."""
+        driver = self._get_driver()
+        try:
+            return _run(self._engine.dialect, driver, statement, values)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                self.close()
+            raise
+        finally:
+            self._used = time.monotonic()
+
+    def close(self) -> None:
+        """Give the connection up; the next statement takes a new one."""
+        if self._closing is not None:
+            self._closing()
+        self._driver = self._closing = None
+
+    def _get_driver(self) -> _Driver:
+        if self._driver is not None and (self._process != os.getpid() or not self._is_alive(self._driver)):
+            self.close()
+        if self._driver is None:
+            self._driver = self._connect()
+        return self._driver
+
+    def _connect(self) -> _Driver:
+        conn = self._engine.connect()
+        driver = _get_driver(conn)
+        conn.detach()
+        driver.autocommit = True
+        self._process = os.getpid()
+        self._closing = weakref.finalize(self, partial(_close, driver, self._process))
+        return driver
+
+    def _is_alive(self, driver: _Driver) -> bool:
+        if time.monotonic() - self._used < _IDLE_SECONDS and not _has_pending_data(driver):
+            return True
+        try:
+            return self._engine.dialect.do_ping(driver)  # type: ignore[arg-type]
+        except psycopg.Error:
+            return False
+
+
+def _close(driver: _Driver, process: int) -> None:
+    # Whoever was forked would end the session that its parent is in.
+    if os.getpid() == process:
+        driver.close()
+
+
+def _has_pending_data(driver: _Driver) -> bool:
+    """Whether the server has said something that nobody asked for, as it does when it closes a connection."""
+    try:
+        waiting = select_module.poll()
+        waiting.register(driver.pgconn.socket, select_module.POLLIN)
+        return bool(waiting.poll(0))
+    except psycopg.Error:
+        return True
+
+
+def _get_driver(conn: Connection) -> _Driver:
+    driver = conn.connection.dbapi_connection
+    if not isinstance(driver, psycopg.Connection):
+        raise TypeError(f"{type(driver).__name__} is no connection to PostgreSQL")
+    return driver
+
+
+def _run(dialect: Dialect, driver: _Driver, statement: str, values: Sequence[object]) -> Rows:
+    try:
+        with psycopg.RawCursor(driver) as cursor:
+            return cursor.execute(statement, values).fetchall()
+    except psycopg.Error as error:
+        is_gone = dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
+        raise DBAPIError.instance(
+            statement, (), error, psycopg.Error, connection_invalidated=is_gone, dialect=dialect
+        ) from error

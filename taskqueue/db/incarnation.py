@@ -1,0 +1,241 @@
+"""Incarnation of the installation, and recovery after lost commits (restored backup, late replica).
+
+Ids, epochs, leases and watermarks of the lost commits are still in use elsewhere, so none of them is given
+out again: every sequence continues beyond any number that a lost commit can have used. Open attempts may
+have ended meanwhile; they are quarantined until their pilots report or a deadline passes.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    case,
+    column,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    table,
+    text,
+    update,
+)
+from sqlalchemy.types import Text
+
+from cs_config import notifications
+from cs_config.versions import store
+from cs_config.versions.tables import UtcTime, metadata
+from taskqueue.schema.tables import (
+    agent_leases,
+    attempts,
+    changes,
+    installation,
+    job_log,
+    jobs,
+    queue_class_versions,
+    scopes,
+    submit_pools,
+)
+
+_sqlite_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
+_log_sequence = table("job_log_log_id_seq", column("last_value", BigInteger), column("is_called", Boolean))
+
+
+def _select_state(log_id: ColumnElement[Any]) -> Select[Any]:
+    return select(installation.c.incarnation, log_id.label("log_id"))
+
+
+#: The last number given out, not that of the last row: rows are removed after a while. 0: none was.
+STATE = {
+    "postgresql": _select_state(
+        select(case((_log_sequence.c.is_called, _log_sequence.c.last_value), else_=0)).scalar_subquery()
+    ),
+    "sqlite": _select_state(
+        func.coalesce(
+            select(_sqlite_sequences.c.seq).where(_sqlite_sequences.c.name == job_log.name).scalar_subquery(),
+            0,
+        )
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallationState:
+    """How far the history of an installation has come; it never goes back but by a loss of commits."""
+
+    incarnation: int  #: grows when commits were lost
+    log_id: int  #: last number of the log of jobs that was given out
+
+    def is_behind(self, seen: "InstallationState") -> bool:
+        """Whether commits were lost since it was at `seen`, and nobody has recovered from that."""
+        return (self.incarnation, self.log_id) < (seen.incarnation, seen.log_id)
+
+
+def read_state(conn: Connection) -> InstallationState:
+    """How far it has come now."""
+    row = conn.execute(STATE[conn.dialect.name]).one()
+    return InstallationState(incarnation=row.incarnation, log_id=row.log_id)
+
+
+SOURCE: Final = "Recovery"
+QUARANTINED: Final = "Commits were lost; left alone until its pilot reports"
+#: How long pilots have to come back.
+PATIENCE: Final = timedelta(minutes=15)
+
+#: Ids of one kind that an installation gives out in a second at most, and at least so many are left out.
+_IDS_A_SECOND: Final = 10_000
+_AT_LEAST: Final = 1_000_000
+#: What may be lost where nothing says when the last commit was.
+_LONGEST: Final = timedelta(days=366)
+#: Epochs are counted from the seconds since then.
+_EPOCHS_BEGIN: Final = datetime(2020, 1, 1, tzinfo=UTC)
+
+#: Whoever writes jobs now ends before, and whoever comes later sees the new numbers.
+WAIT_FOR_WRITERS = (
+    text("SET LOCAL statement_timeout = 0"),
+    text("SET LOCAL lock_timeout = '60s'"),
+    text("LOCK TABLE jobs, attempts IN SHARE ROW EXCLUSIVE MODE"),
+)
+LAST_COMMIT = select(job_log.c.at).order_by(job_log.c.log_id.desc()).limit(1)
+
+_OPEN = attempts.c.closed_at.is_(None)
+_NOW = bindparam("now", type_=UtcTime)
+_UNTIL = bindparam("until", type_=UtcTime)
+QUARANTINE = (
+    update(attempts)
+    .where(_OPEN)
+    .values(
+        quarantined=True,
+        heartbeat_at=case((attempts.c.started_at.is_not(None), _NOW), else_=attempts.c.heartbeat_at),
+        lease_expires_at=case(
+            (attempts.c.lease_expires_at < _UNTIL, _UNTIL), else_=attempts.c.lease_expires_at
+        ),
+    )
+)
+LOG_QUARANTINE = insert(job_log).from_select(
+    ["job_id", "at", "from_status", "to_status", "minor_status", "application_status", "source", "epoch"],
+    select(
+        jobs.c.job_id,
+        _NOW,
+        jobs.c.status,
+        jobs.c.status,
+        literal(QUARANTINED),
+        literal(""),
+        literal(SOURCE),
+        attempts.c.epoch,
+    )
+    .join(attempts, attempts.c.job_id == jobs.c.job_id)
+    .where(_OPEN),
+)
+
+_JUMP = bindparam("jump", type_=BigInteger)
+RAISE_WATERMARKS = update(scopes).values(watermark=scopes.c.watermark + _JUMP)
+#: The turns of agents that were given out before are over.
+RAISE_FENCES = update(agent_leases).values(fence=agent_leases.c.fence + _JUMP, expires_at=_NOW)
+#: Mappings may have been computed from a version that is lost, by a process that still had it.
+FORGET_VERSIONS = (
+    update(submit_pools).values(config_version=0),
+    update(queue_class_versions).values(config_version=0, refreshed_version=0),
+)
+#: Their numbers may be another server's.
+EMPTY_FEED = delete(changes)
+LOCK = select(installation.c.incarnation, installation.c.epoch_floor).with_for_update()
+OPEN = update(installation).values(
+    incarnation=bindparam("new_incarnation"),
+    opened_at=_NOW,
+    epoch_floor=bindparam("new_floor"),
+    trimmed_to=0,
+)
+
+RAISE_SEQUENCE = text(
+    "SELECT setval(sequence, nextval(sequence) + :jump) "
+    "FROM CAST(pg_get_serial_sequence(:of_table, :of_column) AS regclass) AS sequence"
+)
+_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
+RAISE_SQLITE = (
+    update(_sequences).where(_sequences.c.name == bindparam("of_table")).values(seq=_sequences.c.seq + _JUMP)
+)
+BEGIN_SQLITE = insert(_sequences).values(name=bindparam("of_table"), seq=_JUMP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryResult:
+    """What a recovery did."""
+
+    incarnation: int  #: the new one
+    quarantined: int  #: attempts that were open
+    until: datetime  #: when those that were not begun are given up
+    last_commit: datetime | None  #: the last that survived, as far as the log says
+    left_out: int  #: ids of each kind that are not given out
+    config_version: int  #: the current one, under its new number; 0: there is none
+
+
+def recover(conn: Connection, *, now: datetime, patience: timedelta = PATIENCE) -> RecoveryResult:
+    """Open a new incarnation; harmless, if nothing was lost after all.
+
+    Args:
+        conn: In a transaction of its own.
+        now: The time.
+        patience: How long pilots have to report; those that had begun have the usual times after it.
+    """
+    if conn.dialect.name == "postgresql":
+        for wait in WAIT_FOR_WRITERS:
+            conn.execute(wait)
+    was = conn.execute(LOCK).one()
+    last = _find_last_commit(conn)
+    lost = _LONGEST if last is None else max(now - last, timedelta())
+    jump = _AT_LEAST + _IDS_A_SECOND * int(lost.total_seconds())
+    _raise_numbers(conn, jump, now)
+    quarantined = _quarantine(conn, now, now + patience)
+    for statement in (*FORGET_VERSIONS, EMPTY_FEED):
+        conn.execute(statement)
+    # By the clock: a count might be among what was lost, and be given out once more the next time.
+    incarnation = max(was.incarnation + 1, int(now.timestamp()))
+    floor = max(was.epoch_floor, int((now - _EPOCHS_BEGIN).total_seconds()))
+    conn.execute(OPEN, {"new_incarnation": incarnation, "new_floor": floor, "now": now})
+    notifications.publish_after_commit(conn, notifications.CHANGES)
+    return RecoveryResult(
+        incarnation=incarnation,
+        quarantined=quarantined,
+        until=now + patience,
+        last_commit=last,
+        left_out=jump,
+        config_version=store.skip_numbers(conn, int(lost.total_seconds()) + 1, now=now),
+    )
+
+
+def _find_last_commit(conn: Connection) -> datetime | None:
+    """When the last commit was that survived, as far as jobs and the configuration say."""
+    logged = conn.execute(LAST_COMMIT).scalars().all()
+    stored = [version.created_at for version in store.list_versions(conn, 1)]
+    return max([*logged, *stored], default=None)
+
+
+def _quarantine(conn: Connection, now: datetime, until: datetime) -> int:
+    """Leave open attempts alone for a while; how many there are."""
+    conn.execute(LOG_QUARANTINE, {"now": now})
+    return conn.execute(QUARANTINE, {"now": now, "until": until}).rowcount
+
+
+def _raise_numbers(conn: Connection, jump: int, now: datetime) -> None:
+    conn.execute(RAISE_WATERMARKS, {"jump": jump})
+    conn.execute(RAISE_FENCES, {"jump": jump, "now": now})
+    for numbered in metadata.sorted_tables:
+        if (key := numbered.autoincrement_column) is not None:
+            _raise_sequence(conn, numbered, {"of_column": key.name, "jump": jump})
+
+
+def _raise_sequence(conn: Connection, numbered: Table, values: dict[str, Any]) -> None:
+    values["of_table"] = numbered.name
+    if conn.dialect.name == "postgresql":
+        conn.execute(RAISE_SEQUENCE, values)
+    elif not conn.execute(RAISE_SQLITE, values).rowcount:
+        conn.execute(BEGIN_SQLITE, values)

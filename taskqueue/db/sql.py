@@ -1,0 +1,265 @@
+"""SQL helpers for both databases: batches of values, bulk insert and update, lists of ids, new ids, upserts.
+
+PostgreSQL gets one array per column, or one list per condition, so that a statement stays the same for any
+number of rows; SQLite runs inside the process and gets rows one by one, without SQLAlchemy in between.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Executable,
+    Select,
+    Table,
+    any_,
+    bindparam,
+    cast,
+    column,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
+from sqlalchemy import Text as Text_sqlalchemy
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.dml import Insert
+from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.types import Text, TypeDecorator
+
+#: Values in one statement; SQLite takes no more than 32,766.
+BATCH_SIZE: Final = 1000
+
+
+class _Ordered(Protocol):
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+_T = TypeVar("_T", bound=_Ordered)
+
+
+def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
+    """Each value once, sorted, so that whoever locks what they name does it in the order of all others."""
+    ordered = sorted(set(values))
+    for start in range(0, len(ordered), BATCH_SIZE):
+        yield ordered[start : start + BATCH_SIZE]
+
+
+#: Before the names of binds: no bind is called like a column of what is updated.
+_BIND: Final = "its_"
+
+#: Values of each column, all equally many.
+ColumnValues = Mapping[str, Sequence[Any]]
+
+
+class _BulkStatement:
+    """A statement over many rows, for each of the databases."""
+
+    _columns: Sequence[Column[Any]]  #: in the order of the places in the statement for SQLite
+    _on_postgresql: Executable
+    _on_sqlite: str
+
+    def execute(self, conn: Connection, columns: ColumnValues, **common: object) -> None:
+        """Carry it out for as many rows as the columns have values, in their order."""
+        if not len(next(iter(columns.values()))):
+            return
+        if conn.dialect.name == "postgresql":
+            conn.execute(self._on_postgresql, _bind(columns, common))
+        else:
+            conn.exec_driver_sql(self._on_sqlite, _list_rows(self._columns, columns, common, conn.dialect))
+
+
+class BulkInsert(_BulkStatement):
+    """Puts rows into a table; what all of them have in common is sent once."""
+
+    def __init__(self, table: Table, *, varying: Sequence[str], common: Sequence[str] = ()) -> None:
+        self._columns = [table.c[name] for name in (*varying, *common)]
+        rows = _unnest([table.c[name] for name in varying])
+        same = [cast(bindparam(_BIND + name), table.c[name].type) for name in common]
+        chosen = select(*(rows.c[name] for name in varying), *same)
+        self._on_postgresql = insert(table).from_select([*varying, *common], chosen)
+        names = ", ".join((*varying, *common))
+        places = ", ".join("?" * len(self._columns))
+        self._on_sqlite = f"INSERT INTO {table.name} ({names}) VALUES ({places})"  # noqa: S608, our own names
+
+
+class BulkUpdate(_BulkStatement):
+    """Gives many rows, found by their key, values of their own; those that are not there are passed over."""
+
+    def __init__(self, table: Table, *, key: str, varying: Sequence[str], common: Sequence[str] = ()) -> None:
+        self._columns = [table.c[name] for name in (*varying, *common, key)]
+        rows = _unnest([table.c[name] for name in (key, *varying)])
+        same: dict[str, Any] = {name: bindparam(_BIND + name) for name in common}
+        self._on_postgresql = (
+            update(table)
+            .where(table.c[key] == rows.c[key])
+            .values({name: rows.c[name] for name in varying} | same)
+        )
+        assigned = ", ".join(f"{name} = ?" for name in (*varying, *common))
+        self._on_sqlite = f"UPDATE {table.name} SET {assigned} WHERE {key} = ?"  # noqa: S608, our own names
+
+
+class _Array(TypeDecorator[Sequence[Any]]):
+    """The values of a column as the text of an array, written faster than the driver does it."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002  (SQLAlchemy names it)
+        return "{" + _format_items(value or ()) + "}"
+
+
+def _format_items(values: Sequence[Any]) -> str:
+    """All in one go if they are texts, as most are; of others each value once, however often it comes."""
+    try:
+        texts = "\0".join(values)
+    except TypeError:
+        shown = {each: _format_item(each) for each in set(values)}
+        return ",".join(map(shown.__getitem__, values))
+    if texts.count("\0") != len(values) - 1:  # there is none, or one that the server will not take
+        return ",".join(map(_format_item, values))
+    return '"' + _escape(texts).replace("\0", '","') + '"'
+
+
+def _format_item(value: object) -> str:
+    if isinstance(value, str):
+        return f'"{_escape(value)}"'
+    if value is None:
+        return "NULL"
+    if not isinstance(value, int | float | datetime):
+        raise TypeError(f"{value!r} is no value of a column")
+    return str(value)
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"")
+
+
+def _unnest(columns: Sequence[Column[Any]]) -> TableValuedAlias:
+    arrays = [cast(bindparam(_BIND + each.name, type_=_Array), ARRAY(each.type)) for each in columns]
+    names = [column(each.name, each.type) for each in columns]
+    return func.unnest(*arrays).table_valued(*names, name="given").render_derived()
+
+
+def _bind(columns: ColumnValues, common: Mapping[str, object]) -> dict[str, object]:
+    return {_BIND + name: value for name, value in {**columns, **common}.items()}
+
+
+def _list_rows(
+    wanted: Sequence[Column[Any]], columns: ColumnValues, common: Mapping[str, object], dialect: Dialect
+) -> list[tuple[Any, ...]]:
+    count = len(next(iter(columns.values())))
+    return list(zip(*_convert_columns(wanted, columns, common, count, dialect), strict=True))
+
+
+def _convert_columns(
+    wanted: Sequence[Column[Any]],
+    columns: ColumnValues,
+    common: Mapping[str, object],
+    count: int,
+    dialect: Dialect,
+) -> Iterator[Sequence[Any]]:
+    """The values of each column as the driver takes them."""
+    for each in wanted:
+        process = each.type.dialect_impl(dialect).bind_processor(dialect) or _identity
+        if each.name in common:
+            yield [process(common[each.name])] * count
+        else:
+            values = columns[each.name]
+            yield values if process is _identity else [process(value) for value in values]
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+_Statement = TypeVar("_Statement", bound=Executable)
+
+
+class _JsonList(TypeDecorator[Collection[Any]]):
+    """Ids as SQLite takes them: the text of a JSON list."""
+
+    impl = Text_sqlalchemy
+    cache_ok = True
+
+    def process_bind_param(self, value: Collection[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002  (SQLAlchemy names it)
+        return json.dumps(list(value or ()))
+
+
+def _on_postgresql(column: ColumnElement[Any]) -> ColumnElement[bool]:
+    return column == any_(bindparam("ids", type_=ARRAY(column.type)))
+
+
+def _on_sqlite(column: ColumnElement[Any]) -> ColumnElement[bool]:
+    return column.in_(select(func.json_each(bindparam("ids", type_=_JsonList)).table_valued("value").c.value))
+
+
+class IdListStatement(Generic[_Statement]):
+    """A statement about rows whose id is in the list `ids`, in the forms of both databases."""
+
+    def __init__(
+        self, column: ColumnElement[Any], build: Callable[[ColumnElement[bool]], _Statement]
+    ) -> None:
+        self._forms: Mapping[str, _Statement] = {
+            "postgresql": build(_on_postgresql(column)),
+            "sqlite": build(_on_sqlite(column)),
+        }
+
+    def to_statement(self, conn: Connection) -> _Statement:
+        """The form for this connection's database; its bind `ids` takes a list."""
+        return self._forms[conn.dialect.name]
+
+
+#: SQLite's own list of the highest id that a table ever had.
+LATEST_ID = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
+
+
+def allocate_ids(conn: Connection, table: Table, count: int) -> Sequence[int]:
+    """Ids for new rows, ascending; nobody else has them or will have them.
+
+    Args:
+        conn: In a writing transaction, which on SQLite is the only one.
+        table: Numbers its rows by itself and gives no number out twice; its key is that number.
+        count: How many.
+    """
+    if conn.dialect.name == "postgresql":
+        return conn.execute(_select_ids(table), {"count": count}).scalars().all()
+    latest: int = conn.execute(LATEST_ID, {"name": table.name}).scalar_one_or_none() or 0
+    return range(latest + 1, latest + 1 + count)
+
+
+@cache
+def _select_ids(table: Table) -> Select[int]:
+    [key] = table.primary_key
+    sequence = f"{table.name}_{key.name}_seq"
+    # The order of a set-returning function is that of its numbers.
+    numbers = func.generate_series(literal(1), bindparam("count")).table_valued("number")
+    return select(func.nextval(literal(sequence).op("::")(text("regclass")))).select_from(numbers)
+
+
+DialectInsert = postgresql.Insert | sqlite.Insert
+
+_INSERTS: Mapping[str, Callable[[Table], DialectInsert]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+
+
+class Upsert:
+    """One statement in the forms of both databases."""
+
+    def __init__(self, table: Table, build: Callable[[DialectInsert], Insert]) -> None:
+        self._forms = {name: build(insert(table)) for name, insert in _INSERTS.items()}
+
+    def to_statement(self, conn: Connection) -> Insert:
+        """The form for this connection's database."""
+        return self._forms[conn.dialect.name]

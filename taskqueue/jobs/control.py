@@ -1,0 +1,135 @@
+"""Job control by users and operators: kill, reschedule, delete, and force a status.
+
+A job that leaves Waiting loses its waiting row here; a job that a pilot holds loses its attempt.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from taskqueue.errors import IllegalTransition, RescheduleLimit
+from taskqueue.jobs import jobs, transitions
+from taskqueue.jobs.transitions import MovedJob
+from taskqueue.leases import attempts
+from taskqueue.states import FINAL, HELD, JobStatus, may_come_from
+from taskqueue.task_queues import task_queues
+
+KILL_REQUESTED = "Marked for termination"
+RESCHEDULED = "Job Rescheduled"
+DELETED = "Job Deleted"
+
+
+def set_status(
+    conn: Connection,
+    job_id: int,
+    wanted: JobStatus,
+    *,
+    minor: str,
+    application: str | None = None,
+    source: str,
+    now: datetime,
+) -> None:
+    """Force a job into another status, or give the same one another minor status.
+
+    Not for Waiting and Matched, which belong to `task_queues.enqueue` and `claims`.
+
+    Raises:
+        IllegalTransition: Its status does not allow it.
+        JobNotFound: There is no such job.
+    """
+    if wanted in {JobStatus.WAITING, JobStatus.MATCHED}:
+        raise ValueError(f"{wanted} is more than a status: a job is put into a task queue, or claimed")
+    transitions.lock_jobs(conn, [job_id])
+    moved = transitions.move_jobs(
+        conn,
+        [job_id],
+        wanted,
+        minor=minor,
+        application=application,
+        source=source,
+        now=now,
+        from_states=may_come_from(wanted) | {wanted},
+    )
+    if not moved:
+        raise IllegalTransition(job_id, current=jobs.get_job(conn, job_id).status, wanted=wanted)
+    if wanted not in HELD:
+        _withdraw(conn, moved, wanted, now=now)
+
+
+def kill_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
+    """Kill a job; a killed one stays killed.
+
+    Raises:
+        IllegalTransition: It has ended otherwise.
+        JobNotFound: There is no such job.
+    """
+    if not kill_jobs(conn, [job_id], source=source, now=now):
+        current = jobs.get_job(conn, job_id).status
+        if current is not JobStatus.KILLED:
+            raise IllegalTransition(job_id, current=current, wanted=JobStatus.KILLED)
+
+
+def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
+    """Kill those of the jobs that have not ended; their ids.
+
+    A job that is in a pilot's hands is Killed at once; its attempt stays open, `ending`, until the pilot
+    has delivered what there is.
+    """
+    transitions.lock_jobs(conn, job_ids)
+    wanted = JobStatus.KILLED
+    moved = transitions.move_jobs(conn, job_ids, wanted, minor=KILL_REQUESTED, source=source, now=now)
+    return _withdraw(conn, moved, wanted, now=now)
+
+
+def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
+    """Take a job back and send it through the optimizers again.
+
+    Raises:
+        IllegalTransition: Its status does not allow it.
+        RescheduleLimit: It was rescheduled `maximum` times.
+        JobNotFound: There is no such job.
+    """
+    if reschedule_jobs(conn, [job_id], source=source, now=now, maximum=maximum):
+        return
+    current = jobs.get_job(conn, job_id).status
+    if current not in may_come_from(JobStatus.RESCHEDULED):
+        raise IllegalTransition(job_id, current=current, wanted=JobStatus.RESCHEDULED)
+    raise RescheduleLimit(job_id, maximum=maximum)
+
+
+def reschedule_jobs(
+    conn: Connection, job_ids: Collection[int], *, source: str, now: datetime, maximum: int
+) -> list[int]:
+    """Take back those of the jobs that allow it and have not used up their reschedules; their ids."""
+    transitions.lock_jobs(conn, job_ids)
+    wanted = JobStatus.RESCHEDULED
+    moved = transitions.move_jobs(
+        conn, job_ids, wanted, minor=RESCHEDULED, source=source, now=now, reschedules_below=maximum
+    )
+    return _withdraw(conn, moved, wanted, now=now)
+
+
+def delete_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
+    """Mark those of the jobs that allow it as Deleted; retention removes their rows later."""
+    transitions.lock_jobs(conn, job_ids)
+    wanted = JobStatus.DELETED
+    moved = transitions.move_jobs(conn, job_ids, wanted, minor=DELETED, source=source, now=now)
+    return _withdraw(conn, moved, wanted, now=now)
+
+
+def _withdraw(conn: Connection, moved: Sequence[MovedJob], wanted: JobStatus, *, now: datetime) -> list[int]:
+    """Take moved jobs out of their task queues, and out of the hands of their pilots; the ids of all.
+
+    One that is to begin anew does not go back to a pilot that it was lost with.
+    """
+    task_queues.dequeue(conn, [job.job_id for job in moved if job.from_status is JobStatus.WAITING])
+    held = [job.job_id for job in moved if job.from_status in HELD]
+    if wanted is JobStatus.KILLED:
+        attempts.request_end(conn, held)
+    else:
+        attempts.close_attempts(conn, held, closed_as=wanted.lower(), now=now)
+    if wanted not in FINAL:
+        others = [job.job_id for job in moved if job.from_status not in HELD]
+        attempts.end_lost(conn, others, closed_as=wanted.lower())
+    return [job.job_id for job in moved]

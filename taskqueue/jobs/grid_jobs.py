@@ -1,0 +1,123 @@
+"""Grid jobs in the hands of job managers, with how far their local jobs are. Source: SAM-Grid."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, or_, select
+
+from taskqueue import ownership
+from taskqueue.leases.lifecycle import GridJobPhase
+from taskqueue.ownership import OwnershipFilter
+from taskqueue.schema.tables import attempts, jobs
+
+_OPEN = attempts.c.closed_at.is_(None)
+#: Only job managers say either.
+_MANAGED = or_(attempts.c.local_jobs.is_not(None), attempts.c.phases.is_not(None))
+
+ALL = (
+    select(
+        *(attempts.c.job_id, attempts.c.epoch, attempts.c.holder, attempts.c.vo),
+        *(attempts.c.site, attempts.c.ce, attempts.c.queue, attempts.c.opened_at),
+        *(attempts.c.started_at, attempts.c.heartbeat_at, attempts.c.ending, attempts.c.progress),
+        *(attempts.c.phases, attempts.c.local_jobs),
+        *(jobs.c.status, jobs.c.owner, jobs.c.job_name, jobs.c.job_type),
+    )
+    .join(jobs, jobs.c.job_id == attempts.c.job_id)
+    .where(_OPEN, _MANAGED)
+)
+_PLACE = (attempts.c.site, attempts.c.holder)
+MANAGERS = (
+    select(
+        *_PLACE,
+        func.count().label("grid_jobs"),
+        func.min(attempts.c.opened_at).label("oldest"),
+        func.max(attempts.c.heartbeat_at).label("heartbeat_at"),
+    )
+    .join(jobs, jobs.c.job_id == attempts.c.job_id)
+    .where(_OPEN, _MANAGED)
+    .group_by(*_PLACE)
+    .order_by(*_PLACE)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridJobFilter:
+    """Which grid jobs; None asks nothing, an empty set is met by none."""
+
+    vos: Collection[str] | None = None
+    sites: Collection[str] | None = None
+    owner: str | None = None
+    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any
+
+    def clauses(self) -> list[Any]:
+        """It as conditions on attempts and their jobs."""
+        sets = {attempts.c.vo: self.vos, attempts.c.site: self.sites}
+        found: list[Any] = [
+            column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
+        ]
+        found += [] if self.owner is None else [jobs.c.owner == self.owner]
+        at = attempts.c.site.in_
+        return found + ownership.match_any(self.any_of, vo=attempts.c.vo, at=at, owner=jobs.c.owner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedGridJob:
+    """A grid job that a job manager holds."""
+
+    job_id: int
+    epoch: int
+    holder: str  #: token subject of its gateway
+    vo: str
+    owner: str
+    job_name: str
+    job_type: str
+    status: str
+    site: str
+    ce: str
+    queue: str
+    opened_at: datetime
+    started_at: datetime | None
+    heartbeat_at: datetime | None
+    ending: bool  #: it was killed; its manager is being told
+    progress: str
+    phases: Sequence[GridJobPhase]
+    local_jobs: Mapping[str, int]  #: by state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobManager:
+    """A gateway with grid jobs of ours."""
+
+    site: str
+    holder: str  #: its token subject
+    grid_jobs: int
+    oldest: datetime  #: when the first of them was taken
+    heartbeat_at: datetime | None  #: the latest word about any of them
+
+
+def list_grid_jobs(
+    conn: Connection, which: GridJobFilter, *, limit: int, after: int | None = None
+) -> list[ManagedGridJob]:
+    """A page of grid jobs that are not done, the newest first."""
+    statement = ALL.where(*which.clauses())
+    if after is not None:
+        statement = statement.where(attempts.c.job_id < after)
+    rows = conn.execute(statement.order_by(attempts.c.job_id.desc()).limit(limit)).mappings()
+    return [_grid_job(dict(row)) for row in rows]
+
+
+def list_managers(conn: Connection, which: GridJobFilter) -> list[JobManager]:
+    """The gateways that hold grid jobs, by site."""
+    return [JobManager(**row._asdict()) for row in conn.execute(MANAGERS.where(*which.clauses()))]
+
+
+def _grid_job(said: dict[str, Any]) -> ManagedGridJob:
+    phases, local_jobs = said.pop("phases"), said.pop("local_jobs")
+    return ManagedGridJob(
+        **said,
+        phases=tuple(GridJobPhase(**each) for each in json.loads(phases or "[]")),
+        local_jobs=json.loads(local_jobs or "{}"),
+    )

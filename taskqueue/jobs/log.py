@@ -1,0 +1,86 @@
+"""Every change of a job's status, written in the transaction of the change."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, RowMapping, bindparam, select
+
+from taskqueue.db.sql import BulkInsert
+from taskqueue.schema.tables import job_log
+from taskqueue.states import JobStatus
+
+_COLUMNS = [column for column in job_log.c if column.name != "log_id"]
+
+_NAMES = [column.name for column in _COLUMNS]
+
+APPEND = BulkInsert(job_log, varying=_NAMES)
+
+OF_JOB = select(*_COLUMNS).where(job_log.c.job_id == bindparam("job_id")).order_by(job_log.c.log_id)
+OF_JOBS = (
+    select(*_COLUMNS)
+    .where(job_log.c.job_id.in_(bindparam("job_ids", expanding=True)))
+    .order_by(job_log.c.log_id)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One change of a job's status."""
+
+    job_id: int
+    at: datetime
+    from_status: JobStatus | None  #: None: the job was stored
+    to_status: JobStatus
+    minor_status: str = ""
+    application_status: str = ""
+    source: str  #: who did it: JobManager, an optimizer, Matcher, Pilot, an agent
+    epoch: int = 0  #: the job's latest attempt at that time
+
+
+def append(conn: Connection, entries: Iterable[LogEntry]) -> None:
+    """Write entries, in their order."""
+    append_repeated(conn, ((entry, [entry.job_id]) for entry in entries))
+
+
+def append_repeated(conn: Connection, groups: Iterable[tuple[LogEntry, Sequence[int]]]) -> None:
+    """Write each entry once for each of the jobs beside it, whatever its own job is."""
+    columns: dict[str, list[object]] = {name: [] for name in _NAMES}
+    for entry, job_ids in groups:
+        for name, value in _row_from_entry(entry).items():
+            columns[name] += job_ids if name == "job_id" else [value] * len(job_ids)
+    APPEND.execute(conn, columns)
+
+
+def read_log(conn: Connection, job_id: int) -> list[LogEntry]:
+    """All that happened to a job, first things first; empty if there is no such job."""
+    return [_entry_from_row(row) for row in conn.execute(OF_JOB, {"job_id": job_id}).mappings()]
+
+
+def read_logs(conn: Connection, job_ids: Collection[int]) -> list[LogEntry]:
+    """The same for some hundreds of jobs, mixed."""
+    rows = conn.execute(OF_JOBS, {"job_ids": sorted(job_ids)}) if job_ids else None
+    return [] if rows is None else [_entry_from_row(row) for row in rows.mappings()]
+
+
+def _entry_from_row(row: RowMapping) -> LogEntry:
+    return LogEntry(
+        **{
+            **row,
+            "from_status": None if row["from_status"] is None else JobStatus(row["from_status"]),
+            "to_status": JobStatus(row["to_status"]),
+        }
+    )
+
+
+def _row_from_entry(entry: LogEntry) -> dict[str, object]:
+    return {
+        "job_id": entry.job_id,
+        "at": entry.at,
+        "from_status": None if entry.from_status is None else entry.from_status.value,
+        "to_status": entry.to_status.value,
+        "minor_status": entry.minor_status,
+        "application_status": entry.application_status,
+        "source": entry.source,
+        "epoch": entry.epoch,
+    }

@@ -1,0 +1,286 @@
+"""Queue of the optimizers: due jobs, bulk storage of results, and the crash journal of the sweep.
+
+Each update names the status in which the job was read; the second of two rivals changes nothing. A journal
+entry that outlives its process marks a job that may have crashed it.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, case, delete, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db.sql import BulkUpdate, ColumnValues, DialectInsert, IdListStatement, Upsert
+from taskqueue.jobs import log
+from taskqueue.schema.tables import blobs, descriptions, jobs
+from taskqueue.schema.tables import trials as table
+from taskqueue.states import PREPARING, JobStatus
+
+#: `Submitting` is not confirmed by its submitter yet.
+_PREPARING = sorted(PREPARING - {JobStatus.SUBMITTING})
+
+_IS_DUE = and_(jobs.c.status.in_(_PREPARING), jobs.c.due_at <= bindparam("now"))
+_STATE = (jobs.c.job_id, jobs.c.status, jobs.c.due_at, jobs.c.reschedules)
+
+DUE = select(jobs.c.job_id).where(_IS_DUE).order_by(jobs.c.due_at).limit(bindparam("most"))
+
+READ = IdListStatement(
+    jobs.c.job_id,
+    lambda ours: (
+        select(
+            *_STATE,
+            *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.step, jobs.c.epoch),
+            *(jobs.c.parameters, jobs.c.description_id),
+        )
+        .where(ours, _IS_DUE)
+        .order_by(jobs.c.job_id)
+    ),
+)
+#: Read once for all jobs that share one.
+DESCRIPTIONS = IdListStatement(
+    descriptions.c.description_id,
+    lambda ours: select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
+        ours
+    ),
+)
+SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
+
+#: A rival that holds a row looks after it; waiting for it would only lead to nothing.
+LOCK = IdListStatement(
+    jobs.c.job_id,
+    lambda ours: (
+        select(*_STATE).where(ours, _IS_DUE).order_by(jobs.c.job_id).with_for_update(skip_locked=True)
+    ),
+)
+
+#: Of rows that `LOCK` gave in the same transaction.
+SETTLE = BulkUpdate(
+    jobs,
+    key="job_id",
+    varying=("status", "minor_status", "application_status", "step", "due_at", "ended_at"),
+    common=("updated_at",),
+)
+SETTLE_WAITING = BulkUpdate(
+    jobs,
+    key="job_id",
+    varying=("minor_status", "submit_pool", "site", "task_queue_id"),
+    common=("status", "application_status", "step", "due_at", "ended_at", "updated_at"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparingJob:
+    """A job as the optimizers found it."""
+
+    job_id: int
+    vo: str
+    owner: str
+    owner_group: str
+    priority: float
+    status: JobStatus
+    step: str | None  #: the one that held it
+    due_at: datetime
+    reschedules: int
+    epoch: int
+    body: str  #: JSON object, the description with its placeholders
+    parameters: str | None  #: JSON object, what to put for them
+    sandbox_gone: bool  #: it names a blob that its VO does not have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusUpdate:
+    """What became of a job, or of all that ask the same."""
+
+    status: JobStatus
+    minor_status: str
+    application_status: str = ""
+    note: str = ""  #: for the log alone
+    source: str  #: the optimizer
+    step: str | None = None  #: the one to go on with
+    due_at: datetime | None = None  #: when to look again
+    submit_pool: str | None = None
+    site: str = "ANY"
+
+    def entry(self, before: JobStatus, *, epoch: int, now: datetime) -> log.LogEntry:
+        """What the log says of a job that was in the state before; whose it is does not matter here."""
+        return log.LogEntry(
+            job_id=0,
+            at=now,
+            from_status=before,
+            to_status=self.status,
+            minor_status=self.minor_status,
+            application_status=self.application_status or self.note,
+            source=self.source,
+            epoch=epoch,
+        )
+
+
+#: A job with what became of it; the job says in which state that was decided.
+SettledJob = tuple[PreparingJob, StatusUpdate]
+
+
+def list_due(conn: Connection, *, now: datetime, most: int) -> list[int]:
+    """Ids of jobs that the optimizers should look at now, longest due first."""
+    return list(conn.execute(DUE, {"now": now, "most": most}).scalars())
+
+
+def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list[PreparingJob]:
+    """Those of the jobs that are due, without locking them."""
+    rows = conn.execute(READ.to_statement(conn), {"ids": job_ids, "now": now}).all()
+    written = _read_descriptions(conn, {row.description_id for row in rows})
+    stored = _read_sandboxes(conn, {sandbox for _, sandbox in written.values() if sandbox})
+    return [
+        _job_from_row(row, *written[row.description_id], stored)
+        for row in rows
+        if row.description_id in written
+    ]
+
+
+def _read_descriptions(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:
+    """Body and sandbox of descriptions by id."""
+    rows = conn.execute(DESCRIPTIONS.to_statement(conn), {"ids": sorted(ids)}) if ids else ()
+    return {row.description_id: (row.body, row.sandbox) for row in rows}
+
+
+def _read_sandboxes(conn: Connection, digests: Collection[str]) -> frozenset[tuple[str, str]]:
+    """Digest and VO of those of the blobs that are stored."""
+    rows = conn.execute(SANDBOXES, {"digests": sorted(digests)}) if digests else ()
+    return frozenset((row.digest, row.vo) for row in rows)
+
+
+def _job_from_row(
+    row: Row[*tuple[Any, ...]], body: str, sandbox: str | None, stored: Collection[tuple[str, str]]
+) -> PreparingJob:
+    return PreparingJob(
+        job_id=row.job_id,
+        vo=row.vo,
+        owner=row.owner,
+        owner_group=row.owner_group,
+        priority=row.priority,
+        status=JobStatus(row.status),
+        step=row.step,
+        due_at=row.due_at,
+        reschedules=row.reschedules,
+        epoch=row.epoch,
+        body=body,
+        parameters=row.parameters,
+        sandbox_gone=sandbox is not None and (sandbox, row.vo) not in stored,
+    )
+
+
+def lock_due(conn: Connection, read_jobs: Iterable[PreparingJob], *, now: datetime) -> list[PreparingJob]:
+    """Those of the jobs that are still as they were read, locked until the transaction ends."""
+    by_id = {job.job_id: job for job in read_jobs}
+    rows = conn.execute(LOCK.to_statement(conn), {"ids": list(by_id), "now": now})
+    return [by_id[row.job_id] for row in rows if tuple(row) == _get_state(by_id[row.job_id])]
+
+
+def _get_state(job: PreparingJob) -> tuple[object, ...]:
+    return job.job_id, job.status.value, job.due_at, job.reschedules
+
+
+def store_updates(
+    conn: Connection, settled: Sequence[SettledJob], *, task_queues: Mapping[int, int], now: datetime
+) -> None:
+    """Write what became of jobs that `lock` gave, with their log.
+
+    Args:
+        conn: In the transaction of `lock`.
+        settled: The jobs, each once.
+        task_queues: Where each of those waits that are Waiting now, by job id.
+        now: The time.
+    """
+    waiting = [(job, verdict) for job, verdict in settled if verdict.status is JobStatus.WAITING]
+    others = [(job, verdict) for job, verdict in settled if verdict.status is not JobStatus.WAITING]
+    if waiting:
+        _store_waiting(conn, waiting, task_queues, now)
+    if others:
+        _store_others(conn, others, now)
+    log.append_repeated(conn, _group_log_entries(settled, now))
+
+
+def _store_waiting(
+    conn: Connection, settled: Sequence[SettledJob], task_queues: Mapping[int, int], now: datetime
+) -> None:
+    columns: ColumnValues = {
+        "job_id": [job.job_id for job, _ in settled],
+        "minor_status": [verdict.minor_status for _, verdict in settled],
+        "submit_pool": [verdict.submit_pool for _, verdict in settled],
+        "site": [verdict.site for _, verdict in settled],
+        "task_queue_id": [task_queues[job.job_id] for job, _ in settled],
+    }
+    nothing = {"application_status": "", "step": None, "due_at": None, "ended_at": None}
+    SETTLE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, updated_at=now, **nothing)
+
+
+def _store_others(conn: Connection, settled: Sequence[SettledJob], now: datetime) -> None:
+    columns: ColumnValues = {
+        "job_id": [job.job_id for job, _ in settled],
+        "status": [verdict.status.value for _, verdict in settled],
+        "minor_status": [verdict.minor_status for _, verdict in settled],
+        "application_status": [verdict.application_status for _, verdict in settled],
+        "step": [verdict.step for _, verdict in settled],
+        "due_at": [verdict.due_at for _, verdict in settled],
+        "ended_at": [now if verdict.status is JobStatus.FAILED else None for _, verdict in settled],
+    }
+    SETTLE.execute(conn, columns, updated_at=now)
+
+
+def _group_log_entries(
+    settled: Sequence[SettledJob], now: datetime
+) -> Iterator[tuple[log.LogEntry, Sequence[int]]]:
+    """The jobs of which the log says the same."""
+    alike: defaultdict[tuple[int, JobStatus, int], list[SettledJob]] = defaultdict(list)
+    for job, verdict in settled:
+        alike[id(verdict), job.status, job.epoch].append((job, verdict))
+    for some in alike.values():
+        job, verdict = some[0]
+        yield verdict.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in some]
+
+
+_IDS: BindParameter[int] = bindparam("ids", expanding=True)
+
+
+def _begin_trial(insert: DialectInsert) -> Insert:
+    # Of a holder that goes on itself the note was left by an error that it survived.
+    one_more = case((table.c.holder == insert.excluded.holder, 0), else_=1)
+    return insert.on_conflict_do_update(
+        index_elements=["job_id"],
+        set_={"crashes": table.c.crashes + one_more, "holder": insert.excluded.holder},
+    )
+
+
+BEGIN_TRIAL = Upsert(table, _begin_trial)
+END_TRIAL = delete(table).where(table.c.job_id.in_(_IDS), table.c.holder == bindparam("the_holder"))
+CRASHES = select(
+    table.c.job_id,
+    (table.c.crashes + case((table.c.holder == bindparam("the_holder"), 0), else_=1)).label("crashes"),
+).where(table.c.job_id.in_(_IDS))
+
+
+def count_crashes(conn: Connection, job_ids: Sequence[int], *, holder: str) -> Mapping[int, int]:
+    """How many processes ended while they had the job in hand; jobs without any are left out.
+
+    Args:
+        conn: Any connection.
+        job_ids: The jobs.
+        holder: The process that asks, which is not at its end.
+    """
+    rows = conn.execute(CRASHES, {"ids": list(job_ids), "the_holder": holder})
+    return {row.job_id: row.crashes for row in rows if row.crashes}
+
+
+def begin_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> None:
+    """Note that a process takes these jobs in hand; to be committed before it does."""
+    conn.execute(
+        BEGIN_TRIAL.to_statement(conn),
+        [{"job_id": each, "holder": holder, "crashes": 0} for each in sorted(job_ids)],
+    )
+
+
+def end_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> None:
+    """It has come through with them."""
+    conn.execute(END_TRIAL, {"ids": list(job_ids), "the_holder": holder})

@@ -1,0 +1,351 @@
+"""Search for jobs: filter, pages by id, and counts by status or other columns.
+
+A filter may match three of ten million jobs, or none. So a search scans only indexes that end with the job
+id and carry most of the filter, one for each status, and stops after a number of rows. The page states how
+far the scan came, and the next page continues there.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    select,
+    true,
+    union_all,
+)
+
+from requirements.errors import InvalidRequest, Problem, did_you_mean
+from taskqueue import ownership
+from taskqueue.jobs import jobs, wait_times
+from taskqueue.jobs.jobs import Job
+from taskqueue.ownership import OwnershipFilter
+from taskqueue.schema.tables import ENDED, LIVING
+from taskqueue.schema.tables import jobs as table
+from taskqueue.states import FINAL, JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSelector:
+    """Which jobs; None asks nothing, an empty set is met by no job."""
+
+    job_ids: frozenset[int] | None = None
+    vos: frozenset[str] | None = None
+    owner: str | None = None
+    owner_group: str | None = None
+    statuses: frozenset[JobStatus] | None = None
+    minor_status: str | None = None
+    sites: frozenset[str] | None = None
+    submit_pool: str | None = None
+    job_name: str | None = None
+    job_type: str | None = None
+    job_group: str | None = None
+    submitted_since: datetime | None = None
+    submitted_before: datetime | None = None
+    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any
+
+    @property
+    def is_met_by_none(self) -> bool:
+        """Whether one sees without looking that no job can meet it."""
+        return frozenset() in (self.job_ids, self.vos, self.statuses, self.sites)
+
+    def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
+        """It as conditions on the table of jobs, or on what was selected from it."""
+        sets = {
+            of.c.job_id: self.job_ids,
+            of.c.vo: self.vos,
+            of.c.status: self.statuses,
+            of.c.site: self.sites,
+        }
+        equal = {
+            of.c.owner: self.owner,
+            of.c.owner_group: self.owner_group,
+            of.c.minor_status: self.minor_status,
+            of.c.submit_pool: self.submit_pool,
+            of.c.job_name: self.job_name,
+            of.c.job_type: self.job_type,
+            of.c.job_group: self.job_group,
+        }
+        clauses: list[ColumnElement[bool]] = []
+        clauses += [column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None]
+        clauses += [column == value for column, value in equal.items() if value is not None]
+        if self.submitted_since is not None:
+            clauses.append(of.c.submitted_at >= self.submitted_since)
+        if self.submitted_before is not None:
+            clauses.append(of.c.submitted_at < self.submitted_before)
+        return clauses + ownership.match_any(self.any_of, vo=of.c.vo, at=of.c.site.in_, owner=of.c.owner)
+
+
+#: Rows that a look goes along at most, on all its ways together.
+MAX_SCANNED_ROWS = 100_000
+#: Ways of one look; an owner without a VO has one for each VO and status.
+_MAX_PATHS = 200
+
+#: What an index carries, as a condition.
+IndexPath = ColumnElement[bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPage:
+    """What a look found."""
+
+    jobs: Sequence[Job]
+    next: int | None  #: id after which the next look goes on; None: there is no more
+    is_cut: bool  #: it ended because it had gone along enough rows, not because the page was full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPaths:
+    """How to look for jobs: what indexes carry, and what is left to ask of each row."""
+
+    ways: Sequence[IndexPath]
+    rest: JobSelector
+
+
+def read_page(
+    conn: Connection, which: JobSelector, *, limit: int, after: int | None = None, oldest_first: bool = False
+) -> SearchPage:
+    """A page of jobs by id.
+
+    Args:
+        conn: Any connection.
+        which: The jobs.
+        limit: How many at most.
+        after: `next` of the look before.
+        oldest_first: Else the newest come first.
+    """
+    found = plan_paths(conn, which)
+    if not found.ways:
+        return SearchPage(jobs=(), next=None, is_cut=False)
+    stretches = [_select_stretch(way, after, oldest_first=oldest_first) for way in found.ways]
+    rows = max(limit + 1, MAX_SCANNED_ROWS // len(stretches))
+    statement = union_all(*[_select_page(each, found.rest, rows, limit + 1) for each in stretches])
+    page = [jobs.from_row(dict(row)) for row in conn.execute(statement).mappings()]
+    page.sort(key=lambda job: job.job_id, reverse=not oldest_first)
+    is_whole = len(stretches) == 1 and len(page) > limit
+    end = None if is_whole else _find_end(conn, stretches, found.rest, rows, oldest_first=oldest_first)
+    return _cut_page(page, end, limit, oldest_first=oldest_first)
+
+
+def plan_paths(conn: Connection, which: JobSelector) -> IndexPaths:
+    """The indexes that carry most of a question; without ways no job can meet it."""
+    if which.is_met_by_none:
+        return IndexPaths(ways=[], rest=which)
+    statuses = sorted(JobStatus if which.statuses is None else which.statuses)
+    if which.job_ids is not None:
+        return IndexPaths(ways=[table.c.job_id.in_(sorted(which.job_ids))], rest=replace(which, job_ids=None))
+    if which.owner is not None:
+        vos = sorted(ownership.list_vos(conn) if which.vos is None else which.vos)
+        if len(vos) * len(statuses) <= _MAX_PATHS:
+            of_owner = table.c.owner == which.owner
+            rest = replace(which, vos=None, owner=None, statuses=None)
+            each = [and_(table.c.vo == vo, of_owner, by) for vo in vos for by in _list_status_paths(statuses)]
+            return IndexPaths(ways=each, rest=rest)
+    if which.submit_pool is not None:
+        in_pool = table.c.submit_pool == which.submit_pool
+        rest = replace(which, submit_pool=None, statuses=None)
+        return IndexPaths(ways=[and_(in_pool, by) for by in _list_status_paths(statuses)], rest=rest)
+    if which.statuses is not None:
+        parts = [ENDED if status in FINAL else LIVING for status in statuses]
+        each = [and_(by, part) for by, part in zip(_list_status_paths(statuses), parts, strict=True)]
+        return IndexPaths(ways=each, rest=replace(which, statuses=None))
+    return IndexPaths(ways=[true()], rest=which)
+
+
+def _list_status_paths(statuses: Iterable[JobStatus]) -> list[IndexPath]:
+    return [table.c.status == status.value for status in statuses]
+
+
+def _select_stretch(way: IndexPath, after: int | None, *, oldest_first: bool) -> Select[tuple[int]]:
+    """One way from where the look before ended."""
+    order = table.c.job_id if oldest_first else table.c.job_id.desc()
+    stretch = select(*jobs.COLUMNS).where(way).order_by(order)
+    if after is None:
+        return stretch
+    return stretch.where(table.c.job_id > after if oldest_first else table.c.job_id < after)
+
+
+def _select_page(stretch: Select[tuple[int]], rest: JobSelector, rows: int, limit: int) -> Select[tuple[int]]:
+    """The first jobs on one way that meet the rest, among so many rows; unsorted, so it ends early."""
+    along = stretch.limit(rows).subquery()
+    return select(select(along).where(*rest.clauses(along)).limit(limit).subquery())
+
+
+def _find_end(
+    conn: Connection,
+    stretches: Sequence[Select[tuple[int]]],
+    rest: JobSelector,
+    rows: int,
+    *,
+    oldest_first: bool,
+) -> int | None:
+    """The last id that all ways came to; None: they were gone to their ends."""
+    if not rest.clauses():
+        return None
+    last = [each.with_only_columns(table.c.job_id).offset(rows - 1).limit(1).subquery() for each in stretches]
+    ends = union_all(*[select(each) for each in last]).subquery()
+    nearest = func.min if oldest_first else func.max
+    end: int | None = conn.execute(select(nearest(ends.c.job_id))).scalar_one()
+    return end
+
+
+def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first: bool) -> SearchPage:
+    """The page as far as it is whole: behind the end of one way the others may have found more."""
+    if end is not None:
+        page = [job for job in page if (job.job_id <= end if oldest_first else job.job_id >= end)]
+    if len(page) > limit:
+        return SearchPage(jobs=page[:limit], next=page[limit - 1].job_id, is_cut=False)
+    return SearchPage(jobs=page, next=end, is_cut=end is not None)
+
+
+#: By what a summary may count.
+SUMMARY_COLUMNS = frozenset(
+    {
+        "status",
+        "minor_status",
+        "site",
+        "vo",
+        "owner",
+        "owner_group",
+        "job_type",
+        "job_group",
+        "job_name",
+        "submit_pool",
+        "task_queue",
+    }
+)
+
+
+def list_jobs(conn: Connection, which: JobSelector, *, limit: int, after: int | None = None) -> list[Job]:
+    """A page of jobs, the newest first.
+
+    Args:
+        conn: Any connection.
+        which: The jobs.
+        limit: How many at most.
+        after: Last id of the page before.
+    """
+    found: list[Job] = []
+    while True:
+        seen = read_page(conn, which, limit=limit - len(found), after=after)
+        found += seen.jobs
+        if seen.next is None or len(found) == limit:
+            return found
+        after = seen.next
+
+
+def count_jobs(conn: Connection, which: JobSelector) -> int:
+    """How many jobs there are."""
+    return conn.execute(select(func.count()).select_from(table).where(*which.clauses())).scalar_one()
+
+
+def count_by_columns(
+    conn: Connection, by: Sequence[str], which: JobSelector
+) -> Counter[tuple[str | None, ...]]:
+    """How many jobs there are for each combination of values of the columns `by`.
+
+    Raises:
+        InvalidRequest: A column is unknown, or there is none.
+    """
+    if problems := _find_problems(by):
+        raise InvalidRequest(problems)
+    columns = [_get_column(name) for name in by]
+    rows = conn.execute(select(*columns, func.count()).where(*which.clauses()).group_by(*columns))
+    return Counter({tuple(row[:-1]): row[-1] for row in rows})
+
+
+def sum_waits(
+    conn: Connection, by: Sequence[str], which: JobSelector
+) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
+    """For what those of the jobs that have ended had waited, in seconds, summed as `summary` counts."""
+    return wait_times.sum_by_columns(conn, [_get_column(name) for name in by], which.clauses())
+
+
+def _get_column(name: str) -> ColumnElement[str]:
+    return table.c["task_queue_id" if name == "task_queue" else name]
+
+
+def _find_problems(by: Sequence[str]) -> list[Problem]:
+    allowed = ", ".join(sorted(SUMMARY_COLUMNS))
+    if not by:
+        return [Problem(path="by", message=f"names no column; {allowed} are allowed")]
+    return [
+        Problem(
+            path="by",
+            message=f"{name!r} is not among {allowed}",
+            suggestion=did_you_mean(name, SUMMARY_COLUMNS),
+        )
+        for name in by
+        if name not in SUMMARY_COLUMNS
+    ]
+
+
+#: Of each status; a number beyond says "more".
+MAX_COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobCount:
+    """A number of jobs."""
+
+    jobs: int
+    more: bool = False  #: there may be more than these: it was not counted on
+
+    def __add__(self, other: "JobCount") -> "JobCount":
+        return JobCount(self.jobs + other.jobs, self.more or other.more)
+
+
+def count_by_status(
+    conn: Connection, which: JobSelector, *, most: int = MAX_COUNTED
+) -> Mapping[JobStatus, JobCount]:
+    """The jobs of each status that has any, going along `most` rows for each."""
+    statuses = sorted(JobStatus if which.statuses is None else which.statuses)
+    if which.owner is not None and which.vos is None:
+        which = replace(which, vos=frozenset(ownership.list_vos(conn)))  # looked up once, not for each status
+    parts = [part for status in statuses for part in _select_counts(conn, which, status, most)]
+    found: dict[JobStatus, JobCount] = {}
+    for row in conn.execute(union_all(*parts)) if parts else ():
+        status = JobStatus(row.status)
+        count = JobCount(min(row.met, most), row.seen > most)
+        found[status] = found.get(status, JobCount(0)) + count
+    return {status: count for status, count in found.items() if count.jobs or count.more}
+
+
+def sum_counts(counts: Mapping[JobStatus, JobCount]) -> JobCount:
+    """All of them together."""
+    return sum(counts.values(), JobCount(0))
+
+
+def _select_counts(
+    conn: Connection, which: JobSelector, status: JobStatus, most: int
+) -> list[Select[tuple[str, int, int]]]:
+    found = plan_paths(conn, replace(which, statuses=frozenset({status})))
+    return [_select_count(way, found.rest, status, most) for way in found.ways]
+
+
+def _select_count(
+    way: IndexPath, rest: JobSelector, status: JobStatus, most: int
+) -> Select[tuple[str, int, int]]:
+    """A count that goes along one way, in its order.
+
+    Counting needs none, but a planner that takes the rows of a status to lie everywhere would rather read the
+    table from its start, where there may be none of them.
+    """
+    is_asked = bool(rest.clauses())
+    columns = jobs.COLUMNS if is_asked else [table.c.job_id]
+    along = select(*columns).where(way).order_by(table.c.job_id.desc()).limit(most + 1).subquery()
+    met = case((and_(*rest.clauses(along)), 1), else_=0) if is_asked else literal(1)
+    return select(
+        literal(status.value).label("status"),
+        func.count().label("seen"),
+        func.coalesce(func.sum(met), 0).label("met"),
+    ).select_from(along)

@@ -1,0 +1,326 @@
+"""Submission: bulk storage of new jobs, idempotency keys, and limits on the number of waiting jobs.
+
+`reserve_key` and `fulfil_key` belong to the transaction that stores the jobs. A second request with the same
+key waits in `reserve_key` until that transaction ends, and gets the same ids.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, func, select, update
+from sqlalchemy.sql.dml import Insert
+
+from cs_config.options.options import LimitOptions
+from taskqueue.db import sql
+from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
+from taskqueue.errors import IdempotencyConflict, QuotaExceeded
+from taskqueue.jobs import descriptions, log
+from taskqueue.jobs.descriptions import NewDescription, Parameters
+from taskqueue.jobs.optimizer_queue import StatusUpdate
+from taskqueue.schema.tables import idempotency_keys as table
+from taskqueue.schema.tables import jobs
+from taskqueue.states import PREPARING, JobStatus
+from taskqueue.task_queues import task_queues
+
+ACCEPTED = "Job accepted"
+
+#: As given for each job.
+_STATED = ("vo", "owner", "owner_group", "job_name", "job_type", "job_group", "priority")
+_VARYING = ("job_id", *_STATED, "site", "description_id", "parameters")
+_COMMON = ("status", "application_status", "epoch", "reschedules", "submitted_at", "updated_at")
+STORE_DUE = BulkInsert(jobs, varying=_VARYING, common=(*_COMMON, "minor_status", "due_at"))
+STORE_WAITING = BulkInsert(
+    jobs, varying=(*_VARYING, "minor_status", "submit_pool", "task_queue_id"), common=_COMMON
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to be stored."""
+
+    vo: str  #: lower case
+    owner: str
+    owner_group: str
+    job_name: str = ""
+    job_type: str = ""
+    job_group: str = ""
+    priority: float = 1.0
+    parameters: Parameters | None = None  #: for the placeholders of its description
+    site: str = "ANY"  #: what it asks
+
+
+#: A job with the place of its description in a list.
+DescribedJob = tuple[int, NewJob]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownResult:
+    """What the optimizers would say of jobs that need not be looked at."""
+
+    verdict: StatusUpdate  #: Waiting
+    task_queue_id: int  #: held
+
+
+#: Those whose descriptions have these places in a list.
+KnownResults = Mapping[int, KnownResult]
+
+_NO_RESULTS: Final[KnownResults] = MappingProxyType({})
+_Numbered = tuple[int, int, NewJob]  # id, place of the description, job
+
+
+def submit_jobs(
+    conn: Connection, *, description: NewDescription, jobs: Sequence[NewJob], now: datetime
+) -> list[int]:
+    """Store jobs that share a description; their ids in the same order."""
+    return store_jobs(conn, [description], [(0, job) for job in jobs], now=now)
+
+
+def store_jobs(
+    conn: Connection,
+    described: Sequence[NewDescription],
+    placed: Sequence[DescribedJob],
+    *,
+    arrivals: KnownResults = _NO_RESULTS,
+    now: datetime,
+) -> list[int]:
+    """Store jobs, Received and due for the optimizers; their ids in the same order.
+
+    Args:
+        conn: In a writing transaction.
+        described: Descriptions, each with a job.
+        placed: The jobs, each with the place of its description.
+        arrivals: Which of them are stored as Waiting, where and how.
+        now: The time.
+    """
+    if not placed:
+        return []
+    description_ids = descriptions.store_descriptions(conn, described)
+    job_ids = sql.allocate_ids(conn, jobs, len(placed))
+    numbered = [(job_id, place, job) for job_id, (place, job) in zip(job_ids, placed, strict=True)]
+    arrived = [each for each in numbered if each[1] in arrivals]
+    due = [each for each in numbered if each[1] not in arrivals] if arrived else numbered
+    _store_due(conn, due, description_ids, now)
+    _store_waiting(conn, arrived, description_ids, arrivals, now)
+    received = _build_received_entry(now), list(job_ids)
+    log.append_repeated(conn, [received, *_group_log_entries(arrived, arrivals, now)])
+    return list(job_ids)
+
+
+def _store_due(
+    conn: Connection, numbered: Sequence[_Numbered], description_ids: Sequence[int], now: datetime
+) -> None:
+    if numbered:
+        status = {"status": JobStatus.RECEIVED.value, "minor_status": ACCEPTED, "due_at": now}
+        columns = _build_columns(numbered, description_ids)
+        columns["site"] = [job.site for _, _, job in numbered]
+        STORE_DUE.execute(conn, columns, **status, **_build_common(now))
+
+
+def _store_waiting(
+    conn: Connection,
+    numbered: Sequence[_Numbered],
+    description_ids: Sequence[int],
+    arrivals: KnownResults,
+    now: datetime,
+) -> None:
+    if not numbered:
+        return
+    columns = _build_columns(numbered, description_ids)
+    verdicts = [arrivals[place].verdict for _, place, _ in numbered]
+    columns["site"] = [verdict.site for verdict in verdicts]
+    columns["minor_status"] = [verdict.minor_status for verdict in verdicts]
+    columns["submit_pool"] = [verdict.submit_pool for verdict in verdicts]
+    columns["task_queue_id"] = [arrivals[place].task_queue_id for _, place, _ in numbered]
+    STORE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, **_build_common(now))
+    entries = [(job_id, arrivals[place].task_queue_id, job.priority) for job_id, place, job in numbered]
+    task_queues.add_waiting(conn, entries)
+
+
+def _build_columns(numbered: Sequence[_Numbered], description_ids: Sequence[int]) -> dict[str, list[object]]:
+    """What is stored of each job, however it is stored."""
+    new = [job for _, _, job in numbered]
+    return {
+        "job_id": [job_id for job_id, _, _ in numbered],
+        **{name: [getattr(job, name) for job in new] for name in _STATED},
+        "description_id": [description_ids[place] for _, place, _ in numbered],
+        "parameters": [None if job.parameters is None else json.dumps(job.parameters) for job in new],
+    }
+
+
+def _build_common(now: datetime) -> dict[str, object]:
+    """What is the same for all."""
+    return {"application_status": "", "epoch": 0, "reschedules": 0, "submitted_at": now, "updated_at": now}
+
+
+def _build_received_entry(now: datetime) -> log.LogEntry:
+    return log.LogEntry(
+        job_id=0,
+        at=now,
+        from_status=None,
+        to_status=JobStatus.RECEIVED,
+        minor_status=ACCEPTED,
+        source="JobManager",
+    )
+
+
+def _group_log_entries(
+    arrived: Sequence[_Numbered], arrivals: KnownResults, now: datetime
+) -> Iterator[tuple[log.LogEntry, Sequence[int]]]:
+    """The jobs of which the log says the same."""
+    alike: defaultdict[int, list[int]] = defaultdict(list)
+    for job_id, place, _ in arrived:
+        alike[place].append(job_id)
+    for place, job_ids in alike.items():
+        yield arrivals[place].verdict.entry(JobStatus.RECEIVED, epoch=0, now=now), job_ids
+
+
+def _reserve_key(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_nothing(index_elements=["subject", "key"]).returning(table.c.key)
+
+
+RESERVE_KEY = Upsert(table, _reserve_key)
+
+_IS_KEY = (table.c.subject == bindparam("the_subject"), table.c.key == bindparam("the_key"))
+
+FIND_KEY = select(table.c.body_digest, table.c.job_ids).where(*_IS_KEY)
+
+FULFIL_KEY = update(table).where(*_IS_KEY).values(job_ids=bindparam("ids"))
+
+
+def reserve_key(
+    conn: Connection, *, subject: str, key: str, body_digest: str, now: datetime
+) -> list[int] | None:
+    """Take a key for a new request.
+
+    Args:
+        conn: In the transaction that will store the jobs.
+        subject: Token subject of the sender; keys of others are others.
+        key: The sender's own.
+        body_digest: SHA-256 of the request.
+        now: When it came.
+
+    Returns:
+        The ids that the same request got earlier; None: it is new, store its jobs and `fulfil`.
+
+    Raises:
+        IdempotencyConflict: The key was used for another request.
+    """
+    row = {"subject": subject, "key": key, "body_digest": body_digest, "job_ids": "[]", "at": now}
+    if conn.execute(RESERVE_KEY.to_statement(conn), row).first() is not None:
+        return None
+    earlier = conn.execute(FIND_KEY, {"the_subject": subject, "the_key": key}).one()
+    if earlier.body_digest != body_digest:
+        raise IdempotencyConflict(f"the key {key!r} was used for another request; a new one needs a new key")
+    ids: list[int] = json.loads(earlier.job_ids)
+    return ids
+
+
+def fulfil_key(conn: Connection, *, subject: str, key: str, job_ids: Sequence[int]) -> None:
+    """Store the ids that the request with this key got."""
+    conn.execute(FULFIL_KEY, {"the_subject": subject, "the_key": key, "ids": json.dumps(list(job_ids))})
+
+
+_WAITING = sorted(PREPARING | {JobStatus.WAITING})
+
+
+def _count_some(*conditions: ColumnElement[bool]) -> Select[int]:
+    # Counting goes no further than it has to: a VO may have millions.
+    some = select(jobs.c.job_id).where(jobs.c.status.in_(_WAITING), *conditions).limit(bindparam("most"))
+    return select(func.count()).select_from(some.subquery())
+
+
+_IS_VO = jobs.c.vo == bindparam("vo")
+WAITING_OF_VO = _count_some(_IS_VO)
+WAITING_OF_OWNER = _count_some(_IS_VO, jobs.c.owner == bindparam("owner"))
+#: The first and the last job that is stored; both are found without reading what lies between.
+FIRST_JOB = select(func.coalesce(func.min(jobs.c.job_id), 1))
+LAST_JOB = select(func.coalesce(func.max(jobs.c.job_id), 0))
+
+#: A VO, and an owner in it or all together.
+_QuotaHolder = tuple[str, str | None]
+
+#: For so long a count is gone on from: jobs that come back to wait are not seen by it.
+_CACHE_TIME = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedCount:
+    """How many jobs waited at some time, and what had been stored by then."""
+
+    waiting: int
+    last: int  #: job
+    at: datetime
+
+
+_CACHED_COUNTS: WeakKeyDictionary[Engine, dict[_QuotaHolder, _CachedCount]] = WeakKeyDictionary()
+
+
+def check_quota(
+    conn: Connection,
+    new: Mapping[tuple[str, str], int],
+    limits: Callable[[str], LimitOptions],
+    *,
+    now: datetime,
+) -> None:
+    """Refuse jobs beyond the limits of their owners and VOs.
+
+    Args:
+        conn: In the transaction that stores the jobs.
+        new: How many there are, by VO and owner.
+        limits: Of a VO.
+        now: The time.
+
+    Raises:
+        QuotaExceeded: There are too many.
+    """
+    of_vo: Counter[str] = Counter()
+    for (vo, owner), jobs_of_owner in new.items():
+        of_vo[vo] += jobs_of_owner
+        most = limits(vo).waiting_jobs_per_owner
+        if not _is_within_quota(conn, (vo, owner), new=jobs_of_owner, most=most, now=now):
+            raise _make_error(f"{owner} has too many waiting jobs in {vo}", jobs_of_owner, most)
+    for vo, jobs_of_vo in of_vo.items():
+        most = limits(vo).waiting_jobs_per_vo
+        if not _is_within_quota(conn, (vo, None), new=jobs_of_vo, most=most, now=now):
+            raise _make_error(f"{vo} has too many waiting jobs", jobs_of_vo, most)
+
+
+def _make_error(what: str, new: int, most: int) -> QuotaExceeded:
+    return QuotaExceeded(f"{what} for {new} more, allowed are {most}")
+
+
+def _is_within_quota(conn: Connection, whose: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
+    """Whether with `new` jobs more a VO, or one owner in it, stays within `most` jobs without a pilot.
+
+    Counting may take as long as there are jobs, so a count is gone on from: no more can wait than did then
+    and have been stored since. Only where that is too many it is counted anew.
+    """
+    if new > most:
+        return False
+    last = conn.execute(LAST_JOB).scalar_one()
+    if last - conn.execute(FIRST_JOB).scalar_one() + 1 + new <= most:
+        return True
+    counted = _CACHED_COUNTS.setdefault(conn.engine, {})
+    known = counted.get(whose)
+    if (
+        known is not None
+        and abs(now - known.at) < _CACHE_TIME
+        and known.waiting + max(0, last - known.last) + new <= most
+    ):
+        return True
+    waiting = _count_waiting(conn, whose, most + 1)
+    counted[whose] = _CachedCount(waiting, last, now)
+    return waiting + new <= most
+
+
+def _count_waiting(conn: Connection, whose: _QuotaHolder, most: int) -> int:
+    vo, owner = whose
+    if owner is None:
+        return conn.execute(WAITING_OF_VO, {"vo": vo, "most": most}).scalar_one()
+    return conn.execute(WAITING_OF_OWNER, {"vo": vo, "owner": owner, "most": most}).scalar_one()

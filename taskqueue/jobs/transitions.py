@@ -1,0 +1,179 @@
+"""Changing the status of jobs, many at once: the old status in the WHERE, the log beside it.
+
+Locks are taken in one order everywhere, so that no two transactions wait for each other: waiting rows,
+attempts, jobs; within each by job id.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, or_, select, update
+
+from taskqueue.db import sql
+from taskqueue.jobs import log
+from taskqueue.leases.attempts import LOST
+from taskqueue.schema.tables import attempts, jobs, waiting_jobs
+from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from
+
+_NO_LIMIT = 2**31 - 1
+
+_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
+
+LOCK_WAITING = (
+    select(waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.job_id.in_(_IDS))
+    .order_by(waiting_jobs.c.job_id)
+    .with_for_update()
+)
+#: Those that are open, or may be opened again.
+LOCK_ATTEMPTS = (
+    select(attempts.c.job_id)
+    .where(attempts.c.job_id.in_(_IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
+    .order_by(attempts.c.job_id)
+    .with_for_update()
+)
+LOCK_JOBS = (
+    select(jobs.c.job_id, jobs.c.status, jobs.c.epoch, jobs.c.application_status)
+    .where(jobs.c.job_id.in_(_IDS))
+    .order_by(jobs.c.job_id)
+    .with_for_update()
+)
+
+MOVE = (
+    update(jobs)
+    .where(
+        jobs.c.job_id.in_(_IDS),
+        jobs.c.status.in_(bindparam("from_states", expanding=True)),
+        jobs.c.reschedules < bindparam("reschedules_below"),
+    )
+    .values(
+        status=bindparam("wanted"),
+        minor_status=bindparam("minor"),
+        application_status=func.coalesce(bindparam("application"), jobs.c.application_status),
+        updated_at=bindparam("now"),
+        started_at=func.coalesce(bindparam("started"), jobs.c.started_at),
+        ended_at=bindparam("ended"),
+        due_at=bindparam("due"),
+        step=None,
+        reschedules=jobs.c.reschedules + bindparam("again"),
+    )
+    .returning(jobs.c.job_id)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedJob:
+    """A job whose status was changed."""
+
+    job_id: int
+    from_status: JobStatus
+    epoch: int
+
+
+def lock_jobs(conn: Connection, job_ids: Collection[int]) -> None:
+    """Lock what belongs to the jobs, in the order that all keep; on SQLite the transaction is the lock."""
+    if conn.dialect.name == "sqlite":
+        return
+    for statement in (LOCK_WAITING, LOCK_ATTEMPTS, LOCK_JOBS):
+        for ids in sql.split_batches(job_ids):
+            conn.execute(statement, {"job_ids": ids}).all()
+
+
+def move_jobs(
+    conn: Connection,
+    job_ids: Collection[int],
+    wanted: JobStatus,
+    *,
+    minor: str,
+    source: str,
+    now: datetime,
+    application: str | None = None,
+    from_states: Collection[JobStatus] | None = None,
+    reschedules_below: int = _NO_LIMIT,
+) -> list[MovedJob]:
+    """Give `wanted` to those of the jobs that may have it now; the others stay as they are.
+
+    What else belongs to the step is the caller's: the waiting row, the attempt.
+
+    Args:
+        conn: In a writing transaction.
+        job_ids: Any; unknown ones are passed over.
+        wanted: The status to give.
+        minor: Its minor status.
+        source: Who does it, for the log.
+        now: The time of the change.
+        application: Application status; None leaves it.
+        from_states: Where the jobs may come from; None: wherever the table of steps allows.
+        reschedules_below: Leave jobs that were rescheduled this often or more.
+    """
+    allowed = may_come_from(wanted) if from_states is None else from_states
+    values = {
+        **_list_consequences(wanted, now),
+        "from_states": sorted(status.value for status in allowed),
+        "reschedules_below": reschedules_below,
+        "minor": minor,
+        "application": application,
+        "now": now,
+    }
+    moved: list[MovedJob] = []
+    for ids in sql.split_batches(job_ids):
+        before = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
+        changed = set(conn.execute(MOVE, {**values, "job_ids": ids}).scalars())
+        rows = [row for row in before if row.job_id in changed]
+        log.append(
+            conn,
+            (
+                _build_entry(row, wanted, minor=minor, application=application, source=source, now=now)
+                for row in rows
+            ),
+        )
+        moved += (_moved_from_row(row) for row in rows)
+    return moved
+
+
+def log_note(conn: Connection, job_ids: Collection[int], *, minor: str, source: str, now: datetime) -> None:
+    """Write into the log of jobs what changes neither their status nor their minor status."""
+    for ids in sql.split_batches(job_ids):
+        rows = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
+        log.append(
+            conn,
+            (_build_entry(row, JobStatus(row.status), minor=minor, source=source, now=now) for row in rows),
+        )
+
+
+def _moved_from_row(row: Row[Any, Any, Any, Any]) -> MovedJob:
+    return MovedJob(job_id=row.job_id, from_status=JobStatus(row.status), epoch=row.epoch)
+
+
+def _build_entry(
+    row: Row[Any, Any, Any, Any],
+    wanted: JobStatus,
+    *,
+    minor: str,
+    source: str,
+    now: datetime,
+    application: str | None = None,
+) -> log.LogEntry:
+    return log.LogEntry(
+        job_id=row.job_id,
+        at=now,
+        from_status=JobStatus(row.status),
+        to_status=wanted,
+        minor_status=minor,
+        application_status=row.application_status if application is None else application,
+        source=source,
+        epoch=row.epoch,
+    )
+
+
+def _list_consequences(wanted: JobStatus, now: datetime) -> dict[str, object]:
+    prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING
+    return {
+        "wanted": wanted.value,
+        "started": now if wanted is JobStatus.RUNNING else None,
+        "ended": now if wanted in FINAL else None,
+        "due": now if prepares else None,
+        "again": int(wanted is JobStatus.RESCHEDULED),
+    }

@@ -1,0 +1,152 @@
+"""Waiting jobs without an eligible queue, the pools that cause this, and the minor status that states it."""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, exists, func, select
+
+from taskqueue.db import sql
+from taskqueue.db.sql import IdListStatement
+from taskqueue.jobs import transitions
+from taskqueue.schema.bitset_type import has_slot
+from taskqueue.schema.tables import agent_leases, jobs, pool_mappings, submit_pools
+from taskqueue.schema.tables import queue_class_members as members
+from taskqueue.schema.tables import queue_classes as classes
+from taskqueue.states import JobStatus
+
+#: LIMIT, not EXISTS: nearly always the first classes answer, so it must not become a join of all.
+_HAS_QUEUE = (
+    select(classes.c.slot)
+    .where(
+        classes.c.vo == pool_mappings.c.vo,
+        has_slot(pool_mappings.c.eligible, classes.c.slot),
+        exists().where(members.c.queue_class_id == classes.c.queue_class_id),
+    )
+    .limit(1)
+    .correlate(pool_mappings)
+    .scalar_subquery()
+)
+
+#: Pools that are not resolved yet are in neither state.
+RESOLVED = IdListStatement(
+    pool_mappings.c.pool_id,
+    select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where,
+)
+
+_vo_named = pool_mappings.c.vo.in_(bindparam("vos", expanding=True))
+WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
+WITHOUT_QUEUE_OF = WITHOUT_QUEUE.where(_vo_named)
+_SOME = (
+    select(jobs.c.job_id)
+    .where(
+        jobs.c.submit_pool.in_(bindparam("pool_ids", expanding=True)),
+        jobs.c.status == JobStatus.WAITING.value,
+    )
+    .limit(bindparam("most"))
+)
+WAITING = select(func.count()).select_from(_SOME.subquery())
+
+_minor = jobs.c.minor_status
+_IN_POOL = (
+    select(jobs.c.job_id)
+    .where(
+        jobs.c.submit_pool == bindparam("pool_id"),
+        jobs.c.status == JobStatus.WAITING.value,
+        jobs.c.job_id > bindparam("after"),
+    )
+    .order_by(jobs.c.job_id)
+    .limit(bindparam("most"))
+)
+_OF_POOL = exists().where(
+    jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
+)
+_POOLS = select(submit_pools.c.pool_id)
+POOLS_WITH_STATUS = IdListStatement(
+    submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(_minor == bindparam("minor"))).where
+)
+POOLS_WITH_OTHER_STATUS = IdListStatement(
+    submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(_minor != bindparam("minor"))).where
+)
+JOBS_WITH_STATUS = _IN_POOL.where(_minor == bindparam("minor"))
+JOBS_WITH_OTHER_STATUS = _IN_POOL.where(_minor != bindparam("minor"))
+
+
+def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
+    """For each of the pools that is resolved, whether some queue is eligible for it now."""
+    return {
+        row.pool_id: bool(row.has_queue)
+        for ids in sql.split_batches(pool_ids)
+        for row in conn.execute(RESOLVED.to_statement(conn), {"ids": ids})
+    }
+
+
+def list_pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[str]:
+    """The pools of some VOs, or of all, that are resolved and have no queue now."""
+    if vos is None:
+        return list(conn.execute(WITHOUT_QUEUE).scalars())
+    return list(conn.execute(WITHOUT_QUEUE_OF, {"vos": sorted(vos)}).scalars())
+
+
+def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int) -> int:
+    """How many jobs wait in these pools, counted up to `most`."""
+    found = 0
+    for ids in sql.split_batches(pool_ids):
+        found += conn.execute(WAITING, {"pool_ids": ids, "most": most - found}).scalar_one()
+        if found >= most:
+            return most
+    return found
+
+
+def find_pools_with_status(
+    conn: Connection, pool_ids: Collection[str], minor: str, *, saying: bool
+) -> frozenset[str]:
+    """Those of the pools with a waiting job that has this minor status, or that has another."""
+    statement = (POOLS_WITH_STATUS if saying else POOLS_WITH_OTHER_STATUS).to_statement(conn)
+    return frozenset(
+        pool_id
+        for ids in sql.split_batches(pool_ids)
+        for pool_id in conn.execute(statement, {"ids": ids, "minor": minor}).scalars()
+    )
+
+
+def list_waiting_jobs(
+    conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0, most: int = sql.BATCH_SIZE
+) -> list[int]:
+    """A page of the ids of waiting jobs of a pool that have this minor status, or that have another."""
+    statement = JOBS_WITH_STATUS if saying else JOBS_WITH_OTHER_STATUS
+    values = {"pool_id": pool_id, "minor": minor, "after": after, "most": most}
+    return list(conn.execute(statement, values).scalars())
+
+
+def set_minor_status(
+    conn: Connection, job_ids: Collection[int], minor: str, *, source: str, now: datetime
+) -> int:
+    """Give those of the jobs that still wait another minor status; how many."""
+    moved = transitions.move_jobs(
+        conn,
+        job_ids,
+        JobStatus.WAITING,
+        minor=minor,
+        source=source,
+        now=now,
+        from_states=frozenset({JobStatus.WAITING}),
+    )
+    return len(moved)
+
+
+WITHOUT_QUEUE_BY_VO = WITHOUT_QUEUE.with_only_columns(pool_mappings.c.vo, func.count()).group_by(
+    pool_mappings.c.vo
+)
+LAST_CYCLES = select(agent_leases.c.name, agent_leases.c.last_cycle_at).where(
+    agent_leases.c.last_cycle_at.is_not(None)
+)
+
+
+def count_pools_without_queue(conn: Connection) -> Mapping[str, int]:
+    """By VO the number of pools that no queue is eligible for."""
+    return {vo: count for vo, count in conn.execute(WITHOUT_QUEUE_BY_VO)}  # noqa: C416  (rows are no pairs for mypy)
+
+
+def list_last_cycles(conn: Connection) -> Mapping[str, datetime]:
+    """By agent the end of its last cycle, in any process."""
+    return {name: at for name, at in conn.execute(LAST_CYCLES)}  # noqa: C416

@@ -1,0 +1,323 @@
+"""Time that jobs waited, by cause: computed from the job log, stored once when the job ends.
+
+The log gives the status at each time; the causes while a job was Waiting (limits, bans, throttles) are
+recorded for each task queue by the matchers, about a minute late. Stored wait times outlive the log.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db import sql
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.jobs import log
+from taskqueue.jobs.jobs import Job
+from taskqueue.jobs.log import LogEntry
+from taskqueue.schema.tables import hindrances as table
+from taskqueue.schema.tables import job_waits as job_waits_table
+from taskqueue.schema.tables import jobs
+from taskqueue.states import FINAL, JobStatus
+
+#: A pilot that fits was served, with other jobs.
+TURN_CAUSE: Final = "its turn"
+#: All there are; of several at once the first counts. Where a place serves pilots that fit, the job's turn
+#: has not come, whatever is closed elsewhere; the others are the words that a pilot is told.
+CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
+
+_IDS: BindParameter[int] = bindparam("ids", expanding=True)
+CAUSES_SINCE = select(table).where(
+    table.c.task_queue_id.in_(_IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
+)
+
+
+def _extend_cause(insert: DialectInsert) -> Insert:
+    until = insert.excluded.until
+    return insert.on_conflict_do_update(
+        index_elements=["task_queue_id", "cause", "since"],
+        set_={"until": until},
+        where=until > table.c.until,
+    )
+
+
+EXTEND_CAUSE = Upsert(table, _extend_cause)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitCause:
+    """A time in which something kept the jobs of a task queue from pilots."""
+
+    task_queue_id: int
+    cause: str  #: one of `ORDER`
+    since: datetime
+    until: datetime
+
+
+def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
+    """Write down what was seen; what goes on from a time that is written already prolongs that.
+
+    The same again says nothing new, and several matchers may write of one task queue at once.
+    """
+    if not seen:
+        return
+    written = read_causes(conn, {each.task_queue_id for each in seen}, since=min(each.since for each in seen))
+    ends: dict[tuple[int, str, datetime], datetime] = {}
+    for each in seen:
+        since = _find_beginning(each, written.get(each.task_queue_id, ()))
+        key = (each.task_queue_id, each.cause, since)
+        ends[key] = max(each.until, ends.get(key, each.until))
+    # In one order, so that two matchers wait for each other only one way round.
+    rows = [
+        {"task_queue_id": key[0], "cause": key[1], "since": key[2], "until": ends[key]}
+        for key in sorted(ends)
+    ]
+    conn.execute(EXTEND_CAUSE.to_statement(conn), rows)
+
+
+def read_causes(
+    conn: Connection, task_queue_ids: Collection[int], *, since: datetime
+) -> Mapping[int, list[WaitCause]]:
+    """What kept the jobs of each of the task queues at that time or later, in no order."""
+    found: defaultdict[int, list[WaitCause]] = defaultdict(list)
+    for ids in sql.split_batches(task_queue_ids):
+        for row in conn.execute(CAUSES_SINCE, {"ids": ids, "the_time": since}).mappings():
+            found[row["task_queue_id"]].append(WaitCause(**row))
+    return found
+
+
+def _find_beginning(seen: WaitCause, written: Iterable[WaitCause]) -> datetime:
+    """Since when it holds, with what was written of it before."""
+    joined = (
+        each.since for each in written if each.cause == seen.cause and each.since <= seen.since <= each.until
+    )
+    return min(joined, default=seen.since)
+
+
+#: Minor status of waiting jobs that no queue is eligible for.
+_STUCK = "No eligible queue"
+
+#: What a waiting job waits for while nothing is known to keep it from the pilots that ask.
+_PILOT = "a pilot"
+
+#: What a job waits for in each status, but Waiting, which has several causes.
+_CAUSES: Mapping[JobStatus, str] = {
+    JobStatus.SUBMITTING: "confirmation",
+    JobStatus.RECEIVED: "optimizers",
+    JobStatus.CHECKING: "held by an optimizer",
+    JobStatus.SCOUTING: "scout jobs",
+    JobStatus.STAGING: "input data",
+    JobStatus.RESCHEDULED: "optimizers",
+    JobStatus.MATCHED: "start of the pilot's job",
+    JobStatus.STALLED: "silent pilot",
+}
+
+
+def sum_by_cause(
+    log: Sequence[LogEntry], *, now: datetime, hindrances: Sequence[WaitCause] = ()
+) -> dict[str, float]:
+    """Seconds by what the job waited for; the time in which it ran is no waiting.
+
+    Args:
+        log: All changes of its status, in order.
+        now: Until when a job that is not final waits.
+        hindrances: What kept its task queue's jobs from pilots meanwhile.
+    """
+    spent: defaultdict[str, float] = defaultdict(float)
+    ends = [*(entry.at for entry in log[1:]), now][: len(log)]
+    for entry, end in zip(log, ends, strict=True):
+        cause = _get_cause(entry)
+        if cause == _PILOT:
+            for hindered_by, seconds in split_wait(entry.at, end, hindrances).items():
+                spent[hindered_by] += seconds
+        elif cause is not None:
+            spent[cause] += max(0.0, (end - entry.at).total_seconds())
+    return {cause: round(seconds, 3) for cause, seconds in sorted(spent.items(), key=lambda each: -each[1])}
+
+
+def split_wait(since: datetime, until: datetime, hindrances: Iterable[WaitCause]) -> dict[str, float]:
+    """Seconds of a time of waiting by what kept the job from pilots; the rest it waited for one.
+
+    Of several at once the first in `hindrances.ORDER` counts, so the parts sum to the whole.
+    """
+    changes: list[tuple[datetime, str, int]] = []
+    for each in hindrances:
+        begins, ends = max(each.since, since), min(each.until, until)
+        if begins < ends:
+            changes += [(begins, each.cause, 1), (ends, each.cause, -1)]
+    spent: defaultdict[str, float] = defaultdict(float)
+    holding: Counter[str] = Counter()
+    last = since
+    for at, cause, step in [*sorted(changes), (max(since, until), _PILOT, 0)]:
+        if at > last or not changes:
+            spent[_find_first(holding)] += (at - last).total_seconds()
+        holding[cause] += step
+        last = at
+    return dict(spent)
+
+
+def _find_first(holding: Mapping[str, int]) -> str:
+    return next((cause for cause in CAUSE_ORDER if holding[cause] > 0), _PILOT)
+
+
+def _get_cause(entry: LogEntry) -> str | None:
+    if entry.to_status in FINAL:
+        return None
+    if entry.to_status is JobStatus.WAITING:
+        return "no eligible queue" if entry.minor_status == _STUCK else _PILOT
+    return _CAUSES.get(entry.to_status)
+
+
+_JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
+_is_stored = (
+    select(job_waits_table.c.job_id)
+    .where(job_waits_table.c.job_id == jobs.c.job_id, job_waits_table.c.ended_at == jobs.c.updated_at)
+    .exists()
+)
+
+
+def _select_ended(status: JobStatus) -> Select[*tuple[Any, ...]]:
+    """In the order of the index over status and time; of all statuses at once there is no such order."""
+    at, job_id = jobs.c.updated_at, jobs.c.job_id
+    since = bindparam("since", type_=at.type)
+    found = (
+        select(job_id, at)
+        .where(
+            jobs.c.status == status.value,
+            at >= since,
+            at <= bindparam("until", type_=at.type),
+            or_(at > since, job_id > bindparam("after")),
+        )
+        .order_by(at, job_id)
+        .limit(bindparam("most"))
+        .subquery()
+    )
+    return select(found)
+
+
+_looked_at = union_all(*map(_select_ended, sorted(FINAL))).subquery()
+#: So many are looked at, not so many found: most are booked already, and there may be a year of them.
+ENDED = (
+    select(_looked_at.c.job_id, _looked_at.c.updated_at)
+    .order_by(_looked_at.c.updated_at, _looked_at.c.job_id)
+    .limit(bindparam("most"))
+)
+#: A job that was started again and ended again is counted anew.
+NOT_STORED = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).where(
+    jobs.c.job_id.in_(_JOB_IDS), ~_is_stored
+)
+DELETE_WAITS = delete(job_waits_table).where(job_waits_table.c.job_id.in_(_JOB_IDS))
+INSERT_WAITS = insert(job_waits_table)
+WAITS_OF_JOB = select(job_waits_table.c.cause, job_waits_table.c.seconds).where(
+    job_waits_table.c.job_id == bindparam("the_job")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob:
+    """When which job ended: the order in which they are looked at."""
+
+    at: datetime
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookingResult:
+    """What `book_ended` did."""
+
+    jobs: int  #: that were not written down before
+    last: EndedJob | None  #: the last one that was looked at; None: there is no more
+
+
+def store_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int) -> BookingResult:
+    """Write down for what jobs had waited that ended after `since`, looking at so many of them."""
+    values = {"since": since.at, "after": since.job_id, "until": until, "most": most}
+    rows = conn.execute(ENDED, values).all()
+    last = EndedJob(at=rows[-1].updated_at, job_id=rows[-1].job_id) if len(rows) == most else None
+    return BookingResult(jobs=store_waits(conn, [row.job_id for row in rows]), last=last)
+
+
+def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
+    """The same for these, which have ended; for how many it was not written down before."""
+    rows = conn.execute(NOT_STORED, {"job_ids": sorted(job_ids)}).mappings().all()
+    _store_rows(conn, rows)
+    return len(rows)
+
+
+def read_waits(conn: Connection, job_id: int) -> dict[str, float]:
+    """What was written down of one job, the longest first; empty: nothing."""
+    found = [(row.cause, row.seconds) for row in conn.execute(WAITS_OF_JOB, {"the_job": job_id})]
+    return dict(sorted(found, key=lambda each: -each[1]))
+
+
+def sum_until_now(
+    conn: Connection, job: Job, entries: Sequence[LogEntry], *, now: datetime
+) -> dict[str, float]:
+    """For what a job has waited until now; without its log, what was written down of it."""
+    if not entries:
+        return read_waits(conn, job.job_id)
+    seen: Sequence[WaitCause] = ()
+    if job.task_queue_id is not None:
+        found = read_causes(conn, [job.task_queue_id], since=entries[0].at)
+        seen = found.get(job.task_queue_id, ())
+    return sum_by_cause(entries, now=now, hindrances=seen)
+
+
+def sum_by_columns(
+    conn: Connection, by: Sequence[ColumnElement[str]], clauses: Sequence[ColumnElement[bool]]
+) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
+    """Seconds by cause of the ended jobs for each combination of values of some columns of jobs."""
+    statement = (
+        select(*by, job_waits_table.c.cause, func.sum(job_waits_table.c.seconds))
+        .join(jobs, jobs.c.job_id == job_waits_table.c.job_id)
+        .where(*clauses)
+        .group_by(*by, job_waits_table.c.cause)
+    )
+    found: defaultdict[tuple[str | None, ...], dict[str, float]] = defaultdict(dict)
+    for *values, cause, seconds in conn.execute(statement):
+        found[tuple(values)][cause] = round(float(seconds), 3)
+    return found
+
+
+def _store_rows(conn: Connection, ended: Sequence[RowMapping]) -> None:
+    logs: defaultdict[int, list[LogEntry]] = defaultdict(list)
+    for entry in log.read_logs(conn, [row["job_id"] for row in ended]):
+        logs[entry.job_id].append(entry)
+    seen = _read_causes_of(conn, ended, logs)
+    rows = [
+        {"job_id": row["job_id"], "cause": cause, "seconds": seconds, "ended_at": row["updated_at"]}
+        for row in ended
+        for cause, seconds in sum_by_cause(
+            logs[row["job_id"]], now=row["updated_at"], hindrances=seen.get(row["task_queue_id"], ())
+        ).items()
+    ]
+    if rows:
+        conn.execute(DELETE_WAITS, {"job_ids": sorted({row["job_id"] for row in rows})})
+        conn.execute(INSERT_WAITS, rows)
+
+
+def _read_causes_of(
+    conn: Connection, ended: Sequence[RowMapping], logs: Mapping[int, Sequence[LogEntry]]
+) -> Mapping[int, Sequence[WaitCause]]:
+    """What kept the jobs of their task queues from pilots, since the first of them came."""
+    task_queue_ids = {row["task_queue_id"] for row in ended if row["task_queue_id"] is not None}
+    since = min((entries[0].at for entries in logs.values()), default=None)
+    if since is None or not task_queue_ids:
+        return {}
+    return read_causes(conn, task_queue_ids, since=since)

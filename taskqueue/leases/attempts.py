@@ -1,0 +1,198 @@
+"""Attempts: each hand-over of a job to a pilot, as long as it lasts.
+
+The fence is `closed_at IS NULL`, tested on the locked row: a pilot whose attempt was closed, because its
+lease ran out, the job was rescheduled or it finished, changes nothing any more, however late it reports.
+Only an attempt that was closed as LOST may be opened again, by its own holder (`lost.resume`).
+Locks are taken attempt first, then job (see `transitions`).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import BindParameter, Connection, bindparam, select, update
+
+from taskqueue.db import sql
+from taskqueue.errors import LeaseNotFound, StaleLease
+from taskqueue.schema.tables import attempts, jobs
+
+#: How an attempt is closed whose pilot was silent for too long after it had begun.
+LOST: Final = "lost"
+
+_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
+_OPEN = attempts.c.closed_at.is_(None)
+
+GET = select(attempts).where(attempts.c.lease == bindparam("lease"))
+LOCK = GET.with_for_update()
+NEWEST = (
+    select(attempts)
+    .where(attempts.c.job_id == bindparam("job_id"))
+    .order_by(attempts.c.epoch.desc())
+    .limit(bindparam("most"))
+)
+CLOSE_OF_JOBS = (
+    update(attempts)
+    .where(attempts.c.job_id.in_(_IDS), _OPEN)
+    .values(closed_at=bindparam("now"), closed_as=bindparam("as_what"))
+)
+REQUEST_END = update(attempts).where(attempts.c.job_id.in_(_IDS), _OPEN).values(ending=True)
+CLOSE = (
+    update(attempts)
+    .where(attempts.c.lease == bindparam("the_lease"), _OPEN)
+    .values(
+        closed_at=bindparam("now"),
+        closed_as=bindparam("as_what"),
+        request=bindparam("the_request"),
+        answer=bindparam("the_answer"),
+        exit_code=bindparam("the_exit_code"),
+    )
+)
+REOPEN = (
+    update(attempts)
+    .where(attempts.c.lease == bindparam("the_lease"), attempts.c.closed_as == LOST)
+    .values(lost_at=attempts.c.closed_at, closed_at=None, closed_as=None, heartbeat_at=bindparam("now"))
+)
+END_LOST = (
+    update(attempts)
+    .where(
+        attempts.c.job_id.in_(_IDS),
+        attempts.c.closed_as == LOST,
+        attempts.c.epoch == select(jobs.c.epoch).where(jobs.c.job_id == attempts.c.job_id).scalar_subquery(),
+    )
+    .values(closed_as=bindparam("as_what"))
+)
+STORE_OUTPUT = (
+    update(attempts)
+    .where(attempts.c.lease == bindparam("the_lease"), _OPEN)
+    .values(output=bindparam("digest"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One hand-over of a job."""
+
+    job_id: int
+    epoch: int
+    lease: str
+    holder: str  #: token subject of the pilot
+    stamp: str | None
+    vo: str
+    site: str
+    ce: str
+    queue: str
+    opened_at: datetime
+    lease_expires_at: datetime
+    processors: int | None  #: that the job may use; None: nothing was said
+    ram_mb: int | None
+    gpus: int | None
+    started_at: datetime | None
+    heartbeat_at: datetime | None
+    ending: bool  #: the job was killed; the pilot is being told
+    closed_at: datetime | None
+    closed_as: str | None  #: finished, released, expired, lost, rescheduled, …
+    request: str | None  #: JSON of what closed it, if its pilot did
+    answer: str | None  #: JSON of what was answered
+    exit_code: int | None
+    progress: str
+    output_tail: str
+    output: str | None  #: blob of the output archive
+    phases: str | None  #: JSON list of `progress.Phase`; None: nothing was said
+    local_jobs: str | None  #: JSON object: numbers of local jobs by their state
+    quarantined: bool  #: open when commits had been lost; what its pilot said last may be among them
+    lost_at: datetime | None  #: when it was closed as lost before it was opened again
+
+
+def get_attempt(conn: Connection, lease: str) -> Attempt:
+    """The attempt with this lease.
+
+    Raises:
+        LeaseNotFound: There never was one.
+    """
+    row = conn.execute(GET, {"lease": lease}).one_or_none()
+    if row is None:
+        raise LeaseNotFound(lease)
+    return Attempt(**row._asdict())
+
+
+def lock_attempt(conn: Connection, lease: str) -> Attempt:
+    """The attempt with this lease, locked until the end of the transaction.
+
+    Raises:
+        LeaseNotFound: There never was one.
+    """
+    row = conn.execute(LOCK, {"lease": lease}).one_or_none()
+    if row is None:
+        raise LeaseNotFound(lease)
+    return Attempt(**row._asdict())
+
+
+def check_open(attempt: Attempt) -> None:
+    """Raise StaleLease if the attempt is closed."""
+    if attempt.closed_at is not None:
+        raise StaleLease(
+            f"attempt {attempt.epoch} of job {attempt.job_id} is closed: {attempt.closed_as}; "
+            "what it reports is not accepted any more"
+        )
+
+
+def get_latest(conn: Connection, job_id: int) -> Attempt | None:
+    """The job's last attempt, open or closed."""
+    return next(iter(list_newest(conn, job_id, most=1)), None)
+
+
+def list_newest(conn: Connection, job_id: int, *, most: int = 100) -> list[Attempt]:
+    """The job's attempts, open or closed, the latest first."""
+    rows = conn.execute(NEWEST, {"job_id": job_id, "most": most})
+    return [Attempt(**row._asdict()) for row in rows]
+
+
+def store_output(conn: Connection, lease: str, digest: str) -> None:
+    """Set the output archive of an attempt that is locked and open."""
+    conn.execute(STORE_OUTPUT, {"the_lease": lease, "digest": digest})
+
+
+def reopen(conn: Connection, lease: str, *, now: datetime) -> None:
+    """Open a locked attempt again that was closed as LOST; a report of its holder has just come."""
+    conn.execute(REOPEN, {"the_lease": lease, "now": now})
+
+
+def end_lost(conn: Connection, job_ids: Collection[int], *, closed_as: str) -> None:
+    """Let the latest attempts of the jobs, as far as they were closed as LOST, never be opened again."""
+    for ids in sql.split_batches(job_ids):
+        conn.execute(END_LOST, {"job_ids": ids, "as_what": closed_as})
+
+
+def close_attempts(conn: Connection, job_ids: Collection[int], *, closed_as: str, now: datetime) -> None:
+    """Close the open attempts of the jobs: what their pilots say from now on is void."""
+    for ids in sql.split_batches(job_ids):
+        conn.execute(CLOSE_OF_JOBS, {"job_ids": ids, "as_what": closed_as, "now": now})
+
+
+def request_end(conn: Connection, job_ids: Collection[int]) -> None:
+    """Have the pilots of the jobs told to end; what they deliver until then is still accepted."""
+    for ids in sql.split_batches(job_ids):
+        conn.execute(REQUEST_END, {"job_ids": ids})
+
+
+def close_by_pilot(
+    conn: Connection,
+    lease: str,
+    *,
+    closed_as: str,
+    request: str,
+    answer: str,
+    exit_code: int | None,
+    now: datetime,
+) -> None:
+    """Close an attempt that is locked and open, with the request that did it and its answer."""
+    values = {
+        "the_lease": lease,
+        "as_what": closed_as,
+        "the_request": request,
+        "the_answer": answer,
+        "the_exit_code": exit_code,
+        "now": now,
+    }
+    conn.execute(CLOSE, values)

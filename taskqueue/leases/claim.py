@@ -1,0 +1,214 @@
+"""Claim: open an attempt with a lease for each assigned job, and log it, in the same transaction."""
+
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, bindparam, insert, select
+
+from taskqueue.jobs import descriptions, log
+from taskqueue.jobs.log import LogEntry
+from taskqueue.leases.assignment import (
+    ASSIGNED,
+    CLAIMED_COLUMNS,
+    Location,
+    TakenRow,
+    TakeRequest,
+    find_nonempty,
+    take_batch,
+    take_jobs,
+)
+from taskqueue.schema.tables import attempts, jobs
+from taskqueue.schema.tables import descriptions as descriptions_table
+from taskqueue.states import JobStatus
+
+__all__ = [
+    "Allotment",
+    "AssignedJob",
+    "ClaimedJob",
+    "LeaseHolder",
+    "Location",
+    "TakeRequest",
+    "TakenRow",
+    "find_nonempty",
+    "list_held",
+    "open_attempts",
+    "take_batch",
+    "take_jobs",
+]
+
+SOURCE = "Matcher"
+_LEASE_BYTES = 24
+
+_LEASE = ("lease", "lease_expires_at")
+_ALLOTTED = ("processors", "ram_mb", "gpus")
+#: What an attempt says of where it is and whose.
+ATTEMPT_COLUMNS = ("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED)
+
+_JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
+
+OPEN = insert(attempts)
+DESCRIPTIONS = select(
+    descriptions_table.c.description_id, descriptions_table.c.body, descriptions_table.c.sandbox
+).where(descriptions_table.c.description_id.in_(bindparam("ids", expanding=True)))
+HELD = (
+    select(*CLAIMED_COLUMNS, *(attempts.c[name] for name in (*_LEASE, *_ALLOTTED)))
+    .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
+    .where(
+        jobs.c.job_id.in_(_JOB_IDS),
+        attempts.c.closed_at.is_(None),
+        attempts.c.holder == bindparam("holder"),
+    )
+    .order_by(jobs.c.job_id)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseHolder:
+    """Who gets the jobs, and for how long."""
+
+    subject: str  #: of the token
+    stamp: str | None  #: of the pilot
+    lease_time: timedelta  #: until it must have begun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """What a job may use of the resource that it was matched to; None: nothing was said of it."""
+
+    processors: int | None = None
+    ram_mb: int | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedJob:
+    """A job that was taken, with who gets it."""
+
+    row: TakenRow
+    place: Location
+    holder: LeaseHolder
+    allotment: Allotment = Allotment()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LeasedJob:
+    """A job with the lease that it is held by."""
+
+    row: TakenRow
+    lease: str
+    expires: datetime
+    allotment: Allotment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedJob:
+    """A job in the hands of a pilot."""
+
+    job_id: int
+    epoch: int
+    vo: str
+    lease: str
+    lease_expires_at: datetime
+    description: Mapping[str, Any]  #: placeholders filled, `JobID` added
+    sandbox: str | None  #: digest of the input sandbox
+    allotment: Allotment
+
+
+def generate_lease() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_hex(_LEASE_BYTES)
+
+
+def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: datetime) -> list[ClaimedJob]:
+    """Open an attempt with a lease for each job that was taken, and log it."""
+    if not given:
+        return []
+    held = [
+        _LeasedJob(
+            row=each.row,
+            lease=generate_lease(),
+            expires=now + each.holder.lease_time,
+            allotment=each.allotment,
+        )
+        for each in given
+    ]
+    opened = [_build_attempt(each, to.place, to.holder, now) for each, to in zip(held, given, strict=True)]
+    conn.execute(OPEN, opened)
+    log.append(conn, [_build_log_entry(each.row, now) for each in held])
+    return _build_claimed(conn, held)
+
+
+def list_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> list[ClaimedJob]:
+    """Those of the jobs that this holder has still: what a lost answer said."""
+    rows = conn.execute(HELD, {"job_ids": sorted(job_ids), "holder": subject}).all()
+    held = [
+        _LeasedJob(
+            row=row,
+            lease=row.lease,
+            expires=row.lease_expires_at,
+            allotment=Allotment(processors=row.processors, ram_mb=row.ram_mb, gpus=row.gpus),
+        )
+        for row in rows
+    ]
+    return _build_claimed(conn, held)
+
+
+def _build_attempt(
+    held: _LeasedJob, place: Location, holder: LeaseHolder, now: datetime
+) -> dict[str, object]:
+    return {
+        "job_id": held.row.job_id,
+        "epoch": held.row.epoch,
+        "lease": held.lease,
+        "holder": holder.subject,
+        "stamp": holder.stamp,
+        "vo": held.row.vo,
+        "site": place.site,
+        "ce": place.ce,
+        "queue": place.queue,
+        "opened_at": now,
+        "lease_expires_at": held.expires,
+        **asdict(held.allotment),
+    }
+
+
+def _build_log_entry(row: TakenRow, now: datetime) -> LogEntry:
+    return LogEntry(
+        job_id=row.job_id,
+        at=now,
+        from_status=JobStatus.WAITING,
+        to_status=JobStatus.MATCHED,
+        minor_status=ASSIGNED,
+        source=SOURCE,
+        epoch=row.epoch,
+    )
+
+
+def _build_claimed(conn: Connection, held: Sequence[_LeasedJob]) -> list[ClaimedJob]:
+    ids = sorted({each.row.description_id for each in held})
+    written = {row.description_id: row for row in conn.execute(DESCRIPTIONS, {"ids": ids})}
+    return [
+        ClaimedJob(
+            job_id=each.row.job_id,
+            epoch=each.row.epoch,
+            vo=each.row.vo,
+            lease=each.lease,
+            lease_expires_at=each.expires,
+            description=describe_job(
+                each.row.job_id, written[each.row.description_id].body, each.row.parameters
+            ),
+            sandbox=written[each.row.description_id].sandbox,
+            allotment=each.allotment,
+        )
+        for each in held
+    ]
+
+
+def describe_job(job_id: int, body: str, parameters: str | None) -> dict[str, Any]:
+    """What a pilot is told of a job, from what is stored: its placeholders filled, and its number."""
+    filled = descriptions.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
+    return filled | {"JobID": job_id}

@@ -1,0 +1,117 @@
+"""Batched claim: one job for each of many holders in one statement, where no limits have to be counted.
+
+On PostgreSQL a data-changing WITH deletes the waiting rows, marks the jobs Matched, opens the attempts and
+writes the log: one round trip, commit included. The statement checks its own conditions: those of
+`assignment`, that the site is not banned, and that the request was not answered before. Where limits are
+counted, or a location inspects each job, `assignment` and `selection` work step by step.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from taskqueue.db.compiled_sql import StatementRunner
+from taskqueue.leases import claim
+from taskqueue.leases.assignment import TakeRequest
+from taskqueue.leases.claim import Allotment, ClaimedJob, LeaseHolder
+from taskqueue.leases.claim_batch_sql import CLAIM_MANY, CLAIM_ONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchClaim:
+    """One job of one task queue, for one holder."""
+
+    want: TakeRequest  #: of one job
+    holder: LeaseHolder
+    lease: str  #: that the job will be held by
+    allotment: Allotment
+    request_id: str | None = None  #: what the holder calls its request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchClaimResult:
+    """What an ask brought."""
+
+    claimed: ClaimedJob | None = None  #: None: the task queue has no job for it that is free
+    repeated: bool = False  #: the request was answered before, so it is given nothing new
+
+
+def claim_jobs(
+    server: StatementRunner, asks: Sequence[BatchClaim], *, now: datetime
+) -> list[BatchClaimResult]:
+    """Claim a job for each of them, as far as there is one: all in one statement.
+
+    Args:
+        server: PostgreSQL; the claim is made when the statement's transaction is committed.
+        asks: Any number.
+        now: The time.
+
+    Raises:
+        IntegrityError: One of the requests is being answered elsewhere; nothing was claimed.
+    """
+    rows = _claim_one(server, asks[0], now) if len(asks) == 1 else _claim_many(server, asks, now)
+    outcomes = [BatchClaimResult()] * len(asks)
+    for number, *row in rows:
+        outcomes[number] = (
+            BatchClaimResult(repeated=True) if row[0] is None else _build_result(asks[number], row, now)
+        )
+    return outcomes
+
+
+def _claim_one(server: StatementRunner, ask: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
+    statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None, ask.want.has_pool]
+    # As texts: the driver would give numbers of different size different types, and prepare anew for each.
+    said = {name: None if value is None else str(value) for name, value in _bind_claim(0, ask, now).items()}
+    return server.rows(statement.text, statement.values({**said, "now": now.isoformat()}))
+
+
+def _claim_many(
+    server: StatementRunner, asks: Sequence[BatchClaim], now: datetime
+) -> Iterable[Sequence[Any]]:
+    said = {
+        "asks": json.dumps([_bind_claim(number, ask, now) for number, ask in enumerate(asks)]),
+        "now": now.isoformat(),
+    }
+    return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(said))
+
+
+def _bind_claim(number: int, ask: BatchClaim, now: datetime) -> Mapping[str, object]:
+    """An ask as the statement reads it."""
+    want, eligible, place, holder = ask.want, ask.want.eligible_location, ask.want.place, ask.holder
+    return {
+        "number": number,
+        "task_queue_id": want.task_queue_id,
+        "eligible_site": eligible.site,
+        "eligible_ce": eligible.ce,
+        "eligible_queue": eligible.queue,
+        "eligible_checked": eligible.checked,
+        "site": place.site,
+        "ce": place.ce,
+        "queue": place.queue,
+        "holder": holder.subject,
+        "stamp": holder.stamp,
+        "lease": ask.lease,
+        "lease_expires_at": (now + holder.lease_time).isoformat(),
+        "processors": ask.allotment.processors,
+        "ram_mb": ask.allotment.ram_mb,
+        "gpus": ask.allotment.gpus,
+        "request_id": ask.request_id,
+    }
+
+
+def _build_result(ask: BatchClaim, row: Sequence[Any], now: datetime) -> BatchClaimResult:
+    job_id, epoch, vo, parameters, body, sandbox = row
+    return BatchClaimResult(
+        claimed=ClaimedJob(
+            job_id=job_id,
+            epoch=epoch,
+            vo=vo,
+            lease=ask.lease,
+            lease_expires_at=now + ask.holder.lease_time,
+            description=claim.describe_job(job_id, body, parameters),
+            sandbox=sandbox,
+            allotment=ask.allotment,
+        )
+    )

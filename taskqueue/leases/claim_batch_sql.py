@@ -1,0 +1,294 @@
+"""SQL of the batched claim for PostgreSQL, compiled once: a form for one job and a form for many.
+
+The form for one job omits what distinguishes the requests, which costs more than all the rest.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    DateTime,
+    Insert,
+    Integer,
+    Label,
+    Select,
+    Text,
+    Update,
+    and_,
+    any_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    null,
+    select,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.sql.dml import ReturningDelete
+from sqlalchemy.sql.functions import concat
+
+from taskqueue.db import compiled_sql
+from taskqueue.leases import claim
+from taskqueue.leases.assignment import (
+    ASSIGNED,
+    LOCATION_BINDS,
+    MATCHED_VALUES,
+    is_eligible,
+    select_claimable,
+    select_ordered,
+)
+from taskqueue.schema.tables import (
+    attempts,
+    descriptions,
+    job_log,
+    jobs,
+    match_requests,
+    pilots,
+    site_bans,
+    waiting_jobs,
+)
+from taskqueue.sites import bans
+from taskqueue.states import JobStatus
+
+NOW = bindparam("now", type_=DateTime(timezone=True))
+
+#: What is said of an ask, or of that of each job that is given.
+ClaimValues = Mapping[str, ColumnElement[Any]]
+
+
+def build_records(ids: Any, given: CTE, ask: ClaimValues, *, keyed: bool, stamped: bool) -> list[CTE]:
+    """What follows from jobs that are given.
+
+    Args:
+        ids: One job id, or any of some.
+        given: The jobs that became Matched.
+        ask: What is said of the ask that each is for.
+        keyed: Whether some request has an id, to be remembered with its answer.
+        stamped: Whether some pilot has a stamp.
+    """
+    parts = [
+        _delete_waiting(ids).cte("taken"),
+        _insert_attempts(given, ask).cte("opened"),
+        _insert_log(given).cte("logged"),
+    ]
+    if stamped:
+        parts.append(_count_pilot_jobs(given, ask).cte("counted"))
+    if keyed:
+        parts.append(_insert_answers(given, ask).cte("remembered"))
+    return parts
+
+
+def _delete_waiting(ids: Any) -> ReturningDelete[Any]:
+    return delete(waiting_jobs).where(waiting_jobs.c.job_id == ids).returning(waiting_jobs.c.job_id)
+
+
+def _insert_attempts(given: CTE, ask: ClaimValues) -> Insert:
+    row = {
+        **{name: given.c[name] for name in ("job_id", "epoch", "vo")},
+        **{name: ask[name] for name in claim.ATTEMPT_COLUMNS},
+        "opened_at": NOW,
+    }
+    return compiled_sql.insert_each(attempts, given, row)
+
+
+def _insert_log(given: CTE) -> Insert:
+    row = {
+        "job_id": given.c.job_id,
+        "at": NOW,
+        "from_status": literal(JobStatus.WAITING.value),
+        "to_status": literal(JobStatus.MATCHED.value),
+        "minor_status": literal(ASSIGNED),
+        "source": literal(claim.SOURCE),
+        "epoch": given.c.epoch,
+    }
+    return compiled_sql.insert_each(job_log, given, row)
+
+
+def _count_pilot_jobs(given: CTE, ask: ClaimValues) -> Update:
+    """Note with each pilot how many jobs it was given."""
+    stamp = ask["stamp"].label("stamp")
+    each = select(stamp, func.count().label("jobs")).select_from(given).group_by(stamp).subquery("each")
+    stamps = any_(func.array(select(stamp).select_from(given).scalar_subquery()))
+    return (
+        update(pilots)
+        .where(pilots.c.stamp == stamps, pilots.c.stamp == each.c.stamp)
+        .values(jobs=pilots.c.jobs + each.c.jobs)
+    )
+
+
+def _insert_answers(given: CTE, ask: ClaimValues) -> Insert:
+    """In the order of their keys, and without regard to a rival: who comes second takes nothing at all."""
+    row = {
+        "subject": ask["holder"],
+        "request_id": ask["request_id"],
+        "at": NOW,
+        "matches": concat("[", given.c.job_id, "]"),
+    }
+    keyed = select(*row.values()).select_from(given).where(ask["request_id"].is_not(None))
+    return insert(match_requests).from_select(list(row), keyed.order_by(ask["holder"], ask["request_id"]))
+
+
+#: What is said of each job that is asked for.
+_ELIGIBLE_NAMES = {name: f"eligible_{name}" for name in LOCATION_BINDS}
+CLAIM_COLUMNS: Mapping[str, Any] = {
+    "number": Integer,
+    "task_queue_id": BigInteger,
+    **{_ELIGIBLE_NAMES[name]: bind.type for name, bind in LOCATION_BINDS.items()},
+    "site": Text,
+    "ce": Text,
+    "queue": Text,
+    "holder": Text,
+    "stamp": Text,
+    "lease": Text,
+    "lease_expires_at": DateTime(timezone=True),
+    "processors": Integer,
+    "ram_mb": BigInteger,
+    "gpus": Integer,
+    "request_id": Text,
+}
+_COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
+
+
+def _build_one(*, keyed: bool, stamped: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any]:
+    ask: ClaimValues = {name: bindparam(name, type_=type_) for name, type_ in CLAIM_COLUMNS.items()}
+    here = {name: ask[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
+    # A pool is looked for only where there is one: what is never carried out costs a tenth of the statement.
+    waiting = (
+        select_claimable(ask["task_queue_id"], **here)
+        if pooled
+        else select_ordered(ask["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
+    )
+    first = (
+        waiting.where(~_is_banned(ask["site"]), *([~_is_answered(ask)] if keyed else []))
+        .limit(1)
+        .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
+        .cte("first")
+    )
+    its_id = select(first.c.job_id).scalar_subquery()
+    given = (
+        _match_jobs(its_id, ask["site"])
+        .returning(*(jobs.c[name] for name in _COLUMNS), ask["number"].label("number"))
+        .cte("given")
+    )
+    answer = _select_claimed(given)
+    parts = build_records(its_id, given, ask, keyed=keyed, stamped=stamped)
+    if not keyed:
+        return answer.add_cte(*parts)
+    return union_all(answer, _select_repeated(ask["number"]).where(_is_answered(ask))).add_cte(*parts)
+
+
+def _build_many() -> CompoundSelect[Any]:
+    asked = select(compiled_sql.unnest_json("asks", CLAIM_COLUMNS, name="asked")).cte("asked")
+    repeated = select(asked.c.number).where(_is_answered(dict(asked.c.items()))).cte("repeated")
+    assigned = _assign_jobs(asked, repeated)
+    # As an array: the planner cannot know how few they are, and might read the whole table for a join.
+    ids = any_(func.array(select(assigned.c.job_id).scalar_subquery()))
+    given = (
+        _match_jobs(ids, assigned.c.site)
+        .where(jobs.c.job_id == assigned.c.job_id)
+        .returning(
+            *(jobs.c[name] for name in _COLUMNS),
+            *(assigned.c[name] for name in CLAIM_COLUMNS if name != "task_queue_id"),
+        )
+        .cte("given")
+    )
+    parts = build_records(ids, given, dict(given.c.items()), keyed=True, stamped=True)
+    return union_all(_select_claimed(given), _select_repeated(repeated.c.number)).add_cte(*parts)
+
+
+def _is_banned(site: ColumnElement[Any]) -> ColumnElement[bool]:
+    return exists().where(site_bans.c.site == site, bans.IS_CURRENT)
+
+
+def _is_answered(ask: ClaimValues) -> ColumnElement[bool]:
+    """The request has its answer: it was given jobs before."""
+    return exists().where(
+        match_requests.c.subject == ask["holder"], match_requests.c.request_id == ask["request_id"]
+    )
+
+
+def _assign_jobs(asked: CTE, repeated: CTE) -> CTE:
+    """Jobs that may be taken, each with its ask: the first of a task queue for the first, and so on."""
+    free = (
+        select(asked, _rank_within(asked.c.task_queue_id, asked.c.number))
+        .where(asked.c.number.not_in(select(repeated.c.number)), ~_is_banned(asked.c.site))
+        .cte("free")
+    )
+    wanted = (
+        select(free.c.task_queue_id, func.count().label("count")).group_by(free.c.task_queue_id).cte("wanted")
+    )
+    first = (
+        select_ordered(wanted.c.task_queue_id)
+        .add_columns(waiting_jobs.c.priority)
+        .limit(wanted.c.count)
+        .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
+        .lateral("first")
+    )
+    rank = _rank_within(wanted.c.task_queue_id, first.c.priority.desc(), first.c.job_id)
+    picked = (
+        select(wanted.c.task_queue_id, first.c.job_id, rank)
+        .select_from(wanted.join(first, true()))
+        .cte("picked")
+    )
+    its = and_(free.c.task_queue_id == picked.c.task_queue_id, free.c.rank == picked.c.rank)
+    here = {name: free.c[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
+    # A job that is not for the place of its ask stays where it is.
+    return (
+        select(picked.c.job_id, free)
+        .join(free, its)
+        .join(jobs, jobs.c.job_id == picked.c.job_id)
+        .where(is_eligible(free, **here))
+        .cte("assigned")
+    )
+
+
+def _rank_within(group: ColumnElement[Any], *order: ColumnElement[Any]) -> Label[int]:
+    return func.row_number().over(partition_by=group, order_by=order).label("rank")
+
+
+def _match_jobs(ids: Any, site: ColumnElement[Any]) -> Update:
+    return (
+        update(jobs)
+        .where(jobs.c.job_id == ids, jobs.c.status == JobStatus.WAITING.value)
+        .values(site=func.coalesce(func.nullif(site, ""), "ANY"), **{**MATCHED_VALUES, "updated_at": NOW})
+    )
+
+
+def _select_claimed(given: CTE) -> Select[Any]:
+    # LATERAL … LIMIT: descriptions are looked up one by one, however many the planner thinks there are.
+    described = (
+        select(descriptions.c.body, descriptions.c.sandbox)
+        .where(descriptions.c.description_id == given.c.description_id)
+        .limit(1)
+        .lateral("described")
+    )
+    return select(
+        *(given.c[name] for name in ("number", "job_id", "epoch", "vo", "parameters")),
+        described.c.body,
+        described.c.sandbox,
+    ).select_from(given.join(described, true()))
+
+
+def _select_repeated(number: ColumnElement[Any]) -> Select[Any]:
+    return select(number, *[null()] * 6)
+
+
+#: Takes `asks`, a JSON list of objects with the names of `ASKED`, and `now`.
+CLAIM_MANY = compiled_sql.compile_statement(_build_many(), "asks")
+#: Takes the names of `ASKED`, and `now`; by whether there is a request_id, a stamp, and a SubmitPool.
+CLAIM_ONE = {
+    (keyed, stamped, pooled): compiled_sql.compile_statement(
+        _build_one(keyed=keyed, stamped=stamped, pooled=pooled), *CLAIM_COLUMNS
+    )
+    for keyed in (False, True)
+    for stamped in (False, True)
+    for pooled in (False, True)
+}

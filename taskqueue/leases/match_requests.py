@@ -1,0 +1,75 @@
+"""Answers to requests for work, by the `request_id` of the one who asked.
+
+The row is written in the transaction of the claim, so an answer that got lost on its way is given again,
+and the same request cannot claim twice: the second one waits for the first at the primary key.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, delete, select, tuple_, update
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db import sql
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.schema.tables import match_requests as table
+
+#: Token subject of the one who asks, and its name for the request.
+RequestKey = tuple[str, str]
+
+
+def _reserve(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_nothing().returning(table.c.subject, table.c.request_id)
+
+
+RESERVE = Upsert(table, _reserve)
+_KEY = (table.c.subject, table.c.request_id)
+_THIS = (table.c.subject == bindparam("the_subject"), table.c.request_id == bindparam("the_request_id"))
+ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(bindparam("keys", expanding=True)))
+STORE = update(table).where(*_THIS).values(matches=bindparam("the_matches"), at=bindparam("now"))
+RELEASE = delete(table).where(*_THIS)
+
+
+def read_answers(conn: Connection, keys: Collection[RequestKey]) -> Mapping[RequestKey, list[int]]:
+    """The jobs that requests were given before."""
+    return {
+        (row.subject, row.request_id): json.loads(row.matches)
+        for some in sql.split_batches(keys)
+        for row in conn.execute(ANSWERS, {"keys": some})
+    }
+
+
+def reserve_keys(conn: Connection, keys: Collection[RequestKey], *, now: datetime) -> frozenset[RequestKey]:
+    """Take the keys for this transaction; those that are new. The others were answered by now."""
+    new: set[RequestKey] = set()
+    for some in sql.split_batches(keys):
+        rows = [
+            {"subject": subject, "request_id": request_id, "at": now, "matches": "[]"}
+            for subject, request_id in some
+        ]
+        found = conn.execute(RESERVE.to_statement(conn), rows)
+        new |= {(row.subject, row.request_id) for row in found}
+    return frozenset(new)
+
+
+def store_answers(conn: Connection, given: Mapping[RequestKey, Collection[int]], *, now: datetime) -> None:
+    """Note what requests are given, before the transaction commits."""
+    rows = [
+        {
+            "the_subject": subject,
+            "the_request_id": request_id,
+            "the_matches": json.dumps(sorted(job_ids)),
+            "now": now,
+        }
+        for (subject, request_id), job_ids in sorted(given.items())
+    ]
+    if rows:
+        conn.execute(STORE, rows)
+
+
+def release_keys(conn: Connection, keys: Collection[RequestKey]) -> None:
+    """Give up keys that were reserved for nothing."""
+    rows = [{"the_subject": subject, "the_request_id": request_id} for subject, request_id in sorted(keys)]
+    if rows:
+        conn.execute(RELEASE, rows)

@@ -1,0 +1,197 @@
+"""Selection of jobs one by one, where a location accepts or rejects each job by its attributes.
+
+Jobs with the same description, type and group are one kind, so that an expression is evaluated once for
+each kind.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+)
+
+from taskqueue.leases import assignment
+from taskqueue.leases.assignment import LOCATION_BINDS, Location, TakenRow
+from taskqueue.schema.tables import descriptions, jobs, waiting_jobs
+from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
+
+#: What a kind is known by.
+KIND_COLUMNS = (jobs.c.description_id, jobs.c.job_type, jobs.c.job_group)
+#: The id of a description, a type and a group: such jobs differ only in number, name, priority and in what
+#: fills their placeholders.
+JobKind = tuple[int, str, str]
+
+KINDS = (
+    select(waiting_jobs.c.task_queue_id, *KIND_COLUMNS, jobs.c.vo, jobs.c.owner, jobs.c.owner_group)
+    .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id.in_(bindparam("task_queue_ids", expanding=True)))
+    .distinct()
+    .limit(bindparam("most"))
+)
+BODIES = select(descriptions.c.description_id, descriptions.c.body).where(
+    descriptions.c.description_id.in_(bindparam("ids", expanding=True))
+)
+
+#: A kind with its task queue, and whose it is.
+KindRow = Row[*tuple[Any, ...]]
+
+
+def list_kinds(conn: Connection, task_queue_ids: Collection[int], *, most: int) -> Sequence[KindRow]:
+    """The kinds that wait in task queues, not more than `most`."""
+    return conn.execute(KINDS, {"task_queue_ids": sorted(task_queue_ids), "most": most}).all()
+
+
+def read_bodies(conn: Connection, description_ids: Collection[int]) -> Mapping[int, str]:
+    """Stored descriptions by their id."""
+    rows = conn.execute(BODIES, {"ids": sorted(description_ids)})
+    return {row.description_id: row.body for row in rows}
+
+
+#: Jobs that are looked at in one statement.
+_PAGE_SIZE: Final = 100
+_THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
+
+
+def _build_conditions() -> list[ColumnElement[bool]]:
+    """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
+    type_: BindParameter[str] = bindparam("only_job_type")
+    kept_out = [
+        tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))
+        for attribute, shown in ATTRIBUTE_COLUMNS.items()
+    ]
+    refused = tuple_(*KIND_COLUMNS).not_in(bindparam("not_kinds", expanding=True))
+    return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out, refused]
+
+
+#: The jobs that may be taken, in the order of a claim.
+_CANDIDATES = (
+    assignment.select_claimable(_THE_TASK_QUEUE, **LOCATION_BINDS)
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    .add_columns(
+        waiting_jobs.c.priority.label("rank"),
+        *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.submit_pool),
+        *(jobs.c.job_name, jobs.c.parameters, *KIND_COLUMNS, descriptions.c.body),
+    )
+    .where(*_build_conditions())
+    .limit(_PAGE_SIZE)
+)
+CANDIDATE_PAGE = _CANDIDATES.where(
+    or_(
+        waiting_jobs.c.priority < bindparam("after_priority"),
+        and_(
+            waiting_jobs.c.priority == bindparam("after_priority"),
+            waiting_jobs.c.job_id > bindparam("after_job"),
+        ),
+    )
+)
+COUNT_CANDIDATES = select(func.count()).select_from(
+    assignment.select_claimable(_THE_TASK_QUEUE, **LOCATION_BINDS)
+    .where(*_build_conditions())
+    .order_by(None)
+    .subquery()
+)
+CANDIDATE = _CANDIDATES.where(waiting_jobs.c.job_id == bindparam("the_job"))
+LOCK_CANDIDATE = (
+    assignment.select_claimable(_THE_TASK_QUEUE, **LOCATION_BINDS)
+    .where(waiting_jobs.c.job_id == bindparam("the_job"))
+    .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
+)
+NONEMPTY = assignment.select_nonempty(*_build_conditions())
+DELETE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
+
+#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group, what it
+#: puts into the placeholders, and description.
+CandidateRow = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateFilter:
+    """Which jobs of a task queue are worth a look."""
+
+    job_type: str = ""  #: only of this type, in lower case; empty: of any
+    #: Attribute, VO and value of those that are full; values in lower case.
+    kept_out: frozenset[tuple[str, str, str]] = frozenset()
+    refused: tuple[JobKind, ...] = ()  #: kinds of which none will do
+
+    def values(self) -> dict[str, object]:
+        """For the statement."""
+        full = {
+            f"not_{name}": sorted((vo, value) for attribute, vo, value in self.kept_out if attribute == name)
+            for name in ATTRIBUTE_COLUMNS
+        }
+        return {"only_job_type": self.job_type, "not_kinds": list(self.refused), **full}
+
+
+def find_nonempty(
+    conn: Connection, task_queue_ids: Collection[int], *, place: Location, passing: CandidateFilter
+) -> frozenset[int]:
+    """Those of the task queues that have a job for this place which is worth a look."""
+    return assignment.find_task_queues(
+        conn, NONEMPTY, task_queue_ids, {**passing.values(), **assignment.bind_location(place)}
+    )
+
+
+def list_pages(
+    conn: Connection, task_queue_id: int, *, place: Location, passing: Callable[[], CandidateFilter]
+) -> Iterator[Sequence[CandidateRow]]:
+    """The jobs of a task queue in the order in which they would be taken, a hundred at once.
+
+    Args:
+        conn: Read only.
+        task_queue_id: The task queue.
+        place: Where they would run.
+        passing: Which are worth a look; asked again for each page.
+    """
+    after: tuple[float, int] = (float("inf"), 0)
+    while True:
+        values = {"the_task_queue": task_queue_id, "after_priority": after[0], "after_job": after[1]}
+        rows = conn.execute(
+            CANDIDATE_PAGE, {**values, **passing().values(), **assignment.bind_location(place)}
+        ).all()
+        yield rows
+        if len(rows) < _PAGE_SIZE:
+            return
+        after = (rows[-1].rank, rows[-1].job_id)
+
+
+def count_candidates(
+    conn: Connection, task_queue_id: int, *, place: Location, passing: CandidateFilter
+) -> int:
+    """How many jobs of a task queue are worth a look."""
+    values = {"the_task_queue": task_queue_id, **passing.values(), **assignment.bind_location(place)}
+    return conn.execute(COUNT_CANDIDATES, values).scalar_one()
+
+
+def read_candidate(
+    conn: Connection, task_queue_id: int, job_id: int, *, place: Location, passing: CandidateFilter
+) -> Sequence[CandidateRow]:
+    """This very job, if it may be taken out of that task queue."""
+    values = {"the_task_queue": task_queue_id, "the_job": job_id}
+    return conn.execute(CANDIDATE, {**values, **passing.values(), **assignment.bind_location(place)}).all()
+
+
+def take_job(
+    conn: Connection, task_queue_id: int, job_id: int, *, place: Location, now: datetime
+) -> list[TakenRow]:
+    """Take this very job; nothing if it is gone, or in another's hands.
+
+    `claims.hand_over` has to follow in the same transaction.
+    """
+    values = {"the_task_queue": task_queue_id, "the_job": job_id, **assignment.bind_location(place)}
+    if conn.execute(LOCK_CANDIDATE, values).first() is None:
+        return []
+    conn.execute(DELETE_WAITING, {"the_job": job_id})
+    return list(assignment.mark_matched(conn, {job_id: place.site or "ANY"}, now).values())

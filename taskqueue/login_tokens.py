@@ -1,0 +1,66 @@
+"""One-use login links and revoked tokens. The database keeps only the digest of a link's secret."""
+
+from datetime import datetime, timedelta
+from hashlib import sha256
+from secrets import token_urlsafe
+
+from sqlalchemy import Connection, and_, bindparam, delete, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from taskqueue.schema.tables import login_links as table
+from taskqueue.schema.tables import revoked_tokens
+
+#: A link is good for so long: somebody is about to follow it.
+LINK_LIFETIME = timedelta(minutes=5)
+#: Random bytes of a secret: nobody guesses it, so a plain digest is all the protection that it needs.
+_SECRET_BYTES = 32
+
+_ADD_LINK = insert(table)
+_EXPIRED_LINKS = delete(table).where(table.c.expires_at <= bindparam("now"))
+_is_good = and_(table.c.digest == bindparam("shown"), table.c.expires_at > bindparam("now"))
+_KNOWN_LINK = select(table.c.digest).where(_is_good)
+_REDEEM_LINK = delete(table).where(_is_good).returning(table.c.session)
+
+
+def issue_link(conn: Connection, session: str, *, now: datetime) -> tuple[str, datetime]:
+    """The secret of a new link to a session, and until when it is good; those that expired go."""
+    secret, expires_at = token_urlsafe(_SECRET_BYTES), now + LINK_LIFETIME
+    conn.execute(_EXPIRED_LINKS, {"now": now})
+    conn.execute(_ADD_LINK, {"digest": _digest(secret), "session": session, "expires_at": expires_at})
+    return secret, expires_at
+
+
+def is_link_known(conn: Connection, secret: str, *, now: datetime) -> bool:
+    """Whether there is such a link, which nobody has followed yet; whoever guesses writes nothing."""
+    return conn.execute(_KNOWN_LINK, {"shown": _digest(secret), "now": now}).first() is not None
+
+
+def redeem_link(conn: Connection, secret: str, *, now: datetime) -> str | None:
+    """The session of the link, once; None: it was followed before, or expired, or there never was one."""
+    found: str | None = conn.execute(
+        _REDEEM_LINK, {"shown": _digest(secret), "now": now}
+    ).scalar_one_or_none()
+    return found
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_REVOKED = select(revoked_tokens.c.jti).where(revoked_tokens.c.expires_at > bindparam("now"))
+_EXPIRED_TOKENS = delete(revoked_tokens).where(revoked_tokens.c.expires_at <= bindparam("now"))
+_ADD_REVOKED = {
+    "postgresql": postgresql.insert(revoked_tokens).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(revoked_tokens).on_conflict_do_nothing(),
+}
+
+
+def revoke_token(conn: Connection, token_id: str, *, expires_at: datetime, now: datetime) -> None:
+    """Accept the token no more, until it expires by itself; a second time changes nothing."""
+    conn.execute(_EXPIRED_TOKENS, {"now": now})
+    conn.execute(_ADD_REVOKED[conn.dialect.name], {"jti": token_id, "expires_at": expires_at})
+
+
+def list_revoked(conn: Connection, *, now: datetime) -> frozenset[str]:
+    """The ids of all that are revoked and would be good otherwise."""
+    return frozenset(conn.scalars(_REVOKED, {"now": now}))

@@ -1,0 +1,120 @@
+"""Filter of rows by VO, site and owner, shared by all searches, and the list of VOs with stored rows."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select, true
+
+from taskqueue.schema.tables import blobs, jobs, pilots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipFilter:
+    """Jobs, or pilots, by VO, site and owner; None asks nothing, an empty set is met by none."""
+
+    vos: frozenset[str] | None = None
+    sites: frozenset[str] | None = None
+    owner: str | None = None
+
+    def narrow(
+        self,
+        *,
+        vos: frozenset[str] | None = None,
+        sites: frozenset[str] | None = None,
+        owner: str | None = None,
+    ) -> "OwnershipFilter":
+        """Those of them that are asked for."""
+        if None not in (owner, self.owner) and owner != self.owner:
+            return NO_OWNER
+        owner = self.owner if owner is None else owner
+        return OwnershipFilter(vos=intersect(self.vos, vos), sites=intersect(self.sites, sites), owner=owner)
+
+    def includes(self, *, vo: str, owner: str, site: str) -> bool:
+        """Whether a job is one of them."""
+        is_there = (self.vos is None or vo in self.vos) and (self.sites is None or site in self.sites)
+        return is_there and self.owner in (None, owner)
+
+    def contains(self, other: "OwnershipFilter") -> bool:
+        """Whether all of the others are among them."""
+        sets = ((self.vos, other.vos), (self.sites, other.sites))
+        return self.owner in (None, other.owner) and all(
+            own is None or (others is not None and others <= own) for own, others in sets
+        )
+
+
+NO_OWNER = OwnershipFilter(vos=frozenset())
+
+
+def drop_contained(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter, ...]:
+    """The same jobs without what others of these hold."""
+    found: list[OwnershipFilter] = []
+    for each in several:
+        if not any(other.contains(each) for other in found):
+            found = [*(other for other in found if not each.contains(other)), each]
+    return tuple(found)
+
+
+def split_common(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter, tuple[OwnershipFilter, ...]]:
+    """What is true of all of these jobs, and of which at least one is true besides; empty: no more.
+
+    Nearly always there is one: then indexes carry what it says.
+    """
+    if len(several) == 1:
+        return several[0], ()
+    return (OwnershipFilter(), tuple(several)) if several else (NO_OWNER, ())
+
+
+def match_any(
+    any_of: Sequence[OwnershipFilter],
+    *,
+    vo: ColumnElement[str],
+    at: Callable[[Collection[str]], ColumnElement[bool]] | None = None,
+    owner: ColumnElement[str] | None = None,
+) -> list[ColumnElement[bool]]:
+    """That one of these is true of a row, as a condition; none of an empty sequence.
+
+    Args:
+        any_of: Second part of `split`.
+        vo: Column of the VO.
+        at: The condition of being at one of some sites; None: the rows have none.
+        owner: Column of the owner; None: the rows have none.
+    """
+    return [or_(*(_build_condition(each, vo, at, owner) for each in any_of))] if any_of else []
+
+
+def _build_condition(
+    each: OwnershipFilter,
+    vo: ColumnElement[str],
+    at: Callable[[Collection[str]], ColumnElement[bool]] | None,
+    owner: ColumnElement[str] | None,
+) -> ColumnElement[bool]:
+    found: list[ColumnElement[bool]] = [true()]
+    if each.vos is not None:
+        found.append(vo.in_(sorted(each.vos)))
+    if each.sites is not None and at is not None:
+        found.append(at(sorted(each.sites)))
+    if each.owner is not None and owner is not None:
+        found.append(owner == each.owner)
+    return and_(*found)
+
+
+def intersect(own: frozenset[str] | None, asked: frozenset[str] | None) -> frozenset[str] | None:
+    """What is in two sets of names of which None is every name."""
+    return asked if own is None else own if asked is None else own & asked
+
+
+_COLUMNS: tuple[ColumnElement[str], ...] = (jobs.c.vo, blobs.c.vo, pilots.c.vo)
+
+#: The next VO in the order of the index.
+NEXT_VO = tuple(select(func.min(vo)).where(vo > bindparam("after")) for vo in _COLUMNS)
+
+
+def list_vos(conn: Connection) -> frozenset[str]:
+    """VOs with jobs, archives or pilots."""
+    found: set[str] = set()
+    for statement in NEXT_VO:
+        last = ""
+        while (vo := conn.execute(statement, {"after": last}).scalar_one()) is not None:
+            found.add(vo)
+            last = vo
+    return frozenset(found)

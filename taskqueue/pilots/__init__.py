@@ -1,0 +1,4 @@
+"""Pilots: registration, status, search, one-use secrets and stored output.
+
+Imports db and schema.
+"""

@@ -1,0 +1,130 @@
+"""One-use secrets that a submitted pilot exchanges for a token at its first contact.
+
+A secret travels with the pilot's script, where others may see it after its use. So exactly one process can
+redeem it; a later one is a duplicate. The database keeps its digest only.
+"""
+
+from datetime import datetime, timedelta
+from hashlib import sha256
+from secrets import token_urlsafe
+
+from sqlalchemy import Connection, bindparam, exists, select, update
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.errors import IllegalTransition, SecretUsed
+from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import Pilot
+from taskqueue.schema.tables import pilot_secrets as table
+from taskqueue.schema.tables import pilots as pilots_table
+from taskqueue.states import PILOT_STEPS, PilotStatus
+
+#: No secret can be redeemed for longer: a pilot's token is not good for longer either.
+MAX_LIFETIME = timedelta(days=4)
+#: So long the process that redeemed it gets its answer again: the first may have been lost.
+RETRY_WINDOW = timedelta(minutes=10)
+
+#: Random bytes of a secret: nobody guesses it, so a plain digest is all the protection that it needs.
+_BYTES = 32
+
+_IS_SECRET = (table.c.stamp == bindparam("the_stamp"), table.c.digest == bindparam("shown"))
+_PILOT_HAS_NOT_ENDED = exists().where(
+    pilots_table.c.stamp == bindparam("the_stamp"),
+    pilots_table.c.status.in_(sorted(status for status, steps in PILOT_STEPS.items() if steps)),
+)
+
+
+def _issue(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_update(
+        index_elements=["stamp"],
+        set_={"digest": insert.excluded.digest, "expires_at": insert.excluded.expires_at},
+        where=table.c.redeemed_at.is_(None),
+    ).returning(table.c.stamp)
+
+
+ISSUE = Upsert(table, _issue)
+
+GET = select(table.c.expires_at, table.c.redeemed_at, table.c.request_id).where(*_IS_SECRET)
+
+REDEEM = (
+    update(table)
+    .where(
+        *_IS_SECRET,
+        table.c.redeemed_at.is_(None),
+        table.c.expires_at > bindparam("now"),
+        _PILOT_HAS_NOT_ENDED,
+    )
+    .values(redeemed_at=bindparam("now"), request_id=bindparam("by_request"))
+)
+
+
+def issue_secret(conn: Connection, stamp: str, *, life: timedelta, now: datetime) -> tuple[str, datetime]:
+    """A fresh secret for a registered pilot, and until when it can be redeemed; one issued before is void.
+
+    Raises:
+        SecretUsed: The pilot has its token already.
+        IllegalTransition: The pilot has ended.
+        PilotNotFound: There is none with this stamp.
+    """
+    _refuse_ended(pilots.get_pilot(conn, stamp))
+    secret, expires_at = token_urlsafe(_BYTES), now + min(life, MAX_LIFETIME)
+    row = {"stamp": stamp, "digest": _digest(secret), "expires_at": expires_at}
+    if conn.execute(ISSUE.to_statement(conn), row).first() is None:
+        raise SecretUsed(stamp)
+    return secret, expires_at
+
+
+def is_secret_known(conn: Connection, stamp: str, secret: str) -> bool:
+    """Whether this is the pilot's secret, be it still good or not; only reads."""
+    return conn.execute(GET, _bind_secret(stamp, secret)).first() is not None
+
+
+def redeem_secret(
+    conn: Connection, stamp: str, secret: str, *, request_id: str, now: datetime
+) -> Pilot | None:
+    """The pilot that a secret stands for, which runs from now on; None: the secret is not good.
+
+    Args:
+        conn: In a writing transaction.
+        stamp: The pilot that is claimed to ask.
+        secret: What it shows.
+        request_id: Chosen by the process that asks; the same again gets the same answer for a while.
+        now: The time of the exchange.
+
+    Raises:
+        SecretUsed: Another process has redeemed it.
+        IllegalTransition: The pilot has ended.
+    """
+    shown = _bind_secret(stamp, secret)
+    won = conn.execute(REDEEM, {**shown, "now": now, "by_request": request_id}).rowcount
+    if not won and not _is_retry(conn, stamp, secret, request_id=request_id, now=now):
+        return None
+    pilot = pilots.get_pilot(conn, stamp)
+    _refuse_ended(pilot)
+    pilots.record_contact(conn, stamp=stamp, vo=pilot.vo, queue=None, now=now)
+    return pilot
+
+
+def _is_retry(conn: Connection, stamp: str, secret: str, *, request_id: str, now: datetime) -> bool:
+    """Whether the secret is good although it was not redeemed just now."""
+    row = conn.execute(GET, _bind_secret(stamp, secret)).one_or_none()
+    if row is None:
+        return False
+    if row.redeemed_at is None:
+        return bool(now < row.expires_at)  # the pilot has ended
+    if row.request_id != request_id or now - row.redeemed_at > RETRY_WINDOW:
+        raise SecretUsed(stamp)
+    return True
+
+
+def _refuse_ended(pilot: Pilot) -> None:
+    if not PILOT_STEPS[pilot.status]:
+        raise IllegalTransition(pilot.stamp, current=pilot.status, wanted=PilotStatus.RUNNING)
+
+
+def _bind_secret(stamp: str, secret: str) -> dict[str, str]:
+    return {"the_stamp": stamp, "shown": _digest(secret)}
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

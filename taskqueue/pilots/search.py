@@ -1,0 +1,191 @@
+"""Search for pilots: filter, pages, and counts by status, result and place."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, false, func, or_, select
+
+from requirements.errors import InvalidRequest, Problem, did_you_mean
+from taskqueue import ownership
+from taskqueue.ownership import OwnershipFilter
+from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import ALL, Pilot
+from taskqueue.schema.tables import pilots as table
+from taskqueue.states import PILOT_STEPS, PilotStatus
+
+CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotFilter:
+    """Which pilots; None asks nothing, an empty set is met by no pilot."""
+
+    vos: Collection[str] | None = None
+    sites: Collection[str] | None = None
+    statuses: Collection[PilotStatus] | None = None
+    submitted_by: str | None = None
+    since: datetime | None = None  #: changed then or later
+    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any
+
+    def clauses(self) -> list[ColumnElement[bool]]:
+        """It as conditions on the table of pilots."""
+        sets = {table.c.vo: self.vos, table.c.status: self.statuses}
+        found: list[ColumnElement[bool]] = [
+            column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
+        ]
+        if self.sites is not None:
+            found.append(_may_be_at(self.sites))
+        if self.submitted_by is not None:
+            found.append(table.c.submitted_by == self.submitted_by)
+        if self.since is not None:
+            found.append(table.c.updated_at >= self.since)
+        return found + ownership.match_any(self.any_of, vo=table.c.vo, at=_may_be_at)
+
+
+def list_pilots(conn: Connection, which: PilotFilter, *, limit: int, after: str = "") -> list[Pilot]:
+    """A page of pilots, by stamp."""
+    statement = ALL.where(table.c.stamp > after, *which.clauses())
+    rows = conn.execute(statement.order_by(table.c.stamp).limit(limit)).mappings()
+    return [pilots.from_row(dict(row)) for row in rows]
+
+
+def list_latest(conn: Connection, which: PilotFilter, *, limit: int, after: str | None = None) -> list[Pilot]:
+    """A page of pilots, those whose status changed last first.
+
+    Args:
+        conn: In any transaction.
+        which: Which pilots.
+        limit: How many at most.
+        after: Stamp of the last one of the page before; one that is gone is the same as none.
+    """
+    statement = ALL.where(*which.clauses())
+    known = None if after is None else conn.execute(CHANGED_AT, {"stamp": after}).scalar_one_or_none()
+    if known is not None:
+        later = and_(table.c.updated_at == known, table.c.stamp > after)
+        statement = statement.where(or_(table.c.updated_at < known, later))
+    rows = conn.execute(statement.order_by(table.c.updated_at.desc(), table.c.stamp).limit(limit)).mappings()
+    return [pilots.from_row(dict(row)) for row in rows]
+
+
+def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
+    """At one of the sites, or still on its way, perhaps there: the landings are a list in JSON."""
+    on_its_way = [
+        table.c.landings.contains(json.dumps(f"{site}/")[:-1], autoescape=True) for site in sorted(sites)
+    ]
+    return or_(table.c.site.in_(sorted(sites)), (table.c.site == "") & or_(false(), *on_its_way))
+
+
+_ACTIVE = sorted(status for status, steps in PILOT_STEPS.items() if steps)
+_BROKEN = sorted((PilotStatus.FAILED.value, PilotStatus.ABORTED.value))
+
+_is_active = table.c.status.in_(_ACTIVE)
+_had_job = table.c.jobs > 0
+_is_broken = table.c.status.in_(_BROKEN)
+_was_empty = and_(table.c.status == PilotStatus.DONE.value, ~_had_job)
+
+
+def _join_address(*columns: ColumnElement[str]) -> ColumnElement[str]:
+    """Names joined to an address; empty as long as a broker has not picked the queue."""
+    text = columns[0]
+    for column in columns[1:]:
+        text = text + "/" + column
+    return case((table.c.site == "", ""), else_=text)
+
+
+#: By what pilots are counted.
+COLUMNS: Mapping[str, ColumnElement[str]] = {
+    "status": table.c.status,
+    "vo": table.c.vo,
+    "site": table.c.site,
+    "ce": _join_address(table.c.site, table.c.ce),
+    "queue": _join_address(table.c.site, table.c.ce, table.c.queue),
+    # What an earlier release stored has no word.
+    "empty_reason": case(
+        (_was_empty, func.coalesce(func.nullif(table.c.empty_reason, ""), "unknown")), else_=""
+    ),
+    "submitted_by": table.c.submitted_by,
+}
+
+
+def _count_where(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.sum(case((condition, 1), else_=0))
+
+
+_NUMBERS = (
+    func.count().label("count"),
+    func.sum(table.c.jobs).label("jobs"),
+    _count_where(_is_active).label("active"),
+    _count_where(_had_job).label("with_jobs"),
+    _count_where(_was_empty).label("empty"),
+    _count_where(_is_broken).label("broken"),
+    _count_where(and_(_is_broken, ~_had_job)).label("broken_without_job"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotCounts:
+    """How some pilots fared."""
+
+    count: int
+    jobs: int  #: that they were given
+    active: int  #: that have not ended
+    with_jobs: int  #: that were given a job, or several
+    empty: int  #: that ended as they should, without a job
+    broken: int  #: Failed or Aborted
+    broken_without_job: int
+
+    def __add__(self, other: "PilotCounts") -> "PilotCounts":
+        return PilotCounts(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
+
+    @property
+    def quality(self) -> float | None:
+        """The share of those with a job among all of which it is known whether sending them was worth it."""
+        known = self.with_jobs + self.empty + self.broken_without_job
+        return self.with_jobs / known if known else None
+
+
+def count_pilots(
+    conn: Connection, by: Sequence[str], which: PilotFilter, *, ended_since: datetime | None = None
+) -> Mapping[tuple[str, ...], PilotCounts]:
+    """Count pilots for each combination of values of `by`.
+
+    Args:
+        conn: In any transaction.
+        by: Names of `COLUMNS`.
+        which: Which pilots.
+        ended_since: Leave out those that ended before.
+
+    Raises:
+        InvalidRequest: A name is unknown, or there is none.
+    """
+    if problems := _find_problems(by):
+        raise InvalidRequest(problems)
+    columns = [COLUMNS[name] for name in by]
+    clauses = which.clauses()
+    if ended_since is not None:
+        clauses.append(or_(_is_active, table.c.updated_at >= ended_since))
+    rows = conn.execute(select(*columns, *_NUMBERS).where(*clauses).group_by(*columns).order_by(*columns))
+    return {tuple(row[: len(by)]): _counts_from_row(row[len(by) :]) for row in rows}
+
+
+def _counts_from_row(numbers: Iterable[str | int]) -> PilotCounts:
+    return PilotCounts(
+        **{each.name: int(number) for each, number in zip(fields(PilotCounts), numbers, strict=True)}
+    )
+
+
+def _find_problems(by: Sequence[str]) -> list[Problem]:
+    allowed = ", ".join(COLUMNS)
+    if not by:
+        return [Problem(path="by", message=f"names nothing; {allowed} are allowed")]
+    return [
+        Problem(
+            path="by", message=f"{name!r:.80} is not among {allowed}", suggestion=did_you_mean(name, COLUMNS)
+        )
+        for name in by
+        if name not in COLUMNS
+    ]

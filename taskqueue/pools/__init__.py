@@ -1,0 +1,4 @@
+"""SubmitPools, queue classes, and the mapping of pools to queues.
+
+Imports db, schema, jobs and task_queues.
+"""

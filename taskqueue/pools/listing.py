@@ -1,0 +1,159 @@
+"""Lists of pools by VO and served site, with their queues and the number of their jobs."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    bindparam,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    union_all,
+)
+
+from cs_config.tree.address import QueueAddress
+from requirements.bitset import list_positions
+from taskqueue.jobs.search import JobCount
+from taskqueue.pools import pools
+from taskqueue.pools.pools import Pool
+from taskqueue.schema.bitset_type import has_slot
+from taskqueue.schema.tables import jobs, submit_pools
+from taskqueue.schema.tables import pool_mappings as mapped
+from taskqueue.schema.tables import queue_class_members as members
+from taskqueue.schema.tables import queue_classes as classes
+from taskqueue.schema.tables import submit_pools as table
+from taskqueue.states import JobStatus
+
+_POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
+
+MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(_POOLS))
+#: The queues that VOs may use, each with the place of its class in the mappings.
+MEMBERS = (
+    select(classes.c.vo, classes.c.slot, members.c.site, members.c.ce, members.c.queue)
+    .join(members, members.c.queue_class_id == classes.c.queue_class_id)
+    .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
+    .order_by(members.c.site, members.c.ce, members.c.queue)
+)
+#: How many queues have their class at a place.
+SIZES = (
+    MEMBERS.with_only_columns(classes.c.vo, classes.c.slot, func.count().label("queues"))
+    .order_by(None)
+    .group_by(classes.c.vo, classes.c.slot)
+)
+_statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()
+_some = (
+    select(jobs.c.job_id)
+    .where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == _statuses.c.status)
+    .correlate(submit_pools, _statuses)
+    .limit(bindparam("most") + 1)
+    .subquery()
+)
+JOBS = (
+    select(submit_pools.c.pool_id, _statuses.c.status, select(func.count()).select_from(_some).label("jobs"))
+    .join_from(submit_pools, _statuses, true())
+    .where(submit_pools.c.pool_id.in_(_POOLS))
+)
+#: Jobs that are gone along at most for the pools of one list, for each status.
+MAX_COUNTED_JOBS = 100_000
+
+
+def list_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[QueueAddress]]:
+    """The eligible queues of each pool, sorted; a pool without any has no entry."""
+    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    usable = _read_queues(conn, {row.vo for row in mappings})
+    found: dict[str, list[QueueAddress]] = {}
+    for row in mappings:
+        eligible = frozenset(list_positions(row.eligible))
+        found[row.pool_id] = [address for slot, address in usable[row.vo] if slot in eligible]
+    return {pool_id: addresses for pool_id, addresses in found.items() if addresses}
+
+
+def count_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, int]:
+    """How many queues are eligible for each pool; a pool without a mapping has no entry."""
+    mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
+    sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for row in conn.execute(SIZES, {"vos": sorted({row.vo for row in mappings})}):
+        sizes[row.vo][row.slot] = row.queues
+    return {
+        row.pool_id: sum(sizes[row.vo].get(slot, 0) for slot in list_positions(row.eligible))
+        for row in mappings
+    }
+
+
+def _read_queues(conn: Connection, vos: Collection[str]) -> Mapping[str, Sequence[tuple[int, QueueAddress]]]:
+    """The queues of each VO in order: read once, as pools have most of them in common."""
+    found: defaultdict[str, list[tuple[int, QueueAddress]]] = defaultdict(list)
+    for row in conn.execute(MEMBERS, {"vos": sorted(vos)}):
+        address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+        found[row.vo].append((row.slot, address))
+    return found
+
+
+def count_jobs_by_status(
+    conn: Connection, pool_ids: Collection[str]
+) -> Mapping[str, Mapping[JobStatus, JobCount]]:
+    """The jobs of each pool by status; a pool without any has no entry.
+
+    A pool may have millions: the more pools are asked for at once, the earlier the count of each ends.
+    """
+    most = MAX_COUNTED_JOBS // max(len(pool_ids), 1)
+    found: defaultdict[str, dict[JobStatus, JobCount]] = defaultdict(dict)
+    for row in conn.execute(JOBS, {"pool_ids": sorted(pool_ids), "most": most}):
+        if row.jobs:
+            found[row.pool_id][JobStatus(row.status)] = JobCount(min(row.jobs, most), row.jobs > most)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFilter:
+    """Which pools: of these VOs, or that queues at these sites serve."""
+
+    vos: Collection[str] | None = None  #: None: of all
+    served_at: Collection[str] = ()  #: sites
+    among: Collection[str] | None = None  #: the VOs that are asked for; None: all
+
+    def clauses(self) -> list[ColumnElement[bool]]:
+        """It as conditions on the table of pools."""
+        found: list[ColumnElement[bool]] = [] if self.among is None else [_has_vo(self.among)]
+        if self.vos is None:
+            return found
+        own = _has_vo(self.vos)
+        return [*found, or_(own, _is_served_at(self.served_at)) if self.served_at else own]
+
+
+def list_pools(conn: Connection, which: PoolFilter, *, limit: int, after: str = "") -> list[Pool]:
+    """A page of pools by id."""
+    statement = pools.ALL.where(table.c.pool_id > after, *which.clauses())
+    return [Pool(**row) for row in conn.execute(statement.order_by(table.c.pool_id).limit(limit)).mappings()]
+
+
+def contains_pool(conn: Connection, which: PoolFilter, pool_id: str) -> bool:
+    """Whether a pool is one of them."""
+    statement = select(table.c.pool_id).where(table.c.pool_id == pool_id, *which.clauses())
+    return conn.execute(statement).first() is not None
+
+
+def _has_vo(vos: Collection[str]) -> ColumnElement[bool]:
+    return table.c.vo.in_(sorted(vos))
+
+
+def _is_served_at(sites: Collection[str]) -> ColumnElement[bool]:
+    return exists(
+        select(members.c.queue)
+        .join(classes, classes.c.queue_class_id == members.c.queue_class_id)
+        .join(mapped, mapped.c.vo == members.c.vo)
+        .where(
+            mapped.c.pool_id == table.c.pool_id,
+            members.c.vo == table.c.vo,
+            members.c.site.in_(sorted(sites)),
+            has_slot(mapped.c.eligible, classes.c.slot),
+        )
+        .correlate(table)
+    )

@@ -1,0 +1,289 @@
+"""Mapping of pools to queues, stored as the set of eligible queue classes of each pool, and its SQL view.
+
+A mapping is written only while the VO's queue classes have the version that it was computed from; see
+`queue_class_store` and `refresh`. Only differences are written, in one transaction.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, select, update
+from sqlalchemy.schema import CreateView
+from sqlalchemy.sql.dml import Insert
+
+from cs_config.classes.class_index import EligibleSets
+from cs_config.tree.address import QueueAddress
+from cs_config.versions.tables import metadata
+from requirements.bitset import mask_from
+from taskqueue.db import sql
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.pools import pools, queue_class_store
+from taskqueue.schema.bitset_type import has_slot
+from taskqueue.schema.tables import pool_mappings, queue_classes, submit_pools
+from taskqueue.schema.tables import pool_mappings as mapped
+from taskqueue.schema.tables import pool_queue_classes as mapped_before
+from taskqueue.schema.tables import queue_class_members as members
+from taskqueue.task_queues import change_feed
+
+#: RFC #7's table pool → Site/CE/Queue: every queue that is eligible for a pool, a row each.
+pool_queues = CreateView(
+    select(
+        pool_mappings.c.pool_id,
+        members.c.site,
+        members.c.ce,
+        members.c.queue,
+        pools.REFRESH_COLUMNS["refreshed_at"],
+        pools.REFRESH_COLUMNS["config_version"],
+    )
+    .select_from(
+        pool_mappings.join(pools.WITH_VO, submit_pools.c.pool_id == pool_mappings.c.pool_id)
+        .join(queue_classes, queue_classes.c.vo == pool_mappings.c.vo)
+        .join(members, members.c.queue_class_id == queue_classes.c.queue_class_id)
+    )
+    .where(has_slot(pool_mappings.c.eligible, queue_classes.c.slot)),
+    "pool_queues",
+    metadata=metadata,
+).table
+
+_VO: BindParameter[str] = bindparam("the_vo")
+_POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
+
+
+def _put(insert: DialectInsert) -> Insert:
+    new = insert.excluded
+    return insert.on_conflict_do_update(
+        index_elements=["pool_id"], set_={"eligible": new.eligible, "undecided": new.undecided}
+    )
+
+
+LOCK_POOLS = (
+    select(submit_pools.c.pool_id)
+    .where(submit_pools.c.pool_id.in_(_POOLS), submit_pools.c.vo == _VO)
+    .order_by(submit_pools.c.pool_id)
+    .with_for_update()
+)
+
+OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.vo == _VO)
+MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(_POOLS))
+
+PUT = Upsert(mapped, _put)
+#: Whose pool has gone meanwhile stays away.
+UPDATE = (
+    update(mapped)
+    .where(mapped.c.pool_id == bindparam("its_pool"))
+    .values(eligible=bindparam("its_eligible"), undecided=bindparam("its_undecided"))
+)
+
+#: What a process of the release before has written: it is out of date from now on.
+REMOVE_BEFORE = delete(mapped_before).where(mapped_before.c.pool_id.in_(_POOLS))
+
+MARK_REFRESHED = (
+    update(submit_pools)
+    .where(submit_pools.c.pool_id.in_(_POOLS))
+    .values(
+        refreshed_at=bindparam("now"),
+        config_version=bindparam("version"),
+        expiries=bindparam("its_expiries"),
+    )
+)
+
+ELIGIBLE = (
+    select(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
+    .where(pool_queues.c.pool_id == bindparam("pool_id"))
+    .order_by(pool_queues.c.site, pool_queues.c.ce, pool_queues.c.queue)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingChange:
+    """How much of a pool's mapping was changed."""
+
+    gained: int  #: queue classes
+    lost: int  #: queue classes
+    turned: int = 0  #: queue classes where single nodes decide now, or do so no longer
+    #: Whether it has eligible classes now and had none, or the reverse, or nobody knew: jobs should say so.
+    shows: bool = field(default=False, compare=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.gained or self.lost or self.turned)
+
+
+_NO_CHANGE = MappingChange(gained=0, lost=0)
+_EMPTY = EligibleSets(eligible=0)
+
+
+def store_pool_mapping(
+    conn: Connection,
+    *,
+    pool_id: str,
+    config_version: int,
+    expiries: int = 0,
+    queue_class_digests: Collection[str],
+    undecided: Collection[str] = (),
+    now: datetime,
+) -> MappingChange | None:
+    """Store the mapping of one pool; see `resolve_all`.
+
+    Raises:
+        PoolNotFound: There is none with this id.
+    """
+    vo = pools.get_pool(conn, pool_id).vo
+    digests = {pool_id: {digest: digest in undecided for digest in queue_class_digests}}
+    changed = store_mappings(
+        conn, vo=vo, config_version=config_version, expiries=expiries, digests=digests, now=now
+    )
+    return None if changed is None else changed.get(pool_id)
+
+
+def store_mappings(
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    digests: Mapping[str, Mapping[str, bool]],
+    now: datetime,
+) -> Mapping[str, MappingChange] | None:
+    """Store which queue classes are eligible for pools of a VO.
+
+    Args:
+        conn: In a writing transaction.
+        vo: Lower case.
+        config_version: What it was computed from.
+        expiries: How many of its moments of expiry had passed.
+        digests: For each pool the digests of its eligible queue classes, and whether it is undecided there.
+        now: The time.
+
+    Returns:
+        What changed for each of the pools that exist. None: the VO's queue classes are of another version or
+        release, nothing was written; take the current configuration, sync, compute again.
+    """
+    there = lock_pools(conn, vo, digests)
+    if queue_class_store.lock_version(conn, vo) != (config_version, expiries):
+        return None
+    slots = queue_class_store.read_slots(conn, vo)
+    if any(digests[pool_id].keys() - slots.keys() for pool_id in there):
+        return None  # another text had this number, or another release wrote last
+    wanted = {pool_id: _to_sets(digests[pool_id], slots) for pool_id in there}
+    changed = _store_changes(
+        conn, vo, wanted, {"now": now, "version": config_version, "its_expiries": expiries}
+    )
+    if any(changed.values()):
+        change_feed.append_changes(conn, "mapping", [vo], now=now)
+    return changed
+
+
+def read_mappings(
+    conn: Connection, vo: str, pool_ids: Collection[str] | None = None
+) -> Mapping[str, EligibleSets]:
+    """The mappings of these pools of a VO, or of all; a pool without any has no entry."""
+    if pool_ids is None:
+        return _sets_from_rows(conn.execute(OF_VO, {"the_vo": vo}))
+    found: dict[str, EligibleSets] = {}
+    for ids in sql.split_batches(pool_ids):
+        found |= _sets_from_rows(conn.execute(MAPPED, {"pool_ids": ids}))
+    return found
+
+
+def refresh_mappings(
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    new: Mapping[str, EligibleSets],
+    wanted: Mapping[str, EligibleSets],
+    before: Mapping[str, EligibleSets],
+    now: datetime,
+) -> dict[str, MappingChange]:
+    """Store the classes of pools by those who know their slots and hold the VO's row: see `pool_refresh`.
+
+    Args:
+        conn: In a writing transaction.
+        vo: Lower case.
+        config_version: Of the queue classes that are stored.
+        expiries: How many of its moments of expiry had passed.
+        new: The classes of pools that are locked, and maybe not mapped.
+        wanted: Those of pools that are mapped.
+        before: What these are mapped to.
+        now: The time.
+
+    Returns:
+        What changed for each of the pools.
+    """
+    changed = {pool_id: _compare(before[pool_id], sets) for pool_id, sets in wanted.items()}
+    rows = [
+        {"its_pool": pool_id, "its_eligible": sets.eligible, "its_undecided": sets.undecided}
+        for pool_id, sets in sorted(wanted.items())
+        if changed[pool_id]
+    ]
+    if rows:
+        conn.execute(UPDATE, rows)
+    stamp = {"now": now, "version": config_version, "its_expiries": expiries}
+    changed |= _store_changes(conn, vo, new, stamp)
+    if any(changed.values()):
+        change_feed.append_changes(conn, "mapping", [vo], now=now)
+    return changed
+
+
+def lock_pools(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
+    """Those of the pools that exist, locked in order, before the VO's version: as arriving jobs do it."""
+    return [
+        pool_id
+        for ids in sql.split_batches(pool_ids)
+        for pool_id in conn.execute(LOCK_POOLS, {"the_vo": vo, "pool_ids": ids}).scalars()
+    ]
+
+
+def list_eligible_queues(conn: Connection, pool_id: str) -> list[QueueAddress]:
+    """The queues that are eligible for a pool, sorted."""
+    rows = conn.execute(ELIGIBLE, {"pool_id": pool_id})
+    return [QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in rows]
+
+
+def _to_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> EligibleSets:
+    return EligibleSets(
+        eligible=mask_from([slots[digest] for digest in digests]),
+        undecided=mask_from([slots[digest] for digest, undecided in digests.items() if undecided]),
+    )
+
+
+def _store_changes(
+    conn: Connection, vo: str, wanted: Mapping[str, EligibleSets], stamp: Mapping[str, object]
+) -> dict[str, MappingChange]:
+    changed: dict[str, MappingChange] = {}
+    for pool_ids in sql.split_batches(wanted):
+        changed |= _write_changes(conn, vo, {pool_id: wanted[pool_id] for pool_id in pool_ids})
+        conn.execute(MARK_REFRESHED, {"pool_ids": pool_ids, **stamp})
+    return changed
+
+
+def _write_changes(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]) -> dict[str, MappingChange]:
+    before = _sets_from_rows(conn.execute(MAPPED, {"pool_ids": list(wanted)}))
+    rows = [
+        {"pool_id": pool_id, "vo": vo, "eligible": new.eligible, "undecided": new.undecided}
+        for pool_id, new in wanted.items()
+        if before.get(pool_id) != new
+    ]
+    if rows:
+        conn.execute(PUT.to_statement(conn), rows)
+    conn.execute(REMOVE_BEFORE, {"pool_ids": list(wanted)})
+    return {pool_id: _compare(before.get(pool_id), new) for pool_id, new in wanted.items()}
+
+
+def _sets_from_rows(rows: Iterable[Row[tuple[str, int, int]]]) -> dict[str, EligibleSets]:
+    return {row.pool_id: EligibleSets(eligible=row.eligible, undecided=row.undecided) for row in rows}
+
+
+def _compare(before: EligibleSets | None, new: EligibleSets) -> MappingChange:
+    if before == new:
+        return _NO_CHANGE
+    old = before or _EMPTY
+    both = old.eligible & new.eligible
+    return MappingChange(
+        gained=(new.eligible & ~old.eligible).bit_count(),
+        lost=(old.eligible & ~new.eligible).bit_count(),
+        turned=((old.undecided ^ new.undecided) & both).bit_count(),
+        shows=before is None or bool(old.eligible) is not bool(new.eligible),
+    )

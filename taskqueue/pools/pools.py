@@ -1,0 +1,207 @@
+"""SubmitPools: the Requirements of a VO, stored once under their id.
+
+A pool goes when no job that is not final uses it. The arrival of a job touches the pool's row in the
+transaction that makes the job wait, and deletion states that the row is untouched: whichever comes
+second sees what the first did, so that a job never ends without its pool.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select, tuple_
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db import sql
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.errors import PoolNotFound
+from taskqueue.schema.tables import jobs, pool_mappings, pool_queue_classes, submit_pools
+from taskqueue.schema.tables import queue_class_versions as versions
+from taskqueue.states import FINAL, JobStatus
+from taskqueue.task_queues import change_feed
+
+_NOT_FINAL = sorted(set(JobStatus) - FINAL)
+
+
+def _touch(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_update(
+        index_elements=["pool_id"], set_={"last_used_at": insert.excluded.last_used_at}
+    ).returning(submit_pools.c.pool_id, submit_pools.c.refreshed_at)
+
+
+TOUCH = Upsert(submit_pools, _touch)
+
+#: Beside what its own row says, a pool that is mapped has come with all of its VO at least this far.
+_OWN = (submit_pools.c.config_version, submit_pools.c.expiries, submit_pools.c.refreshed_at)
+_OF_VO = (versions.c.refreshed_version, versions.c.refreshed_expiries, versions.c.refreshed_at)
+_VO_IS_AHEAD = and_(submit_pools.c.refreshed_at.is_not(None), tuple_(*_OF_VO) > tuple_(*_OWN))
+#: What a pool's mapping was computed from, and when: the newer of the two.
+REFRESH_COLUMNS = {
+    own.name: case((_VO_IS_AHEAD, of_vo), else_=own).label(own.name)
+    for own, of_vo in zip(_OWN, _OF_VO, strict=True)
+}
+WITH_VO = submit_pools.outerjoin(versions, versions.c.vo == submit_pools.c.vo)
+
+#: Pools as `Pool` has them.
+ALL = select(*(REFRESH_COLUMNS.get(each.name, each) for each in submit_pools.c)).select_from(WITH_VO)
+GET = ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
+
+#: Its mapping was never stored, or was changed by a process of the release before.
+IS_UNMAPPED = or_(
+    ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id),
+    exists().where(pool_queue_classes.c.pool_id == submit_pools.c.pool_id),
+)
+
+COUNT = select(func.count()).select_from(submit_pools)
+COUNT_OF = COUNT.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
+
+ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
+    submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True))
+)
+
+REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.original).order_by(
+    submit_pools.c.pool_id
+)
+REQUIREMENTS_OF = REQUIREMENTS.where(submit_pools.c.vo.in_(bindparam("vos", expanding=True)))
+
+_is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status.in_(_NOT_FINAL))
+_was_used = exists().where(
+    jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.ended_at >= bindparam("before")
+)
+_may_go = and_(submit_pools.c.last_used_at < bindparam("before"), ~_is_used, ~_was_used)
+
+#: A locked row is in use. Locked in order, as `touch_all` does.
+UNUSED = (
+    select(submit_pools.c.pool_id)
+    .where(_may_go)
+    .order_by(submit_pools.c.pool_id)
+    .limit(bindparam("limit"))
+    .with_for_update(skip_locked=True)
+)
+DELETE_UNUSED = (
+    delete(submit_pools)
+    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)), _may_go)
+    .returning(submit_pools.c.pool_id, submit_pools.c.vo)
+)
+
+
+LOCK_FREE = (
+    select(submit_pools.c.pool_id)
+    .where(submit_pools.c.pool_id.in_(bindparam("pool_ids", expanding=True)))
+    .order_by(submit_pools.c.pool_id)
+    .with_for_update(skip_locked=True, key_share=True)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPool:
+    """A pool that a job asks for; it may be there already."""
+
+    pool_id: str
+    vo: str  #: lower case
+    requirements: str  #: the canonical form, JSON
+    original: str  #: as written, JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool as it stands."""
+
+    pool_id: str
+    vo: str
+    requirements: str  #: the canonical form, JSON
+    original: str  #: as first written, JSON
+    created_at: datetime
+    last_used_at: datetime
+    refreshed_at: datetime | None  #: None: not resolved yet
+    config_version: int  #: what its mapping was computed from
+    expiries: int = 0  #: how many of the moments of expiry of that version had passed
+
+
+def touch_pool(
+    conn: Connection, *, pool_id: str, vo: str, requirements_json: str, original_json: str, now: datetime
+) -> bool:
+    """Store a pool or say that it is used; whether it still has to be resolved. See `touch_all`."""
+    pool = NewPool(pool_id=pool_id, vo=vo, requirements=requirements_json, original=original_json)
+    return pool_id in touch_pools(conn, [pool], now=now)
+
+
+def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
+    """Whether all of these pools are there and no other transaction holds one; then they are ours.
+
+    It waits for none. On SQLite whoever writes is alone anyway.
+    """
+    if not pool_ids or conn.dialect.name == "sqlite":
+        return True
+    return len(conn.execute(LOCK_FREE, {"pool_ids": sorted(pool_ids)}).all()) == len(pool_ids)
+
+
+def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:
+    """Store pools or say that they are used; the ids of those that still have to be resolved.
+
+    Called in the transaction that makes jobs wait for them. Until that ends nobody else touches or deletes
+    them: of two that bring the same new pool, the second finds it resolved.
+    """
+    by_id = {pool.pool_id: pool for pool in pools}
+    if not by_id:
+        return frozenset()
+    rows = [
+        {
+            "pool_id": pool.pool_id,
+            "vo": pool.vo,
+            "requirements": pool.requirements,
+            "original": pool.original,
+            "created_at": now,
+            "last_used_at": now,
+            "config_version": 0,
+        }
+        for _, pool in sorted(by_id.items())
+    ]
+    found = conn.execute(TOUCH.to_statement(conn), rows)
+    return frozenset(row.pool_id for row in found if row.refreshed_at is None)
+
+
+def get_pool(conn: Connection, pool_id: str) -> Pool:
+    """One pool.
+
+    Raises:
+        PoolNotFound: There is none with this id.
+    """
+    row = conn.execute(GET, {"pool_id": pool_id}).mappings().one_or_none()
+    if row is None:
+        raise PoolNotFound(pool_id)
+    return Pool(**row)
+
+
+def count_pools(conn: Connection, *, vos: Collection[str] | None = None) -> int:
+    """How many there are of some VOs, or of all."""
+    statement = COUNT if vos is None else COUNT_OF
+    return conn.execute(statement, {} if vos is None else {"vos": sorted(vos)}).scalar_one()
+
+
+def read_originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
+    """The requirements of pools as first written, JSON, by id."""
+    return {
+        row.pool_id: row.original
+        for ids in sql.split_batches(pool_ids)
+        for row in conn.execute(ORIGINALS, {"pool_ids": ids})
+    }
+
+
+def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: int = 1000) -> list[str]:
+    """Delete pools that no job has used since `before`, with their mapping; their ids."""
+    unused = list(conn.execute(UNUSED, {"before": before, "limit": limit}).scalars())
+    if not unused:
+        return []
+    deleted = conn.execute(DELETE_UNUSED, {"before": before, "pool_ids": unused}).all()
+    change_feed.append_changes(conn, "mapping", sorted({row.vo for row in deleted}), now=now)
+    return [row.pool_id for row in deleted]
+
+
+def list_requirements(conn: Connection, vos: Collection[str] | None) -> dict[str, dict[str, str]]:
+    """What the pools of these VOs (None: of all) ask, JSON as first written, by VO and id."""
+    rows = conn.execute(REQUIREMENTS) if vos is None else conn.execute(REQUIREMENTS_OF, {"vos": sorted(vos)})
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row.vo, {})[row.pool_id] = row.original
+    return found

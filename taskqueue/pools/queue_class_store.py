@@ -1,0 +1,269 @@
+"""The queue classes of each VO as they are stored, and which queues are members of them.
+
+They are those of one configuration version a VO, after so many of its expiries: a version of which more has
+expired is a newer one. Releases may compute digests by different rules (`ALGORITHM`): classes of another
+release are none of ours, and the agent computes them anew, with all mappings. Who writes something that
+was computed from them holds that until the transaction ends (`hold`), so that nothing old is written after
+something newer has landed. Lock order: pools by id, then the versions of VOs by name.
+
+Each class has a slot, its bit in the mappings of the VO's pools. A slot is given again only after no
+mapping has it any more (`prune`).
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy.sql.dml import Insert
+
+from cs_config.classes.class_index import number_classes
+from cs_config.classes.queue_classes import ALGORITHM, QueueClass
+from cs_config.tree.address import QueueAddress
+from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
+from taskqueue.schema.tables import pool_queue_classes as mapped_before
+from taskqueue.schema.tables import queue_class_members as members
+from taskqueue.schema.tables import queue_class_versions as versions
+from taskqueue.schema.tables import queue_classes as table
+from taskqueue.task_queues import change_feed
+
+_VO: BindParameter[str] = bindparam("the_vo")
+
+
+def _advance(insert: DialectInsert) -> Insert:
+    new = insert.excluded
+    newer = or_(
+        versions.c.config_version < new.config_version,
+        and_(versions.c.config_version == new.config_version, versions.c.expiries <= new.expiries),
+    )
+    return insert.on_conflict_do_update(
+        index_elements=["vo"],
+        set_={
+            "config_version": new.config_version,
+            "expiries": new.expiries,
+            "algorithm": new.algorithm,
+        },
+        where=newer,
+    ).returning(versions.c.vo)
+
+
+#: Takes the VO's version row for this transaction alone; no row comes back when a newer version is there.
+ADVANCE = Upsert(versions, _advance)
+ADD_MEMBERS = BulkInsert(members, varying=("site", "ce", "queue", "queue_class_id"), common=("vo",))
+
+VERSION = select(versions.c.config_version, versions.c.expiries, versions.c.algorithm).where(
+    versions.c.vo == _VO
+)
+#: FOR SHARE: a newer version waits until what was computed from this one is written.
+HOLD_VERSION = VERSION.with_for_update(read=True)
+#: Who replaces it knows which one that is.
+LOCK_VERSION = VERSION.with_for_update()
+
+CLASSES = select(table.c.digest, table.c.queue_class_id, table.c.slot).where(table.c.vo == _VO)
+ADD_CLASS = insert(table)
+#: To what a process of the release before has added.
+GIVE_SLOT = (
+    update(table)
+    .where(table.c.vo == _VO, table.c.digest == bindparam("the_digest"))
+    .values(slot=bindparam("its_slot"))
+)
+WITHOUT_SLOT = select(exists().where(table.c.vo == _VO, table.c.slot.is_(None)))
+
+MEMBERS = select(members.c.site, members.c.ce, members.c.queue, members.c.queue_class_id).where(
+    members.c.vo == _VO
+)
+
+_IS_QUEUE = and_(
+    members.c.vo == _VO,
+    members.c.site == bindparam("the_site"),
+    members.c.ce == bindparam("the_ce"),
+    members.c.queue == bindparam("the_queue"),
+)
+
+CLASS_OF_QUEUE = select(members.c.queue_class_id).where(_IS_QUEUE)
+
+REMOVE_MEMBER = delete(members).where(_IS_QUEUE)
+
+_are_all_refreshed = and_(
+    versions.c.refreshed_version == versions.c.config_version,
+    versions.c.refreshed_expiries == versions.c.expiries,
+)
+#: Empty, while all mappings are of this version: none of them has it.
+PRUNE_CLASSES = delete(table).where(
+    table.c.vo == _VO,
+    ~exists().where(members.c.queue_class_id == table.c.queue_class_id),
+    ~exists().where(mapped_before.c.queue_class_id == table.c.queue_class_id),
+    exists().where(versions.c.vo == _VO, _are_all_refreshed),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredClasses:
+    """The queue classes of a VO in one configuration version: what is stored while the version is."""
+
+    config_version: int
+    expiries: int
+    classes: Sequence[QueueClass]
+
+    def is_stored(self, version: tuple[int, ...] | None, digests: Container[str]) -> bool:
+        """Whether these are the classes that are stored: a number alone may have been another text's."""
+        if version != (self.config_version, self.expiries, ALGORITHM):
+            return False
+        return all(each.digest in digests for each in self.classes)
+
+
+def read_version(conn: Connection, vo: str) -> int | None:
+    """The configuration version that the VO's queue classes are of; None: there are none yet."""
+    found: int | None = conn.execute(VERSION, {"the_vo": vo}).scalar_one_or_none()
+    return found
+
+
+def lock_version(conn: Connection, vo: str) -> tuple[int, int] | None:
+    """That version and how many of its expiries have passed, which stay so until the transaction ends.
+
+    None: there are none yet, or they are of another release.
+    """
+    row = conn.execute(HOLD_VERSION, {"the_vo": vo}).one_or_none()
+    return None if row is None or row.algorithm != ALGORITHM else (row.config_version, row.expiries)
+
+
+def read_slots(conn: Connection, vo: str) -> dict[str, int]:
+    """The slot of each queue class of the VO by its digest."""
+    rows = conn.execute(CLASSES, {"the_vo": vo})
+    return {row.digest: row.slot for row in rows if row.slot is not None}
+
+
+def find_class(conn: Connection, vo: str, queue: QueueAddress) -> int | None:
+    """The queue class of a queue for a VO; None: the VO may not use it, or it does not exist."""
+    found: int | None = conn.execute(CLASS_OF_QUEUE, _bind_queue(vo, queue)).scalar_one_or_none()
+    return found
+
+
+def store_classes(
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    classes: Sequence[QueueClass],
+    now: datetime,
+    before: StoredClasses | None = None,
+) -> bool:
+    """Make the stored queue classes of a VO those of a configuration version; only differences are written.
+
+    Args:
+        conn: In a writing transaction; pools that it needs are touched or locked already.
+        vo: Lower case.
+        config_version: Where the classes come from.
+        expiries: How many of its moments of expiry have passed.
+        classes: All of the VO.
+        now: The time.
+        before: Those of another version: where it is the stored one, the members need not be read.
+
+    Returns:
+        Whether they are now of this version; False: a newer one is there already, and stays.
+    """
+    wanted = (config_version, expiries, ALGORITHM)
+    row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
+    if row is not None and tuple(row) != wanted:
+        # Another one may have landed by the time that it is ours to replace.
+        row = conn.execute(LOCK_VERSION, {"the_vo": vo}).one_or_none()
+    stored = None if row is None else tuple(row)
+    if stored == wanted:
+        if conn.scalar(WITHOUT_SLOT, {"the_vo": vo}):
+            _add_classes(conn, vo, classes)
+        return True
+    # Where there are none yet, there is no mapping either: all of them are of this version.
+    refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
+    advanced = {
+        "vo": vo,
+        "config_version": config_version,
+        "expiries": expiries,
+        "algorithm": ALGORITHM,
+        **refreshed,
+    }
+    if conn.execute(ADVANCE.to_statement(conn), advanced).first() is None:
+        return False
+    known = before if before is not None and before.is_stored(stored, read_slots(conn, vo)) else None
+    class_ids = _add_classes(conn, vo, classes)
+    if known:
+        old, new = _diff_classes(known.classes, classes)
+        is_other = _write_members(
+            conn, vo, stored=_map_queues(old, class_ids), wanted=_map_queues(new, class_ids)
+        )
+    else:
+        is_other = _write_members(
+            conn, vo, stored=_read_members(conn, vo), wanted=_map_queues(classes, class_ids)
+        )
+    if is_other:
+        change_feed.append_changes(conn, "mapping", [vo], now=now)
+    return True
+
+
+def prune_classes(conn: Connection, vo: str) -> None:
+    """Remove classes that no queue and no mapping has; they stay while a mapping is of another version."""
+    conn.execute(PRUNE_CLASSES, {"the_vo": vo})
+
+
+def _add_classes(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> dict[str, int]:
+    """Store the classes that are new, each with a slot; the ids of all."""
+    stored = {row.digest: row for row in conn.execute(CLASSES, {"the_vo": vo})}
+    wanted = {each.digest for each in classes} | {
+        digest for digest, row in stored.items() if row.slot is None
+    }
+    taken = {digest: row.slot for digest, row in stored.items() if row.slot is not None}
+    given = number_classes(taken, wanted)
+    if late := [_build_slot(vo, digest, given[digest]) for digest in sorted(stored.keys() - taken.keys())]:
+        conn.execute(GIVE_SLOT, late)
+    new = sorted(wanted - stored.keys())
+    if new:
+        conn.execute(ADD_CLASS, [{"vo": vo, "digest": digest, "slot": given[digest]} for digest in new])
+        return {row.digest: row.queue_class_id for row in conn.execute(CLASSES, {"the_vo": vo})}
+    return {digest: row.queue_class_id for digest, row in stored.items()}
+
+
+def _build_slot(vo: str, digest: str, slot: int) -> dict[str, object]:
+    return {"the_vo": vo, "the_digest": digest, "its_slot": slot}
+
+
+def _bind_queue(vo: str, queue: QueueAddress) -> dict[str, object]:
+    return {"the_vo": vo, "the_site": queue.site, "the_ce": queue.ce, "the_queue": queue.queue}
+
+
+def _diff_classes(
+    before: Sequence[QueueClass], now: Sequence[QueueClass]
+) -> tuple[list[QueueClass], list[QueueClass]]:
+    """Those of the classes before that are not among those now, or with other queues; and the reverse."""
+    queues = {each.digest: each.queues for each in before}
+    new = [each for each in now if queues.get(each.digest) != each.queues]
+    same = {each.digest for each in now}.difference(each.digest for each in new)
+    return [each for each in before if each.digest not in same], new
+
+
+def _map_queues(classes: Iterable[QueueClass], class_ids: Mapping[str, int]) -> dict[QueueAddress, int]:
+    return {queue: class_ids[each.digest] for each in classes for queue in each.queues}
+
+
+def _read_members(conn: Connection, vo: str) -> dict[QueueAddress, int]:
+    return {
+        QueueAddress(site=row.site, ce=row.ce, queue=row.queue): row.queue_class_id
+        for row in conn.execute(MEMBERS, {"the_vo": vo})
+    }
+
+
+def _write_members(
+    conn: Connection, vo: str, *, stored: Mapping[QueueAddress, int], wanted: Mapping[QueueAddress, int]
+) -> bool:
+    new = [queue for queue, class_id in wanted.items() if stored.get(queue) != class_id]
+    gone = [queue for queue, class_id in stored.items() if wanted.get(queue) != class_id]
+    if gone:
+        conn.execute(REMOVE_MEMBER, [_bind_queue(vo, queue) for queue in gone])
+    columns: dict[str, list[Any]] = {
+        "site": [queue.site for queue in new],
+        "ce": [queue.ce for queue in new],
+        "queue": [queue.queue for queue in new],
+        "queue_class_id": [wanted[queue] for queue in new],
+    }
+    ADD_MEMBERS.execute(conn, columns, vo=vo)
+    return bool(new or gone)

@@ -1,0 +1,58 @@
+"""Column type for a set of a VO's queue classes: a bitmap with one bit for the slot of each class.
+
+A pool that is eligible at a tenth of 5,000 classes takes 625 bytes instead of 500 rows.
+"""
+
+from typing import Any
+
+from sqlalchemy import Boolean, Dialect, LargeBinary
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
+
+
+class BitsetType(TypeDecorator[int]):
+    """An integer whose bits are slots, as bytes, the lowest first."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002  (SQLAlchemy names it)
+        """The bytes up to the highest slot."""
+        return None if value is None else to_bytes(value)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> int | None:  # noqa: ARG002  (SQLAlchemy names it)
+        """The integer again."""
+        return None if value is None else int.from_bytes(value, "little")
+
+
+def to_bytes(slots: int) -> bytes:
+    """A set as it is stored."""
+    return slots.to_bytes((slots.bit_length() + 7) // 8, "little")
+
+
+class has_slot(FunctionElement[bool]):  # noqa: N801  (it is called like a function)
+    """Whether a set has the class of a slot: `has(column, slot)`; of no slot it is unknown."""
+
+    type = Boolean()
+    inherit_cache = True
+    name = "has_class"
+
+
+@compiles(has_slot, "postgresql")
+def _postgresql(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
+    classes, slot = (compiler.process(each, **options) for each in element.clauses)
+    # CASE: an operand of AND may be evaluated first, and bits beyond the end are an error.
+    return (
+        f"(CASE WHEN {slot} < 8 * octet_length({classes}) THEN get_bit({classes}, {slot}) = 1 ELSE FALSE END)"
+    )
+
+
+@compiles(has_slot, "sqlite")
+def _sqlite(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
+    classes, slot = (compiler.process(each, **options) for each in element.clauses)
+    # A byte is no number there: its half is looked up by its hexadecimal digit; beyond the end is nothing.
+    halves = f"hex(substr({classes}, {slot} / 8 + 1, 1)) || '00'"
+    half = f"instr('123456789ABCDEF', substr({halves}, 2 - {slot} % 8 / 4, 1))"
+    return f"({half} >> {slot} % 4 & 1)"

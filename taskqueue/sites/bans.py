@@ -1,0 +1,60 @@
+"""Bans: sites that get only test jobs."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BindParameter, Connection, bindparam, delete, or_, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.schema.tables import site_bans as table
+
+_SITES: BindParameter[str] = bindparam("sites", expanding=True)
+
+
+def _replace_ban(insert: DialectInsert) -> Insert:
+    changed = {name: insert.excluded[name] for name in ("reason", "author", "at", "until")}
+    return insert.on_conflict_do_update(index_elements=["site"], set_=changed)
+
+
+SET_BAN = Upsert(table, _replace_ban)
+#: Of a ban: it is not over.
+IS_CURRENT = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
+
+LIFT_BAN = delete(table).where(table.c.site == bindparam("the_site"))
+BANNED = select(table).where(table.c.site.in_(_SITES), IS_CURRENT)
+CURRENT = select(table).where(IS_CURRENT).order_by(table.c.site)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ban:
+    """Why a site gets no jobs."""
+
+    site: str
+    reason: str
+    author: str
+    at: datetime
+    until: datetime | None  #: None: until it is allowed again
+
+
+def set_ban(conn: Connection, new: Ban) -> None:
+    """Ban a site; a ban that there is already is replaced."""
+    row = {name: getattr(new, name) for name in ("site", "reason", "author", "at", "until")}
+    conn.execute(SET_BAN.to_statement(conn), row)
+
+
+def lift_ban(conn: Connection, site: str) -> bool:
+    """End the ban of a site; False: there was none."""
+    return bool(conn.execute(LIFT_BAN, {"the_site": site}).rowcount)
+
+
+def read_bans(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, Ban]:
+    """The bans of these sites that hold now."""
+    rows = conn.execute(BANNED, {"sites": sorted(sites), "now": now})
+    return {row.site: Ban(**row._asdict()) for row in rows}
+
+
+def list_bans(conn: Connection, *, now: datetime) -> list[Ban]:
+    """All bans that hold now, by site."""
+    return [Ban(**row._asdict()) for row in conn.execute(CURRENT, {"now": now})]

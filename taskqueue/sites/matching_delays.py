@@ -1,0 +1,63 @@
+"""The token buckets of matching delays, as they were left.
+
+Their time is the database's: the clocks of matchers on several hosts differ, and each would fill the
+buckets by its own.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BindParameter, Connection, bindparam, func, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.schema.tables import matching_delays as table
+
+#: Scope, attribute, value, VO (empty: all VOs).
+BucketKey = tuple[str, str, str, str]
+
+_SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
+TIME_POSTGRESQL = select(func.clock_timestamp())
+READ = select(table).where(table.c.scope.in_(_SCOPES))
+
+
+def _replace(insert: DialectInsert) -> Insert:
+    changed = {name: insert.excluded[name] for name in ("tokens", "at")}
+    return insert.on_conflict_do_update(index_elements=["scope", "attribute", "value", "vo"], set_=changed)
+
+
+STORE = Upsert(table, _replace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketLevel:
+    """How full a bucket was."""
+
+    tokens: float
+    at: datetime
+
+
+def read_time(conn: Connection, now: datetime) -> datetime:
+    """The time by which buckets fill; on SQLite there is one host, and `now` is its clock."""
+    return now if conn.dialect.name == "sqlite" else conn.execute(TIME_POSTGRESQL).scalar_one()
+
+
+def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey, BucketLevel]:
+    """The buckets of scopes that something was taken from."""
+    rows = conn.execute(READ, {"scopes": sorted(scopes)})
+    return {
+        (row.scope, row.attribute, row.value, row.vo): BucketLevel(tokens=row.tokens, at=row.at)
+        for row in rows
+    }
+
+
+def store_levels(conn: Connection, levels: Iterable[tuple[BucketKey, BucketLevel]]) -> None:
+    """Leave buckets so; under the lock of their scopes."""
+    rows = [
+        {"scope": key[0], "attribute": key[1], "value": key[2], "vo": key[3]}
+        | {"tokens": level.tokens, "at": level.at}
+        for key, level in levels
+    ]
+    if rows:
+        conn.execute(STORE.to_statement(conn), rows)

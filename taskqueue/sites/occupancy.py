@@ -1,0 +1,124 @@
+"""Occupancy of sites, CEs and queues: our jobs and pilots there now, by state as a gateway counts."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, or_, select
+
+from cs_config.tree.address import QueueAddress
+from taskqueue.schema.tables import attempts, jobs, pilots
+from taskqueue.states import PILOT_STEPS, JobStatus, PilotStatus
+
+_NOT_BEGUN = attempts.c.started_at.is_(None)
+
+OCCUPANCY = (
+    select(
+        func.count().label("jobs"),
+        func.count().filter(_NOT_BEGUN).label("submitting"),
+        func.count().filter(jobs.c.status == JobStatus.COMPLETING.value).label("gathering"),
+    )
+    .join(jobs, jobs.c.job_id == attempts.c.job_id)
+    .where(
+        attempts.c.closed_at.is_(None),
+        attempts.c.site == bindparam("site"),
+        or_(bindparam("ce") == "", attempts.c.ce == bindparam("ce")),
+        or_(bindparam("queue") == "", attempts.c.queue == bindparam("queue")),
+    )
+)
+
+#: Attributes of a job that are counted, as limits name them.
+ATTRIBUTE_COLUMNS: Mapping[str, ColumnElement[str]] = {
+    "JobType": jobs.c.job_type,
+    "JobGroup": jobs.c.job_group,
+    "JobName": jobs.c.job_name,
+    "Owner": jobs.c.owner,
+    "OwnerGroup": jobs.c.owner_group,
+    "VO": jobs.c.vo,
+    "SubmitPool": func.coalesce(jobs.c.submit_pool, ""),
+}
+BY_VALUE = {
+    attribute: select(column.label("value"), jobs.c.vo, func.count().label("jobs"))
+    .join(attempts, attempts.c.job_id == jobs.c.job_id)
+    .where(
+        attempts.c.closed_at.is_(None),
+        attempts.c.site == bindparam("site"),
+        or_(bindparam("ce") == "", attempts.c.ce == bindparam("ce")),
+    )
+    .group_by(column, jobs.c.vo)
+    for attribute, column in ATTRIBUTE_COLUMNS.items()
+}
+
+
+BY_VO = (
+    select(jobs.c.vo, jobs.c.status, func.count().label("jobs"))
+    .join(attempts, attempts.c.job_id == jobs.c.job_id)
+    .where(attempts.c.closed_at.is_(None), attempts.c.site.in_(bindparam("sites", expanding=True)))
+    .group_by(jobs.c.vo, jobs.c.status)
+    .order_by(jobs.c.vo, jobs.c.status)
+)
+_PLACE = (attempts.c.vo, attempts.c.site, attempts.c.ce, attempts.c.queue)
+JOBS_BY_QUEUE = (
+    select(*_PLACE, func.count().label("number")).where(attempts.c.closed_at.is_(None)).group_by(*_PLACE)
+)
+_PILOTS_PLACE = (pilots.c.vo, pilots.c.site, pilots.c.ce, pilots.c.queue)
+PILOTS_BY_QUEUE = (
+    select(*_PILOTS_PLACE, func.count().label("number"))
+    .where(pilots.c.status.in_(sorted(each.value for each in PilotStatus if PILOT_STEPS[each])))
+    .group_by(*_PILOTS_PLACE)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOccupancy:
+    """What a VO has at a queue."""
+
+    jobs: int  #: in the hands of pilots
+    pilots: int  #: submitted and not ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """Numbers of jobs in the hands of pilots."""
+
+    jobs: int
+    submitting: int  #: matched, not begun
+    gathering: int  #: the payload ended, its output is on the way
+
+
+def count_jobs(conn: Connection, scope: str) -> Occupancy:
+    """The jobs at a scope, `Site`, `Site/CE` or `Site/CE/Queue`, killed ones that are ending included."""
+    site, ce, queue = (*scope.split("/"), "", "")[:3]
+    row = conn.execute(OCCUPANCY, {"site": site, "ce": ce, "queue": queue}).one()
+    return Occupancy(jobs=row.jobs, submitting=row.submitting, gathering=row.gathering)
+
+
+def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], int]:
+    """How many jobs are at a site or CE now, by VO and value of the attribute."""
+    site, ce = (*scope.split("/"), "")[:2]
+    rows = conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
+    return {(row.vo, row.value): row.jobs for row in rows}
+
+
+def count_by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mapping[JobStatus, int]]:
+    """How many jobs of each VO are at some sites now, by status."""
+    found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
+    for vo, status, number in conn.execute(BY_VO, {"sites": sorted(sites)}):
+        found[vo][JobStatus(status)] = number
+    return found
+
+
+def count_by_queue(conn: Connection) -> Mapping[tuple[str, QueueAddress], QueueOccupancy]:
+    """What is at each queue now, by VO."""
+    jobs_there = dict(_list_numbers(conn.execute(JOBS_BY_QUEUE)))
+    pilots_there = dict(_list_numbers(conn.execute(PILOTS_BY_QUEUE)))
+    return {
+        key: QueueOccupancy(jobs=jobs_there.get(key, 0), pilots=pilots_there.get(key, 0))
+        for key in jobs_there.keys() | pilots_there.keys()
+    }
+
+
+def _list_numbers(rows: Iterable[Row[Any]]) -> Iterator[tuple[tuple[str, QueueAddress], int]]:
+    for row in rows:
+        yield (row.vo, QueueAddress(site=row.site, ce=row.ce, queue=row.queue)), row.number

@@ -1,0 +1,132 @@
+"""Reservations: matches that a site's own counts do not contain yet.
+
+A reservation ends when an advertisement acknowledges it, when its pilot closes the attempt (finish,
+release), or when the attempt is closed before it began. An attempt that began and was taken away by us
+may still run until its pilot hears of it: it stays reserved until an advertisement that was counted after
+its start. All this is asked of the attempt; only advertisements write here.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from taskqueue.db import sql
+from taskqueue.schema.tables import attempts, jobs
+from taskqueue.schema.tables import reservations as table
+from taskqueue.sites.scopes import SCOPES_OF_SITE
+
+#: A job and the number of its attempt.
+AttemptKey = tuple[int, int]
+
+_BY_ITS_PILOT = ("finished", "released")
+
+_VOS: BindParameter[str] = bindparam("vos", expanding=True)
+_SCOPES: BindParameter[str] = bindparam("scopes", expanding=True)
+_THE_SCOPE = table.c.scope == bindparam("the_scope")
+_ITS_ATTEMPT = and_(attempts.c.job_id == table.c.job_id, attempts.c.epoch == table.c.epoch)
+_MAY_BE_THERE: ColumnElement[bool] = or_(
+    attempts.c.closed_at.is_(None),
+    and_(attempts.c.started_at.is_not(None), attempts.c.closed_as.not_in(_BY_ITS_PILOT)),
+)
+
+CREATE = insert(table)
+COUNT = (
+    select(table.c.scope, func.count().label("reserved"))
+    .join(attempts, _ITS_ATTEMPT)
+    .where(table.c.scope.in_(_SCOPES), table.c.seen.is_(False), _MAY_BE_THERE)
+    .group_by(table.c.scope)
+)
+LIST = (
+    select(table.c.job_id, table.c.epoch, attempts.c.opened_at, attempts.c.started_at)
+    .join(attempts, _ITS_ATTEMPT)
+    .where(_THE_SCOPE, table.c.seen.is_(False), _MAY_BE_THERE)
+    .order_by(table.c.job_id)
+    .limit(bindparam("most"))
+)
+LIST_OF_VOS = LIST.where(table.c.job_id.in_(select(jobs.c.job_id).where(jobs.c.vo.in_(_VOS))))
+MARK_STARTED = (
+    update(table)
+    .where(
+        table.c.scope.in_(SCOPES_OF_SITE),
+        table.c.begun_by.is_(None),
+        exists().where(_ITS_ATTEMPT, attempts.c.started_at.is_not(None)),
+    )
+    .values(begun_by=bindparam("the_watermark"))
+)
+ACKNOWLEDGE = delete(table).where(_THE_SCOPE, table.c.begun_by <= bindparam("the_as_of"))
+FORGET_ENDED = delete(table).where(_THE_SCOPE, ~exists().where(_ITS_ATTEMPT, _MAY_BE_THERE))
+CLEAR_SEEN = update(table).where(_THE_SCOPE, table.c.seen).values(seen=False)
+SET_SEEN = (
+    update(table)
+    .where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(bindparam("keys", expanding=True)))
+    .values(seen=True)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A match that counts at a scope beside what the site says."""
+
+    job_id: int
+    epoch: int
+    opened_at: datetime
+    started_at: datetime | None
+
+
+def create_reservations(conn: Connection, reserved: Iterable[tuple[str, AttemptKey]]) -> None:
+    """Reserve; in the transaction of the claim, under the lock of the scopes."""
+    rows = [{"scope": scope, "job_id": job_id, "epoch": epoch} for scope, (job_id, epoch) in reserved]
+    if rows:
+        conn.execute(CREATE, rows)
+
+
+def count_reservations(conn: Connection, scopes: Collection[str]) -> Mapping[str, int]:
+    """How many matches each scope has that its advertisement does not contain; those without are left out."""
+    rows = conn.execute(COUNT, {"scopes": sorted(scopes)})
+    return {row.scope: row.reserved for row in rows}
+
+
+def list_reservations(
+    conn: Connection, scope: str, most: int, *, vos: Collection[str] | None = None
+) -> list[Reservation]:
+    """The first of the reservations at a scope: for jobs of these VOs, None: of all."""
+    asked = {"the_scope": scope, "most": most}
+    if vos is None:
+        rows = conn.execute(LIST, asked)
+    else:
+        rows = conn.execute(LIST_OF_VOS, {**asked, "vos": sorted(vos)})
+    return [Reservation(**row._asdict()) for row in rows]
+
+
+def mark_started(conn: Connection, site: str, watermark: int) -> None:
+    """Note of which attempts at a site the start is recorded by this watermark."""
+    conn.execute(MARK_STARTED, {"the_site": site, "the_watermark": watermark})
+
+
+def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[AttemptKey]) -> None:
+    """End those that a new advertisement contains; those that it only lists come back with the next one.
+
+    An attempt that a list names may be missing in an advertisement with a later watermark that was
+    counted earlier; one whose start was recorded by the watermark cannot.
+    """
+    conn.execute(ACKNOWLEDGE, {"the_scope": scope, "the_as_of": as_of})
+    conn.execute(FORGET_ENDED, {"the_scope": scope})
+    conn.execute(CLEAR_SEEN, {"the_scope": scope})
+    for some in sql.split_batches(seen):
+        conn.execute(SET_SEEN, {"the_scope": scope, "keys": some})

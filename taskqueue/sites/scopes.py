@@ -1,0 +1,122 @@
+"""Lockable rows of sites, CEs and queues, with their last advertisement.
+
+Every decision about matching at a scope, and every change of its inputs, happens under the lock of its row.
+Locks are taken by one statement, in the order of names.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, select, update
+from sqlalchemy.sql.dml import Insert
+
+from requirements.values import Value
+from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.schema.tables import scopes as table
+
+_NAMES: BindParameter[str] = bindparam("names", expanding=True)
+
+
+def _insert(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_nothing()
+
+
+INSERT = Upsert(table, _insert)
+READ: Select[Any] = select(table).where(table.c.scope.in_(_NAMES))
+LOCK = READ.order_by(table.c.scope).with_for_update()
+SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))
+STORE = (
+    update(table)
+    .where(table.c.scope == bindparam("the_scope"))
+    .values(
+        as_of=bindparam("the_as_of"),
+        advertisement=bindparam("the_advertisement"),
+        advertised_at=bindparam("now"),
+        taken_at=bindparam("the_taken_at"),
+    )
+)
+SET_WATERMARK = (
+    update(table).where(table.c.scope == bindparam("the_scope")).values(watermark=bindparam("the_watermark"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """A site, CE or queue, with what it advertised last."""
+
+    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
+    watermark: int = 0  #: of a site: the last that was given out
+    as_of: int = 0  #: the watermark that the advertisement was counted after
+    advertised: Mapping[str, Value] | None = None  #: None: nothing yet
+    advertised_at: datetime | None = None
+    taken_at: str | None = None  #: as the site says, for people
+
+
+def read_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
+    """The scopes of these names; one without a row has advertised nothing."""
+    found = {name: Scope(scope=name) for name in names}
+    if names:
+        found |= {row.scope: _scope_from_row(row) for row in conn.execute(READ, {"names": sorted(names)})}
+    return found
+
+
+def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
+    """The same, locked until the end of the transaction; rows that are missing are made."""
+    ordered = sorted(set(names))
+    rows = conn.execute(LOCK, {"names": ordered}).all()
+    if len(rows) < len(ordered):
+        conn.execute(
+            INSERT.to_statement(conn), [{"scope": name, "site": parse_site(name)} for name in ordered]
+        )
+        rows = conn.execute(LOCK, {"names": ordered}).all()
+    return {row.scope: _scope_from_row(row) for row in rows}
+
+
+def parse_site(scope: str) -> str:
+    """The site that a scope belongs to."""
+    return scope.partition("/")[0]
+
+
+def list_enclosing(scope: str) -> tuple[str, ...]:
+    """The scope and all above it, the site first."""
+    parts = scope.split("/")
+    return tuple("/".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+def store_state(
+    conn: Connection,
+    scope: str,
+    advertised: Mapping[str, Value],
+    *,
+    as_of: int,
+    taken_at: str | None,
+    now: datetime,
+) -> None:
+    """Replace the advertisement of a locked scope."""
+    values = {
+        "the_scope": scope,
+        "the_as_of": as_of,
+        "the_advertisement": json.dumps(dict(advertised)),
+        "the_taken_at": taken_at,
+        "now": now,
+    }
+    conn.execute(STORE, values)
+
+
+def _scope_from_row(row: Row[Any]) -> Scope:
+    said = None if row.advertisement is None else json.loads(row.advertisement)
+    return Scope(
+        scope=row.scope,
+        watermark=row.watermark,
+        as_of=row.as_of,
+        advertised=None if said is None else {name: _parse_value(value) for name, value in said.items()},
+        advertised_at=row.advertised_at,
+        taken_at=row.taken_at,
+    )
+
+
+def _parse_value(stored: Any) -> Value:
+    return tuple(stored) if isinstance(stored, list) else stored

@@ -1,0 +1,190 @@
+"""Change feed for matchers: task queues, mappings and weights to be reloaded; never single jobs.
+
+A growing number is no safe cursor on PostgreSQL: a transaction that took an early number may commit late,
+after a reader has passed it. So a position is a snapshot with its running transactions: the next read
+returns what those wrote and what began since, each row once, however long a transaction is open. A row
+means "reload", not "add one", so a duplicate does no harm.
+
+A position is valid in one history only. After a restore or a failover rows may be gone that were read, and
+old rows are trimmed: then the changes are unknown, and a reader reloads everything.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    BindParameter,
+    Connection,
+    Row,
+    Select,
+    any_,
+    bindparam,
+    cast,
+    column,
+    delete,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+    table,
+    true,
+    update,
+)
+from sqlalchemy.types import Text
+
+from cs_config import notifications
+from taskqueue.schema.tables import changes, installation
+
+TASK_QUEUE = "task_queue"
+MAPPING = "mapping"
+PRIORITY = "priority"
+
+# `xid8` counts on beyond 32 bits; it converts to a number by way of its text.
+_OUR_XID = cast(cast(func.pg_current_xact_id(), Text), BigInteger)
+_HORIZON = cast(cast(func.pg_snapshot_xmin(func.pg_current_snapshot()), Text), BigInteger)
+_NEXT_XID = cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), BigInteger)
+
+_NEW: Mapping[str, Any] = {"kind": bindparam("kind"), "key": bindparam("key"), "at": bindparam("at")}
+APPEND = {
+    "postgresql": insert(changes).values(xid=_OUR_XID, **_NEW),
+    # One writer at a time: rows become visible in the order of their numbers.
+    "sqlite": insert(changes).values(xid=literal(0), **_NEW),
+}
+
+_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
+POSITION: Mapping[str, Select[Any]] = {
+    "postgresql": select(
+        cast(func.pg_current_snapshot(), Text).label("snapshot"),
+        installation.c.trimmed_to,
+        installation.c.incarnation,
+        # Another server, or the same one on other files, was started at another moment; the tables of a dump
+        # that is restored beside a living server are new ones.
+        cast(func.pg_postmaster_start_time(), Text).label("server"),
+        literal_column("CAST(CAST('changes' AS regclass) AS oid)", BigInteger).label("tables"),
+    ),
+    "sqlite": select(
+        func.coalesce(
+            select(_sequences.c.seq).where(_sequences.c.name == changes.name).scalar_subquery(), 0
+        ).label("snapshot"),
+        installation.c.trimmed_to,
+        installation.c.incarnation,
+        literal("").label("server"),
+        literal(0).label("tables"),
+    ),
+}
+
+_HIGH: BindParameter[int] = bindparam("high", type_=BigInteger)
+_IS_NEW = {
+    "postgresql": or_(
+        changes.c.xid >= _HIGH, changes.c.xid == any_(bindparam("running", type_=ARRAY(BigInteger)))
+    ),
+    "sqlite": changes.c.change_id >= _HIGH,
+}
+
+
+def _select_changes(dialect: str) -> Select[Any]:
+    """Where we stand and what is new, in one statement and so of one moment."""
+    here = POSITION[dialect].subquery("here")
+    news = select(changes.c.kind, changes.c.key).distinct().where(_IS_NEW[dialect]).subquery("news")
+    return select(here, news).select_from(here.outerjoin(news, true()))
+
+
+READ = {dialect: _select_changes(dialect) for dialect in POSITION}
+
+_BEFORE = bindparam("before", type_=changes.c.at.type)
+_OLD = select(changes.c.change_id).where(changes.c.at < _BEFORE).limit(bindparam("most"))
+TRIM = {
+    # What a transaction that is still open has to do with stays; numbers that are yet to come are of another
+    # server, whose dump this is.
+    "postgresql": delete(changes)
+    .where(changes.c.change_id.in_(_OLD.where(or_(changes.c.xid < _HORIZON, changes.c.xid >= _NEXT_XID))))
+    .returning(changes.c.xid.label("number")),
+    "sqlite": delete(changes)
+    .where(changes.c.change_id.in_(_OLD))
+    .returning(changes.c.change_id.label("number")),
+}
+NOTE_TRIMMED = (
+    update(installation)
+    .where(installation.c.trimmed_to < bindparam("up_to"))
+    .values(trimmed_to=bindparam("up_to"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedChange:
+    """One thing to look at again."""
+
+    kind: str  #: TASK_QUEUE, MAPPING or PRIORITY
+    key: str  #: the id of the task queue; the VO of the mapping; the group whose task queues weigh otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedPosition:
+    """Where a reader stands; of transactions on PostgreSQL, of rows on SQLite."""
+
+    history: tuple[object, ...]  #: incarnation, server and tables that the numbers are of
+    low: int  #: everything before it is read
+    high: int  #: nothing from here on is read
+    running: tuple[int, ...] = ()  #: between the two, what is not read
+
+    def leads_to(self, other: "FeedPosition", *, trimmed_to: int) -> bool:
+        """Whether what happened between the two can still be told."""
+        same_line = self.history == other.history and self.high <= other.high
+        # A number that is yet to come was noted by another server, whose dump this is.
+        trimmed = self.low <= trimmed_to < other.high
+        return same_line and not trimmed
+
+
+def append_changes(conn: Connection, kind: str, keys: Collection[str], *, now: datetime) -> None:
+    """Tell the matchers, in the transaction of the change itself; they are rung for when it is committed."""
+    if keys:
+        rows = [{"kind": kind, "key": key, "at": now} for key in sorted(keys)]
+        conn.execute(APPEND[conn.dialect.name], rows)
+        notifications.publish_after_commit(conn, notifications.CHANGES)
+
+
+def read_position(conn: Connection) -> FeedPosition:
+    """Where a reader stands that loads everything after this call, in this or a later transaction."""
+    return _position_from_row(conn.execute(POSITION[conn.dialect.name]).one())
+
+
+def read_changes(conn: Connection, since: FeedPosition) -> tuple[Sequence[FeedChange], FeedPosition] | None:
+    """What has changed since a position, and the position to go on from.
+
+    None: nobody can say any more; load everything anew.
+    """
+    values: dict[str, object] = {"high": since.high}
+    if conn.dialect.name == "postgresql":
+        values["running"] = list(since.running)
+    rows = conn.execute(READ[conn.dialect.name], values).all()
+    following = _position_from_row(rows[0])
+    if not since.leads_to(following, trimmed_to=rows[0].trimmed_to):
+        return None
+    return [FeedChange(kind=row.kind, key=row.key) for row in rows if row.kind is not None], following
+
+
+def trim_changes(conn: Connection, *, before: datetime, most: int) -> int:
+    """Remove rows of before that time, up to so many; who had not read them loads everything anew."""
+    trimmed = conn.execute(TRIM[conn.dialect.name], {"before": before, "most": most}).scalars().all()
+    if trimmed:
+        conn.execute(NOTE_TRIMMED, {"up_to": max(trimmed)})
+    return len(trimmed)
+
+
+def _position_from_row(row: Row[Any]) -> FeedPosition:
+    history = (row.incarnation, row.server, row.tables)
+    if isinstance(row.snapshot, int):
+        return FeedPosition(history=history, low=row.snapshot + 1, high=row.snapshot + 1)
+    low, high, running = row.snapshot.split(":")
+    return FeedPosition(
+        history=history,
+        low=int(low),
+        high=int(high),
+        running=tuple(int(each) for each in running.split(",") if each),
+    )

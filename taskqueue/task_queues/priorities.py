@@ -1,0 +1,162 @@
+"""Weights of task queues in the database: the inputs of the computation, and storing changed weights."""
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select, update
+
+from taskqueue.db import sql
+from taskqueue.schema.tables import requirement_classes, task_queues, waiting_jobs
+from taskqueue.task_queues import change_feed, shares
+from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.shares import ShareDemand
+
+#: Classes that are remembered; beyond that we start anew.
+_CACHE_SIZE = 100_000
+_IDS: BindParameter[int] = bindparam("ids", expanding=True)
+
+VOS = select(task_queues.c.vo).where(task_queues.c.occupied).distinct().order_by(task_queues.c.vo)
+
+#: Jobs are many, their priorities few.
+_COUNTED = (
+    select(
+        waiting_jobs.c.task_queue_id,
+        waiting_jobs.c.priority.label("user_priority"),
+        func.count().label("jobs"),
+    )
+    .where(
+        waiting_jobs.c.task_queue_id.in_(
+            select(task_queues.c.task_queue_id).where(task_queues.c.vo == bindparam("vo"))
+        )
+    )
+    .group_by(waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
+    .subquery("counted")
+)
+WAITING = (
+    select(
+        task_queues.c.task_queue_id,
+        task_queues.c.owner,
+        task_queues.c.owner_group,
+        task_queues.c.priority,
+        requirement_classes.c.digest,
+        _COUNTED.c.user_priority,
+        _COUNTED.c.jobs,
+    )
+    .join(_COUNTED, _COUNTED.c.task_queue_id == task_queues.c.task_queue_id)
+    .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
+)
+DEFINITIONS = select(requirement_classes.c.digest, requirement_classes.c.definition).where(
+    requirement_classes.c.digest.in_(bindparam("digests", expanding=True))
+)
+NEWLY_OCCUPIED = select(task_queues.c.task_queue_id, task_queues.c.vo, task_queues.c.changed_at).where(
+    task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied
+)
+SET_WEIGHT = (
+    update(task_queues)
+    .where(task_queues.c.task_queue_id == bindparam("the_task_queue"))
+    .values(priority=bindparam("weight"))
+)
+WEIGHTS_OF_GROUPS = select(task_queues.c.task_queue_id, task_queues.c.priority).where(
+    task_queues.c.owner_group.in_(bindparam("groups", expanding=True)), task_queues.c.occupied
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewlyOccupied:
+    """A task queue that got jobs after it had none."""
+
+    task_queue_id: int
+    vo: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedTaskQueue:
+    """A task queue that has jobs, with the weight that it has so far."""
+
+    demand: ShareDemand
+    weight: float
+
+
+def list_vos(conn: Connection) -> list[str]:
+    """The VOs that have task queues with jobs."""
+    return list(conn.execute(VOS).scalars())
+
+
+def list_newly_occupied(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[NewlyOccupied]:
+    """Those of the task queues that have jobs, with when they got the first of them."""
+    found: set[NewlyOccupied] = set()
+    for ids in sql.split_batches(task_queue_ids):
+        rows = conn.execute(NEWLY_OCCUPIED, {"ids": ids})
+        found |= {
+            NewlyOccupied(task_queue_id=row.task_queue_id, vo=row.vo, at=row.changed_at) for row in rows
+        }
+    return frozenset(found)
+
+
+class FamilyCache:
+    """The families of requirement classes by their digests: definitions are long, and never change."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Hashable] = {}
+
+    def read_families(self, conn: Connection, digests: Collection[str]) -> Mapping[str, Hashable]:
+        """The families of these classes; what is not known yet is read."""
+        known = {digest: self._known[digest] for digest in digests if digest in self._known}
+        for missing in sql.split_batches(set(digests) - known.keys()):
+            for row in conn.execute(DEFINITIONS, {"digests": missing}):
+                known[row.digest] = shares.derive_family(RequirementClass.from_json(row.definition))
+        if len(self._known) > _CACHE_SIZE:
+            self._known.clear()
+        self._known |= known
+        return known
+
+
+def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[WeightedTaskQueue]:
+    """The task queues of a VO that have jobs: all that their weights follow from."""
+    of_task_queue: dict[int, Row[*tuple[Any, ...]]] = {}
+    jobs: defaultdict[int, dict[float, int]] = defaultdict(dict)
+    for row in conn.execute(WAITING, {"vo": vo}):
+        of_task_queue[row.task_queue_id] = row
+        jobs[row.task_queue_id][row.user_priority] = row.jobs
+    family_of = families.read_families(conn, {row.digest for row in of_task_queue.values()})
+    return [
+        WeightedTaskQueue(
+            demand=ShareDemand(
+                task_queue_id=row.task_queue_id,
+                vo=vo,
+                owner_group=row.owner_group,
+                owner=row.owner,
+                family=family_of[row.digest],
+                raw=shares.compute_raw_weight(jobs[row.task_queue_id]),
+            ),
+            weight=row.priority,
+        )
+        for row in of_task_queue.values()
+    ]
+
+
+def store_weights(
+    conn: Connection, weights: Mapping[int, float], *, owner_groups: Collection[str], now: datetime
+) -> None:
+    """Give task queues other weights, and tell the matchers.
+
+    Args:
+        conn: In a writing transaction; it locks the task queues in the order in which all do.
+        weights: By id of the task queue.
+        owner_groups: The groups that the task queues are of.
+        now: The time.
+    """
+    if weights:
+        rows = [{"the_task_queue": each, "weight": weight} for each, weight in sorted(weights.items())]
+        conn.execute(SET_WEIGHT, rows)
+        change_feed.append_changes(conn, change_feed.PRIORITY, owner_groups, now=now)
+
+
+def read_weights(conn: Connection, owner_groups: Collection[str]) -> Mapping[int, float]:
+    """The weights of the groups' task queues that have jobs."""
+    rows = conn.execute(WEIGHTS_OF_GROUPS, {"groups": sorted(owner_groups)})
+    return {row.task_queue_id: row.priority for row in rows}

@@ -1,0 +1,335 @@
+"""Task queues: the waiting jobs of one owner and group with one requirement class.
+
+Requirement classes and task queues are inserted when the first job needs them. `occupied` marks the task
+queues that matchers try. A transaction that adds jobs holds the row's lock until its commit; one that
+clears the mark takes that lock first and checks in a later statement, so no job on its way in is missed.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, exists, func, select, tuple_, update
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db import sql
+from taskqueue.db.sql import BulkInsert, BulkUpdate, DialectInsert, Upsert
+from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
+from taskqueue.task_queues import change_feed, shares
+from taskqueue.task_queues.requirement_class import RequirementClass
+
+#: What a job asks, its owner group and its owner: a task queue.
+TaskQueueKey = tuple[RequirementClass, str, str]
+
+_ClassKey = tuple[int, str, str]  # class id, owner group, owner
+
+
+def _insert(insert: DialectInsert) -> Insert:
+    return insert.on_conflict_do_nothing()
+
+
+NEW_CLASS = Upsert(requirement_classes, _insert)
+NEW_TASK_QUEUE = Upsert(task_queues, _insert)
+
+CLASS_IDS = select(requirement_classes.c.digest, requirement_classes.c.class_id).where(
+    requirement_classes.c.digest.in_(bindparam("digests", expanding=True))
+)
+TASK_QUEUE_IDS = select(
+    task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner, task_queues.c.task_queue_id
+).where(
+    tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(
+        bindparam("keys", expanding=True)
+    )
+)
+# KEY SHARE: only the removal of a class has to wait.
+LOCK_CLASSES = (
+    select(requirement_classes.c.class_id)
+    .where(requirement_classes.c.class_id.in_(bindparam("ids", expanding=True)))
+    .order_by(requirement_classes.c.class_id)
+    .with_for_update(read=True, key_share=True)
+)
+
+
+def ensure_task_queues(
+    conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
+) -> Mapping[TaskQueueKey, int]:
+    """Ids of the task queues of these places, made if need be; without those that are removed just now."""
+    classes = _insert_classes(conn, {asked.digest: asked for asked, _, _ in wanted})
+    by_key = {
+        (classes[asked.digest], owner_group, owner): (asked, owner_group, owner)
+        for asked, owner_group, owner in wanted
+        if asked.digest in classes
+    }
+    found = _insert_task_queues(conn, by_key, now)
+    return {by_key[key]: task_queue_id for key, task_queue_id in found.items()}
+
+
+def _insert_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> Mapping[str, int]:
+    digests = sorted(classes)
+    known = _read_class_ids(conn, digests)
+    if missing := [digest for digest in digests if digest not in known]:
+        conn.execute(NEW_CLASS.to_statement(conn), [_build_class_row(classes[digest]) for digest in missing])
+        known = _read_class_ids(conn, digests)
+    return known
+
+
+def _build_class_row(asked: RequirementClass) -> dict[str, object]:
+    return {"digest": asked.digest, "vo": asked.vo, "definition": asked.to_json()}
+
+
+def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for some in sql.split_batches(digests):
+        rows = conn.execute(CLASS_IDS, {"digests": some})
+        found |= {row.digest: row.class_id for row in rows}
+    return found
+
+
+def _insert_task_queues(
+    conn: Connection, by_key: Mapping[_ClassKey, TaskQueueKey], now: datetime
+) -> Mapping[_ClassKey, int]:
+    known = _read_task_queue_ids(conn, list(by_key))
+    missing = sorted(key for key in by_key if key not in known)
+    if not missing or not _lock_classes(conn, {class_id for class_id, _, _ in missing}):
+        return known
+    conn.execute(
+        NEW_TASK_QUEUE.to_statement(conn), [_build_queue_row(key, by_key[key][0].vo, now) for key in missing]
+    )
+    return _read_task_queue_ids(conn, list(by_key))
+
+
+def _build_queue_row(key: _ClassKey, vo: str, now: datetime) -> dict[str, object]:
+    class_id, owner_group, owner = key
+    return {
+        "class_id": class_id,
+        "vo": vo,
+        "owner": owner,
+        "owner_group": owner_group,
+        "priority": 1.0,
+        "occupied": False,  # who puts jobs in says it, with the change that the matchers read
+        "changed_at": now,
+    }
+
+
+def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
+    """Keep classes from being removed before they have their task queue; False: one is gone."""
+    return all(
+        len(conn.execute(LOCK_CLASSES, {"ids": ids}).all()) == len(ids)
+        for ids in sql.split_batches(class_ids)
+    )
+
+
+def _read_task_queue_ids(conn: Connection, keys: Sequence[_ClassKey]) -> Mapping[_ClassKey, int]:
+    found: dict[_ClassKey, int] = {}
+    for some in sql.split_batches(keys):
+        rows = conn.execute(TASK_QUEUE_IDS, {"keys": some})
+        found |= {(row.class_id, row.owner_group, row.owner): row.task_queue_id for row in rows}
+    return found
+
+
+_IDS: BindParameter[int] = bindparam("ids", expanding=True)
+# NO KEY UPDATE: a claim, which only refers to the row, is not held up.
+LOCK = (
+    select(task_queues.c.task_queue_id, task_queues.c.occupied)
+    .where(task_queues.c.task_queue_id.in_(_IDS))
+    .order_by(task_queues.c.task_queue_id)
+    .with_for_update(key_share=True)
+)
+#: Whoever holds the lock puts jobs in: that task queue is not empty, and nobody waits for it here.
+LOCK_IF_FREE = (
+    select(task_queues.c.task_queue_id)
+    .where(task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied)
+    .order_by(task_queues.c.task_queue_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+SET_OCCUPIED = (
+    update(task_queues)
+    .where(task_queues.c.task_queue_id.in_(_IDS))
+    .values(occupied=bindparam("is_occupied"), changed_at=bindparam("now"))
+)
+WITH_JOBS = select(task_queues.c.task_queue_id).where(
+    task_queues.c.task_queue_id.in_(_IDS),
+    exists().where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id),
+)
+SET_TASK_QUEUE = BulkUpdate(jobs, key="job_id", varying=("task_queue_id",))
+ADD_WAITING = BulkInsert(waiting_jobs, varying=("job_id", "task_queue_id", "priority"))
+REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_IDS))
+WAITING_VALUES = (
+    select(jobs.c.job_id, jobs.c.task_queue_id, jobs.c.priority)
+    .where(jobs.c.job_id.in_(_IDS))
+    .order_by(jobs.c.job_id)
+)
+WAITING_IN = (
+    select(waiting_jobs.c.task_queue_id, func.count().label("waiting"))
+    .where(waiting_jobs.c.task_queue_id.in_(_IDS))
+    .group_by(waiting_jobs.c.task_queue_id)
+)
+FIRST_IN = (
+    select(waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id == bindparam("task_queue_id"))
+    .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
+    .limit(bindparam("most"))
+)
+TASK_QUEUE_OF_JOB = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
+_COLUMNS = (
+    task_queues.c.task_queue_id,
+    task_queues.c.class_id,
+    task_queues.c.vo,
+    task_queues.c.owner,
+    task_queues.c.owner_group,
+    task_queues.c.priority,
+    requirement_classes.c.definition,
+)
+_WITH_CLASS = select(*_COLUMNS).join(
+    requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id
+)
+OCCUPIED = _WITH_CLASS.where(task_queues.c.occupied)
+OCCUPIED_AMONG = OCCUPIED.where(task_queues.c.task_queue_id.in_(_IDS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingEntry:
+    """A job that is ready to wait, and where."""
+
+    job_id: int
+    requirement_class: RequirementClass
+    owner: str
+    owner_group: str
+    priority: float  #: the user's, 0 … 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQueue:
+    """A task queue that has jobs."""
+
+    task_queue_id: int
+    class_id: int
+    requirement_class: RequirementClass
+    vo: str
+    owner: str
+    owner_group: str
+    priority: float  #: its weight in the lottery
+    family: int  #: the same for those that weigh as much as all of them together; in this process only
+
+
+def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime) -> None:
+    """Put jobs into their task queues, which are made if need be.
+
+    In the transaction that makes the jobs Waiting: a job is Waiting if and only if it has its row here.
+    """
+    if not entries:
+        return
+    ids = hold_task_queues(conn, {_get_key(entry) for entry in entries}, now=now)
+    by_job = {entry.job_id: ids[_get_key(entry)] for entry in entries}
+    SET_TASK_QUEUE.execute(conn, {"job_id": list(by_job), "task_queue_id": list(by_job.values())})
+    add_waiting(conn, [(entry.job_id, by_job[entry.job_id], entry.priority) for entry in entries])
+
+
+def hold_task_queues(
+    conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
+) -> Mapping[TaskQueueKey, int]:
+    """The task queues of these places, made if need be; none is removed or called empty before the commit."""
+    while True:
+        ids = ensure_task_queues(conn, wanted, now=now)
+        if len(ids) == len(wanted) and _mark_occupied(conn, set(ids.values()), now) == len(wanted):
+            return ids
+        # What was not used for long was removed under our hands: it is made anew.
+
+
+def add_waiting(conn: Connection, entries: Sequence[tuple[int, int, float]]) -> None:
+    """Let jobs wait in task queues that `hold` gave: id of the job and of the task queue, and priority."""
+    job_ids, task_queue_ids, priorities = zip(*entries, strict=True)
+    ADD_WAITING.execute(conn, {"job_id": job_ids, "task_queue_id": task_queue_ids, "priority": priorities})
+
+
+def _get_key(entry: WaitingEntry) -> TaskQueueKey:
+    return entry.requirement_class, entry.owner_group, entry.owner
+
+
+def requeue(conn: Connection, job_ids: Collection[int], *, now: datetime) -> None:
+    """Put jobs back where they waited before, at their old place: their lease ended before they began."""
+    for ids in sql.split_batches(job_ids):
+        rows = conn.execute(WAITING_VALUES, {"ids": ids}).all()
+        _mark_occupied(conn, {row.task_queue_id for row in rows}, now)
+        if rows:
+            add_waiting(conn, [(row.job_id, row.task_queue_id, row.priority) for row in rows])
+
+
+def dequeue(conn: Connection, job_ids: Collection[int]) -> None:
+    """Take jobs out that are not to run now: killed, deleted, rescheduled."""
+    for ids in sql.split_batches(job_ids):
+        conn.execute(REMOVE_WAITING, {"ids": ids})
+
+
+def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: datetime) -> None:
+    """Tell the matchers not to try these any more, as far as they really are empty."""
+    for ids in sql.split_batches(task_queue_ids):
+        locked = set(conn.execute(LOCK_IF_FREE, {"ids": ids}).scalars())
+        if not locked:
+            continue
+        # Only a statement that begins after we have the lock sees all that was put in before.
+        empty = locked - set(conn.execute(WITH_JOBS, {"ids": sorted(locked)}).scalars())
+        _set_occupied(conn, empty, now, is_occupied=False)
+
+
+def list_occupied(conn: Connection) -> list[TaskQueue]:
+    """All task queues that may have jobs."""
+    return [from_row(row) for row in conn.execute(OCCUPIED)]
+
+
+def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
+    """Those of the task queues that may have jobs."""
+    found: list[TaskQueue] = []
+    for ids in sql.split_batches(task_queue_ids):
+        found += [from_row(row) for row in conn.execute(OCCUPIED_AMONG, {"ids": ids})]
+    return found
+
+
+def count_waiting(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, int]:
+    """How many jobs wait in each; those without any are left out."""
+    found: dict[int, int] = {}
+    for ids in sql.split_batches(task_queue_ids):
+        found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, {"ids": ids})}
+    return found
+
+
+def find_by_job(conn: Connection, job_id: int) -> int | None:
+    """The task queue that a job waits in; None: it does not wait."""
+    return conn.execute(TASK_QUEUE_OF_JOB, {"job_id": job_id}).scalar_one_or_none()
+
+
+def list_first_jobs(conn: Connection, task_queue_id: int, most: int) -> list[int]:
+    """The jobs that would be handed out first, in order."""
+    return list(conn.execute(FIRST_IN, {"task_queue_id": task_queue_id, "most": most}).scalars())
+
+
+def _mark_occupied(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> int:
+    """Lock task queues that get jobs; how many there are, since one may have been removed just now."""
+    found = 0
+    for ids in sql.split_batches(task_queue_ids):
+        rows = conn.execute(LOCK, {"ids": ids}).all()
+        _set_occupied(conn, {row.task_queue_id for row in rows if not row.occupied}, now, is_occupied=True)
+        found += len(rows)
+    return found
+
+
+def _set_occupied(conn: Connection, ids: Collection[int], now: datetime, *, is_occupied: bool) -> None:
+    if ids:
+        conn.execute(SET_OCCUPIED, {"ids": sorted(ids), "is_occupied": is_occupied, "now": now})
+        change_feed.append_changes(conn, change_feed.TASK_QUEUE, [str(each) for each in ids], now=now)
+
+
+def from_row(row: Row[*tuple[Any, ...]]) -> TaskQueue:
+    """A task queue from a row of `OCCUPIED`."""
+    asked = RequirementClass.from_json(row.definition)
+    return TaskQueue(
+        task_queue_id=row.task_queue_id,
+        class_id=row.class_id,
+        requirement_class=asked,
+        vo=row.vo,
+        owner=row.owner,
+        owner_group=row.owner_group,
+        priority=row.priority,
+        family=hash((row.owner_group, row.owner, shares.derive_family(asked))),
+    )
