@@ -32,3 +32,10 @@ def test_a_command_says_what_it_does_and_what_each_of_its_words_is(words: str) -
 def test_a_command_speaks_json(words: str) -> None:
     options = [flag for each in EVERY[words].params for flag in each.opts]  # type: ignore[attr-defined]
     assert "--json" in options
+
+
+def test_the_overview_lists_each_command_with_its_own_first_sentence() -> None:
+    whole = get_command(application.application()).commands  # type: ignore[attr-defined]
+    assert whole.keys() == application.COMMANDS.keys()
+    for name, command in application.COMMANDS.items():
+        assert " ".join(whole[name].help.split("\n\n")[0].split()) == command.help

@@ -225,7 +225,7 @@ def _optimizers(config: Configuration, vo: str) -> None:
         assert batch.status_update_from(held, vo, context, frozenset()).due_at is not None
     delays = options_for(config, vo).job_scheduling.reschedule_delays
     assert all(NOW + timedelta(seconds=each) >= NOW for each in delays)
-    assert description.parse_description({"Executable": "a"}, options_for(config, vo)).cpu_time
+    assert description.parse_description({"Executable": "a"}, options_for(config, vo)).cpu_time >= 0
     assert expansion.expand_description({"Executable": "a", "VO": ANN.vo}, ANN, config, None)
 
 
