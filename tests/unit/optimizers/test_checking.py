@@ -97,7 +97,10 @@ def test_what_is_declared_is_at_least_what_is_made() -> None:
     ):
         declared = parametric.volume(raw)
         made = parametric.expand_parameters(raw, most=100)
-        texts = [parametric.descriptions.(parametric.without_parameters(raw), member) for member in made]
+        texts = [
+            parametric.descriptions.fill_placeholders(parametric.without_parameters(raw), member)
+            for member in made
+        ]
         assert declared.jobs == len(made)
         assert declared.longest <= declared.characters
         assert declared.longest >= max(len(str(text.get("Arguments", ""))) for text in texts)
