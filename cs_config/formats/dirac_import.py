@@ -257,8 +257,12 @@ class DiracLayout:
             if name in below:
                 ours, inner = below[name]
                 children = {inner: (inner, "")} if inner else {}
+                of_vos = {each: said for each, said in entry.sections() if self._is_of_vos(each, said, inner)}
+                self._sections_of_vos(tree, of_vos)
                 nodes = {
-                    child: self._node(node, f"{here}/{child}", children) for child, node in entry.sections()
+                    child: self._node(node, f"{here}/{child}", children)
+                    for child, node in entry.sections()
+                    if child not in of_vos
                 }
                 defaults: dict[str, object] = {}
                 self._options_of_rfc5(defaults, entry)
@@ -268,9 +272,7 @@ class DiracLayout:
             elif name in _OF_QUEUES and name != "VOs":
                 tree[name] = self._values(entry, here)
             elif name == "VOs" or fold(name) in self.vos:
-                self._vos_of_rfc5(
-                    tree, self._values(entry if name == "VOs" else Section(0, {name: entry}), "")
-                )
+                self._sections_of_vos(tree, {name: entry})
             else:
                 message = "not carried over: no computing, and no VO that is known"
                 if name not in _OTHER_RESOURCES and _restricts(entry):
@@ -295,10 +297,20 @@ class DiracLayout:
             else:
                 tree |= said
 
+    def _is_of_vos(self, name: str, section: Section, inner: str) -> bool:
+        """Whether a section among CEs or queues has values of VOs; queues may have the name of a VO, too."""
+        return name == "VOs" or (bool(inner) and fold(name) in self.vos and inner not in section.entries)
+
+    def _sections_of_vos(self, tree: dict[str, object], sections: dict[str, Section]) -> None:
+        for name, entry in sections.items():
+            of_all = entry if name == "VOs" else Section(0, {name: entry})
+            self._vos_of_rfc5(tree, self._values(of_all, ""))
+
     def _vos_of_rfc5(self, tree: dict[str, object], vos: dict[str, object]) -> None:
         """Values of VOs, which may stand in a section of them all and in one of each."""
         known = tree.setdefault("VOs", {})
-        assert isinstance(known, dict)  # noqa: S101  (made here)
+        if not isinstance(known, dict):  # an option of that name, which closes the node
+            return
         for vo, settings in vos.items():
             before = known.setdefault(vo, settings)
             if before is not settings and isinstance(before, dict):

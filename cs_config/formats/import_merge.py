@@ -73,7 +73,11 @@ class _Overlay:
         for path, section, name, first in list(_doubles(self.tree, ())):
             removed = section.pop(name)
             message = f"not carried over: named twice, the other time as {first}; case makes no difference"
-            self._lose((*path, first), removed, Problem(path="/".join((*path, name)), message=message))
+            problem = Problem(path="/".join((*path, name)), message=message)
+            is_closed = self._lose((*path, first), removed, problem)
+            node = restrictions.node_of((*path, first))
+            if node is not None and not is_closed and restrictions.restricts(removed):
+                self._close(node, problem.path)  # the first one stays, and would be open
 
     def take_out_wrong(self, errors: Sequence[Problem]) -> bool:
         """Take out what errors name; whether there was anything.
@@ -95,7 +99,8 @@ class _Overlay:
                 self._lose(path, removed, problem)
         return found
 
-    def _lose(self, names: tuple[str, ...], removed: object, problem: Problem) -> None:
+    def _lose(self, names: tuple[str, ...], removed: object, problem: Problem) -> bool:
+        """Note what is taken out, and close its node if that restricts it; whether it is closed."""
         node = restrictions.node_of(names)
         meant = problem.suggestion or ""
         problem = replace(problem, suggestion=None, file=self.file)
@@ -103,8 +108,23 @@ class _Overlay:
             problem = replace(problem, message=f"{problem.message}; without it more jobs would be allowed")
             raise ConfigError([problem])
         self.notes.append(problem)
-        if node is not None and self._is_restriction(names, len(node), removed, meant):
-            self._close(node, problem.path)
+        if names == node and not isinstance(removed, Mapping):
+            return self._lose_value(names, removed, problem)
+        if node is None or not self._is_restriction(names, len(node), removed, meant):
+            return False
+        self._close(node, problem.path)
+        return True
+
+    def _lose_value(self, names: tuple[str, ...], removed: object, problem: Problem) -> bool:
+        """Lose a value that stands where nodes do, as `VO` beside queues: it is of the node around them."""
+        if names[-2] != "VOs" and not restrictions.restricts_directly({names[-1]: removed}):
+            return False
+        around = restrictions.node_of(names[:-2])
+        if around is None:
+            message = f"{problem.message}; it would restrict all of them: say it at each"
+            raise ConfigError([replace(problem, message=message)])
+        self._close(around, problem.path)
+        return True
 
     def _is_restriction(self, names: tuple[str, ...], depth: int, removed: object, meant: str) -> bool:
         if len(names) == depth:  # a node that is not there is open to nobody, but a VO's values go with it

@@ -84,6 +84,12 @@ def restricts_directly(section: object) -> bool:
     )
 
 
+def restricts(section: object) -> bool:
+    """Whether a section has a restriction, or one below it."""
+    below = section.values() if isinstance(section, Mapping) else ()
+    return restricts_directly(section) or any(map(restricts, below))
+
+
 def restricts_jobs(name: str, entry: object) -> bool:
     """Whether an entry of the operations, or one below it, keeps jobs out."""
     below = entry.items() if isinstance(entry, Mapping) else ()

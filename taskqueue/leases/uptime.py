@@ -28,7 +28,11 @@ NEVER: Final = datetime.min.replace(tzinfo=UTC)
 READ = select(table.c.since, table.c.until).order_by(table.c.until.desc()).limit(_MOST)
 EXTEND = (
     update(table)
-    .where(table.c.process == bindparam("the_process"), table.c.until >= bindparam("earliest"))
+    .where(
+        table.c.process == bindparam("the_process"),
+        table.c.until >= bindparam("earliest"),
+        table.c.since <= bindparam("now"),  # the clock was set back: one that began later would end before
+    )
     .values(until=bindparam("now"))
 )
 BEGIN = insert(table)

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -149,7 +150,8 @@ def test_a_job_with_a_script_in_its_sandbox_runs_and_its_output_comes_back(up: H
 
 SPY = """\
 #!/bin/sh
-ls -A "$1"
+ls -A "$1" "$3" | grep -v -e : -e '^$'
+echo changed 2>/dev/null >>"$4"
 cat "$1/client.env" "$2" /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -e _TOKEN -e _HOME -e PRIVATE
 echo spied
 """
@@ -157,15 +159,16 @@ echo spied
 
 def test_a_job_sees_nothing_of_the_installation(up: Home, directory: Path) -> None:
     (directory / "spy.sh").write_text(SPY)
-    key = up.path / "signing-key.pem"
+    arguments = f"{up.path} {up.path / 'signing-key.pem'} {sys.prefix} {directory / 'resources.yaml'}"
     (directory / "spy.yaml").write_text(
-        f"{{Executable: spy.sh, Arguments: '{up.path} {key}', InputSandbox: [spy.sh],"
+        f"{{Executable: spy.sh, Arguments: '{arguments}', InputSandbox: [spy.sh],"
         " StdOutput: out, OutputSandbox: [out]}"
     )
     (job_id,) = submit(up, directory / "spy.yaml")
     up.run("job", "wait", job_id, "--timeout", 60)
     up.run("job", "output", job_id, "--directory", directory / "spied")
     assert (directory / "spied" / str(job_id) / "out").read_text() == "spied\n"
+    assert (directory / "resources.yaml").read_text() == RESOURCES
 
 
 def test_local_pilots_without_isolation_have_to_be_wanted(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_an_answer_is_read() -> None:
         http(b"{}", "503 Service Unavailable", "Retry-After: soon"),
         http(b"<html>Default backend</html>", "404 Not Found"),
         http(b'{"error": {"code": "not_found", "message": "x", "details": {}}}', "404 Not Found"),
+        http(b"<html>Closed for maintenance</html>", "403 Forbidden"),
         http(b"", "409 Conflict"),
         http(b"", "401 Unauthorized"),
         http(b'{"error": {"code": "not_authenticated", "message": "x", "details": {}}}', "401 Unauthorized"),
@@ -103,8 +104,8 @@ def test_a_refusal_has_its_code_and_message() -> None:
 
 def test_a_refusal_that_is_not_ours_is_one_all_the_same() -> None:
     with pytest.raises(Refused) as caught:
-        call(http(b"<html>", "403 Forbidden"))
-    assert caught.value.status == 403
+        call(http(b"<html>", "413 Content Too Large"))
+    assert caught.value.status == 413
 
 
 @pytest.mark.parametrize(

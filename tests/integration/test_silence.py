@@ -127,6 +127,19 @@ def test_a_process_extends_its_interval_and_begins_another_after_a_pause(
     assert spans(engine, "other") == [(now + 3 * second, now + 3 * second)]
 
 
+def test_a_clock_that_is_set_back_costs_no_uptime_from_then_on(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching_delays, "read_time", lambda _, now: now)
+    second = timedelta(seconds=1)
+    for seconds in (0, 3600, 3605, 60, 65, 70):
+        with database.writing(engine) as conn:
+            uptime.record(conn, "one", now=now + seconds * second)
+    with database.reading(engine) as conn:
+        up = uptime.read(conn)
+    assert up.go_back(now + 70 * second, seconds=10) == now + 60 * second
+
+
 def test_retention_keeps_the_uptime_that_silence_is_measured_by(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         waiting.put(conn, now)

@@ -205,15 +205,34 @@ def fetch_output(
     for job_id, target in targets.items():
         _refuse_taken(job_id, target)
     with connect(home=home, url=url) as client:
-        found = {
-            job_id: _unpack(client, job_id, target, most=int(most * (1 << 30)))
-            for job_id, target in targets.items()
-        }
+        found, refused = _fetch(client, targets, most=int(most * (1 << 30)))
     shown = {str(job_id): [_printable_name(file) for file in files] for job_id, files in found.items()}
     lines = [_printable_name(file).replace("\n", r"\n") for files in found.values() for file in files]
-    output.emit(
-        {"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files"
-    )
+    if found:
+        output.emit(
+            {"files": shown}, as_json=as_json, render=lambda: output.escape("\n".join(lines)) or "no files"
+        )
+    if refused:
+        raise CommandRefused("\n".join(refused))
+
+
+def _fetch(
+    client: Client, targets: Mapping[int, Path], *, most: int
+) -> tuple[dict[int, list[Path]], list[str]]:
+    """The files of each job whose output came, and why the others' did not: they stop no other."""
+    found: dict[int, list[Path]] = {}
+    refused: list[str] = []
+    for job_id, target in targets.items():
+        try:
+            found[job_id] = _unpack(client, job_id, target, most=most)
+        except CommandRefused as error:
+            refused.append(str(error))
+        except ApiError as error:
+            if len(targets) == 1 and error.code != "blob_not_found":
+                raise
+            message = "has no output" if error.code == "blob_not_found" else str(error)
+            refused.append(f"job {job_id}: {message}")
+    return found, refused
 
 
 def _refuse_taken(job_id: int, target: Path) -> None:

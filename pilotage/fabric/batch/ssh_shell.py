@@ -90,7 +90,13 @@ class SshShell:
         """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
         asked = json.dumps(list(names)).encode()
         found = self._of_files(["read_small", below, str(most)], asked, trouble=f"{below} cannot be read")
-        return {name: text.encode("latin-1") for name, text in json.loads(found).items()}
+        try:
+            return {name: text.encode("latin-1") for name, text in json.loads(found).items()}
+        except ValueError as error:
+            raise BatchSystemAway(
+                f"{self._host.name}: {below} cannot be read: the answer begins with {found[:100]!r}; "
+                "a login must print nothing of its own"
+            ) from error
 
     def remove(self, names: Sequence[str], *, below: str) -> None:
         """Remove files, and directories with all that is in them; what is not there is no error."""

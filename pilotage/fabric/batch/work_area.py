@@ -22,8 +22,9 @@ STARTED_TWICE = 75
 _LAST_BYTES = 10_000_000  # bytes
 #: Of a mark, and of a log of a batch system.
 _MARK, _LOG = 100, 1_000_000  # bytes
-#: Where the submitter marks the jobs whose end it asked for; no stamp is so short.
-_KILLED = "killed"
+#: By what the submitter marks the jobs whose end it asked for, beside their directories: no stamp begins so.
+#: In a directory of their own they would be removed elsewhere, once a job has put a link in its place.
+_KILLED = ".killed-"
 _STATUS, _MOST_STATUS = re.compile(r"[0-9]{1,3}"), 255
 #: Paths in one command.
 _AT_ONCE = 500
@@ -149,7 +150,7 @@ def _own_file(stamp: str, name: str) -> str:
 
 
 def _killed_file(stamp: str) -> str:
-    return f"{_KILLED}/{_checked(stamp)}"
+    return f"{_KILLED}{_checked(stamp)}"
 
 
 def _status(mark: bytes) -> int | None:

@@ -77,6 +77,13 @@ CREATE TABLE IF NOT EXISTS log (  -- of a grid job, comes back with its output
     job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
+#: In books that were begun by a release whose `packed` did not say of what.
+_ADD_DIGESTS = """
+BEGIN;
+ALTER TABLE grid_jobs ADD COLUMN digest TEXT;
+UPDATE grid_jobs SET digest = '' WHERE packed;
+COMMIT;
+"""
 _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
 #: What only the one who advances grid jobs changes; `cancelled` and `forgotten` are set by others meanwhile.
 _UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
@@ -217,6 +224,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection.row_factory = sqlite3.Row
         connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+        if "digest" not in {row["name"] for row in connection.execute("PRAGMA table_info(grid_jobs)")}:
+            connection.executescript(_ADD_DIGESTS)
     except sqlite3.Error as error:
         connection.close()
         raise StateUnusable(f"{path}: {error}") from error

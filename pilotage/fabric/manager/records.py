@@ -22,7 +22,8 @@ class GridJobEntry:
 
     taken: PulledGridJob
     number: int | None = None  #: of local jobs; None: not decided
-    digest: str | None = None  #: SHA-256 of its archive in the shared directory; None: not packed
+    #: SHA-256 of its archive in the shared directory; None: not packed; empty: packed before it was noted.
+    digest: str | None = None
     cancelled: bool = False  #: its end is wanted
     gathering: bool = False  #: it may gather
     output: str | None = None  #: path of the one tar

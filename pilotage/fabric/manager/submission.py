@@ -120,9 +120,11 @@ class LocalJobSubmission:
         try:
             if entry.number is None:
                 entry = self._plan(entry)
-            if entry.digest is None:
+            jobs = self.book.local_jobs(entry.key)
+            is_needed = any(each.state is LocalState.UNSUBMITTED for each in jobs)
+            if entry.digest is None or (is_needed and not entry.digest):
                 entry = self._pack(entry)
-            self._submit(entry, self.book.local_jobs(entry.key))
+            self._submit(entry, jobs)
         except UnfitJob as error:
             self._end(entry, payload.failure_report(payload.UNFIT, str(error)))
         except TooLarge as error:

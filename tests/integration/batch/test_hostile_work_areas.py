@@ -154,6 +154,18 @@ def test_removing_follows_no_link(areas: WorkAreas, area: Path, secret: Path) ->
     assert not areas.marks([HOSTILE])[HOSTILE].killed
 
 
+def test_nothing_is_removed_below_a_link(areas: WorkAreas, area: Path, secret: Path) -> None:
+    (secret.parent / HOSTILE).mkdir()
+    areas.mark_killed([HOSTILE])
+    for path in (area, *area.parent.glob("*kill*")):
+        areas.shell.remove([path.name], below=areas.directory)
+        path.symlink_to(secret.parent, target_is_directory=True)
+
+    areas.remove([HOSTILE])
+
+    assert {path.name for path in secret.parent.iterdir()} == {"out", HOSTILE}
+
+
 def test_a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(
     areas: WorkAreas, tmp_path: Path
 ) -> None:

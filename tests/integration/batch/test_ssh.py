@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm as Cluster
+from pilotage.fabric.batch import ssh_shell
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
 from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
@@ -64,6 +65,14 @@ def test_a_file_that_cannot_be_written_is_told(shell: SshShell, tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(BatchSystemAway, match="cannot be written"):
         shell.write("file/below", b"", below=str(tmp_path))
+
+
+def test_a_login_that_prints_a_greeting_is_told(
+    shell: SshShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_shell, "_PYTHON", f"echo 'Welcome to the cluster'; {ssh_shell._PYTHON}")
+    with pytest.raises(BatchSystemAway, match="Welcome to the cluster"):
+        shell.read_small(["exit"], below=str(tmp_path), most=100)
 
 
 def test_a_command_that_takes_too_long_is_given_up(shell: SshShell) -> None:

@@ -2,11 +2,13 @@ import gzip
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pilotage.cli.commands import job
 from pilotage.cli.errors import CommandRefused
+from pilotage.fabric.client import ApiError
 
 
 class Outputs:
@@ -71,6 +73,31 @@ def test_nothing_that_is_there_already_is_overwritten(taken: str, tmp_path: Path
         unpack(Outputs(file("a")), target)
     assert sorted(tmp_path.rglob("*")) == before
     assert elsewhere.exists() or (target / "a" if target.is_dir() else target).read_text() == "mine"
+
+
+class SomeOutputs(Outputs):
+    """A service that has no output of job 8, does not know job 9, and of job 10 has one that is refused."""
+
+    def output(self, job_id: int, stream: io.BytesIO) -> None:
+        if job_id in (8, 9):
+            code = "blob_not_found" if job_id == 8 else "job_not_found"
+            raise ApiError(f"{job_id} does not exist", status=404, code=code, details={})
+        if job_id == 10:
+            stream.write(b"no archive")
+        else:
+            super().output(job_id, stream)
+
+
+def test_a_job_without_an_output_stops_no_other(tmp_path: Path):
+    targets = {job_id: tmp_path / str(job_id) for job_id in (7, 8, 9, 10, 11)}
+    outputs: Any = SomeOutputs(file("a"))
+    found, refused = job._fetch(outputs, targets, most=1000)
+    assert found == {7: [tmp_path / "7" / "a"], 11: [tmp_path / "11" / "a"]}
+    assert refused[:2] == ["job 8: has no output", "job 9: 9 does not exist"]
+    assert refused[2].startswith("job 10: its output is no readable tar archive")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["11", "7"]
+    with pytest.raises(ApiError, match="9 does not exist"):
+        job._fetch(outputs, {9: tmp_path / "9"}, most=1000)
 
 
 def test_an_output_that_would_fill_the_disk_is_refused(tmp_path: Path):

@@ -85,6 +85,8 @@ def test_lists_of_vos_are_carried_over(text: str, allowed: set[str]):
         "Status = Closed",
         "MaxWaitingJobs = some",
         "NodeAttributes {\nVO = lhcb\n}",
+        "VOs {\nEnabled = False\n}",
+        "VOs {\nlhcb = False\n}",
     ],
 )
 @pytest.mark.parametrize("level", ["inside", "ce", "queue"])
@@ -93,6 +95,32 @@ def test_a_restriction_that_cannot_be_carried_over_closes_its_node(restriction: 
     assert admitted(found.proposal.after) == {Q1: set(), Q2: set()}
     assert any("closed" in note.message and "LCG.A.ch" in note.path for note in found.notes)
     assert cfg(site(**{level: restriction}), found.proposal.after).proposal.differences == ()
+
+
+def again(name: str, inside: str) -> str:
+    """A text in which a node stands a second time, at its end and in other letters."""
+    inner = f"{name.upper()} {{\n{inside}\n}}\n"
+    text = site()
+    end = {"LCG.A.ch": "}\n}\n\n}", "ce1": "}\n}\n}\n}\n\n}", "q": "}\n}\nce2"}[name]
+    return text.replace(end, inner + end, 1)
+
+
+@pytest.mark.parametrize("inside", ["VO = lhcb", "Queues {\nq {\nEnabled = no\n}\n}"])
+@pytest.mark.parametrize("name", ["LCG.A.ch", "ce1", "q"])
+def test_a_node_that_stands_twice_in_other_letters_is_closed_if_the_second_one_restricts(
+    name: str, inside: str
+):
+    found = cfg(again(name, inside))
+    assert admitted(found.proposal.after)[Q1] == set()
+    assert any("closed" in note.message for note in found.notes)
+    assert admitted(cfg(again(name, "")).proposal.after)[Q1] == set(VOS)
+
+
+def test_a_restriction_beside_queues_closes_their_ce():
+    found = cfg(site().replace("Queues {", "Queues {\nVO = lhcb", 1))
+    assert admitted(found.proposal.after) == {Q1: set(), Q2: set(VOS)}
+    harmless = cfg(site().replace("Queues {", "Queues {\nComment = none", 1))
+    assert admitted(harmless.proposal.after) == {Q1: set(VOS), Q2: set(VOS)}
 
 
 def test_a_node_is_closed_also_for_the_vos_that_it_is_open_for():
@@ -147,6 +175,10 @@ def rfc5(inside: str = "", container: str = "", ce: str = "", queues: str = "", 
         (rfc5(ce="Communities = lhcb, cms\nVO = cms"), {"cms"}),
         (rfc5(ce="Communities = lhcb cms"), set()),
         (rfc5(ce="alice {\nEnabled = false\n}"), set()),
+        (rfc5(container="Communities = cms, lhcb\ncms {\nEnabled = no\n}"), {"lhcb"}),
+        (rfc5(container="VOs {\ncms {\nEnabled = no\n}\n}"), {"alice", "lhcb"}),
+        (rfc5(queues="VOs {\ncms {\nEnabled = no\n}\n}"), {"alice", "lhcb"}),
+        (rfc5(inside="VOs = lhcb\nCommunities = cms\ncms {\nMaxRAM = 1\n}"), set()),
         (rfc5(inside="Communities = cms\ncms {\nEnabled = no\n}\nVOs {\ncms {\nMaxRAM = 1\n}\n}"), set()),
     ],
 )
@@ -236,9 +268,12 @@ def test_an_entry_without_vos_leaves_the_list_that_somebody_wrote():
 
 
 def test_a_tree_in_our_form_loses_no_restriction():
-    text = "Resources:\n  Sites:\n    A: {VO: 'a b', CEs: {ce1: {Queues: {q: }}}}\n"
-    found = glidein_factory.propose_factory(NOTHING, text, "ours.yaml")
-    assert admitted(found.proposal.after) == {"A/ce1/q": set()}
+    for inside in ("VO: 'a b', CEs: {ce1: ", "CEs: {VO: [lhcb], ce1: "):
+        text = f"Resources:\n  Sites:\n    A: {{{inside}{{Queues: {{q: }}}}}}}}\n"
+        found = glidein_factory.propose_factory(NOTHING, text, "ours.yaml")
+        assert admitted(found.proposal.after) == {"A/ce1/q": set()}
+    with pytest.raises(ConfigError, match="Resources/Sites/VO"):
+        glidein_factory.propose_factory(NOTHING, "Resources:\n  Sites: {VO: [lhcb]}\n", "ours.yaml")
 
 
 def test_an_entry_that_stands_twice_is_closed():

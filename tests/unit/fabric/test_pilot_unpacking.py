@@ -216,3 +216,26 @@ def test_a_tree_deeper_than_python_recurses_is_refused(tmp_path: Path) -> None:
         archives.unpack(io.BytesIO(archive), tmp_path, limit=LIMIT)
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rest", [b"?" * 100, b"?" * 512, b"?" * 512 + bytes(10240)])
+def test_an_archive_that_is_damaged_between_its_members_is_refused(rest: bytes, root: Path) -> None:
+    first = tar(file("a"))[:1024]
+    with pytest.raises(UnsafeArchive, match="damaged"):
+        unpack(first + rest, root)
+
+
+def test_an_archive_may_lack_its_end(root: Path) -> None:
+    unpack(tar(file("a"))[:1024], root)
+    assert (root / "a").read_bytes() == b"content"
+
+
+def test_what_lies_as_deep_as_pilots_pack_is_unpacked(tmp_path: Path) -> None:
+    left, here = tmp_path / "left", tmp_path / "here"
+    deepest = left.joinpath(*["d"] * 100)
+    deepest.mkdir(parents=True)
+    (deepest / "file").write_text("x")
+    here.mkdir()
+    archive = io.BytesIO()
+    assert archives.pack(left, ["d"], archive, limit=LIMIT).files == 1
+    assert len(archives.unpack(archive, here, limit=LIMIT)) == 1

@@ -228,6 +228,7 @@ def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> 
         with tarfile.open(fileobj=stream, mode="r:") as members:
             for member in members:
                 unpacker.add(members, member)
+        stream.require_end()
     except UnsafeArchive:
         raise
     except OSError as error:
@@ -263,6 +264,9 @@ class _Piecemeal(io.RawIOBase):
     def __init__(self, stream: Any) -> None:
         super().__init__()
         self._stream = stream
+        self.last_header = (
+            b""  #: what was read last outside of members; at the end of an archive nothing or zeros
+        )
         self.header_room = _HEADERS  #: bytes of headers that may still be read
         self.is_in_content = False  #: of a member: what is read is no header
 
@@ -271,10 +275,16 @@ class _Piecemeal(io.RawIOBase):
             raise UnsafeArchive(f"has a header of {size} bytes")
         found = bytes(self._stream.read(size))
         if not self.is_in_content:
+            self.last_header = found
             self.header_room -= len(found)
             if self.header_room < 0:
                 raise UnsafeArchive("has headers of more bytes than its members need")
         return found
+
+    def require_end(self) -> None:
+        """Refuse an archive behind whose members something else comes: tarfile ends there without a word."""
+        if self.last_header.strip(b"\0"):
+            raise UnsafeArchive("is damaged: what follows its readable members is no header")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return int(self._stream.seek(offset, whence))
@@ -298,7 +308,7 @@ class _Unpacker:
         if self._members > _MOST_MEMBERS:
             raise UnsafeArchive(f"has more than {_MOST_MEMBERS} members")
         parts = _components(member.name, member.name)
-        if len(parts) > _DEEPEST:
+        if len(parts) - (not member.isdir()) > _DEEPEST:
             raise UnsafeArchive(f"{member.name!r:.200} lies more than {_DEEPEST} directories deep")
         if member.isdir():
             self._directory(parts)

@@ -94,7 +94,7 @@ _PASSING = frozenset({408, 425, 429})
 _REVOKED = "revoked"
 #: The code given here to an answer that is not in the service's form.
 _FOREIGN = "error"
-#: Codes of a 404 or 409 that concerns no attempt: not the service's own, or there is no such path.
+#: Codes of a 403, 404 or 409 that concerns no attempt: not the service's own, or there is no such path.
 _ASTRAY = frozenset({_FOREIGN, "not_found"})
 
 
@@ -296,8 +296,8 @@ def _refuse_failure(response: http.client.HTTPResponse) -> None:
     code, message = _error(response)
     if response.status == 401 and code != _REVOKED:
         raise TokenNotAccepted(code, message)
-    # A balancer whose service is away may answer that there is no such page.
-    is_astray = response.status in (404, 409) and code in _ASTRAY
+    # A balancer whose service is away may answer that there is no such page, or that nobody may see it.
+    is_astray = response.status in (403, 404, 409) and code in _ASTRAY
     if response.status >= 500 or response.status in _PASSING or is_astray:
         raise Away(f"{message} ({response.status} {code})", _seconds(response.getheader("Retry-After")))
     raise Refused(response.status, code, message)
