@@ -25,7 +25,7 @@ from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.node.linux import Usage
 
 #: Directory or zip file that the package `pilotage` lies in.
-_ROOT = str(Path(__file__).parents[3])
+_ROOT = str(Path(__file__).parents[4])
 #: Without these some installations of Python do not even start.
 _NEEDED = ("PATH", "LD_LIBRARY_PATH")
 _BOOT = (
