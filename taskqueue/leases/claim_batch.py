@@ -25,28 +25,23 @@ class BatchClaim:
 
     want: TakeRequest  #: of one job
     holder: LeaseHolder
-    lease: str  #: that the job will be held by
+    lease: str  #: token for the attempt
     allotment: Allotment
-    request_id: str | None = None  #: what the holder calls its request
+    request_id: str | None = None  #: chosen by the holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchClaimResult:
-    """What an ask brought."""
+    """The outcome of one claim."""
 
-    claimed: ClaimedJob | None = None  #: None: the task queue has no job for it that is free
-    repeated: bool = False  #: the request was answered before, so it is given nothing new
+    claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it
+    repeated: bool = False  #: the request was answered before, so it gets nothing new
 
 
 def claim_jobs(
     server: StatementRunner, asks: Sequence[BatchClaim], *, now: datetime
 ) -> list[BatchClaimResult]:
-    """Claim a job for each of them, as far as there is one: all in one statement.
-
-    Args:
-        server: PostgreSQL; the claim is made when the statement's transaction is committed.
-        asks: Any number.
-        now: The time.
+    """Claim a job for each request if there is one, all in one statement (PostgreSQL).
 
     Raises:
         IntegrityError: One of the requests is being answered elsewhere; nothing was claimed.
@@ -62,23 +57,23 @@ def claim_jobs(
 
 def _claim_one(server: StatementRunner, ask: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
     statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None, ask.want.has_pool]
-    # As texts: the driver would give numbers of different size different types, and prepare anew for each.
-    said = {name: None if value is None else str(value) for name, value in _bind_claim(0, ask, now).items()}
-    return server.rows(statement.text, statement.values({**said, "now": now.isoformat()}))
+    # As text: the driver would give numbers of different size different types, and prepare a statement each.
+    values = {name: None if value is None else str(value) for name, value in _bind_claim(0, ask, now).items()}
+    return server.rows(statement.text, statement.values({**values, "now": now.isoformat()}))
 
 
 def _claim_many(
     server: StatementRunner, asks: Sequence[BatchClaim], now: datetime
 ) -> Iterable[Sequence[Any]]:
-    said = {
+    values = {
         "asks": json.dumps([_bind_claim(number, ask, now) for number, ask in enumerate(asks)]),
         "now": now.isoformat(),
     }
-    return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(said))
+    return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(values))
 
 
 def _bind_claim(number: int, ask: BatchClaim, now: datetime) -> Mapping[str, object]:
-    """An ask as the statement reads it."""
+    """A request as the statement reads it."""
     want, eligible, place, holder = ask.want, ask.want.eligible_location, ask.want.place, ask.holder
     return {
         "number": number,
