@@ -1,5 +1,5 @@
 """Jobs.
 
-Submission, states and transitions, log, search, control and wait times.  Imports db, schema, leases and
+Submission, states and transitions, log, search, control and wait times. Imports db, schema, leases and
 task_queues.
 """

@@ -1,5 +1,5 @@
 """Leases.
 
-Claims of waiting jobs, attempts, reports of pilots, and expiry.  Imports db, schema, jobs, sites and
+Claims of waiting jobs, attempts, reports of pilots, and expiry. Imports db, schema, jobs, sites and
 task_queues.
 """

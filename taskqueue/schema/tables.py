@@ -247,7 +247,7 @@ hindrances = Table(
     "hindrances",
     metadata,
     Column("task_queue_id", BigId, nullable=False),
-    Column("cause", String(16), nullable=False),  # one of hindrances.ORDER
+    Column("cause", String(16), nullable=False),  # one of wait_times.CAUSE_ORDER
     Column("since", UtcTime, nullable=False),
     Column("until", UtcTime, nullable=False),
     PrimaryKeyConstraint("task_queue_id", "cause", "since"),
@@ -381,7 +381,7 @@ attempts = Table(
     Column("ram_mb", BigInteger),
     Column("gpus", Integer),
     # Reported by job managers only; null: not reported.
-    Column("phases", Text),  # JSON list of objects: progress.Phase
+    Column("phases", Text),  # JSON list of objects: lifecycle.GridJobPhase
     Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
     # Open when commits were lost: reports of its pilot may be among them.
     Column("quarantined", Boolean, nullable=False, server_default=false()),
