@@ -1,4 +1,4 @@
-"""Last lines of output of failed pilots, stored because their batch systems forget them."""
+"""Last part of the output of failed pilots, stored because their batch systems delete it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ GET = select(table).where(table.c.stamp == bindparam("the_stamp"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotOutput:
-    """The ends of what a pilot wrote."""
+    """Last part of stdout and stderr of a pilot."""
 
     stdout: str
     stderr: str
@@ -29,12 +29,12 @@ class PilotOutput:
 
 
 def store_output(conn: Connection, stamp: str, output: PilotOutput) -> None:
-    """Store the output of a pilot that is there, in place of what was stored before."""
+    """Store the output of an existing pilot; replaces an earlier one."""
     values = {"stdout": output.stdout, "stderr": output.stderr, "stored_at": output.stored_at}
     conn.execute(STORE.to_statement(conn), {"stamp": stamp, **values})
 
 
 def get_output(conn: Connection, stamp: str) -> PilotOutput | None:
-    """The output of a pilot; None: nothing was stored."""
+    """Stored output of a pilot, if any."""
     row = conn.execute(GET, {"the_stamp": stamp}).one_or_none()
     return None if row is None else PilotOutput(stdout=row.stdout, stderr=row.stderr, stored_at=row.stored_at)

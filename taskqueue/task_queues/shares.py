@@ -7,8 +7,8 @@ weights.
 Task queues of one owner whose classes differ in sites and memory only are one *family*: each has the weight
 of all of them together, so that splitting work by site costs nothing at a site that matches one part. Alone,
 that would let one owner win several times at a site that matches several parts; therefore the lottery
-divides the weight by the number of the family's members that the resource may serve (`matcher.claim`).
-DIRAC does not.
+divides the weight by the number of the family's members that the resource may serve
+(`matcher.index.sampling`). DIRAC does not.
 
 Shares are corrected by usage over several slices of time. In each, the factor of a holder is the fraction
 due over the fraction used, within bounds; the slices are averaged by their weights. The sum of the shares
