@@ -1,4 +1,4 @@
-"""Roll up old sums: minutes into hours, hours into days. Only the time of day is lost."""
+"""Rollup of old sums: minutes into hours, hours into days. Only the time of day is lost."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +13,18 @@ from taskqueue.accounting.usage import truncate_to_hour
 from taskqueue.db.sql import Upsert
 from taskqueue.schema.tables import accounted_use, accounted_waits, job_flows
 
-#: What is folded in one transaction.
+#: Rolled up in one transaction.
 _CHUNK: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollup:
-    """A table of sums, and what its old rows are folded into."""
+    """A table of sums, and how its old rows are rolled up."""
 
     table: Table
     at: Column[Any]
-    below: str  #: the part of a time that is zero where nothing is left to fold
-    coarse: Callable[[datetime], datetime]  #: the beginning of what a time is folded into
+    below: str  #: the part of a time that is zero in rows that are already rolled up
+    coarse: Callable[[datetime], datetime]  #: truncates a time to the longer interval
     sums: Sequence[str]
     add: Upsert
 
@@ -64,7 +64,7 @@ REMOVE_FLOWS = delete(job_flows).where(
 
 
 def roll_up_oldest(conn: Connection, fold: Rollup, *, before: datetime) -> int:
-    """Fold the oldest piece that is of before that time; how many there were, none or one."""
+    """Roll up the oldest piece before that time; the number of pieces, 0 or 1."""
     is_fine = _extract_part(conn, fold) != 0
     first = conn.execute(select(func.min(fold.at)).where(fold.at < before, is_fine)).scalar_one()
     if first is None:
@@ -76,7 +76,7 @@ def roll_up_oldest(conn: Connection, fold: Rollup, *, before: datetime) -> int:
 
 
 def remove_flows(conn: Connection, *, before: datetime) -> int:
-    """Forget how jobs moved before that time; how many rows went."""
+    """Delete flows before that time; number of rows."""
     return conn.execute(REMOVE_FLOWS, {"before": before}).rowcount
 
 
@@ -92,6 +92,6 @@ def _merge_rows(fold: Rollup, rows: Sequence[Mapping[Any, Any]]) -> list[dict[st
 
 
 def _extract_part(conn: Connection, fold: Rollup) -> ColumnElement[int]:
-    """Of the time in UTC, whatever the zone of the server is."""
+    """Part of the time in UTC, independent of the server's time zone."""
     utc = func.timezone("UTC", fold.at) if conn.dialect.name == "postgresql" else fold.at
     return extract(fold.below, utc)

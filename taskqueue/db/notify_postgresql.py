@@ -43,7 +43,7 @@ class PostgresqlTransport:
             raise TransportDownError(_format_error(error)) from error
 
     def listen(self, heard: Listener, stop: Event) -> None:
-        """Listen until `stop` is set; TransportDownError if the connection is lost or goes through a pooler."""
+        """Listen until `stop` is set; TransportDownError if the connection is lost or pooled."""
         engine = postgresql.make_engine(make_url(self._direct_url), pool_size=1, pool_timeout=10)
         try:
             with engine.connect() as conn:
