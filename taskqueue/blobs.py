@@ -22,7 +22,6 @@ from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull, TooLarge
-from taskqueue.schema.tables import blobs
 from taskqueue.schema.tables import blobs as table
 
 #: Errors for a full disk, quota or process limit.
@@ -247,7 +246,7 @@ def _lock(conn: Connection, name: str) -> None:
         conn.execute(LOCK, {"name": name})
 
 
-KNOWN_AMONG = select(blobs.c.digest).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
+KNOWN_AMONG = select(table.c.digest).where(table.c.digest.in_(bindparam("digests", expanding=True)))
 
 
 def find_unreferenced(conn: Connection, digests: Collection[str]) -> frozenset[str]:

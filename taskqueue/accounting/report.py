@@ -79,10 +79,10 @@ class UsageRow:
 _RowKey = tuple[datetime | None, tuple[str, ...]]
 
 
-def read_rows(conn: Connection, asked: UsageQuery, *, most: int) -> list[UsageRow] | None:
+def read_rows(conn: Connection, query: UsageQuery, *, most: int) -> list[UsageRow] | None:
     """Rows of a query, ordered by time and values; None: more than `most`."""
-    used = _sum_usage(conn, asked, most)
-    waited = _sum_waits(conn, asked, most)
+    used = _sum_usage(conn, query, most)
+    waited = _sum_waits(conn, query, most)
     if (
         used is None
         or waited is None
@@ -101,46 +101,46 @@ def _sort_key(key: _RowKey) -> tuple[bool, Any, tuple[str, ...]]:
     return key[0] is not None, key[0], key[1]
 
 
-def _sum_usage(conn: Connection, asked: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
+def _sum_usage(conn: Connection, query: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
     sums = [func.sum(accounted_use.c[name]).label(name) for name in SUM_NAMES]
-    found = conn.execute(_group(conn, accounted_use, asked, sums).limit(most + 1)).mappings()
+    found = conn.execute(_group(conn, accounted_use, query, sums).limit(most + 1)).mappings()
     # Without GROUP BY and without rows, SUM returns one row of nulls.
     rows = [row for row in found if row[SUM_NAMES[0]] is not None]
     if len(rows) > most:
         return None
     return {
-        _read_key(row, asked): Usage(**{name: _convert_number(name, row[name]) for name in SUM_NAMES})
+        _read_key(row, query): Usage(**{name: _convert_number(name, row[name]) for name in SUM_NAMES})
         for row in rows
     }
 
 
 def _sum_waits(
-    conn: Connection, asked: UsageQuery, most: int
+    conn: Connection, query: UsageQuery, most: int
 ) -> Mapping[_RowKey, Mapping[str, float]] | None:
     cause, seconds = accounted_waits.c.cause, func.sum(accounted_waits.c.seconds).label("seconds")
-    statement = _group(conn, accounted_waits, asked, [cause, seconds]).group_by(cause)
+    statement = _group(conn, accounted_waits, query, [cause, seconds]).group_by(cause)
     found: defaultdict[_RowKey, dict[str, float]] = defaultdict(dict)
     for row in conn.execute(statement.order_by(seconds.desc())).mappings():
-        found[_read_key(row, asked)][row["cause"]] = round(float(row["seconds"]), 3)
+        found[_read_key(row, query)][row["cause"]] = round(float(row["seconds"]), 3)
         if len(found) > most:
             return None
     return found
 
 
 def _group(
-    conn: Connection, table: Table, asked: UsageQuery, sums: Sequence[ColumnElement[Any]]
+    conn: Connection, table: Table, query: UsageQuery, sums: Sequence[ColumnElement[Any]]
 ) -> Select[*tuple[Any, ...]]:
-    by: list[ColumnElement[Any]] = [table.c[name] for name in asked.by]
-    if asked.bucket is not None:
-        by.append(_truncate(conn, table, asked.bucket).label("at"))
-    return select(*by, *sums).where(*_build_conditions(table, asked)).group_by(*by)
+    by: list[ColumnElement[Any]] = [table.c[name] for name in query.by]
+    if query.bucket is not None:
+        by.append(_truncate(conn, table, query.bucket).label("at"))
+    return select(*by, *sums).where(*_build_conditions(table, query)).group_by(*by)
 
 
-def _build_conditions(table: Table, asked: UsageQuery) -> list[ColumnElement[bool]]:
-    allowed = {name: getattr(asked.which, name) for name in DIMENSIONS}
+def _build_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
+    allowed = {name: getattr(query.which, name) for name in DIMENSIONS}
     chosen = [table.c[name].in_(sorted(values)) for name, values in allowed.items() if values is not None]
-    own = ownership.match_any(asked.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
-    return [table.c.hour >= asked.since, table.c.hour < asked.until, *chosen, *own]
+    own = ownership.match_any(query.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
+    return [table.c.hour >= query.since, table.c.hour < query.until, *chosen, *own]
 
 
 def _truncate(conn: Connection, table: Table, bucket: TimeBucket) -> ColumnElement[Any]:
@@ -153,8 +153,8 @@ def _truncate(conn: Connection, table: Table, bucket: TimeBucket) -> ColumnEleme
     return type_coerce(func.substr(hour, 1, length).concat(rest), hour.type)
 
 
-def _read_key(row: Mapping[Any, Any], asked: UsageQuery) -> _RowKey:
-    return row["at"] if asked.bucket else None, tuple(row[name] for name in asked.by)
+def _read_key(row: Mapping[Any, Any], query: UsageQuery) -> _RowKey:
+    return row["at"] if query.bucket else None, tuple(row[name] for name in query.by)
 
 
 def _convert_number(name: str, value: Any) -> Any:

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, and_, bindparam, case, or_, select, update
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import DialectInsert, Upsert
-from taskqueue.schema.tables import agent_leases
 from taskqueue.schema.tables import agent_leases as table
 
 
@@ -65,9 +64,9 @@ def release(conn: Connection, *, name: str, fence: int, now: datetime) -> None:
     conn.execute(RELEASE, {"the_name": name, "the_fence": fence, "now": now})
 
 
-LAST_CYCLE = select(agent_leases.c.last_cycle_at).where(agent_leases.c.name == bindparam("name"))
+LAST_CYCLE = select(table.c.last_cycle_at).where(table.c.name == bindparam("name"))
 
-LAST_CYCLES = select(agent_leases.c.name, agent_leases.c.last_cycle_at)
+LAST_CYCLES = select(table.c.name, table.c.last_cycle_at)
 
 
 def read_last_cycle(conn: Connection, agent: str) -> datetime | None:

@@ -45,7 +45,7 @@ from taskqueue.schema.tables import (
     submit_pools,
 )
 
-_sqlite_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
+_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
 _log_sequence = table("job_log_log_id_seq", column("last_value", BigInteger), column("is_called", Boolean))
 
 
@@ -60,7 +60,7 @@ STATE = {
     ),
     "sqlite": _select_state(
         func.coalesce(
-            select(_sqlite_sequences.c.seq).where(_sqlite_sequences.c.name == job_log.name).scalar_subquery(),
+            select(_sequences.c.seq).where(_sequences.c.name == job_log.name).scalar_subquery(),
             0,
         )
     ),
@@ -159,7 +159,6 @@ RAISE_SEQUENCE = text(
     "SELECT setval(sequence, nextval(sequence) + :jump) "
     "FROM CAST(pg_get_serial_sequence(:of_table, :of_column) AS regclass) AS sequence"
 )
-_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
 RAISE_SQLITE = (
     update(_sequences).where(_sequences.c.name == bindparam("of_table")).values(seq=_sequences.c.seq + _JUMP)
 )

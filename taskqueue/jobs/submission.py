@@ -280,7 +280,7 @@ def _make_error(what: str, new: int, most: int) -> QuotaExceeded:
     return QuotaExceeded(f"{what} for {new} more, allowed are {most}")
 
 
-def _is_within_quota(conn: Connection, whose: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
+def _is_within_quota(conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
     """Whether a VO, or one owner in it, stays within `most` waiting jobs with `new` more.
 
     Counting may take long, so a recent count is reused as an upper bound: the jobs that waited then and all
@@ -292,20 +292,20 @@ def _is_within_quota(conn: Connection, whose: _QuotaHolder, *, new: int, most: i
     if last - conn.execute(FIRST_JOB).scalar_one() + 1 + new <= most:
         return True
     counted = _CACHED_COUNTS.setdefault(conn.engine, {})
-    known = counted.get(whose)
+    known = counted.get(holder)
     if (
         known is not None
         and abs(now - known.at) < _CACHE_TIME
         and known.waiting + max(0, last - known.last) + new <= most
     ):
         return True
-    waiting = _count_waiting(conn, whose, most + 1)
-    counted[whose] = _CachedCount(waiting, last, now)
+    waiting = _count_waiting(conn, holder, most + 1)
+    counted[holder] = _CachedCount(waiting, last, now)
     return waiting + new <= most
 
 
-def _count_waiting(conn: Connection, whose: _QuotaHolder, most: int) -> int:
-    vo, owner = whose
+def _count_waiting(conn: Connection, holder: _QuotaHolder, most: int) -> int:
+    vo, owner = holder
     if owner is None:
         return conn.execute(WAITING_OF_VO, {"vo": vo, "most": most}).scalar_one()
     return conn.execute(WAITING_OF_OWNER, {"vo": vo, "owner": owner, "most": most}).scalar_one()

@@ -39,42 +39,53 @@ class BatchClaimResult:
 
 
 def claim_jobs(
-    server: StatementRunner, asks: Sequence[BatchClaim], *, now: datetime
+    server: StatementRunner, requests: Sequence[BatchClaim], *, now: datetime
 ) -> list[BatchClaimResult]:
     """Claim a job for each request if there is one, all in one statement (PostgreSQL).
 
     Raises:
         IntegrityError: One of the requests is being answered elsewhere; nothing was claimed.
     """
-    rows = _claim_one(server, asks[0], now) if len(asks) == 1 else _claim_many(server, asks, now)
-    outcomes = [BatchClaimResult()] * len(asks)
+    rows = _claim_one(server, requests[0], now) if len(requests) == 1 else _claim_many(server, requests, now)
+    outcomes = [BatchClaimResult()] * len(requests)
     for number, *row in rows:
         outcomes[number] = (
-            BatchClaimResult(repeated=True) if row[0] is None else _build_result(asks[number], row, now)
+            BatchClaimResult(repeated=True) if row[0] is None else _build_result(requests[number], row, now)
         )
     return outcomes
 
 
-def _claim_one(server: StatementRunner, ask: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
-    statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None, ask.want.has_pool]
+def _claim_one(server: StatementRunner, request: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
+    statement = CLAIM_ONE[
+        request.request_id is not None, request.holder.stamp is not None, request.want.has_pool
+    ]
     # As text: the driver would give numbers of different size different types, and prepare a statement each.
-    values = {name: None if value is None else str(value) for name, value in _bind_claim(0, ask, now).items()}
+    values = {
+        name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()
+    }
     return server.rows(statement.text, statement.values({**values, "now": now.isoformat()}))
 
 
 def _claim_many(
-    server: StatementRunner, asks: Sequence[BatchClaim], now: datetime
+    server: StatementRunner, requests: Sequence[BatchClaim], now: datetime
 ) -> Iterable[Sequence[Any]]:
     values = {
-        "asks": json.dumps([_bind_claim(number, ask, now) for number, ask in enumerate(asks)]),
+        "requests": json.dumps(
+            [_bind_claim(number, request, now) for number, request in enumerate(requests)]
+        ),
         "now": now.isoformat(),
     }
     return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(values))
 
 
-def _bind_claim(number: int, ask: BatchClaim, now: datetime) -> Mapping[str, object]:
+def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
     """A request as the statement reads it."""
-    want, eligible, place, holder = ask.want, ask.want.eligible_location, ask.want.place, ask.holder
+    want, eligible, place, holder = (
+        request.want,
+        request.want.eligible_location,
+        request.want.place,
+        request.holder,
+    )
     return {
         "number": number,
         "task_queue_id": want.task_queue_id,
@@ -87,26 +98,26 @@ def _bind_claim(number: int, ask: BatchClaim, now: datetime) -> Mapping[str, obj
         "queue": place.queue,
         "holder": holder.subject,
         "stamp": holder.stamp,
-        "lease": ask.lease,
+        "lease": request.lease,
         "lease_expires_at": (now + holder.lease_time).isoformat(),
-        "processors": ask.allotment.processors,
-        "ram_mb": ask.allotment.ram_mb,
-        "gpus": ask.allotment.gpus,
-        "request_id": ask.request_id,
+        "processors": request.allotment.processors,
+        "ram_mb": request.allotment.ram_mb,
+        "gpus": request.allotment.gpus,
+        "request_id": request.request_id,
     }
 
 
-def _build_result(ask: BatchClaim, row: Sequence[Any], now: datetime) -> BatchClaimResult:
+def _build_result(request: BatchClaim, row: Sequence[Any], now: datetime) -> BatchClaimResult:
     job_id, epoch, vo, parameters, body, sandbox = row
     return BatchClaimResult(
         claimed=ClaimedJob(
             job_id=job_id,
             epoch=epoch,
             vo=vo,
-            lease=ask.lease,
-            lease_expires_at=now + ask.holder.lease_time,
+            lease=request.lease,
+            lease_expires_at=now + request.holder.lease_time,
             description=claim.describe_job(job_id, body, parameters),
             sandbox=sandbox,
-            allotment=ask.allotment,
+            allotment=request.allotment,
         )
     )

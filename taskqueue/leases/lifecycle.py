@@ -130,7 +130,7 @@ def heartbeat(
     """Extend the lease; a Stalled job becomes Running again."""
     attempt = _lock_open(conn, lease, now)
     _restore_start(conn, attempt, now, lease_time)
-    _touch(conn, attempt, now, lease_time, said=said)
+    _touch(conn, attempt, now, lease_time, progress=said)
     _revive(conn, attempt, now)
     return {"commands": _list_commands(attempt)}
 
@@ -309,14 +309,14 @@ def _touch(
     lease_time: timedelta,
     *,
     started: datetime | None = None,
-    said: Progress = NO_PROGRESS,
+    progress: Progress = NO_PROGRESS,
 ) -> None:
     values = {
         "the_lease": attempt.lease,
         "now": now,
         "started": started,
         "expires": now + lease_time,
-        **said.values(),
+        **progress.values(),
     }
     conn.execute(TOUCH, values)
 

@@ -17,7 +17,7 @@ from sqlalchemy.sql.dml import Insert
 from cs_config.tree.address import QueueAddress
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
-from taskqueue.schema.tables import pilot_outputs, pilots
+from taskqueue.schema.tables import pilot_outputs
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_STEPS, PilotStatus, pilot_may_become
 
@@ -233,24 +233,24 @@ def _build_row(
 
 _COMING = sorted({PilotStatus.SUBMITTED.value, PilotStatus.WAITING.value})
 
-_has_asked = pilots.c.last_seen_at >= bindparam("since")
-_is_coming = pilots.c.status.in_(_COMING)
+_has_asked = table.c.last_seen_at >= bindparam("since")
+_is_coming = table.c.status.in_(_COMING)
 ACTIVITY = (
     select(
-        pilots.c.site,
-        pilots.c.ce,
-        pilots.c.queue,
+        table.c.site,
+        table.c.ce,
+        table.c.queue,
         func.sum(case((_has_asked, 1), else_=0)).label("asked"),
         func.sum(case((_is_coming, 1), else_=0)).label("coming"),
     )
-    .where(pilots.c.vo == bindparam("vo"), or_(_has_asked, _is_coming))
-    .group_by(pilots.c.site, pilots.c.ce, pilots.c.queue)
+    .where(table.c.vo == bindparam("vo"), or_(_has_asked, _is_coming))
+    .group_by(table.c.site, table.c.ce, table.c.queue)
 )
 #: Pilots whose queue a broker picks, by possible queues.
 COMING = (
-    select(pilots.c.landings, func.count().label("coming"))
-    .where(pilots.c.vo == bindparam("vo"), _is_coming, pilots.c.site == "", pilots.c.landings.is_not(None))
-    .group_by(pilots.c.landings)
+    select(table.c.landings, func.count().label("coming"))
+    .where(table.c.vo == bindparam("vo"), _is_coming, table.c.site == "", table.c.landings.is_not(None))
+    .group_by(table.c.landings)
 )
 
 

@@ -55,11 +55,13 @@ def ensure_task_queues(
     conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
 ) -> Mapping[TaskQueueKey, int]:
     """Ids of the task queues, inserted if missing; without those that are being removed."""
-    classes = _insert_classes(conn, {asked.digest: asked for asked, _, _ in wanted})
+    classes = _insert_classes(
+        conn, {requirement_class.digest: requirement_class for requirement_class, _, _ in wanted}
+    )
     by_key = {
-        (classes[asked.digest], owner_group, owner): (asked, owner_group, owner)
-        for asked, owner_group, owner in wanted
-        if asked.digest in classes
+        (classes[requirement_class.digest], owner_group, owner): (requirement_class, owner_group, owner)
+        for requirement_class, owner_group, owner in wanted
+        if requirement_class.digest in classes
     }
     found = _insert_task_queues(conn, by_key, now)
     return {by_key[key]: task_queue_id for key, task_queue_id in found.items()}
@@ -74,8 +76,12 @@ def _insert_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -
     return known
 
 
-def _build_class_row(asked: RequirementClass) -> dict[str, object]:
-    return {"digest": asked.digest, "vo": asked.vo, "definition": asked.to_json()}
+def _build_class_row(requirement_class: RequirementClass) -> dict[str, object]:
+    return {
+        "digest": requirement_class.digest,
+        "vo": requirement_class.vo,
+        "definition": requirement_class.to_json(),
+    }
 
 
 def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, int]:
