@@ -1,4 +1,4 @@
-"""Pilots, by our own stamp: registration, status, bound queue, and activity by queue.
+"""Pilots, by our own stamp: registration, status, bound queue, activity by queue, and stored output.
 
 A pilot's token may have no queue. The first queue that the pilot states is stored for good, so that a leaked
 token serves no other location. A pilot sent through a broker may state only a queue that the broker could
@@ -308,3 +308,33 @@ def read_bound_queue(conn: Connection, stamp: str) -> QueueAddress | None:
     if row is None or not row.site:
         return None
     return QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+
+
+def _store_output(insert: DialectInsert) -> Insert:
+    written = {name: insert.excluded[name] for name in ("stdout", "stderr", "stored_at")}
+    return insert.on_conflict_do_update(index_elements=["stamp"], set_=written)
+
+
+STORE_OUTPUT = Upsert(pilot_outputs, _store_output)
+GET_OUTPUT = select(pilot_outputs).where(pilot_outputs.c.stamp == bindparam("the_stamp"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotOutput:
+    """Last part of stdout and stderr of a pilot."""
+
+    stdout: str
+    stderr: str
+    stored_at: datetime
+
+
+def store_output(conn: Connection, stamp: str, output: PilotOutput) -> None:
+    """Store the output of an existing pilot; replaces an earlier one."""
+    values = {"stdout": output.stdout, "stderr": output.stderr, "stored_at": output.stored_at}
+    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **values})
+
+
+def get_output(conn: Connection, stamp: str) -> PilotOutput | None:
+    """Stored output of a pilot, if any."""
+    row = conn.execute(GET_OUTPUT, {"the_stamp": stamp}).one_or_none()
+    return None if row is None else PilotOutput(stdout=row.stdout, stderr=row.stderr, stored_at=row.stored_at)

@@ -366,7 +366,7 @@ attempts = Table(
     Column("lease_expires_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),
     Column("heartbeat_at", UtcTime),
-    Column("ending", Boolean, nullable=False, server_default=false()),  # killed; the pilot will get a kill
+    Column("ending", Boolean, nullable=False, server_default=false()),  # killed; pilot gets a kill command
     Column("closed_at", UtcTime),
     Column("closed_as", Text),  # finished, released, expired, lost, rescheduled, killed
     # JSON of the finish or release that closed it; a repeated report gets the same answer.
