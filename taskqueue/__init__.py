@@ -1,1 +1,1 @@
-"""The durable heart: jobs, task queues, submit pools, attempts, pilots and blobs in the database."""
+"""Durable state: jobs, task queues, submit pools, attempts, pilots and blobs in the database."""

@@ -1,10 +1,10 @@
-"""Archives (sandboxes and outputs): the files, by digest of their content, and each VO's rows for them.
+"""Blobs (archives of sandboxes and outputs): files by content digest, and each VO's rows for them.
 
-A file is staged (written aside and fsynced), then renamed into its place within the transaction that
-inserts its row. A failure in between leaves at worst a file without a row.
+A file is staged (written to a temporary name and fsynced), then renamed within the transaction that inserts
+its row. A failure in between leaves at worst a file without a row.
 
-Storing and removing a file both take an advisory lock on its digest until their transaction ends, so a file
-that just got a row is not removed as unreferenced.
+Storing and removing a file both take an advisory lock on its digest until their transaction ends, so that a
+file with a new row is not removed as unreferenced.
 """
 
 import errno
@@ -22,20 +22,19 @@ from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull, TooLarge
-from taskqueue.schema.tables import blobs
 from taskqueue.schema.tables import blobs as table
 
-#: What "there is no room" looks like: disk, quota, the process's own limit.
+#: Errors for a full disk, quota or process limit.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBlob:
-    """An archive that was received whole and is safe on disk, but is not in its place yet."""
+    """An archive that was received completely and is durable, but not stored under its digest yet."""
 
     digest: str  #: SHA-256, lower-case hex
     size: int  #: bytes
-    name: str  #: where it lies aside
+    name: str  #: temporary file name
 
 
 class BlobStore(Protocol):
@@ -45,26 +44,26 @@ class BlobStore(Protocol):
         """Receive an archive of at most `limit` bytes; TooLarge and StorageFull leave nothing behind."""
 
     def store(self, staged: StagedBlob) -> None:
-        """Put it in its place, durably; that it is there already does no harm."""
+        """Store a staged archive durably; no effect if it exists."""
 
     def discard(self, staged: StagedBlob) -> None:
-        """Forget it; also after `keep`, when there is nothing left to forget."""
+        """Delete a staged archive; no effect after `store`."""
 
     def open(self, digest: str) -> BinaryIO:
         """Read an archive; BlobNotFound."""
 
     def delete(self, digest: str) -> None:
-        """Remove an archive, which may be gone already."""
+        """Delete an archive, if it exists."""
 
     def digests(self, *, before: datetime) -> Iterator[str]:
-        """All archives that were put in their place before that time."""
+        """Digests of all archives stored before that time."""
 
     def sweep(self, *, before: datetime) -> int:
-        """Remove what was staged before that time and never kept; how many."""
+        """Delete archives staged before that time and never stored; how many."""
 
 
 class DirectoryBlobStore:
-    """Archives as files of a directory, local or shared by the hosts."""
+    """Archives as files of a directory, local or shared between hosts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,26 +71,21 @@ class DirectoryBlobStore:
         self._aside.mkdir(parents=True, exist_ok=True)
 
     def stage(self, chunks: Iterable[bytes], *, limit: int) -> StagedBlob:
-        """Receive an archive of at most `limit` bytes.
-
-        Raises:
-            TooLarge: It is larger.
-            StorageFull: The disk is full.
-        """
+        """Receive an archive of at most `limit` bytes; TooLarge and StorageFull leave nothing behind."""
         aside = self._aside / secrets.token_hex(16)
         try:
             return self._write(aside, chunks, limit=limit)
         except OSError as error:
             aside.unlink(missing_ok=True)
             if error.errno in _FULL:
-                raise StorageFull("there is no room left for archives") from error
+                raise StorageFull("no space left for archives") from error
             raise
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
 
     def store(self, staged: StagedBlob) -> None:
-        """Put it in its place, durably."""
+        """Store a staged archive durably; no effect if it exists."""
         place = self._locate(staged.digest)
         if not place.parent.is_dir():
             place.parent.mkdir(exist_ok=True)
@@ -100,32 +94,28 @@ class DirectoryBlobStore:
         _fsync_directory(place.parent)
 
     def discard(self, staged: StagedBlob) -> None:
-        """Forget it; after `keep` there is nothing to forget."""
+        """Delete a staged archive; no effect after `store`."""
         (self._aside / staged.name).unlink(missing_ok=True)
 
     def open(self, digest: str) -> BinaryIO:
-        """Read an archive.
-
-        Raises:
-            BlobNotFound: It is not here.
-        """
+        """Read an archive; BlobNotFound."""
         try:
             return self._locate(digest).open("rb")
         except FileNotFoundError as error:
             raise BlobNotFound(digest) from error
 
     def delete(self, digest: str) -> None:
-        """Remove an archive, which may be gone already."""
+        """Delete an archive, if it exists."""
         self._locate(digest).unlink(missing_ok=True)
 
     def digests(self, *, before: datetime) -> Iterator[str]:
-        """All archives that were put in their place before that time."""
+        """Digests of all archives stored before that time."""
         for place in self._path.glob("??/*"):
             if _is_older(place, before):
                 yield place.name
 
     def sweep(self, *, before: datetime) -> int:
-        """Remove what was staged before that time and never kept: its process died."""
+        """Delete archives staged before that time and never stored; how many."""
         left = [aside for aside in self._aside.iterdir() if _is_older(aside, before)]
         for aside in left:
             aside.unlink(missing_ok=True)
@@ -146,7 +136,7 @@ class DirectoryBlobStore:
         return StagedBlob(digest=digest.hexdigest(), size=size, name=aside.name)
 
     def _locate(self, digest: str) -> Path:
-        # A digest comes from outside: nothing but its 64 letters may become part of a path.
+        # A digest comes from outside: only 64 hex digits may become part of a path.
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise BlobNotFound(digest)
         return self._path / digest[:2] / digest
@@ -192,18 +182,12 @@ KNOWN = select(table.c.digest).where(table.c.digest == bindparam("the_digest")).
 def store_blob(
     conn: Connection, store: BlobStore, staged: StagedBlob, *, vo: str, quota: int | None, now: datetime
 ) -> str:
-    """Put a staged archive in its place and make it known to its VO; its digest.
+    """Store a staged archive and its row for the VO; its digest.
 
-    Args:
-        conn: In the writing transaction that also stores what the archive is for.
-        store: Where it was staged.
-        staged: The archive.
-        vo: Who brought it.
-        quota: Bytes that the VO may have in all; None: any.
-        now: The time.
+    In the transaction that also stores the reference to the archive. `quota` is in bytes; None: unlimited.
 
     Raises:
-        QuotaExceeded: The VO would have more than its quota. The caller discards the archive.
+        QuotaExceeded: The VO would exceed its quota. The caller discards the archive.
     """
     if quota is not None:
         _check_quota(conn, staged, vo=vo, quota=quota)
@@ -222,11 +206,7 @@ def read_quota_used(conn: Connection, vo: str) -> int:
 
 
 def read_size(conn: Connection, digest: str, *, vo: str) -> int:
-    """Bytes of an archive of this VO.
-
-    Raises:
-        BlobNotFound: The VO did not bring it, or it was removed.
-    """
+    """Size in bytes of an archive of this VO; BlobNotFound if the VO has none with this digest."""
     found: int | None = conn.execute(SIZE, {"the_digest": digest, "the_vo": vo}).scalar_one_or_none()
     if found is None:
         raise BlobNotFound(digest)
@@ -234,15 +214,15 @@ def read_size(conn: Connection, digest: str, *, vo: str) -> int:
 
 
 def touch_blob(conn: Connection, digest: str, *, vo: str, now: datetime) -> bool:
-    """Say that what is stored in this transaction needs an archive; whether the VO has it.
+    """Mark an archive as used by this transaction; whether the VO has it.
 
-    Retention, which removes what nobody needs, waits for the transaction and then leaves the archive.
+    Retention waits for the transaction and then keeps the archive.
     """
     return bool(conn.execute(TOUCH, {"the_digest": digest, "the_vo": vo, "now": now}).rowcount)
 
 
 def remove_file(conn: Connection, store: BlobStore, digest: str) -> bool:
-    """Remove the bytes of an archive that no VO knows any more; of several in one transaction in order."""
+    """Delete the file of an archive that no VO has; several in one transaction in order of digests."""
     _lock(conn, digest)
     if conn.execute(KNOWN, {"the_digest": digest}).first() is not None:
         return False
@@ -251,7 +231,7 @@ def remove_file(conn: Connection, store: BlobStore, digest: str) -> bool:
 
 
 def _check_quota(conn: Connection, staged: StagedBlob, *, vo: str, quota: int) -> None:
-    _lock(conn, f"quota of {vo}")  # of two that each fit alone, the second sees the first
+    _lock(conn, f"quota of {vo}")  # serialises: two archives may fit each alone but not both
     if conn.execute(SIZE, {"the_digest": staged.digest, "the_vo": vo}).first() is not None:
         return
     used = read_quota_used(conn, vo)
@@ -266,10 +246,10 @@ def _lock(conn: Connection, name: str) -> None:
         conn.execute(LOCK, {"name": name})
 
 
-KNOWN_AMONG = select(blobs.c.digest).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
+KNOWN_AMONG = select(table.c.digest).where(table.c.digest.in_(bindparam("digests", expanding=True)))
 
 
 def find_unreferenced(conn: Connection, digests: Collection[str]) -> frozenset[str]:
-    """Those of the digests, a few hundred at most, that no VO has."""
+    """Digests, among a few hundred at most, that no VO has."""
     known = conn.execute(KNOWN_AMONG, {"digests": sorted(digests)}).scalars()
     return frozenset(digests) - frozenset(known)

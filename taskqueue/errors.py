@@ -1,4 +1,4 @@
-"""The errors of the task queue that its callers can do something about."""
+"""Errors of the task queue that callers can handle."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ class PilotNotFound(NotFound):
 
 
 class PilotOutputNotFound(NotFound):
-    """Nothing that this pilot wrote was stored."""
+    """No output of this pilot was stored."""
 
     code = "pilot_output_not_found"
     noun = "output of the pilot"
@@ -49,7 +49,7 @@ class LeaseNotFound(NotFound):
 
 
 class IllegalTransition(PilotageError):
-    """What it is now does not allow this step."""
+    """The current status does not allow this transition."""
 
     code = "illegal_transition"
 
@@ -62,55 +62,55 @@ class IllegalTransition(PilotageError):
 
     @property
     def details(self) -> Mapping[str, object]:
-        """What it is and what it should have become."""
+        """Current and requested status."""
         return {"key": self.key, "current": str(self.current), "wanted": str(self.wanted)}
 
 
 class StaleLease(PilotageError):
-    """The attempt is closed: its job is in other hands, or in nobody's."""
+    """The attempt is closed: its report is refused."""
 
     code = "stale_lease"
 
 
 class RescheduleLimit(PilotageError):
-    """The job was rescheduled as often as it may be."""
+    """The job reached the maximum number of reschedules."""
 
     code = "reschedule_limit"
 
     def __init__(self, job_id: int, *, maximum: int) -> None:
-        super().__init__(f"job {job_id} was rescheduled {maximum} times already, which is the maximum")
+        super().__init__(f"job {job_id} was already rescheduled {maximum} times, which is the maximum")
         self.job_id = job_id
 
 
 class SecretUsed(PilotageError):
-    """The pilot's secret was exchanged for a token by another process already."""
+    """The pilot's secret was already exchanged for a token by another process."""
 
     code = "secret_used"
 
     def __init__(self, stamp: str) -> None:
-        super().__init__(f"the secret of the pilot {stamp} was used: a process with this stamp has its token")
+        super().__init__(f"the secret of the pilot {stamp} was already used by another process")
         self.stamp = stamp
 
 
 class IdempotencyConflict(PilotageError):
-    """The idempotency key stands for another request."""
+    """The idempotency key was used for another request."""
 
     code = "idempotency_conflict"
 
 
 class QuotaExceeded(PilotageError):
-    """One's own limit is reached; others are not concerned."""
+    """A quota of the sender is exceeded; other senders are not affected."""
 
     code = "quota_exceeded"
 
 
 class TooLarge(PilotageError):
-    """An archive is larger than is allowed."""
+    """An archive exceeds the size limit."""
 
     code = "too_large"
 
 
 class StorageFull(PilotageError):
-    """The blob store has no room left; what it holds is safe."""
+    """The blob store is full; stored archives are safe."""
 
     code = "storage_full"

@@ -1,4 +1,4 @@
-"""One-use login links and revoked tokens. The database keeps only the digest of a link's secret."""
+"""One-time login links and revoked tokens. The database stores only the digest of a link's secret."""
 
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -10,9 +10,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from taskqueue.schema.tables import login_links as table
 from taskqueue.schema.tables import revoked_tokens
 
-#: A link is good for so long: somebody is about to follow it.
+#: Lifetime of a link: it is used immediately.
 LINK_LIFETIME = timedelta(minutes=5)
-#: Random bytes of a secret: nobody guesses it, so a plain digest is all the protection that it needs.
+#: Random bytes of a secret: too many to guess, so that a plain digest is sufficient protection.
 _SECRET_BYTES = 32
 
 _ADD_LINK = insert(table)
@@ -23,7 +23,7 @@ _REDEEM_LINK = delete(table).where(_is_good).returning(table.c.session)
 
 
 def issue_link(conn: Connection, session: str, *, now: datetime) -> tuple[str, datetime]:
-    """The secret of a new link to a session, and until when it is good; those that expired go."""
+    """Create a link for a session; its secret and expiry. Expired links are deleted."""
     secret, expires_at = token_urlsafe(_SECRET_BYTES), now + LINK_LIFETIME
     conn.execute(_EXPIRED_LINKS, {"now": now})
     conn.execute(_ADD_LINK, {"digest": _digest(secret), "session": session, "expires_at": expires_at})
@@ -31,12 +31,12 @@ def issue_link(conn: Connection, session: str, *, now: datetime) -> tuple[str, d
 
 
 def is_link_known(conn: Connection, secret: str, *, now: datetime) -> bool:
-    """Whether there is such a link, which nobody has followed yet; whoever guesses writes nothing."""
+    """Whether there is such an unused link; read-only, so that guessing causes no writes."""
     return conn.execute(_KNOWN_LINK, {"shown": _digest(secret), "now": now}).first() is not None
 
 
 def redeem_link(conn: Connection, secret: str, *, now: datetime) -> str | None:
-    """The session of the link, once; None: it was followed before, or expired, or there never was one."""
+    """The session of the link, once; None: it was used before, expired, or never existed."""
     found: str | None = conn.execute(
         _REDEEM_LINK, {"shown": _digest(secret), "now": now}
     ).scalar_one_or_none()
@@ -56,11 +56,11 @@ _ADD_REVOKED = {
 
 
 def revoke_token(conn: Connection, token_id: str, *, expires_at: datetime, now: datetime) -> None:
-    """Accept the token no more, until it expires by itself; a second time changes nothing."""
+    """Reject the token until it expires by itself; idempotent."""
     conn.execute(_EXPIRED_TOKENS, {"now": now})
     conn.execute(_ADD_REVOKED[conn.dialect.name], {"jti": token_id, "expires_at": expires_at})
 
 
 def list_revoked(conn: Connection, *, now: datetime) -> frozenset[str]:
-    """The ids of all that are revoked and would be good otherwise."""
+    """Ids of revoked tokens that have not expired."""
     return frozenset(conn.scalars(_REVOKED, {"now": now}))

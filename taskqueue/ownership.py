@@ -10,7 +10,7 @@ from taskqueue.schema.tables import blobs, jobs, pilots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipFilter:
-    """Jobs, or pilots, by VO, site and owner; None asks nothing, an empty set is met by none."""
+    """Conditions on jobs or pilots by VO, site and owner; None: any, an empty set: matches nothing."""
 
     vos: frozenset[str] | None = None
     sites: frozenset[str] | None = None
@@ -23,19 +23,19 @@ class OwnershipFilter:
         sites: frozenset[str] | None = None,
         owner: str | None = None,
     ) -> "OwnershipFilter":
-        """Those of them that are asked for."""
+        """Both these and further conditions."""
         if None not in (owner, self.owner) and owner != self.owner:
             return NO_OWNER
         owner = self.owner if owner is None else owner
         return OwnershipFilter(vos=intersect(self.vos, vos), sites=intersect(self.sites, sites), owner=owner)
 
     def includes(self, *, vo: str, owner: str, site: str) -> bool:
-        """Whether a job is one of them."""
+        """Whether a job fulfils the conditions."""
         is_there = (self.vos is None or vo in self.vos) and (self.sites is None or site in self.sites)
         return is_there and self.owner in (None, owner)
 
     def contains(self, other: "OwnershipFilter") -> bool:
-        """Whether all of the others are among them."""
+        """Whether every row that matches `other` matches this."""
         sets = ((self.vos, other.vos), (self.sites, other.sites))
         return self.owner in (None, other.owner) and all(
             own is None or (others is not None and others <= own) for own, others in sets
@@ -46,7 +46,7 @@ NO_OWNER = OwnershipFilter(vos=frozenset())
 
 
 def drop_contained(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter, ...]:
-    """The same jobs without what others of these hold."""
+    """Drop filters contained in others; the union stays the same."""
     found: list[OwnershipFilter] = []
     for each in several:
         if not any(other.contains(each) for other in found):
@@ -55,9 +55,9 @@ def drop_contained(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter,
 
 
 def split_common(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter, tuple[OwnershipFilter, ...]]:
-    """What is true of all of these jobs, and of which at least one is true besides; empty: no more.
+    """Split a union into a filter that all rows fulfil, and filters of which each row fulfils at least one.
 
-    Nearly always there is one: then indexes carry what it says.
+    Usually there is only one filter: as the common part it can use indexes.
     """
     if len(several) == 1:
         return several[0], ()
@@ -71,13 +71,13 @@ def match_any(
     at: Callable[[Collection[str]], ColumnElement[bool]] | None = None,
     owner: ColumnElement[str] | None = None,
 ) -> list[ColumnElement[bool]]:
-    """That one of these is true of a row, as a condition; none of an empty sequence.
+    """The condition that a row matches at least one of the filters; none for an empty sequence.
 
     Args:
-        any_of: Second part of `split`.
+        any_of: Second part of `split_common`.
         vo: Column of the VO.
-        at: The condition of being at one of some sites; None: the rows have none.
-        owner: Column of the owner; None: the rows have none.
+        at: Makes the condition of being at one of some sites; None: the rows have no site.
+        owner: Column of the owner; None: the rows have no owner.
     """
     return [or_(*(_build_condition(each, vo, at, owner) for each in any_of))] if any_of else []
 
@@ -98,14 +98,14 @@ def _build_condition(
     return and_(*found)
 
 
-def intersect(own: frozenset[str] | None, asked: frozenset[str] | None) -> frozenset[str] | None:
-    """What is in two sets of names of which None is every name."""
-    return asked if own is None else own if asked is None else own & asked
+def intersect(own: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    """Intersection of two sets of names; None is the set of all names."""
+    return other if own is None else own if other is None else own & other
 
 
 _COLUMNS: tuple[ColumnElement[str], ...] = (jobs.c.vo, blobs.c.vo, pilots.c.vo)
 
-#: The next VO in the order of the index.
+#: The next VO in index order: a skip scan, since the tables are large and the VOs few.
 NEXT_VO = tuple(select(func.min(vo)).where(vo > bindparam("after")) for vo in _COLUMNS)
 
 

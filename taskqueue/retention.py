@@ -1,7 +1,7 @@
-"""Removing what nobody asks for any more, a bounded number of rows at a time.
+"""Deletion of old data, a bounded number of rows at a time.
 
-Each function is one step of a transaction of its caller, who comes again while it finds something; a step
-that runs twice, or in two processes at once, does no harm.
+Each function is one step in a transaction of its caller, who repeats it while it finds something. Steps are
+idempotent and safe in several processes at once.
 """
 
 from datetime import datetime
@@ -42,11 +42,11 @@ from taskqueue.states import FINAL, PILOT_STEPS, JobStatus
 _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
-_EVERY = 2**63 - 1  #: number of the log
+_EVERY = 2**63 - 1  #: larger than any log id
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 _PILOT_ENDS = sorted(status for status, steps in PILOT_STEPS.items() if not steps)
 
-#: The last row of the log that every account has counted; where there are no accounts nothing is held back.
+#: The last log row that every reader has counted; without readers nothing is held back.
 _counted = select(func.coalesce(func.min(log_readers.c.counted), _EVERY)).scalar_subquery()
 _last_logged = select(func.max(job_log.c.log_id)).where(job_log.c.job_id == jobs.c.job_id).scalar_subquery()
 _is_counted = func.coalesce(_last_logged, 0) <= _counted
@@ -55,7 +55,7 @@ _is_over = and_(
     jobs.c.vo == bindparam("the_vo"),
     jobs.c.status.in_(sorted(FINAL)),
     jobs.c.updated_at < _BEFORE,
-    # A killed job whose pilot still delivers.
+    # An open attempt of a killed job whose pilot still delivers output.
     ~exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c.closed_at.is_(None)),
     _is_counted,
 )
@@ -99,7 +99,7 @@ DETACH_OUTPUTS = (
     .values(output=None)
 )
 
-#: NOT IN, since it is computed once; there is no index to look up an archive's users one by one.
+#: IN with a subquery, computed once; there is no index to look up the users of an archive one by one.
 _is_needed = blobs.c.digest.in_(
     select(attempts.c.output).where(attempts.c.vo == bindparam("the_vo"), attempts.c.output.is_not(None))
 ) | blobs.c.digest.in_(
@@ -132,7 +132,7 @@ REMOVE_PILOTS = _delete_some(
 
 
 def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Remove jobs that ended before that time, with their log, attempts and unshared descriptions."""
+    """Delete jobs that ended before that time, with their log, attempts and unshared descriptions."""
     old = conn.execute(OLD_JOBS, {"the_vo": vo, "before": before, "limit": limit}).all()
     if old:
         job_ids = [row.job_id for row in old]
@@ -143,7 +143,7 @@ def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> i
 
 
 def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Remove the log of jobs that ended before that time; of how many jobs."""
+    """Delete the log of jobs that ended before that time; number of jobs."""
     job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
     if job_ids:
         wait_times.store_waits(conn, job_ids)
@@ -152,14 +152,14 @@ def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> i
 
 
 def detach_outputs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Let go of the outputs of attempts that were closed before that time; `remove_blobs` takes them."""
+    """Unset the outputs of attempts closed before that time; `remove_blobs` deletes them."""
     return conn.execute(DETACH_OUTPUTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
 
 
 def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> list[str]:
-    """Remove the rows of archives that were not used since and that no job needs.
+    """Delete the rows of archives that were not used since and that no job needs; their digests.
 
-    Their bytes go afterwards, when this is committed: `blobs.remove_file` for each digest.
+    The files are deleted after the commit, by `blobs.remove_file`.
     """
     values = {"the_vo": vo, "before": before}
     old = list(conn.execute(OLD_BLOBS, {**values, "limit": limit}).scalars())
@@ -167,25 +167,25 @@ def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> 
 
 
 def remove_pilots(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Remove pilots that ended before that time."""
+    """Delete pilots that ended before that time."""
     return conn.execute(REMOVE_PILOTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
 
 
 def remove_match_requests(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Remove answers to requests for work that were given before that time."""
+    """Delete answers to match requests given before that time."""
     return conn.execute(REMOVE_MATCH_REQUESTS, {"before": before, "limit": limit}).rowcount
 
 
 def remove_idempotency_keys(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Remove keys of submissions of before that time; they are kept seven days."""
+    """Delete idempotency keys from before that time; they are kept seven days."""
     return conn.execute(REMOVE_IDEMPOTENCY_KEYS, {"before": before, "limit": limit}).rowcount
 
 
 def remove_hindrances(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Remove what kept jobs from pilots before that time; who waits since then waited for a pilot."""
+    """Delete causes of waiting from before that time, which then counts as waiting for a pilot."""
     return conn.execute(REMOVE_HINDRANCES, {"before": before, "limit": limit}).rowcount
 
 
 def remove_revoked_tokens(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Remove revocations of tokens that expired before that time: nobody accepts those anyway."""
+    """Delete revocations of tokens that expired before that time."""
     return conn.execute(REMOVE_REVOKED_TOKENS, {"before": before, "limit": limit}).rowcount

@@ -1,7 +1,7 @@
-"""The states of jobs and pilots, and the steps between them, as tables.
+"""States of jobs and pilots, and the allowed transitions, as tables.
 
-Source: DIRAC's job state machine, with the additions that leases need (a job comes back to
-Waiting when nobody started it, Rescheduled is stored).
+Source: DIRAC's job state machine, with the additions that leases need (a job returns to Waiting when no
+pilot started it, Rescheduled is stored).
 """
 
 from collections.abc import Mapping
@@ -9,29 +9,29 @@ from enum import StrEnum
 
 
 class JobStatus(StrEnum):
-    """Where a job is on its way."""
+    """Status of a job."""
 
     SUBMITTING = "Submitting"  #: part of a bulk that is not confirmed yet
-    RECEIVED = "Received"  #: stored; no optimizer has looked at it
-    CHECKING = "Checking"  #: an optimizer holds it for a while
-    SCOUTING = "Scouting"  #: waits for the jobs that try the way for it
+    RECEIVED = "Received"  #: stored; no optimizer has processed it
+    CHECKING = "Checking"  #: held by an optimizer for a while
+    SCOUTING = "Scouting"  #: waits for its scout jobs
     STAGING = "Staging"  #: waits for its input data to come from tape
     WAITING = "Waiting"  #: in a task queue, any pilot that fits may take it
-    MATCHED = "Matched"  #: handed to a pilot that has not started it yet
-    RUNNING = "Running"  #: a pilot executes it and says so regularly
-    STALLED = "Stalled"  #: its pilot is silent; not yet given away
-    COMPLETING = "Completing"  #: the payload ended, its output is on the way
-    COMPLETED = "Completed"  #: finished but for requests that others carry out
+    MATCHED = "Matched"  #: assigned to a pilot that has not started it yet
+    RUNNING = "Running"  #: a pilot executes it and sends heartbeats
+    STALLED = "Stalled"  #: its pilot is silent; not yet rescheduled
+    COMPLETING = "Completing"  #: the payload ended, its output is being transferred
+    COMPLETED = "Completed"  #: finished except for requests that others carry out
     RESCHEDULED = "Rescheduled"  #: taken back; goes through the optimizers again
     DONE = "Done"
     FAILED = "Failed"
     KILLED = "Killed"
-    DELETED = "Deleted"  #: only its row is left, until retention removes that
+    DELETED = "Deleted"  #: only its row is left, until retention removes it
 
 
 S = JobStatus
 
-#: From each state, where a job may go. Staying where it is is always allowed.
+#: Allowed next states of each state. The current state is always allowed.
 JOB_STEPS: Mapping[JobStatus, frozenset[JobStatus]] = {
     S.SUBMITTING: frozenset({S.RECEIVED, S.CHECKING, S.DELETED, S.KILLED}),
     S.RECEIVED: frozenset({S.SCOUTING, S.CHECKING, S.STAGING, S.WAITING, S.FAILED, S.DELETED, S.KILLED}),
@@ -51,13 +51,13 @@ JOB_STEPS: Mapping[JobStatus, frozenset[JobStatus]] = {
     S.DELETED: frozenset(),
 }
 
-#: Nothing happens to these by itself any more.
+#: No agent or pilot changes these any more.
 FINAL = frozenset({S.DONE, S.COMPLETED, S.FAILED, S.KILLED, S.DELETED})
-#: On their way to a task queue: the optimizers still have to look at them.
+#: Before the task queue: the optimizers still have to process them.
 PREPARING = frozenset({S.SUBMITTING, S.RECEIVED, S.CHECKING, S.SCOUTING, S.STAGING, S.RESCHEDULED})
-#: Taken from a pilot that was lost, and not given to another one: where it may go back from.
+#: States from which a pilot that was lost may resume its job: taken back, not assigned again.
 RESUMABLE = (PREPARING - {S.SUBMITTING}) | {S.WAITING}
-#: Handed to a pilot.
+#: Assigned to a pilot.
 HELD = frozenset({S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING})
 
 
@@ -67,27 +67,27 @@ def may_become(current: JobStatus, wanted: JobStatus) -> bool:
 
 
 def may_come_from(wanted: JobStatus) -> frozenset[JobStatus]:
-    """The states from which a job may go to `wanted`, itself not among them."""
+    """The states from which a job may go to `wanted`, except `wanted` itself."""
     return frozenset(status for status, steps in JOB_STEPS.items() if wanted in steps)
 
 
 class PilotStatus(StrEnum):
-    """Where a pilot is on its way, as far as it or its batch system told us."""
+    """Status of a pilot, as far as the pilot or its batch system reported it."""
 
-    SUBMITTED = "Submitted"  #: intent or batch job without news
+    SUBMITTED = "Submitted"  #: registered, or a batch job without a known state
     WAITING = "Waiting"  #: queued in the batch system
     RUNNING = "Running"
     DONE = "Done"
     FAILED = "Failed"
-    ABORTED = "Aborted"  #: the batch system refused or removed it
-    DELETED = "Deleted"  #: we removed it
-    UNKNOWN = "Unknown"  #: the batch system could not say; proves nothing
+    ABORTED = "Aborted"  #: rejected or removed by the batch system
+    DELETED = "Deleted"  #: removed by us
+    UNKNOWN = "Unknown"  #: not known to the batch system at the moment; proves nothing
 
 
 P = PilotStatus
 _ENDS = frozenset({P.DONE, P.FAILED, P.ABORTED, P.DELETED})
 
-#: From each state, where a pilot may go. Staying where it is is always allowed.
+#: Allowed next states of each state. The current state is always allowed.
 PILOT_STEPS: Mapping[PilotStatus, frozenset[PilotStatus]] = {
     P.SUBMITTED: frozenset({P.WAITING, P.RUNNING, P.UNKNOWN}) | _ENDS,
     P.WAITING: frozenset({P.RUNNING, P.UNKNOWN}) | _ENDS,

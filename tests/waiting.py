@@ -17,6 +17,7 @@ from matcher.request.match_request import MatchCaller, MatchRequest
 from taskqueue.jobs import jobs, submission
 from taskqueue.jobs.descriptions import NewDescription
 from taskqueue.jobs.submission import NewJob
+from taskqueue.leases import assignment
 from taskqueue.leases import claim as leases_claim
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import ClaimedJob, LeaseHolder
@@ -104,7 +105,7 @@ def claim(
     holder: LeaseHolder = HOLDER,
 ) -> list[ClaimedJob]:
     """Jobs in the hands of a pilot."""
-    taken = leases_claim.take_jobs(conn, task_queue_ids, count, place=place, now=now)
+    taken = assignment.take_jobs(conn, task_queue_ids, count, place=place, now=now)
     return leases_claim.open_attempts(
         conn, [leases_claim.AssignedJob(row=row, place=place, holder=holder) for row in taken], now=now
     )

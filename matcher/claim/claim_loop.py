@@ -17,7 +17,7 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource
-from taskqueue.leases import claim, match_requests, selection
+from taskqueue.leases import assignment, claim, match_requests, selection
 from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
 from taskqueue.leases.claim import AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.match_requests import RequestKey
@@ -211,7 +211,7 @@ def _take(conn: Connection, catches: Sequence[_Claim], now: datetime) -> None:
             if catch.missing > 0 and len(catch.tried) < _DIRECT_TRIES and (found := catch.next()) is not None
         ]
         wants = [catch.want(found) for catch, found in asking]
-        for (catch, found), taken in zip(asking, claim.take_batch(conn, wants, now=now), strict=True):
+        for (catch, found), taken in zip(asking, assignment.take_batch(conn, wants, now=now), strict=True):
             catch.add(found, taken)
     for catch in catches:
         if catch.missing > 0:
@@ -223,7 +223,7 @@ def _search(conn: Connection, catch: _Claim, now: datetime) -> None:
     place = catch.wish.place
     tried, had, full = _ids(catch.tried), set[int](), list[TaskQueue]()
     for some in catch.rest():
-        left = claim.find_nonempty(conn, _ids(some), place=place)
+        left = assignment.find_nonempty(conn, _ids(some), place=place)
         tried += _ids(some)
         had |= left
         worth = [each for each in some if each.task_queue_id in left]
@@ -233,7 +233,9 @@ def _search(conn: Connection, catch: _Claim, now: datetime) -> None:
         full += worth
     first = _ids(catch.tried)
     still = (
-        claim.find_nonempty(conn, first + _ids(full), place=place) if catch.missing > 0 else had.union(first)
+        assignment.find_nonempty(conn, first + _ids(full), place=place)
+        if catch.missing > 0
+        else had.union(first)
     )
     catch.emptied = frozenset(tried) - still - had
     # A job that was asked for by its number is gone or in another's hands: neither is worth another look.
@@ -253,7 +255,7 @@ def _take_from(conn: Connection, catch: _Claim, task_queues: Sequence[TaskQueue]
             if catch.chooses:
                 passed = _choose(conn, catch, task_queue, now)
             else:
-                passed = claim.take_jobs(conn, [task_queue.task_queue_id], most, place=place, now=now)
+                passed = assignment.take_jobs(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
                     gate.passed(passed)
             catch.add(task_queue, passed)

@@ -22,7 +22,7 @@ from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition
 from matcher.limits.throttle_state import ThrottleStanding
 from requirements.values import Value, fold
-from taskqueue.leases import claim, selection
+from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
 from taskqueue.sites import bans, matching_delays, reservations, scopes
@@ -111,7 +111,7 @@ class PlacePolicy:
         if not some or passing == CandidateFilter():
             return some
         ids = {each.task_queue_id for each in some}
-        kept_out = claim.find_nonempty(
+        kept_out = assignment.find_nonempty(
             conn, ids - selection.find_nonempty(conn, ids, place=place, passing=passing), place=place
         )
         if kept_out and passing.kept_out:

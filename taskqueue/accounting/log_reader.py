@@ -1,13 +1,11 @@
-"""What happened, summed: every change of a job's status is read once, and counted exactly once.
+"""Readers of the job log: each row is read and counted exactly once, however late it is committed.
 
-Reading the log of jobs from its beginning, each row exactly once, however late it is committed.
-
-Where a reader stands is stored beside what it counted, in one transaction: who is killed between two steps,
-or has a rival, has counted nothing or all of a span. A growing number alone is no safe position on
-PostgreSQL: a transaction that took an early number may commit late. So the end of the log is noted with the
-transactions that were under way, and read up to only when all of those are over; one that is held open
-makes the reader wait, and nothing else. Who writes a row of the log has changed its job before, so a
-transaction with a number of the log is known to be under way.
+The position of a reader is stored in the transaction that stores its sums: if the process is killed between
+two steps, or has a rival, a span was counted as a whole or not at all. A growing number alone is no safe
+position on PostgreSQL: a transaction that took an early number may commit late. So the end of the log is
+stored with the transactions that are open then, and read only when all of those are over; a long transaction
+delays the reader, nothing else. A transaction changes a job before it writes the log, so it has a
+transaction id, and is seen as open, before it takes a log number.
 
 On SQLite there is one writer at a time: rows become visible in the order of their numbers.
 """
@@ -25,7 +23,7 @@ from taskqueue.schema.tables import log_readers as table
 from taskqueue.task_queues import change_feed
 from taskqueue.task_queues.change_feed import FeedPosition
 
-#: A time that is further ahead than this is of a clock that is wrong; nobody waits for it.
+#: A log time further in the future comes from a wrong clock; it is not waited for.
 _WRONG_CLOCK = timedelta(hours=1)
 
 BEGIN = Upsert(table, lambda insert: insert.on_conflict_do_nothing(index_elements=["name"]))
@@ -42,8 +40,8 @@ ADVANCE = (
     .values(counted=bindparam("upto"))
 )
 
-#: PostgreSQL: beside some thousand rows of the log it would rather read all jobs than look those up; with
-#: millions of jobs in memory that drives out what the others need.
+#: PostgreSQL: for some thousand log rows the planner would scan all jobs instead of looking these up; with
+#: millions of jobs that would displace the pages that other statements need from memory.
 ROW_BY_ROW = select(
     func.set_config("enable_hashjoin", "off", true()), func.set_config("enable_mergejoin", "off", true())
 )
@@ -59,7 +57,7 @@ _next = (
 _is_young = and_(
     _next.c.at > bindparam("before", type_=_AT.type), _next.c.at < bindparam("nonsense", type_=_AT.type)
 )
-#: The last of the next rows, and the first of them that is too young to be read.
+#: The last of the next rows, and the first of them that is too recent to be read.
 NEXT = select(
     func.max(_next.c.log_id).label("last"),
     func.min(case((_is_young, _next.c.log_id))).label("young"),
@@ -68,12 +66,12 @@ NEXT = select(
 
 
 class ConcurrentReadError(Exception):
-    """Another process has counted these rows meanwhile; nothing of this transaction is kept."""
+    """Another process has counted these rows meanwhile; this transaction has to be rolled back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpan:
-    """Rows of the log that nobody adds to any more."""
+    """A range of the log to which no rows will be added."""
 
     after: int  #: the last number before it
     upto: int  #: its last number
@@ -81,16 +79,16 @@ class LogSpan:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """It as values of `is_within`."""
+        """Bind values of `is_within`."""
         return {"after": self.after, "upto": self.upto}
 
 
-#: The rows of a span, in a statement that is given its bounds.
+#: Condition: rows of a span, whose bounds are binds.
 is_within = and_(job_log.c.log_id > bindparam("after"), job_log.c.log_id <= bindparam("upto"))
 
 
 def note_end(conn: Connection, name: str) -> None:
-    """Note how far the log goes now, where the reader has read what was noted before."""
+    """Store the current end of the log, if the reader has read up to the stored one."""
     reader = _get_reader(conn, name)
     if reader["noted"] > reader["counted"] and _read_history(reader) == _to_json_value(
         change_feed.read_position(conn)
@@ -105,14 +103,10 @@ def note_end(conn: Connection, name: str) -> None:
 def read_next_span(
     conn: Connection, name: str, *, now: datetime, lag: timedelta, most: int
 ) -> LogSpan | None:
-    """The next rows for this reader, in a later transaction than `note`; None: there are none to read yet.
+    """The next span for this reader, in a later transaction than `note_end`; None: nothing to read yet.
 
-    Args:
-        conn: In a writing transaction.
-        name: The reader.
-        now: The time.
-        lag: How long ago a row has to be of; of rows of the future only what was noted is read.
-        most: Rows.
+    Rows must be older than `lag`; rows with a time in the future are read when they are settled. At most
+    `most` rows.
     """
     reader = _get_reader(conn, name)
     if reader["noted"] <= reader["counted"] or not _is_settled(conn, reader):
@@ -120,19 +114,19 @@ def read_next_span(
     bounds = {"after": reader["counted"], "upto": reader["noted"], "most": most}
     times = {"before": now - lag if lag else now + _WRONG_CLOCK, "nonsense": now + _WRONG_CLOCK}
     found = conn.execute(NEXT, {**bounds, **times}).one()
-    # What was noted may be gone, with its job; there is nothing before it then.
+    # With fewer rows than `most` the span reaches the noted end, even if its row was deleted with its job.
     last = reader["noted"] if found.rows < most else found.last
     upto = last if found.young is None else found.young - 1
     return LogSpan(after=reader["counted"], upto=upto, rows=found.rows) if upto > reader["counted"] else None
 
 
 def advance(conn: Connection, name: str, span: LogSpan) -> None:
-    """Note that a span is counted, in the transaction that counts it and before that.
+    """Store that a span is counted, in the transaction that counts it and before the counting.
 
-    What else the transaction reads it finds by indexes.
+    Afterwards the transaction uses index lookups only.
 
     Raises:
-        ReadElsewhereError: Another process was faster.
+        ConcurrentReadError: Another process was faster.
     """
     if conn.execute(ADVANCE, {"the_name": name, **span.bounds}).rowcount != 1:
         raise ConcurrentReadError(f"the log up to {span.upto} is counted for {name} by another process")
@@ -149,11 +143,13 @@ def _get_reader(conn: Connection, name: str) -> RowMapping:
 
 
 def _is_settled(conn: Connection, reader: RowMapping) -> bool:
-    """Whether every transaction is over that was under way when the end was noted."""
+    """Whether every transaction is over that was open when the end was stored."""
     if conn.dialect.name == "sqlite":
         return True
-    here = change_feed.read_position(conn)
-    return _read_history(reader) == _to_json_value(here) and here.low >= json.loads(reader["under_way"])[-1]
+    current = change_feed.read_position(conn)
+    if _read_history(reader) != _to_json_value(current):
+        return False
+    return bool(current.low >= json.loads(reader["under_way"])[-1])
 
 
 def _format_position(position: FeedPosition) -> str:
@@ -161,7 +157,7 @@ def _format_position(position: FeedPosition) -> str:
 
 
 def _to_json_value(position: FeedPosition) -> list[Any]:
-    """What the numbers are of, as it comes back from JSON."""
+    """History of a position, in the form that JSON returns."""
     return list(position.history)
 
 

@@ -15,12 +15,12 @@ from taskqueue.accounting.usage import SUM_NAMES, Usage
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import accounted_use, accounted_waits
 
-#: What sums may be asked by.
+#: Columns that sums may be grouped by.
 DIMENSIONS: Final = tuple(name for name in usage.KEY_NAMES if name != "hour")
 
 
 class TimeBucket(StrEnum):
-    """Lengths of time that sums are told for."""
+    """Intervals that sums may be grouped by."""
 
     HOUR = "hour"
     DAY = "day"
@@ -28,7 +28,7 @@ class TimeBucket(StrEnum):
     YEAR = "year"
 
 
-#: How many characters of a time as SQLite stores it say the bucket, and what its beginning has behind them.
+#: SQLite: length of the prefix of a stored time that identifies the bucket, and the rest of its start.
 _ON_SQLITE: Final[Mapping[TimeBucket, tuple[int, str]]] = {
     TimeBucket.DAY: (10, " 00:00:00.000000"),
     TimeBucket.MONTH: (7, "-01 00:00:00.000000"),
@@ -38,7 +38,7 @@ _ON_SQLITE: Final[Mapping[TimeBucket, tuple[int, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageFilter:
-    """Whose and where; None: all, an empty set: nobody's."""
+    """Conditions on sums; None: no condition, an empty set: matches nothing."""
 
     vo: frozenset[str] | None = None
     site: frozenset[str] | None = None
@@ -47,16 +47,16 @@ class UsageFilter:
     owner: frozenset[str] | None = None
     owner_group: frozenset[str] | None = None
     status: frozenset[str] | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any
+    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """What is asked of the accounts."""
+    """A query of accounting sums."""
 
     by: Sequence[str]  #: of DIMENSIONS
     bucket: TimeBucket | None  #: None: the whole time in one
-    since: datetime  #: at this hour or later; of long ago there are only days
+    since: datetime  #: at this hour or later; old sums are by day
     until: datetime  #: before this
     which: UsageFilter
 
@@ -65,24 +65,24 @@ class UsageQuery:
 class UsageRow:
     """The sums of one combination of values."""
 
-    at: datetime | None  #: where its bucket begins; None: the whole time
-    values: tuple[str, ...]  #: in the order that was asked for
+    at: datetime | None  #: start of its bucket; None: the whole time
+    values: tuple[str, ...]  #: in the order of `UsageQuery.by`
     use: Usage = field(default_factory=Usage)
     waited: Mapping[str, float] = field(default_factory=dict)  #: seconds by cause
 
     @property
     def efficiency(self) -> float | None:
-        """CPU time per core and wall time, of the attempts whose CPU time was told; None: of none."""
+        """CPU time per core time, for attempts with reported CPU time; None: there are none."""
         return self.use.cpu_seconds / self.use.told_core_seconds if self.use.told_core_seconds else None
 
 
 _RowKey = tuple[datetime | None, tuple[str, ...]]
 
 
-def read_rows(conn: Connection, asked: UsageQuery, *, most: int) -> list[UsageRow] | None:
-    """What is asked for, in the order of time and values; None: there are more than so many lines."""
-    used = _sum_usage(conn, asked, most)
-    waited = _sum_waits(conn, asked, most)
+def read_rows(conn: Connection, query: UsageQuery, *, most: int) -> list[UsageRow] | None:
+    """Rows of a query, ordered by time and values; None: more than `most`."""
+    used = _sum_usage(conn, query, most)
+    waited = _sum_waits(conn, query, most)
     if (
         used is None
         or waited is None
@@ -101,46 +101,46 @@ def _sort_key(key: _RowKey) -> tuple[bool, Any, tuple[str, ...]]:
     return key[0] is not None, key[0], key[1]
 
 
-def _sum_usage(conn: Connection, asked: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
+def _sum_usage(conn: Connection, query: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
     sums = [func.sum(accounted_use.c[name]).label(name) for name in SUM_NAMES]
-    found = conn.execute(_group(conn, accounted_use, asked, sums).limit(most + 1)).mappings()
-    # Sums of nothing by nothing are one row without values.
+    found = conn.execute(_group(conn, accounted_use, query, sums).limit(most + 1)).mappings()
+    # Without GROUP BY and without rows, SUM returns one row of nulls.
     rows = [row for row in found if row[SUM_NAMES[0]] is not None]
     if len(rows) > most:
         return None
     return {
-        _read_key(row, asked): Usage(**{name: _convert_number(name, row[name]) for name in SUM_NAMES})
+        _read_key(row, query): Usage(**{name: _convert_number(name, row[name]) for name in SUM_NAMES})
         for row in rows
     }
 
 
 def _sum_waits(
-    conn: Connection, asked: UsageQuery, most: int
+    conn: Connection, query: UsageQuery, most: int
 ) -> Mapping[_RowKey, Mapping[str, float]] | None:
     cause, seconds = accounted_waits.c.cause, func.sum(accounted_waits.c.seconds).label("seconds")
-    statement = _group(conn, accounted_waits, asked, [cause, seconds]).group_by(cause)
+    statement = _group(conn, accounted_waits, query, [cause, seconds]).group_by(cause)
     found: defaultdict[_RowKey, dict[str, float]] = defaultdict(dict)
     for row in conn.execute(statement.order_by(seconds.desc())).mappings():
-        found[_read_key(row, asked)][row["cause"]] = round(float(row["seconds"]), 3)
+        found[_read_key(row, query)][row["cause"]] = round(float(row["seconds"]), 3)
         if len(found) > most:
             return None
     return found
 
 
 def _group(
-    conn: Connection, table: Table, asked: UsageQuery, sums: Sequence[ColumnElement[Any]]
+    conn: Connection, table: Table, query: UsageQuery, sums: Sequence[ColumnElement[Any]]
 ) -> Select[*tuple[Any, ...]]:
-    by: list[ColumnElement[Any]] = [table.c[name] for name in asked.by]
-    if asked.bucket is not None:
-        by.append(_truncate(conn, table, asked.bucket).label("at"))
-    return select(*by, *sums).where(*_build_conditions(table, asked)).group_by(*by)
+    by: list[ColumnElement[Any]] = [table.c[name] for name in query.by]
+    if query.bucket is not None:
+        by.append(_truncate(conn, table, query.bucket).label("at"))
+    return select(*by, *sums).where(*_build_conditions(table, query)).group_by(*by)
 
 
-def _build_conditions(table: Table, asked: UsageQuery) -> list[ColumnElement[bool]]:
-    allowed = {name: getattr(asked.which, name) for name in DIMENSIONS}
+def _build_conditions(table: Table, query: UsageQuery) -> list[ColumnElement[bool]]:
+    allowed = {name: getattr(query.which, name) for name in DIMENSIONS}
     chosen = [table.c[name].in_(sorted(values)) for name, values in allowed.items() if values is not None]
-    own = ownership.match_any(asked.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
-    return [table.c.hour >= asked.since, table.c.hour < asked.until, *chosen, *own]
+    own = ownership.match_any(query.which.any_of, vo=table.c.vo, at=table.c.site.in_, owner=table.c.owner)
+    return [table.c.hour >= query.since, table.c.hour < query.until, *chosen, *own]
 
 
 def _truncate(conn: Connection, table: Table, bucket: TimeBucket) -> ColumnElement[Any]:
@@ -153,8 +153,8 @@ def _truncate(conn: Connection, table: Table, bucket: TimeBucket) -> ColumnEleme
     return type_coerce(func.substr(hour, 1, length).concat(rest), hour.type)
 
 
-def _read_key(row: Mapping[Any, Any], asked: UsageQuery) -> _RowKey:
-    return row["at"] if asked.bucket else None, tuple(row[name] for name in asked.by)
+def _read_key(row: Mapping[Any, Any], query: UsageQuery) -> _RowKey:
+    return row["at"] if query.bucket else None, tuple(row[name] for name in query.by)
 
 
 def _convert_number(name: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Roll up old sums: minutes into hours, hours into days. Only the time of day is lost."""
+"""Rollup of old sums: minutes into hours, hours into days. Only the time of day is lost."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +13,18 @@ from taskqueue.accounting.usage import truncate_to_hour
 from taskqueue.db.sql import Upsert
 from taskqueue.schema.tables import accounted_use, accounted_waits, job_flows
 
-#: What is folded in one transaction.
+#: Rolled up in one transaction.
 _CHUNK: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollup:
-    """A table of sums, and what its old rows are folded into."""
+    """A table of sums, and how its old rows are rolled up."""
 
     table: Table
     at: Column[Any]
-    below: str  #: the part of a time that is zero where nothing is left to fold
-    coarse: Callable[[datetime], datetime]  #: the beginning of what a time is folded into
+    below: str  #: the part of a time that is zero in rows that are already rolled up
+    coarse: Callable[[datetime], datetime]  #: truncates a time to the longer interval
     sums: Sequence[str]
     add: Upsert
 
@@ -63,35 +63,35 @@ REMOVE_FLOWS = delete(job_flows).where(
 )
 
 
-def roll_up_oldest(conn: Connection, fold: Rollup, *, before: datetime) -> int:
-    """Fold the oldest piece that is of before that time; how many there were, none or one."""
-    is_fine = _extract_part(conn, fold) != 0
-    first = conn.execute(select(func.min(fold.at)).where(fold.at < before, is_fine)).scalar_one()
+def roll_up_oldest(conn: Connection, rollup: Rollup, *, before: datetime) -> int:
+    """Roll up the oldest piece before that time; the number of pieces, 0 or 1."""
+    is_fine = _extract_part(conn, rollup) != 0
+    first = conn.execute(select(func.min(rollup.at)).where(rollup.at < before, is_fine)).scalar_one()
     if first is None:
         return 0
-    piece = (fold.at >= truncate_to_hour(first), fold.at < truncate_to_hour(first) + _CHUNK, is_fine)
-    rows = conn.execute(delete(fold.table).where(*piece).returning(*fold.table.c)).mappings().all()
-    conn.execute(fold.add.to_statement(conn), _merge_rows(fold, rows))
+    piece = (rollup.at >= truncate_to_hour(first), rollup.at < truncate_to_hour(first) + _CHUNK, is_fine)
+    rows = conn.execute(delete(rollup.table).where(*piece).returning(*rollup.table.c)).mappings().all()
+    conn.execute(rollup.add.to_statement(conn), _merge_rows(rollup, rows))
     return 1
 
 
 def remove_flows(conn: Connection, *, before: datetime) -> int:
-    """Forget how jobs moved before that time; how many rows went."""
+    """Delete flows before that time; number of rows."""
     return conn.execute(REMOVE_FLOWS, {"before": before}).rowcount
 
 
-def _merge_rows(fold: Rollup, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
-    total: defaultdict[tuple[Any, ...], dict[str, Any]] = defaultdict(lambda: dict.fromkeys(fold.sums, 0))
-    keys = [column.name for column in fold.table.c if column.name not in fold.sums]
+def _merge_rows(rollup: Rollup, rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
+    total: defaultdict[tuple[Any, ...], dict[str, Any]] = defaultdict(lambda: dict.fromkeys(rollup.sums, 0))
+    keys = [column.name for column in rollup.table.c if column.name not in rollup.sums]
     for row in rows:
-        coarse = {**row, fold.at.name: fold.coarse(row[fold.at.name])}
+        coarse = {**row, rollup.at.name: rollup.coarse(row[rollup.at.name])}
         sums = total[tuple(coarse[name] for name in keys)]
-        for name in fold.sums:
+        for name in rollup.sums:
             sums[name] += row[name]
     return [dict(zip(keys, key, strict=True)) | total[key] for key in sorted(total)]
 
 
-def _extract_part(conn: Connection, fold: Rollup) -> ColumnElement[int]:
-    """Of the time in UTC, whatever the zone of the server is."""
-    utc = func.timezone("UTC", fold.at) if conn.dialect.name == "postgresql" else fold.at
-    return extract(fold.below, utc)
+def _extract_part(conn: Connection, rollup: Rollup) -> ColumnElement[int]:
+    """Part of the time in UTC, independent of the server's time zone."""
+    utc = func.timezone("UTC", rollup.at) if conn.dialect.name == "postgresql" else rollup.at
+    return extract(rollup.below, utc)

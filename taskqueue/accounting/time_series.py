@@ -54,28 +54,23 @@ STOCKS_OF_VOS = STOCKS.where(job_stocks.c.vo.in_(_VOS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSeries:
-    """What is plotted: equal steps of time, the oldest first."""
+    """Data of a plot: equal steps of time, the oldest first."""
 
     step: timedelta
     begins: Sequence[datetime]  #: of each step
-    jobs: Mapping[JobStatus, Sequence[int]]  #: at the end of each step, of statuses that are not final
-    came: Mapping[JobStatus, Sequence[int]]  #: into the status, in each step; into Matched: the matches
+    jobs: Mapping[JobStatus, Sequence[int]]  #: at the end of each step, for statuses that are not final
+    came: Mapping[JobStatus, Sequence[int]]  #: arrivals in each step; for Matched: the matches
 
 
 def count_current(
     conn: Connection, vos: Collection[str] | None = None
 ) -> Mapping[str, Mapping[JobStatus, int]]:
-    """By VO and status how many jobs there are that have not ended; as of some seconds ago.
-
-    Args:
-        conn: Any connection.
-        vos: Of these only; None: of all.
-    """
+    """Number of jobs that have not ended, some seconds ago, by VO (None: all) and status."""
     return _group_by_vo(conn.execute(STOCKS if vos is None else STOCKS_OF_VOS, _bind_vos(vos)))
 
 
 def count_ended(conn: Connection) -> Mapping[str, Mapping[JobStatus, int]]:
-    """By VO and final status how many jobs ever came to it, removed ones too; as of some seconds ago."""
+    """Number of jobs that ever entered each final status, some seconds ago, by VO; includes removed jobs."""
     return _group_by_vo(conn.execute(ENDED))
 
 
@@ -87,14 +82,10 @@ def read_series(
     until: datetime,
     step: timedelta = _MINUTE,
 ) -> StatusSeries:
-    """How the jobs of some VOs stood and moved.
+    """Number of jobs and transitions over time, summed over some VOs (None: all).
 
-    Args:
-        conn: Any connection.
-        vos: Of these together; None: of all.
-        since: In the first step.
-        until: In the last step; the time, as later ones are not known.
-        step: A whole number of minutes; steps begin at multiples of it in UTC.
+    `step` is a whole number of minutes; steps begin at multiples of it in UTC. `since` is in the first step,
+    `until` in the last; `until` has to be the current time.
     """
     begins = _list_steps(since, until, step)
     came, gained = _sum_moves(conn, vos, begins[0], step)
@@ -126,7 +117,7 @@ def _list_steps(since: datetime, until: datetime, step: timedelta) -> Sequence[d
 def _sum_moves(
     conn: Connection, vos: Collection[str] | None, since: datetime, step: timedelta
 ) -> tuple[Mapping[JobStatus, Counter[int]], Mapping[JobStatus, Counter[int]]]:
-    """By status and number of the step how many jobs came, and how many more came than went."""
+    """By status and step: arrivals, and arrivals minus departures."""
     came: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
     gained: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
     values = {"since": since, **_bind_vos(vos)}
@@ -138,7 +129,7 @@ def _sum_moves(
 
 
 def _compute_levels(present: int, gained: Mapping[int, int], steps: int) -> Sequence[int]:
-    """How many there were at the end of each step, reckoned backwards from how many there are."""
+    """Number of jobs at the end of each step, computed backwards from the current number."""
     level = present - sum(jobs for place, jobs in gained.items() if place >= steps)
     levels = []
     for place in reversed(range(steps)):
@@ -193,7 +184,7 @@ _FlowKey = tuple[datetime, str, str]
 
 
 def count_flows(conn: Connection, span: LogSpan) -> None:
-    """Add up what happened in a span of the log."""
+    """Add up the transitions in a span of the log."""
     came, went = Counter[_FlowKey](), Counter[_FlowKey]()
     for row in conn.execute(CHANGES[conn.dialect.name], span.bounds):
         came[row.minute, row.vo, row.to_status] += row.jobs

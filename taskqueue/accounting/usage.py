@@ -24,20 +24,20 @@ from taskqueue.states import FINAL, HELD, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AccountingKey:
-    """What sums are kept by."""
+    """Key of accounting sums."""
 
     hour: datetime
     vo: str
-    site: str  #: of the attempt, as its CE and queue; empty: the job had none
+    site: str  #: of the attempt, like CE and queue; empty: there was no attempt
     ce: str
     queue: str
     owner: str
     owner_group: str
-    status: str  #: that the job came into: its end, or Rescheduled
+    status: str  #: new status of the job: final, or Rescheduled
 
     @classmethod
     def from_row(cls, row: Row[*tuple[Any, ...]], hour: datetime) -> Self:
-        """By what something is kept that `told` tells, of that hour."""
+        """The key of a row of `select_log_rows`, for that hour."""
         return cls(
             hour=hour,
             vo=row.vo,
@@ -58,7 +58,7 @@ _ATTEMPT_COLUMNS = (attempts.c.site, attempts.c.ce, attempts.c.queue)
 
 
 def select_log_rows(*more: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    """The rows of a span of the log: what keys are made of, and more of the row, its job and its attempt."""
+    """Rows of a span of the log with the columns of keys, and more columns of log, job and attempt."""
     return (
         select(*_LOG_COLUMNS, *_JOB_COLUMNS, *_ATTEMPT_COLUMNS, *more)
         .join(jobs, jobs.c.job_id == job_log.c.job_id)
@@ -68,21 +68,21 @@ def select_log_rows(*more: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
 
 
 def truncate_to_hour(at: datetime) -> datetime:
-    """The beginning of the hour."""
+    """The start of the hour."""
     return at.replace(minute=0, second=0, microsecond=0)
 
 
 READER_NAME: Final = "use"
 
 _HOUR: Final = timedelta(hours=1)
-#: Longer than any batch slot: a clock was wrong, and the time is nobody's.
+#: Longer than any batch slot: such a time comes from a wrong clock and is not counted.
 _LONGEST: Final = timedelta(days=60)
 
 _FINAL, _HELD = sorted(FINAL), sorted(HELD)
 _FROM, _TO = job_log.c.from_status, job_log.c.to_status
 is_end = and_(_TO.in_(_FINAL), _FROM.not_in(_FINAL))
 _leaves_pilot = and_(_FROM.in_(_HELD), _TO.not_in(_HELD))
-#: Of a job that was killed; its attempt goes on until its pilot has ended it.
+#: A killed job; its attempt stays open until its pilot has ended it.
 _is_late_end = and_(_FROM == _TO, _TO.in_([JobStatus.KILLED.value, JobStatus.DELETED.value]))
 
 ENDED_ATTEMPTS = select_log_rows(
@@ -93,21 +93,21 @@ ENDED_ATTEMPTS = select_log_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Sums."""
+    """Sums of usage."""
 
-    jobs: int = 0  #: that ended
-    attempts: int = 0  #: that had begun and are over
+    jobs: int = 0  #: ended jobs
+    attempts: int = 0  #: attempts that were started and are closed
     wall_seconds: float = 0.0  #: of attempts
-    core_seconds: float = 0.0  #: wall time, times the cores that the job might use
-    cpu_seconds: float = 0.0  #: as far as pilots told
-    told_core_seconds: float = 0.0  #: those of the attempts whose CPU time was told
-    normalised_seconds: float = 0.0  #: CPU time in units of a reference processor, where the power was told
+    core_seconds: float = 0.0  #: wall time times the cores allotted to the job
+    cpu_seconds: float = 0.0  #: as reported by pilots
+    told_core_seconds: float = 0.0  #: core time of attempts with reported CPU time
+    normalised_seconds: float = 0.0  #: CPU time in units of a reference processor, if its power was reported
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in SUM_NAMES})
 
     def __mul__(self, share: float) -> "Usage":
-        """A part of the times; jobs and attempts are not divided."""
+        """Scale the times; jobs and attempts become 0."""
         return Usage(**{name: getattr(self, name) * share for name in SUM_NAMES if name.endswith("seconds")})
 
 
@@ -125,7 +125,7 @@ ADD = Upsert(table, _add)
 
 
 def count_usage(conn: Connection, span: LogSpan) -> None:
-    """Add up what was used by what is over in a span of the log."""
+    """Add up the usage of all attempts and jobs that ended in a span of the log."""
     found: defaultdict[AccountingKey, Usage] = defaultdict(Usage)
     for row in conn.execute(ENDED_ATTEMPTS, span.bounds):
         for key, used in _list_usage(row):
@@ -135,7 +135,7 @@ def count_usage(conn: Connection, span: LogSpan) -> None:
 
 
 def spread_over_hours(since: datetime, until: datetime) -> Iterator[tuple[datetime, float]]:
-    """The hours that a time touches, each with its part of it; the parts sum to 1."""
+    """The hours that an interval touches, each with its fraction of the interval."""
     length = (until - since).total_seconds()
     if not 0 < length <= _LONGEST.total_seconds():
         yield truncate_to_hour(until), 1.0
@@ -148,12 +148,12 @@ def spread_over_hours(since: datetime, until: datetime) -> Iterator[tuple[dateti
 
 
 def _list_usage(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[AccountingKey, Usage]]:
-    its_end = AccountingKey.from_row(row, truncate_to_hour(row.at))
+    end_key = AccountingKey.from_row(row, truncate_to_hour(row.at))
     if row.to_status in FINAL and row.from_status not in FINAL:
-        yield its_end, Usage(jobs=1)
+        yield end_key, Usage(jobs=1)
     if row.started_at is None or not _is_closed(row):
         return
-    yield its_end, Usage(attempts=1)
+    yield end_key, Usage(attempts=1)
     was_lost = row.lost_at is not None and row.lost_at < row.at
     since = row.lost_at if was_lost else row.started_at
     used = _measure_attempt(row, since)
@@ -162,7 +162,7 @@ def _list_usage(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[AccountingKey, Usa
 
 
 def _is_closed(row: Row[*tuple[Any, ...]]) -> bool:
-    """Whether the attempt was closed in this moment: each has one such row of the log."""
+    """Whether this log row closed the attempt: each attempt has one such row."""
     if row.from_status == row.to_status:
         return bool(row.closed_at == row.at)
     return row.from_status in HELD and row.to_status != JobStatus.KILLED
@@ -171,9 +171,9 @@ def _is_closed(row: Row[*tuple[Any, ...]]) -> bool:
 def _measure_attempt(row: Row[*tuple[Any, ...]], since: datetime) -> Usage:
     wall = _wall_seconds(since, row.at)
     processors = row.processors or 1
-    # What the pilot of an attempt that came back said at its end is not of the loss before.
-    told = {} if row.to_status == JobStatus.RESCHEDULED else _parse_request(row.request)
-    cpu, power = told.get("cpu_seconds"), told.get("cpu_power")
+    # If the attempt was lost and resumed, the pilot's final report does not belong to the row of the loss.
+    reported = {} if row.to_status == JobStatus.RESCHEDULED else _parse_report(row.request)
+    cpu, power = reported.get("cpu_seconds"), reported.get("cpu_power")
     return Usage(
         wall_seconds=wall,
         core_seconds=wall * processors,
@@ -189,8 +189,7 @@ def _wall_seconds(since: datetime, until: datetime) -> float:
     return seconds if 0 < seconds <= _LONGEST.total_seconds() else 0.0
 
 
-def _parse_request(request: str | None) -> Mapping[str, float | None]:
-    """What the pilot said when it finished."""
-    said = {} if request is None else json.loads(request)
-    told: Mapping[str, float | None] = said.get("finish", {})
-    return told
+def _parse_report(request: str | None) -> Mapping[str, float | None]:
+    """The pilot's finish report."""
+    report: Mapping[str, float | None] = {} if request is None else json.loads(request).get("finish", {})
+    return report

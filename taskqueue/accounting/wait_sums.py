@@ -27,7 +27,7 @@ READER_NAME: Final = "waits"
 
 _IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 ENDS = usage.select_log_rows(job_log.c.log_id, job_log.c.job_id, jobs.c.task_queue_id).where(usage.is_end)
-#: All that had happened to these jobs by the end of the span.
+#: All log rows of these jobs up to the end of the span.
 LOG_BEFORE = (
     select(job_log)
     .where(job_log.c.job_id.in_(_IDS), job_log.c.log_id <= bindparam("upto"))
@@ -48,11 +48,11 @@ _End = Row[*tuple[Any, ...]]
 
 
 def count_waits(conn: Connection, span: LogSpan) -> None:
-    """Add up for what the jobs had waited that ended in a span of the log."""
+    """Add up the wait times of the jobs that ended in a span of the log."""
     ends = conn.execute(ENDS, span.bounds).all()
     found: defaultdict[tuple[AccountingKey, str], float] = defaultdict(float)
-    for end, ways, seen in _join_histories(conn, ends, span):
-        for cause, seconds in wait_times.sum_by_cause(ways, now=end.at, hindrances=seen).items():
+    for end, history, causes in _join_histories(conn, ends, span):
+        for cause, seconds in wait_times.sum_by_cause(history, now=end.at, hindrances=causes).items():
             if seconds:
                 found[AccountingKey.from_row(end, truncate_to_hour(end.at)), cause] += seconds
     if found:
@@ -66,32 +66,32 @@ def count_waits(conn: Connection, span: LogSpan) -> None:
 def _join_histories(
     conn: Connection, ends: Sequence[_End], span: LogSpan
 ) -> Iterator[tuple[_End, Sequence[LogEntry], Sequence[WaitCause]]]:
-    """Each end with what had happened since the end before, and what kept its job from pilots."""
+    """Each end with the log entries since the previous end, and the causes of its task queue."""
     if not ends:
         return
-    ways = _read_histories(conn, sorted({end.job_id for end in ends}), span)
+    histories = _read_histories(conn, sorted({end.job_id for end in ends}), span)
     task_queue_ids = {end.task_queue_id for end in ends} - {None}
-    since = min(way[0].at for way in ways.values())
-    seen = wait_times.read_causes(conn, task_queue_ids, since=since)
+    since = min(history[0].at for history in histories.values())
+    causes = wait_times.read_causes(conn, task_queue_ids, since=since)
     for end in ends:
-        yield end, ways[end.log_id], seen.get(end.task_queue_id, ())
+        yield end, histories[end.log_id], causes.get(end.task_queue_id, ())
 
 
 def _read_histories(
     conn: Connection, job_ids: Sequence[int], span: LogSpan
 ) -> Mapping[int, Sequence[LogEntry]]:
-    """By the row of the log that tells an end, all since the end before."""
-    ways: dict[int, Sequence[LogEntry]] = {}
+    """By log id of an end, all entries since the previous end."""
+    histories: dict[int, Sequence[LogEntry]] = {}
     since_end: defaultdict[int, list[LogEntry]] = defaultdict(list)
     for row in conn.execute(LOG_BEFORE, {"job_ids": job_ids, "upto": span.upto}):
-        entry = _log_entry(row)
+        entry = _entry_from_row(row)
         since_end[row.job_id].append(entry)
         if entry.to_status in FINAL:
-            ways[row.log_id] = since_end.pop(row.job_id)
-    return ways
+            histories[row.log_id] = since_end.pop(row.job_id)
+    return histories
 
 
-def _log_entry(row: _End) -> LogEntry:
+def _entry_from_row(row: _End) -> LogEntry:
     return LogEntry(
         job_id=row.job_id,
         at=row.at,

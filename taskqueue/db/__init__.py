@@ -1,5 +1,4 @@
-"""Database access.
+"""Database access: connections, transactions, SQL helpers, notifications and agent leases.
 
-Connections, transactions, SQL helpers, notifications and agent leases.  Imports only schema of
-taskqueue.
+Imports only schema of taskqueue.
 """

@@ -1,7 +1,7 @@
 """Leader leases of the agents: one row per agent with expiry, fencing number and time of the last cycle.
 
-A process that was suspended while another took over does not notice it. Its work is safe all the same:
-each transaction begins with `is_held`, which keeps the lease row locked until the transaction ends.
+A process that was suspended while another took over does not notice it. Its work is safe nevertheless: each
+transaction begins with `is_held`, which keeps the lease row locked until the transaction ends.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from sqlalchemy import Connection, and_, bindparam, case, or_, select, update
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db.sql import DialectInsert, Upsert
-from taskqueue.schema.tables import agent_leases
 from taskqueue.schema.tables import agent_leases as table
 
 
@@ -32,7 +31,7 @@ ACQUIRE = Upsert(table, _acquire)
 
 _IS_OURS = and_(table.c.name == bindparam("the_name"), table.c.fence == bindparam("the_fence"))
 
-#: FOR SHARE: who wants to take over waits until this transaction has ended.
+#: FOR SHARE: another process can take over only after this transaction.
 IS_HELD = select(table.c.fence).where(_IS_OURS).with_for_update(read=True)
 
 FINISH_CYCLE = update(table).where(_IS_OURS).values(last_cycle_at=bindparam("now"))
@@ -41,17 +40,9 @@ RELEASE = update(table).where(_IS_OURS).values(expires_at=bindparam("now"))
 
 
 def acquire(conn: Connection, *, name: str, holder: str, now: datetime, ttl: timedelta) -> int | None:
-    """Get or prolong the lease of an agent.
+    """Get or extend the lease of an agent; the fencing number, or None if another process holds the lease.
 
-    Args:
-        conn: In a writing transaction.
-        name: The agent.
-        holder: This process, by a name that no other process ever has.
-        now: The time.
-        ttl: How long the lease is good without being prolonged.
-
-    Returns:
-        The fencing number; None: another process holds the lease.
+    The holder's name is unique to the process and never used again. `ttl` is the time until expiry.
     """
     row = {"name": name, "holder": holder, "fence": 1, "expires_at": now + ttl, "now": now}
     fence: int | None = conn.execute(ACQUIRE.to_statement(conn), row).scalar_one_or_none()
@@ -59,31 +50,31 @@ def acquire(conn: Connection, *, name: str, holder: str, now: datetime, ttl: tim
 
 
 def is_held(conn: Connection, *, name: str, fence: int) -> bool:
-    """Whether nobody has taken over; it stays so until the transaction ends."""
+    """Whether the lease is still held; it stays so until the transaction ends."""
     return conn.execute(IS_HELD, {"the_name": name, "the_fence": fence}).first() is not None
 
 
 def finish_cycle(conn: Connection, *, name: str, fence: int, now: datetime) -> None:
-    """Note that a cycle of the agent was completed."""
+    """Record the end of a cycle."""
     conn.execute(FINISH_CYCLE, {"the_name": name, "the_fence": fence, "now": now})
 
 
 def release(conn: Connection, *, name: str, fence: int, now: datetime) -> None:
-    """Give the lease back, so that another process need not wait for its end."""
+    """Let the lease expire now, so that another process need not wait."""
     conn.execute(RELEASE, {"the_name": name, "the_fence": fence, "now": now})
 
 
-LAST_CYCLE = select(agent_leases.c.last_cycle_at).where(agent_leases.c.name == bindparam("name"))
+LAST_CYCLE = select(table.c.last_cycle_at).where(table.c.name == bindparam("name"))
 
-LAST_CYCLES = select(agent_leases.c.name, agent_leases.c.last_cycle_at)
+LAST_CYCLES = select(table.c.name, table.c.last_cycle_at)
 
 
 def read_last_cycle(conn: Connection, agent: str) -> datetime | None:
-    """When the latest cycle that came through to its end began; None: none ever did."""
+    """Time of the latest completed cycle; None: there was none."""
     found: datetime | None = conn.execute(LAST_CYCLE, {"name": agent}).scalar_one_or_none()
     return found
 
 
 def list_last_cycles(conn: Connection) -> Mapping[str, datetime | None]:
-    """What `last` says of every agent that ever took its turn."""
+    """Time of the latest completed cycle of every agent that ever held its lease."""
     return {row.name: row.last_cycle_at for row in conn.execute(LAST_CYCLES)}

@@ -1,8 +1,8 @@
 """Statements compiled once to PostgreSQL text and executed directly by the driver, for the hot paths.
 
-They are data-changing WITHs that need one round trip: each part sees what the parts before it return, and
-all parts see one snapshot. The driver would search them for its own placeholders and SQLAlchemy would wrap
-each row; both cost time. Errors of the driver are raised as SQLAlchemy's, so that callers handle one kind.
+They are data-changing WITHs that need one round trip: each part sees the rows returned by earlier parts, and
+all parts see one snapshot. Bypassing SQLAlchemy and the driver's placeholders saves the time of parsing the
+text and wrapping each row. Driver errors are raised as SQLAlchemy's, so that callers handle one kind.
 """
 
 import os
@@ -43,21 +43,21 @@ from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStatement:
-    """A statement as the server takes it, with what never changes written out for the planner."""
+    """A statement in PostgreSQL syntax, with constants written out for the planner."""
 
     text: str
-    names: tuple[str, ...]  #: of what is said each time: the first is $1
+    names: tuple[str, ...]  #: of the parameters $1, $2, …
 
-    def values(self, said: Mapping[str, Any]) -> tuple[Any, ...]:
-        """What is said, in the order of the statement."""
-        return tuple(said[name] for name in self.names)
+    def values(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Parameter values in the order of `names`."""
+        return tuple(named[name] for name in self.names)
 
 
-def compile_statement(statement: Select[Any] | CompoundSelect[Any], *said: str) -> CompiledStatement:
-    """A statement to which these names, and `now`, are said each time."""
+def compile_statement(statement: Select[Any] | CompoundSelect[Any], *parameters: str) -> CompiledStatement:
+    """Compile a statement with these parameters, and `now` if it is used."""
     done = statement.compile(dialect=postgresql.psycopg.dialect())  # type: ignore[no-untyped-call]
     constants = {name: _quote(value) for name, value in done.params.items() if value is not None}
-    names = tuple(name for name in (*said, "now") if name in done.params)
+    names = tuple(name for name in (*parameters, "now") if name in done.params)
     numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
     return CompiledStatement(text=str(done) % {**constants, **numbers}, names=names)
 
@@ -72,7 +72,7 @@ def unnest_json(parameter: str, columns: Mapping[str, Any], *, name: str) -> Fro
 
 
 def insert_each(table: Table, source: FromClause, row: Mapping[str, ColumnElement[Any]]) -> Insert:
-    """A row for each of `source`; with the defaults that are not the database's own."""
+    """Insert a row for each row of `source`; with SQLAlchemy's column defaults."""
     defaults = {
         each.name: literal(each.default.arg)
         for each in table.c
@@ -88,7 +88,7 @@ def _quote(value: str | int) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
-#: Seconds of rest after which the server is asked whether it is still there, though it has said nothing.
+#: Idle seconds after which a connection is pinged before its next use.
 _IDLE_SECONDS: Final = 1.0
 
 Rows = list[tuple[Any, ...]]
@@ -96,24 +96,20 @@ _Driver = psycopg.Connection[Any]
 
 
 class StatementRunner(Protocol):
-    """What carries statements out."""
+    """Executes statements."""
 
     def rows(self, statement: str, values: Sequence[object]) -> Rows:
-        """What a statement returns, with `$1` and so on for its values.
-
-        Raises:
-            DBAPIError: The server refuses it, or is away.
-        """
+        """Execute a statement with `$1` … for its values; DBAPIError if the server rejects it or is away."""
 
 
 class TransactionRunner:
-    """In the transaction of a connection; if a statement fails, it has to be rolled back."""
+    """Runs statements in an open transaction, which has to be rolled back if one fails."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
     def rows(self, statement: str, values: Sequence[object]) -> Rows:
-        """What a statement returns."""
+        """Execute a statement; its rows."""
         try:
             return _run(self._conn.dialect, _get_driver(self._conn), statement, values)
         except DBAPIError as error:
@@ -123,11 +119,11 @@ class TransactionRunner:
 
 
 class AutocommitRunner:
-    """Each is a transaction of its own, committed when it returns; for one thread.
+    """Runs each statement as a transaction of its own; for one thread.
 
-    Its connection is none of the engine's pool: it is kept, so that nothing is asked between two statements.
-    It goes when the engine is disposed of. A child that was forked makes its own and leaves its parent's
-    alone.
+    The connection is not part of the engine's pool: it is kept, so that no checkout is needed between two
+    statements. It is closed when the engine is disposed of. A forked child opens its own connection and does
+    not touch its parent's.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -137,10 +133,10 @@ class AutocommitRunner:
         self._driver: _Driver | None = None
         self._closing: weakref.finalize[[], AutocommitRunner] | None = None
         self._used = 0.0
-        self._process = 0  # whose connection it is
+        self._process = 0  # that opened the connection
 
     def rows(self, statement: str, values: Sequence[object]) -> Rows:
-        """What a statement returns."""
+        """Execute a statement and commit; its rows."""
         driver = self._get_driver()
         try:
             return _run(self._engine.dialect, driver, statement, values)
@@ -152,7 +148,7 @@ class AutocommitRunner:
             self._used = time.monotonic()
 
     def close(self) -> None:
-        """Give the connection up; the next statement takes a new one."""
+        """Close the connection; the next statement opens a new one."""
         if self._closing is not None:
             self._closing()
         self._driver = self._closing = None
@@ -183,13 +179,13 @@ class AutocommitRunner:
 
 
 def _close(driver: _Driver, process: int) -> None:
-    # Whoever was forked would end the session that its parent is in.
+    # A forked child would end its parent's session.
     if os.getpid() == process:
         driver.close()
 
 
 def _has_pending_data(driver: _Driver) -> bool:
-    """Whether the server has said something that nobody asked for, as it does when it closes a connection."""
+    """Whether the server sent unrequested data, as it does before it closes a connection."""
     try:
         waiting = select_module.poll()
         waiting.register(driver.pgconn.socket, select_module.POLLIN)
@@ -201,7 +197,7 @@ def _has_pending_data(driver: _Driver) -> bool:
 def _get_driver(conn: Connection) -> _Driver:
     driver = conn.connection.dbapi_connection
     if not isinstance(driver, psycopg.Connection):
-        raise TypeError(f"{type(driver).__name__} is no connection to PostgreSQL")
+        raise TypeError(f"{type(driver).__name__} is not a connection to PostgreSQL")
     return driver
 
 

@@ -1,7 +1,7 @@
-"""Connections to the database, transactions on it, and its schema; one code for both databases.
+"""Database connections, transactions and schema, for PostgreSQL and SQLite.
 
 Every transaction begins here, in `writing` or `reading`; the functions of the other modules take its
-`Connection`. Engines are made after a fork: a connection that two processes share serves neither.
+`Connection`. Engines are made after a fork: processes must not share a connection.
 """
 
 import os
@@ -23,13 +23,13 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from cs_config import notifications
 from taskqueue.db import postgresql, sqlite
 
-#: Tells others that there is something new, by the topics of `rings`.
+#: Publishes topics (see `cs_config.notifications`) to other processes.
 Notifier = Callable[[frozenset[str]], None]
 
-#: What is raised when the database is away or too busy: nobody's fault, try again later.
+#: Errors raised when the database is away or overloaded; to be retried later.
 UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeout)
 
-#: Any number that no one else takes: whoever holds this lock migrates, the others wait.
+#: Arbitrary key of the advisory lock that serialises migrations.
 _MIGRATION_LOCK = 0x50494C4F54
 
 
@@ -44,12 +44,12 @@ def connect(
 
     Args:
         url: `sqlite:///<file>` or `postgresql://…`.
-        pool_size: Connections at most; as many as there are threads that use them.
+        pool_size: Maximum number of connections; as many as threads that use them.
         pool_timeout: Seconds to wait for a free connection.
-        busy_timeout: Seconds to wait for the turn to write, on SQLite.
+        busy_timeout: Seconds to wait for the write lock of SQLite.
 
     Raises:
-        ValueError: Another database, or SQLite without a file.
+        ValueError: Another kind of database, or SQLite without a file.
     """
     address = make_url(url)
     match address.get_backend_name():
@@ -60,27 +60,27 @@ def connect(
         case "postgresql" | "postgres":
             engine = postgresql.make_engine(address, pool_size=pool_size, pool_timeout=pool_timeout)
         case other:
-            raise ValueError(f"{other}: not one of our databases; sqlite:///<file> and postgresql://… are")
+            raise ValueError(f"{other}: unsupported database; use sqlite:///<file> or postgresql://…")
     event.listen(engine, "connect", _note_process)
     event.listen(engine, "checkout", _refuse_after_fork)
     return engine
 
 
 def is_unavailable(error: Exception) -> bool:
-    """Whether the database is away or too busy, rather than a statement one that it cannot take.
+    """Whether the database is away or overloaded, rather than the statement invalid.
 
-    A statement with too many values is an OperationalError like a lost connection; but it has a text, the
-    connection lives on, and the server has not said a word (PostgreSQL) or nothing but "error" (SQLite).
+    A statement with too many values raises OperationalError as a lost connection does, but it has a text,
+    the connection stays valid, and the server returned no code (PostgreSQL) or a generic one (SQLite).
     """
     if not isinstance(error, OperationalError) or error.statement is None or error.connection_invalidated:
         return isinstance(error, UNAVAILABLE)
-    said = getattr(error.orig, "sqlite_errorname", getattr(error.orig, "sqlstate", None))
-    return said not in (None, "SQLITE_ERROR")
+    code = getattr(error.orig, "sqlite_errorname", getattr(error.orig, "sqlstate", None))
+    return code not in (None, "SQLITE_ERROR")
 
 
-def set_notifier(engine: Engine, ring: Notifier) -> None:
-    """Have this called, with the topics, after commits of what others follow; it neither waits nor fails."""
-    engine.update_execution_options(ring=ring)
+def set_notifier(engine: Engine, notifier: Notifier) -> None:
+    """Set the function called with the topics after each commit; it must neither block nor raise."""
+    engine.update_execution_options(notifier=notifier)
 
 
 def _ignore(_topics: frozenset[str]) -> None:
@@ -89,25 +89,25 @@ def _ignore(_topics: frozenset[str]) -> None:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction that changes something; rolled back when anything is raised in it.
+    """A transaction that changes data; rolled back on any exception.
 
-    READ COMMITTED on PostgreSQL; on SQLite the only writer (`BEGIN IMMEDIATE`). After the commit it rings for
-    what others follow, where `ring_with` said how.
+    READ COMMITTED on PostgreSQL; the only writer on SQLite (`BEGIN IMMEDIATE`). After the commit the topics
+    of the transaction go to the notifier.
     """
     turn = sqlite.write_lock(engine) if engine.dialect.name == "sqlite" else nullcontext()
     with turn, engine.connect() as conn:
-        notifications.take_topics(conn)  # of a transaction that was not committed
+        notifications.take_topics(conn)  # left from a transaction that was rolled back
         with conn.begin():
             yield conn
         topics = notifications.take_topics(conn)
     if topics:
-        ring: Notifier = engine.get_execution_options().get("ring", _ignore)
-        ring(topics)
+        notifier: Notifier = engine.get_execution_options().get("notifier", _ignore)
+        notifier(topics)
 
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """One transaction that changes nothing; it hinders no writer."""
+    """A read-only transaction; it blocks no writer."""
     with engine.connect() as conn:
         conn = conn.execution_options(postgresql_readonly=True, deferred=True)
         with conn.begin():
@@ -115,7 +115,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 class LazyTransaction:
-    """A transaction that changes nothing, begun when it is asked for."""
+    """A read-only transaction that begins at its first use."""
 
     def __init__(self, engine: Engine, stack: ExitStack) -> None:
         self._engine = engine
@@ -124,7 +124,7 @@ class LazyTransaction:
 
     @property
     def conn(self) -> Connection:
-        """In the transaction."""
+        """The connection, in the transaction."""
         if self._conn is None:
             self._conn = self._stack.enter_context(reading(self._engine))
         return self._conn
@@ -132,30 +132,30 @@ class LazyTransaction:
 
 @contextmanager
 def reading_lazily(engine: Engine) -> Iterator[LazyTransaction]:
-    """As `reading`, for those who may have no question: they do not go to the server at all."""
+    """As `reading`, but without any contact to the server if `conn` is never used."""
     with ExitStack() as stack:
         yield LazyTransaction(engine, stack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaState:
-    """Which revision a database has, and which one this program would give it."""
+    """Schema revision of a database, and the revision of this program."""
 
     current: str | None  #: None: the database is empty
     head: str
-    is_newer: bool = False  #: a later release has upgraded it: this one goes on, until it is upgraded too
+    is_newer: bool = False  #: upgraded by a later release; this one still works with it
 
     @property
     def is_current(self) -> bool:
-        """Whether there is nothing to upgrade."""
+        """Whether no upgrade is needed."""
         return self.current == self.head
 
 
 def upgrade(url: str) -> None:
-    """Bring the schema to this program's revision, whole or not at all; any number may try at once.
+    """Upgrade the schema to this program's revision in one transaction; concurrent calls are safe.
 
-    Migrations expand first and contract a release later: release n runs on the schema of n and n+1, and
-    leaves the newer one as it is.
+    Migrations expand first and contract a release later: release n works with the schemas of n and n+1, and
+    leaves the newer one unchanged.
     """
     engine = connect(url, pool_size=1, busy_timeout=600)
     try:
@@ -181,7 +181,7 @@ def _read_state(conn: Connection) -> SchemaState:
 
 @cache
 def _list_revisions() -> tuple[str, ...]:
-    """Those of this program, the newest first."""
+    """Revisions of this program, newest first."""
     return tuple(each.revision for each in ScriptDirectory.from_config(_configure_alembic()).walk_revisions())
 
 
@@ -191,7 +191,7 @@ def _wait_for_other_upgrades(conn: Connection) -> None:
     conn.execute(text("SET LOCAL statement_timeout = 0"))
     conn.execute(text("SET LOCAL lock_timeout = 0"))
     conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-    # From here on rather give up than let everybody queue up behind us.
+    # From here on fail fast: a waiting ALTER TABLE would block all other transactions behind it.
     conn.execute(text("SET LOCAL lock_timeout = '10s'"))
 
 
@@ -207,7 +207,7 @@ def _note_process(_connection: Any, entry: ConnectionPoolEntry) -> None:
 
 
 def _refuse_after_fork(_connection: Any, entry: Any, proxy: Any) -> None:
-    # The parent still speaks over this connection: leave it alone and open one of our own.
+    # The parent still uses this connection: leave it open and make a new one.
     if entry.info["pid"] != os.getpid():
         entry.dbapi_connection = proxy.dbapi_connection = None
         raise DisconnectionError("this connection belongs to the process that this one was forked from")

@@ -1,8 +1,8 @@
 """Incarnation of the installation, and recovery after lost commits (restored backup, late replica).
 
-Ids, epochs, leases and watermarks of the lost commits are still in use elsewhere, so none of them is given
-out again: every sequence continues beyond any number that a lost commit can have used. Open attempts may
-have ended meanwhile; they are quarantined until their pilots report or a deadline passes.
+Ids, epochs, leases and watermarks of the lost commits are still in use elsewhere, so they must not be
+allocated again: every sequence continues beyond any number that a lost commit can have used. Open attempts
+may have ended meanwhile; they are quarantined until their pilots report or a deadline passes.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ from taskqueue.schema.tables import (
     submit_pools,
 )
 
-_sqlite_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
+_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
 _log_sequence = table("job_log_log_id_seq", column("last_value", BigInteger), column("is_called", Boolean))
 
 
@@ -53,14 +53,14 @@ def _select_state(log_id: ColumnElement[Any]) -> Select[Any]:
     return select(installation.c.incarnation, log_id.label("log_id"))
 
 
-#: The last number given out, not that of the last row: rows are removed after a while. 0: none was.
+#: The last allocated log id, not that of the last row: rows are removed after a while. 0: none.
 STATE = {
     "postgresql": _select_state(
         select(case((_log_sequence.c.is_called, _log_sequence.c.last_value), else_=0)).scalar_subquery()
     ),
     "sqlite": _select_state(
         func.coalesce(
-            select(_sqlite_sequences.c.seq).where(_sqlite_sequences.c.name == job_log.name).scalar_subquery(),
+            select(_sequences.c.seq).where(_sequences.c.name == job_log.name).scalar_subquery(),
             0,
         )
     ),
@@ -69,36 +69,36 @@ STATE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationState:
-    """How far the history of an installation has come; it never goes back but by a loss of commits."""
+    """Progress of an installation; decreases only by a loss of commits."""
 
-    incarnation: int  #: grows when commits were lost
-    log_id: int  #: last number of the log of jobs that was given out
+    incarnation: int  #: increased by a recovery
+    log_id: int  #: last allocated id of the job log
 
     def is_behind(self, seen: "InstallationState") -> bool:
-        """Whether commits were lost since it was at `seen`, and nobody has recovered from that."""
+        """Whether commits were lost since `seen`, without a recovery."""
         return (self.incarnation, self.log_id) < (seen.incarnation, seen.log_id)
 
 
 def read_state(conn: Connection) -> InstallationState:
-    """How far it has come now."""
+    """The current state."""
     row = conn.execute(STATE[conn.dialect.name]).one()
     return InstallationState(incarnation=row.incarnation, log_id=row.log_id)
 
 
 SOURCE: Final = "Recovery"
 QUARANTINED: Final = "Commits were lost; left alone until its pilot reports"
-#: How long pilots have to come back.
+#: How long pilots have to report.
 PATIENCE: Final = timedelta(minutes=15)
 
-#: Ids of one kind that an installation gives out in a second at most, and at least so many are left out.
+#: Upper bound of the ids allocated per second and table, and the minimum number of skipped ids.
 _IDS_A_SECOND: Final = 10_000
 _AT_LEAST: Final = 1_000_000
-#: What may be lost where nothing says when the last commit was.
+#: Assumed duration of the loss if the time of the last commit is not known.
 _LONGEST: Final = timedelta(days=366)
-#: Epochs are counted from the seconds since then.
+#: Epochs are at least the seconds since this time.
 _EPOCHS_BEGIN: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
-#: Whoever writes jobs now ends before, and whoever comes later sees the new numbers.
+#: Waits for transactions that write jobs, and makes later ones see the new numbers.
 WAIT_FOR_WRITERS = (
     text("SET LOCAL statement_timeout = 0"),
     text("SET LOCAL lock_timeout = '60s'"),
@@ -138,14 +138,14 @@ LOG_QUARANTINE = insert(job_log).from_select(
 
 _JUMP = bindparam("jump", type_=BigInteger)
 RAISE_WATERMARKS = update(scopes).values(watermark=scopes.c.watermark + _JUMP)
-#: The turns of agents that were given out before are over.
+#: Leases of agents that were held before are over.
 RAISE_FENCES = update(agent_leases).values(fence=agent_leases.c.fence + _JUMP, expires_at=_NOW)
-#: Mappings may have been computed from a version that is lost, by a process that still had it.
+#: Mappings may have been computed from a lost version, by a process that still had it.
 FORGET_VERSIONS = (
     update(submit_pools).values(config_version=0),
     update(queue_class_versions).values(config_version=0, refreshed_version=0),
 )
-#: Their numbers may be another server's.
+#: The transaction ids in the feed may be another server's.
 EMPTY_FEED = delete(changes)
 LOCK = select(installation.c.incarnation, installation.c.epoch_floor).with_for_update()
 OPEN = update(installation).values(
@@ -159,7 +159,6 @@ RAISE_SEQUENCE = text(
     "SELECT setval(sequence, nextval(sequence) + :jump) "
     "FROM CAST(pg_get_serial_sequence(:of_table, :of_column) AS regclass) AS sequence"
 )
-_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
 RAISE_SQLITE = (
     update(_sequences).where(_sequences.c.name == bindparam("of_table")).values(seq=_sequences.c.seq + _JUMP)
 )
@@ -168,23 +167,20 @@ BEGIN_SQLITE = insert(_sequences).values(name=bindparam("of_table"), seq=_JUMP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryResult:
-    """What a recovery did."""
+    """Outcome of a recovery."""
 
     incarnation: int  #: the new one
-    quarantined: int  #: attempts that were open
-    until: datetime  #: when those that were not begun are given up
-    last_commit: datetime | None  #: the last that survived, as far as the log says
-    left_out: int  #: ids of each kind that are not given out
-    config_version: int  #: the current one, under its new number; 0: there is none
+    quarantined: int  #: number of open attempts
+    until: datetime  #: deadline of attempts that were not started
+    last_commit: datetime | None  #: the last one that survived, according to the log
+    left_out: int  #: ids skipped in each table
+    config_version: int  #: new number of the current version; 0: there is none
 
 
 def recover(conn: Connection, *, now: datetime, patience: timedelta = PATIENCE) -> RecoveryResult:
-    """Open a new incarnation; harmless, if nothing was lost after all.
+    """Begin a new incarnation, in a transaction of its own; harmless if nothing was lost.
 
-    Args:
-        conn: In a transaction of its own.
-        now: The time.
-        patience: How long pilots have to report; those that had begun have the usual times after it.
+    Pilots have `patience` to report; for started attempts the usual times begin after it.
     """
     if conn.dialect.name == "postgresql":
         for wait in WAIT_FOR_WRITERS:
@@ -197,7 +193,7 @@ def recover(conn: Connection, *, now: datetime, patience: timedelta = PATIENCE) 
     quarantined = _quarantine(conn, now, now + patience)
     for statement in (*FORGET_VERSIONS, EMPTY_FEED):
         conn.execute(statement)
-    # By the clock: a count might be among what was lost, and be given out once more the next time.
+    # From the clock: a counter might be lost too, and have the same value after the next loss.
     incarnation = max(was.incarnation + 1, int(now.timestamp()))
     floor = max(was.epoch_floor, int((now - _EPOCHS_BEGIN).total_seconds()))
     conn.execute(OPEN, {"new_incarnation": incarnation, "new_floor": floor, "now": now})
@@ -213,14 +209,14 @@ def recover(conn: Connection, *, now: datetime, patience: timedelta = PATIENCE) 
 
 
 def _find_last_commit(conn: Connection) -> datetime | None:
-    """When the last commit was that survived, as far as jobs and the configuration say."""
+    """Time of the last commit that survived, according to jobs and configuration."""
     logged = conn.execute(LAST_COMMIT).scalars().all()
     stored = [version.created_at for version in store.list_versions(conn, 1)]
     return max([*logged, *stored], default=None)
 
 
 def _quarantine(conn: Connection, now: datetime, until: datetime) -> int:
-    """Leave open attempts alone for a while; how many there are."""
+    """Quarantine the open attempts; how many."""
     conn.execute(LOG_QUARANTINE, {"now": now})
     return conn.execute(QUARANTINE, {"now": now, "until": until}).rowcount
 

@@ -1,7 +1,7 @@
 """Notifications between processes: topics published after a commit, so that followers refresh at once.
 
-Notifications are coalesced: what is committed while one is being sent goes with the next. Delivery is not
-guaranteed. Followers poll as well, so a lost notification costs the time until the next poll.
+Notifications are coalesced: topics published while one is being sent are sent with the next. Delivery is not
+guaranteed. Followers poll as well, so a lost notification only costs the time until the next poll.
 """
 
 import logging
@@ -12,156 +12,143 @@ from typing import Protocol
 
 from cs_config import notifications
 
-#: Is told the topics that were rung for.
+#: Called with the published topics.
 Listener = Callable[[frozenset[str]], None]
 
 
 class TransportDownError(Exception):
-    """Nothing gets through at the moment; whoever follows polls meanwhile."""
+    """The transport is down; followers poll meanwhile."""
 
 
 class NotificationTransport(Protocol):
-    """What carries rings; one that is lost on its way does no harm."""
+    """Carries notifications; a lost one does no harm. Both methods raise TransportDownError."""
 
     def send(self, topics: frozenset[str]) -> None:
-        """Tell all who listen now, this process among them.
-
-        Raises:
-            WireDownError: It did not get through.
-        """
+        """Send to all listeners, this process included."""
 
     def listen(self, heard: Listener, stop: Event) -> None:
-        """Listen until told to stop; every topic is heard once at the beginning, for what was missed.
-
-        Raises:
-            WireDownError: The connection was lost, or never came about.
-        """
+        """Listen until `stop` is set; calls `heard` with all topics first, for missed notifications."""
 
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two rings of one process.
+#: Seconds between two notifications of one process.
 _PAUSE = 0.05
-#: Seconds until the next try after the wire was down; doubled each time up to the longest.
+#: First and longest delay in seconds before a retry; doubled each time.
 _FIRST, _LONGEST = 0.1, 5.0
-#: Seconds that threads get to end.
+#: Seconds to wait for the threads at the end.
 _GRACE = 10.0
 
 
 class NotificationHub:
-    """Safe in several threads; `start` it after a fork, `stop` it before the end."""
+    """Publishes and receives notifications of a process; `start` it after a fork. Thread-safe."""
 
     def __init__(self, wire: NotificationTransport | None, *, pause: float = _PAUSE) -> None:
-        """Make it.
-
-        Args:
-            wire: To the other processes; None: there are none.
-            pause: Seconds between two rings.
-        """
+        """`wire` None: there are no other processes; `pause` is in seconds."""
         self._pause = pause
-        self._answers: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
+        self._subscribers: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
         self._pending: set[str] = set()
-        self._turn = Lock()
-        self._rung = Event()
+        self._lock = Lock()
+        self._published = Event()
         self._stopping = Event()
         self._threads = (
             []
             if wire is None
             else [
-                Thread(target=self._send, args=(wire,), name="bell", daemon=True),
-                Thread(target=self._listen, args=(wire,), name="bell-answers", daemon=True),
+                Thread(target=self._send, args=(wire,), name="notify-send", daemon=True),
+                Thread(target=self._listen, args=(wire,), name="notify-listen", daemon=True),
             ]
         )
 
     def subscribe(self, topic: str, do: Callable[[], object]) -> None:
-        """Have something done whenever it is rung for a topic; it must not wait."""
-        self._answers[topic].append(do)
+        """Call `do` whenever the topic is published; it must not block."""
+        self._subscribers[topic].append(do)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ring no more, and answer no more."""
+        """Stop sending and receiving."""
         self._stopping.set()
-        self._rung.set()
+        self._published.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(_GRACE)
 
     def publish(self, topics: frozenset[str]) -> None:
-        """Tell this process at once, the others in a moment; neither waits nor fails."""
+        """Notify this process at once and the others soon; neither blocks nor raises."""
         self._dispatch(topics)
-        with self._turn:
+        with self._lock:
             self._pending |= topics
-        self._rung.set()
+        self._published.set()
 
     def _dispatch(self, topics: frozenset[str]) -> None:
         for topic in topics & notifications.TOPICS:
-            for do in self._answers[topic]:
+            for do in self._subscribers[topic]:
                 do()
 
     def _send(self, wire: NotificationTransport) -> None:
-        patience = RetryDelay()
-        while self._rung.wait() and not self._stopping.is_set():
-            self._rung.clear()
-            with self._turn:
+        delay = RetryDelay()
+        while self._published.wait() and not self._stopping.is_set():
+            self._published.clear()
+            with self._lock:
                 topics, self._pending = frozenset(self._pending), set()
             try:
                 wire.send(topics)
             except TransportDownError as error:
-                patience.log_failure("others see changes at their next poll, ringing for them failed", error)
-                self._stopping.wait(patience.next())
+                delay.log_failure("sending a notification failed, other processes poll for changes", error)
+                self._stopping.wait(delay.next())
             else:
-                patience.reset()
+                delay.reset()
                 self._stopping.wait(self._pause)
 
     def _listen(self, wire: NotificationTransport) -> None:
-        patience = RetryDelay()
+        delay = RetryDelay()
 
         def heard(topics: frozenset[str]) -> None:
-            patience.reset()
+            delay.reset()
             self._dispatch(topics)
 
         while not self._stopping.is_set():
             try:
                 wire.listen(heard, self._stopping)
             except TransportDownError as error:
-                patience.log_failure("changes are seen at the next poll, nobody can ring for us", error)
-                self._stopping.wait(patience.next())
+                delay.log_failure("receiving notifications failed, polling for changes", error)
+                self._stopping.wait(delay.next())
 
 
 class RetryDelay:
-    """How long to wait after a failure, and how often to speak of it: once, until it works again."""
+    """Exponential delay after failures; logs only the first one until the next success."""
 
     def __init__(self) -> None:
         self._next = _FIRST
-        self._told = False
+        self._is_logged = False
 
     def reset(self) -> None:
-        """It works."""
-        self._next, self._told = _FIRST, False
+        """Start over after a success."""
+        self._next, self._is_logged = _FIRST, False
 
     def next(self) -> float:
-        """Seconds until the next try."""
+        """Seconds until the next attempt."""
         now, self._next = self._next, min(2 * self._next, _LONGEST)
         return now
 
     def log_failure(self, what: str, error: TransportDownError) -> None:
-        """Log a failure, unless it is the same one still."""
-        if not self._told:
+        """Log a failure, unless the previous attempt failed too."""
+        if not self._is_logged:
             log.warning("%s: %s", what, error)
-        self._told = True
+        self._is_logged = True
 
 
 def make_publisher(wire: NotificationTransport) -> Callable[[frozenset[str]], None]:
-    """Ring in the thread that commits, for processes too short-lived for a bell; a failure is logged."""
+    """A notifier that sends in the committing thread, for short-lived processes; failures are logged."""
 
-    def ring(topics: frozenset[str]) -> None:
+    def publish(topics: frozenset[str]) -> None:
         try:
             wire.send(topics)
         except TransportDownError as error:
-            log.warning("others see changes at their next poll, ringing for them failed: %s", error)
+            log.warning("sending a notification failed, other processes poll for changes: %s", error)
 
-    return ring
+    return publish

@@ -15,10 +15,10 @@ from taskqueue.db import database, postgresql
 from taskqueue.db.notify import Listener, TransportDownError
 
 CHANNEL = "pilotage_rings"
-#: Seconds between looks whether to stop.
+#: Seconds between two tests of the stop event.
 _POLL_SECONDS = 0.2
 
-#: A ring is worth no wait for the disk.
+#: Without waiting for the disk: a notification need not be durable.
 NOTIFY = select(
     func.set_config("synchronous_commit", "off", true()), func.pg_notify(CHANNEL, bindparam("topic"))
 )
@@ -29,21 +29,12 @@ class PostgresqlTransport:
     """Sends over the engine of the process, listens over a connection of its own."""
 
     def __init__(self, engine: Engine, direct_url: str) -> None:
-        """Make it.
-
-        Args:
-            engine: Where the process writes.
-            direct_url: The same database without a pooler.
-        """
+        """`direct_url` is the same database without a pooler."""
         self._engine = engine
         self._direct_url = direct_url
 
     def send(self, topics: frozenset[str]) -> None:
-        """Tell all who listen.
-
-        Raises:
-            WireDownError: The database is away.
-        """
+        """Send to all listeners; TransportDownError if the database is away."""
         try:
             with self._engine.begin() as conn:
                 for topic in sorted(topics):
@@ -52,11 +43,7 @@ class PostgresqlTransport:
             raise TransportDownError(_format_error(error)) from error
 
     def listen(self, heard: Listener, stop: Event) -> None:
-        """Listen until told to stop.
-
-        Raises:
-            WireDownError: The connection was lost, or leads through a pooler.
-        """
+        """Listen until `stop` is set; TransportDownError if the connection is lost or pooled."""
         engine = postgresql.make_engine(make_url(self._direct_url), pool_size=1, pool_timeout=10)
         try:
             with engine.connect() as conn:

@@ -10,34 +10,30 @@ from redis.retry import Retry
 from cs_config import notifications
 from taskqueue.db.notify import Listener, TransportDownError
 
-#: No key: a channel, where each message is a topic of `rings`.
+#: A channel, not a key; each message is a topic of `cs_config.notifications`.
 CHANNEL = "pilotage:rings"
-#: Seconds between looks whether to stop.
+#: Seconds between two tests of the stop event.
 _POLL_SECONDS = 0.2
-#: Seconds that Redis may take to answer.
-_PATIENCE = 1.0
-#: Seconds of silence after which a listener asks whether Redis is there.
+#: Timeout of Redis in seconds.
+_TIMEOUT = 1.0
+#: Seconds of silence after which a listener pings Redis.
 _SILENCE = 5
 
 
 class RedisTransport:
-    """Safe in several threads and after a fork."""
+    """Safe in several threads and after a fork. Methods raise TransportDownError if Redis is away."""
 
     def __init__(self, redis_url: str) -> None:
         self._redis = Redis.from_url(
             redis_url,
-            socket_timeout=_PATIENCE,
-            socket_connect_timeout=_PATIENCE,
+            socket_timeout=_TIMEOUT,
+            socket_connect_timeout=_TIMEOUT,
             health_check_interval=_SILENCE,
             retry=Retry(NoBackoff(), 0),
         )
 
     def send(self, topics: frozenset[str]) -> None:
-        """Tell all who listen.
-
-        Raises:
-            WireDownError: Redis is away.
-        """
+        """Send to all listeners."""
         try:
             for topic in sorted(topics):
                 self._redis.publish(CHANNEL, topic)
@@ -45,11 +41,7 @@ class RedisTransport:
             raise TransportDownError(f"Redis: {error}") from error
 
     def listen(self, heard: Listener, stop: Event) -> None:
-        """Listen until told to stop.
-
-        Raises:
-            WireDownError: Redis is away.
-        """
+        """Listen until `stop` is set."""
         try:
             with self._redis.pubsub() as subscription:  # type: ignore[no-untyped-call]
                 subscription.subscribe(CHANNEL)
@@ -57,8 +49,8 @@ class RedisTransport:
                     message = subscription.get_message(timeout=_POLL_SECONDS)
                     if message is None:
                         continue
-                    # The confirmation comes first: what was rung for until now was missed.
-                    is_ring = message["type"] == "message"
-                    heard(frozenset({message["data"].decode()}) if is_ring else notifications.TOPICS)
+                    # The subscription is confirmed first: earlier notifications were missed.
+                    is_topic = message["type"] == "message"
+                    heard(frozenset({message["data"].decode()}) if is_topic else notifications.TOPICS)
         except RedisError as error:
             raise TransportDownError(f"Redis: {error}") from error

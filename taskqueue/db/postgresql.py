@@ -1,4 +1,4 @@
-"""PostgreSQL as we need it: READ COMMITTED, and no wait that never ends."""
+"""PostgreSQL settings: READ COMMITTED, and timeouts for every wait."""
 
 import select
 import time
@@ -9,13 +9,13 @@ from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-#: No statement of ours takes longer than seconds: one that does is stuck and holds up others.
+#: Our statements take seconds at most: one that takes longer is stuck and blocks others.
 LIMITS = {
     "statement_timeout": "30s",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",
 }
-# A database host that vanishes without a word is noticed within a minute, not after two hours.
+# Notice a lost database host within a minute instead of two hours.
 _CONNECT = {
     "connect_timeout": "10",
     "application_name": "pilotage",
@@ -24,7 +24,7 @@ _CONNECT = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",  # ms
 }
-#: Seconds without use after which a connection is asked whether it still lives.
+#: Idle seconds after which a connection is pinged before its next use.
 _IDLE_SECONDS = 1.0
 _SET_LIMITS = "SELECT " + ", ".join(
     f"set_config('{name}', '{value}', false)" for name, value in LIMITS.items()
@@ -32,7 +32,7 @@ _SET_LIMITS = "SELECT " + ", ".join(
 
 
 def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
-    """Make an engine for psycopg; what the URL's query says of the connection goes before our settings."""
+    """Make an engine for psycopg; connection settings in the URL's query override ours."""
     settings = {name: value for name, value in _CONNECT.items() if name not in url.query}
     engine = create_engine(
         url.set(drivername="postgresql+psycopg").update_query_dict(settings),
@@ -49,9 +49,9 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
 
 
 def is_pooled(conn: Connection) -> bool:
-    """Whether a pooler such as pgbouncer stands between us and the server.
+    """Whether the connection goes through a pooler such as pgbouncer.
 
-    The next transaction may then have another session: LISTEN, session locks and settings do not last.
+    Then the next transaction may use another session: LISTEN, session locks and settings are lost.
     """
     return bool(conn.info.get("pooled", False))
 
@@ -63,10 +63,10 @@ def _note_return(_connection: Any, entry: ConnectionPoolEntry) -> None:
 def _check_idle_connection(
     dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _proxy: Any
 ) -> None:
-    # A server that was restarted costs no request an error. One that answered a moment ago is not asked,
-    # a way there and back for each transaction, unless it has said something by itself: its end.
-    rested = time.monotonic() - entry.info.get("returned", time.monotonic())
-    if rested < _IDLE_SECONDS and not _has_pending_data(connection):
+    # A restart of the server must not fail a request. The ping, a round trip, is skipped for a connection
+    # used a moment ago, unless the server sent data by itself: it closes the connection.
+    idle = time.monotonic() - entry.info.get("returned", time.monotonic())
+    if idle < _IDLE_SECONDS and not _has_pending_data(connection):
         return
     try:
         dialect.do_ping(connection)
@@ -82,17 +82,17 @@ def _has_pending_data(connection: Any) -> bool:
 
 def _prepare_and_limit(connection: Any, entry: ConnectionPoolEntry) -> None:
     _prepare(connection, entry)
-    # A session that others share is not ours to set: there the limits are those of the database role.
+    # The session is shared: its limits are those of the database role.
     if not entry.info["pooled"]:
         _query(connection, _SET_LIMITS)
 
 
 def _prepare(connection: Any, entry: ConnectionPoolEntry) -> None:
-    # A pooler tells its clients a process of its own making, since they have no server process for good.
+    # A pooler reports a made-up process id to its clients, since they have no fixed server process.
     [session] = _query(connection, "SELECT pg_backend_pid()")
     entry.info["pooled"] = session != connection.info.backend_pid
     if entry.info["pooled"]:
-        connection.prepare_threshold = None  # what one session has prepared the next one does not know
+        connection.prepare_threshold = None  # prepared statements do not exist in the next session
 
 
 def _query(connection: Any, statement: str) -> Any:
@@ -100,6 +100,6 @@ def _query(connection: Any, statement: str) -> Any:
         row = connection.execute(statement).fetchone()
         connection.commit()
     except BaseException:
-        connection.close()  # nobody else has it yet
+        connection.close()  # not in use by anyone yet
         raise
     return row

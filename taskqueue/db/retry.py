@@ -1,7 +1,7 @@
 """Retry of transactions that PostgreSQL aborted because of a conflict (serialization failure or deadlock).
 
-Locks are taken in one order everywhere (`transitions`), so conflicts are rare; but a role or a database may
-be set to SERIALIZABLE, and people lock rows by hand.
+Locks are taken in the same order everywhere (`jobs.transitions`), so conflicts are rare; but a role or a
+database may be set to SERIALIZABLE, and administrators lock rows by hand.
 """
 
 import functools
@@ -16,23 +16,20 @@ log = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-#: serialization_failure, deadlock_detected: the whole transaction was undone, and the rival goes on.
+#: serialization_failure, deadlock_detected: the transaction was rolled back, and the rival continues.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 _MAX_TRIES: Final = 4
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the same again is likely to succeed at once."""
+    """Whether a retry is likely to succeed at once."""
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def run_with_retry(work: Callable[[], _Result], *, tries: int = _MAX_TRIES) -> _Result:
-    """Do work that may be done again, and do it again if another transaction was in its way.
+    """Run idempotent work, at most `tries` times while it fails with a conflict.
 
-    Args:
-        work: Begins its own transactions; one that it committed before the last does no harm twice, as with a
-            client that asks again.
-        tries: At most so often; the last error is raised.
+    The work begins its own transactions; those committed before the failed one are repeated.
     """
     for left in reversed(range(tries)):
         try:
@@ -40,15 +37,15 @@ def run_with_retry(work: Callable[[], _Result], *, tries: int = _MAX_TRIES) -> _
         except DBAPIError as error:
             if not left or not is_conflict(error):
                 raise
-            log.info("another transaction was in the way, once more: %s", error.orig)
-    raise ValueError(f"{tries} tries are none")
+            log.info("conflict with another transaction, trying again: %s", error.orig)
+    raise ValueError(f"tries must be at least 1, not {tries}")
 
 
 def retry_on_conflict(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """The function, carried out again where it has to be."""
+    """Decorate a function with `run_with_retry`."""
 
     @functools.wraps(function)
-    def carried_out(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+    def wrapper(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         return run_with_retry(lambda: function(*args, **kwargs))
 
-    return carried_out
+    return wrapper

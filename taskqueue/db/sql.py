@@ -1,7 +1,7 @@
-"""SQL helpers for both databases: batches of values, bulk insert and update, lists of ids, new ids, upserts.
+"""SQL helpers for both databases: batches of values, bulk insert and update, id lists, new ids, upserts.
 
 PostgreSQL gets one array per column, or one list per condition, so that a statement stays the same for any
-number of rows; SQLite runs inside the process and gets rows one by one, without SQLAlchemy in between.
+number of rows. SQLite runs in-process and gets rows one by one, without SQLAlchemy in between.
 """
 
 import json
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Executable,
     Select,
     Table,
+    Text,
     any_,
     bindparam,
     cast,
@@ -29,14 +30,13 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy import Text as Text_sqlalchemy
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.selectable import TableValuedAlias
-from sqlalchemy.types import Text, TypeDecorator
+from sqlalchemy.types import TypeDecorator
 
-#: Values in one statement; SQLite takes no more than 32,766.
+#: Values in one statement; SQLite allows at most 32,766.
 BATCH_SIZE: Final = 1000
 
 
@@ -48,28 +48,28 @@ _T = TypeVar("_T", bound=_Ordered)
 
 
 def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
-    """Each value once, sorted, so that whoever locks what they name does it in the order of all others."""
+    """Batches of distinct values, sorted, so that all transactions lock the rows in the same order."""
     ordered = sorted(set(values))
     for start in range(0, len(ordered), BATCH_SIZE):
         yield ordered[start : start + BATCH_SIZE]
 
 
-#: Before the names of binds: no bind is called like a column of what is updated.
+#: Prefix of bind names, to differ from the columns of the updated table.
 _BIND: Final = "its_"
 
-#: Values of each column, all equally many.
+#: Values of each column, all of the same length.
 ColumnValues = Mapping[str, Sequence[Any]]
 
 
 class _BulkStatement:
-    """A statement over many rows, for each of the databases."""
+    """A statement over many rows, in the forms of both databases."""
 
-    _columns: Sequence[Column[Any]]  #: in the order of the places in the statement for SQLite
+    _columns: Sequence[Column[Any]]  #: in the order of the placeholders of the SQLite form
     _on_postgresql: Executable
     _on_sqlite: str
 
     def execute(self, conn: Connection, columns: ColumnValues, **common: object) -> None:
-        """Carry it out for as many rows as the columns have values, in their order."""
+        """Execute for all rows, whose values are given by column."""
         if not len(next(iter(columns.values()))):
             return
         if conn.dialect.name == "postgresql":
@@ -79,7 +79,7 @@ class _BulkStatement:
 
 
 class BulkInsert(_BulkStatement):
-    """Puts rows into a table; what all of them have in common is sent once."""
+    """Insert of many rows; values in `common` are sent once."""
 
     def __init__(self, table: Table, *, varying: Sequence[str], common: Sequence[str] = ()) -> None:
         self._columns = [table.c[name] for name in (*varying, *common)]
@@ -93,7 +93,7 @@ class BulkInsert(_BulkStatement):
 
 
 class BulkUpdate(_BulkStatement):
-    """Gives many rows, found by their key, values of their own; those that are not there are passed over."""
+    """Update of many rows by key, each with its own values; missing rows are skipped."""
 
     def __init__(self, table: Table, *, key: str, varying: Sequence[str], common: Sequence[str] = ()) -> None:
         self._columns = [table.c[name] for name in (*varying, *common, key)]
@@ -109,7 +109,7 @@ class BulkUpdate(_BulkStatement):
 
 
 class _Array(TypeDecorator[Sequence[Any]]):
-    """The values of a column as the text of an array, written faster than the driver does it."""
+    """The values of a column as a PostgreSQL array literal; faster than the driver's conversion."""
 
     impl = Text
     cache_ok = True
@@ -119,13 +119,13 @@ class _Array(TypeDecorator[Sequence[Any]]):
 
 
 def _format_items(values: Sequence[Any]) -> str:
-    """All in one go if they are texts, as most are; of others each value once, however often it comes."""
+    """Strings, the most frequent case, are joined at once; other values are converted once each."""
     try:
         texts = "\0".join(values)
     except TypeError:
         shown = {each: _format_item(each) for each in set(values)}
         return ",".join(map(shown.__getitem__, values))
-    if texts.count("\0") != len(values) - 1:  # there is none, or one that the server will not take
+    if texts.count("\0") != len(values) - 1:  # no value, or one with \0, which the server rejects
         return ",".join(map(_format_item, values))
     return '"' + _escape(texts).replace("\0", '","') + '"'
 
@@ -136,7 +136,7 @@ def _format_item(value: object) -> str:
     if value is None:
         return "NULL"
     if not isinstance(value, int | float | datetime):
-        raise TypeError(f"{value!r} is no value of a column")
+        raise TypeError(f"{value!r}: unsupported type of a column value")
     return str(value)
 
 
@@ -168,7 +168,7 @@ def _convert_columns(
     count: int,
     dialect: Dialect,
 ) -> Iterator[Sequence[Any]]:
-    """The values of each column as the driver takes them."""
+    """The values of each column, converted for the driver."""
     for each in wanted:
         process = each.type.dialect_impl(dialect).bind_processor(dialect) or _identity
         if each.name in common:
@@ -186,9 +186,9 @@ _Statement = TypeVar("_Statement", bound=Executable)
 
 
 class _JsonList(TypeDecorator[Collection[Any]]):
-    """Ids as SQLite takes them: the text of a JSON list."""
+    """Ids for SQLite: a JSON list."""
 
-    impl = Text_sqlalchemy
+    impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: Collection[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002  (SQLAlchemy names it)
@@ -204,7 +204,7 @@ def _on_sqlite(column: ColumnElement[Any]) -> ColumnElement[bool]:
 
 
 class IdListStatement(Generic[_Statement]):
-    """A statement about rows whose id is in the list `ids`, in the forms of both databases."""
+    """A statement with the condition that an id is in the list `ids`, in the forms of both databases."""
 
     def __init__(
         self, column: ColumnElement[Any], build: Callable[[ColumnElement[bool]], _Statement]
@@ -219,17 +219,14 @@ class IdListStatement(Generic[_Statement]):
         return self._forms[conn.dialect.name]
 
 
-#: SQLite's own list of the highest id that a table ever had.
+#: SQLite's record of the highest id that a table ever had.
 LATEST_ID = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
 
 
 def allocate_ids(conn: Connection, table: Table, count: int) -> Sequence[int]:
-    """Ids for new rows, ascending; nobody else has them or will have them.
+    """Allocate ids for new rows, ascending; none of them is ever allocated again.
 
-    Args:
-        conn: In a writing transaction, which on SQLite is the only one.
-        table: Numbers its rows by itself and gives no number out twice; its key is that number.
-        count: How many.
+    On SQLite valid in a writing transaction, which is the only one. The table needs an autoincrement key.
     """
     if conn.dialect.name == "postgresql":
         return conn.execute(_select_ids(table), {"count": count}).scalars().all()
@@ -241,7 +238,7 @@ def allocate_ids(conn: Connection, table: Table, count: int) -> Sequence[int]:
 def _select_ids(table: Table) -> Select[int]:
     [key] = table.primary_key
     sequence = f"{table.name}_{key.name}_seq"
-    # The order of a set-returning function is that of its numbers.
+    # A set-returning function returns its rows in order.
     numbers = func.generate_series(literal(1), bindparam("count")).table_valued("number")
     return select(func.nextval(literal(sequence).op("::")(text("regclass")))).select_from(numbers)
 
@@ -255,7 +252,7 @@ _INSERTS: Mapping[str, Callable[[Table], DialectInsert]] = {
 
 
 class Upsert:
-    """One statement in the forms of both databases."""
+    """An INSERT … ON CONFLICT in the forms of both databases."""
 
     def __init__(self, table: Table, build: Callable[[DialectInsert], Insert]) -> None:
         self._forms = {name: build(insert(table)) for name, insert in _INSERTS.items()}

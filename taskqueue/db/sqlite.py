@@ -1,8 +1,8 @@
-"""SQLite as we need it: durable, one writer at a time, readers never in the way.
+"""SQLite settings: durable, one writer at a time, no blocking by readers.
 
-Traps that the settings here close: synchronous NORMAL loses accepted jobs when the power goes; a
-transaction that reads first and writes later fails at once when another wrote in between, so a
-writing one is BEGIN IMMEDIATE; foreign keys are off unless asked for.
+Traps that the settings here avoid: synchronous NORMAL loses accepted jobs at a power failure; a transaction
+that reads first and writes later fails at once when another one wrote in between, so a writing one is BEGIN
+IMMEDIATE; foreign keys are off by default.
 """
 
 import threading
@@ -14,14 +14,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-#: Seconds that a writer waits for its turn.
+#: Seconds that a writer waits for the write lock.
 BUSY_TIMEOUT = 30.0
 
 _SETTINGS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
-    "PRAGMA journal_size_limit = 67108864",  # bytes that the log keeps on disk after a burst
+    "PRAGMA journal_size_limit = 67108864",  # bytes of the WAL file kept after a burst
 )
 
 
@@ -39,7 +39,7 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float, busy_timeout: 
         max_overflow=0,
         pool_timeout=pool_timeout,
         connect_args={"timeout": busy_timeout},
-        execution_options={"turn": threading.Lock(), "turn_timeout": busy_timeout},
+        execution_options={"write_lock": threading.Lock(), "write_lock_timeout": busy_timeout},
     )
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
@@ -48,24 +48,24 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float, busy_timeout: 
 
 @contextmanager
 def write_lock(engine: Engine) -> Iterator[None]:
-    """Queue up with the other writers of this process; SQLite itself lets them poll for their turn.
+    """Queue of this process's writers; SQLite itself would let them poll.
 
     Raises:
         PoolTimeout: It took longer than the busy time-out.
     """
     options = engine.get_execution_options()
-    turn: threading.Lock = options["turn"]
-    seconds: float = options["turn_timeout"]
-    if not turn.acquire(timeout=seconds):
-        raise PoolTimeout(f"waited {seconds:g} s for the turn to write")
+    lock: threading.Lock = options["write_lock"]
+    seconds: float = options["write_lock_timeout"]
+    if not lock.acquire(timeout=seconds):
+        raise PoolTimeout(f"waited {seconds:g} s for the write lock of SQLite")
     try:
         yield
     finally:
-        turn.release()
+        lock.release()
 
 
 def _prepare(connection: Any, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # the driver leaves BEGIN to `_begin`
+    connection.isolation_level = None  # BEGIN is issued by `_begin`, not by the driver
     for setting in _SETTINGS:
         connection.execute(setting)
 

@@ -1,5 +1,4 @@
-"""Jobs.
+"""Jobs: submission, states and transitions, log, search, control and wait times.
 
-Submission, states and transitions, log, search, control and wait times.  Imports db, schema, leases and
-task_queues.
+Imports db, schema, leases and task_queues.
 """

@@ -32,7 +32,7 @@ def set_status(
 ) -> None:
     """Force a job into another status, or give the same one another minor status.
 
-    Not for Waiting and Matched, which belong to `task_queues.enqueue` and `claims`.
+    Not for Waiting and Matched, which belong to `task_queues.enqueue` and `leases.claim`.
 
     Raises:
         IllegalTransition: Its status does not allow it.
@@ -58,7 +58,7 @@ def set_status(
 
 
 def kill_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
-    """Kill a job; a killed one stays killed.
+    """Kill a job; no effect if it is already Killed.
 
     Raises:
         IllegalTransition: It has ended otherwise.
@@ -71,10 +71,10 @@ def kill_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> No
 
 
 def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
-    """Kill those of the jobs that have not ended; their ids.
+    """Kill the jobs that have not ended; their ids.
 
-    A job that is in a pilot's hands is Killed at once; its attempt stays open, `ending`, until the pilot
-    has delivered what there is.
+    A job assigned to a pilot is Killed at once; its attempt stays open, `ending`, until the pilot has
+    delivered its output.
     """
     transitions.lock_jobs(conn, job_ids)
     wanted = JobStatus.KILLED
@@ -83,7 +83,7 @@ def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: d
 
 
 def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
-    """Take a job back and send it through the optimizers again.
+    """Reschedule a job: back through the optimizers.
 
     Raises:
         IllegalTransition: Its status does not allow it.
@@ -101,7 +101,7 @@ def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime,
 def reschedule_jobs(
     conn: Connection, job_ids: Collection[int], *, source: str, now: datetime, maximum: int
 ) -> list[int]:
-    """Take back those of the jobs that allow it and have not used up their reschedules; their ids."""
+    """Reschedule the jobs whose status and number of reschedules allow it; their ids."""
     transitions.lock_jobs(conn, job_ids)
     wanted = JobStatus.RESCHEDULED
     moved = transitions.move_jobs(
@@ -111,7 +111,7 @@ def reschedule_jobs(
 
 
 def delete_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
-    """Mark those of the jobs that allow it as Deleted; retention removes their rows later."""
+    """Mark the jobs Deleted whose status allows it; retention removes their rows later."""
     transitions.lock_jobs(conn, job_ids)
     wanted = JobStatus.DELETED
     moved = transitions.move_jobs(conn, job_ids, wanted, minor=DELETED, source=source, now=now)
@@ -119,9 +119,9 @@ def delete_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now:
 
 
 def _withdraw(conn: Connection, moved: Sequence[MovedJob], wanted: JobStatus, *, now: datetime) -> list[int]:
-    """Take moved jobs out of their task queues, and out of the hands of their pilots; the ids of all.
+    """Remove moved jobs from their task queues and close their attempts; the ids of all.
 
-    One that is to begin anew does not go back to a pilot that it was lost with.
+    A job that starts over is not resumed by a pilot that lost it.
     """
     task_queues.dequeue(conn, [job.job_id for job in moved if job.from_status is JobStatus.WAITING])
     held = [job.job_id for job in moved if job.from_status in HELD]

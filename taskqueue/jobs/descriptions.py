@@ -1,4 +1,4 @@
-"""Job descriptions: source text and checked form, shared by jobs, with placeholders for each job's values.
+"""Job descriptions: source text and validated form, shared by jobs, with placeholders for values of each.
 
 Source: DIRAC's parametric jobs (`%s`, `%n`, `%(name)s`).
 """
@@ -19,16 +19,15 @@ from taskqueue.schema.tables import descriptions, jobs
 _PLACEHOLDER = re.compile(r"%\((?P<name>[^()%]+)\)s|%(?P<short>[sn])")
 _SOURCE_PLACEHOLDER = re.compile(r"%\(([A-Za-z]+)=\)s")
 
-#: Value by name: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`. What is no text takes a place as a whole.
+#: Value by name: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`. A value that is not a string replaces a string
+#: that consists of its placeholder.
 Parameters = Mapping[str, object]
 
 
 def fill_placeholders(body: Mapping[str, object], parameters: Parameters | None) -> dict[str, object]:
     """The description of one job: the shared one with this job's values in it.
 
-    Args:
-        body: Keywords to JSON values; texts at any depth may hold placeholders.
-        parameters: None: the job shares with nobody, so that its percent signs are its own.
+    Strings at any depth may hold placeholders. Without parameters percent signs have no meaning.
     """
     if not parameters:
         return dict(body)
@@ -51,7 +50,7 @@ def _fill_whole(text: str, parameters: Parameters) -> object:
 
 
 def count_places(value: object) -> tuple[int, Counter[str]]:
-    """The characters of texts with placeholders in a value, at any depth, and how often each name has one."""
+    """Length of the strings with placeholders in a value, at any depth, and the uses of each name."""
     characters = 0
     names: Counter[str] = Counter()
     left = [value]
@@ -68,15 +67,15 @@ def count_places(value: object) -> tuple[int, Counter[str]]:
 
 
 def fill_text(text: str, parameters: Parameters) -> str:
-    """One text with its placeholders filled; those of unknown name stay as they are."""
+    """Fill the placeholders of a string; unknown ones stay."""
     return _PLACEHOLDER.sub(lambda place: str(parameters.get(_get_name(place), place[0])), text)
 
 
 def fill_source(text: str, parameters: Parameters | None) -> str:
-    """The text that a description came in, of one job of those whose texts differ in some values only.
+    """The source text of one job among jobs whose texts differ in some values only.
 
-    Where a value differed it has a placeholder `%(X=)s`; the name `X==` has the value as the user wrote it,
-    where that is not how we write it.
+    Such a value has a placeholder `%(X=)s`; the name `X==` has the value as the user wrote it, where our
+    spelling differs.
     """
     if not parameters:
         return text
@@ -84,14 +83,14 @@ def fill_source(text: str, parameters: Parameters | None) -> str:
 
 
 def _restore_text(place: re.Match[str], parameters: Parameters) -> str:
-    """What stood there; what only looks like a placeholder stays."""
+    """The original text; a placeholder without a value stays."""
     found = (parameters[name] for name in (f"{place[1]}==", f"{place[1]}=") if name in parameters)
     value = next(found, None)
     return place[0] if value is None else format_jdl_value(value)
 
 
 def format_jdl_value(value: object) -> str:
-    """A value as it stands in a JDL: a text, a whole number or a list of texts."""
+    """A value in JDL syntax: a string, an integer or a list of strings."""
     if isinstance(value, list):
         return "{" + ", ".join(f'"{item}"' for item in value) + "}"
     return f'"{value}"' if isinstance(value, str) else str(value)
@@ -112,10 +111,10 @@ DESCRIPTION_OF_JOB = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A job's description in the form that people and pilots get."""
+    """A job's description for users and pilots, with the job's own values."""
 
-    source: str  #: as it came, JDL, YAML or JSON; of what shares a stored text, with the job's own values
-    body: Mapping[str, object]  #: checked, in our spelling, with the job's own values for its placeholders
+    source: str  #: submitted text: JDL, YAML or JSON
+    body: Mapping[str, object]  #: validated, with canonical key names
     sandbox: str | None  #: blob of the input sandbox
 
 
@@ -123,8 +122,8 @@ class Description:
 class NewDescription:
     """A description to be stored."""
 
-    source: str  #: as it came
-    body: Mapping[str, object]  #: checked, in our spelling, with its placeholders
+    source: str  #: submitted text
+    body: Mapping[str, object]  #: validated, with canonical key names and placeholders
     sandbox: str | None = None  #: blob of the input sandbox
 
 
@@ -142,11 +141,7 @@ def store_descriptions(conn: Connection, new: Sequence[NewDescription]) -> Seque
 
 
 def read_description(conn: Connection, job_id: int) -> Description:
-    """The description of one job.
-
-    Raises:
-        JobNotFound: There is no such job.
-    """
+    """The description of one job; JobNotFound."""
     row = conn.execute(DESCRIPTION_OF_JOB, {"job_id": job_id}).one_or_none()
     if row is None:
         raise JobNotFound(job_id)

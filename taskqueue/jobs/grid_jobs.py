@@ -1,4 +1,4 @@
-"""Grid jobs in the hands of job managers, with how far their local jobs are. Source: SAM-Grid."""
+"""Grid jobs of job managers, with the progress of their local jobs. Source: SAM-Grid."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import attempts, jobs
 
 _OPEN = attempts.c.closed_at.is_(None)
-#: Only job managers say either.
+#: Only job managers report either.
 _MANAGED = or_(attempts.c.local_jobs.is_not(None), attempts.c.phases.is_not(None))
 
 ALL = (
@@ -45,15 +45,15 @@ MANAGERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridJobFilter:
-    """Which grid jobs; None asks nothing, an empty set is met by none."""
+    """Conditions on grid jobs; None: no condition, an empty set: matches nothing."""
 
     vos: Collection[str] | None = None
     sites: Collection[str] | None = None
     owner: str | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any
+    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
     def clauses(self) -> list[Any]:
-        """It as conditions on attempts and their jobs."""
+        """SQL conditions on attempts and their jobs."""
         sets = {attempts.c.vo: self.vos, attempts.c.site: self.sites}
         found: list[Any] = [
             column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
@@ -81,7 +81,7 @@ class ManagedGridJob:
     opened_at: datetime
     started_at: datetime | None
     heartbeat_at: datetime | None
-    ending: bool  #: it was killed; its manager is being told
+    ending: bool  #: killed; its manager gets a kill command
     progress: str
     phases: Sequence[GridJobPhase]
     local_jobs: Mapping[str, int]  #: by state
@@ -89,24 +89,24 @@ class ManagedGridJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobManager:
-    """A gateway with grid jobs of ours."""
+    """A gateway that holds grid jobs."""
 
     site: str
     holder: str  #: its token subject
     grid_jobs: int
-    oldest: datetime  #: when the first of them was taken
-    heartbeat_at: datetime | None  #: the latest word about any of them
+    oldest: datetime  #: when it got the oldest of them
+    heartbeat_at: datetime | None  #: latest report about any of them
 
 
 def list_grid_jobs(
     conn: Connection, which: GridJobFilter, *, limit: int, after: int | None = None
 ) -> list[ManagedGridJob]:
-    """A page of grid jobs that are not done, the newest first."""
+    """A page of grid jobs that are not done, newest first."""
     statement = ALL.where(*which.clauses())
     if after is not None:
         statement = statement.where(attempts.c.job_id < after)
     rows = conn.execute(statement.order_by(attempts.c.job_id.desc()).limit(limit)).mappings()
-    return [_grid_job(dict(row)) for row in rows]
+    return [_grid_job_from_row(dict(row)) for row in rows]
 
 
 def list_managers(conn: Connection, which: GridJobFilter) -> list[JobManager]:
@@ -114,10 +114,10 @@ def list_managers(conn: Connection, which: GridJobFilter) -> list[JobManager]:
     return [JobManager(**row._asdict()) for row in conn.execute(MANAGERS.where(*which.clauses()))]
 
 
-def _grid_job(said: dict[str, Any]) -> ManagedGridJob:
-    phases, local_jobs = said.pop("phases"), said.pop("local_jobs")
+def _grid_job_from_row(row: dict[str, Any]) -> ManagedGridJob:
+    phases, local_jobs = row.pop("phases"), row.pop("local_jobs")
     return ManagedGridJob(
-        **said,
+        **row,
         phases=tuple(GridJobPhase(**each) for each in json.loads(phases or "[]")),
         local_jobs=json.loads(local_jobs or "{}"),
     )

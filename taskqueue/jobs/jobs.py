@@ -1,4 +1,4 @@
-"""Jobs as they stand, and reading one."""
+"""A stored job, and reading one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.schema.tables import jobs as table
 from taskqueue.states import JobStatus
 
-#: All but what only the optimizers look at.
+#: All columns except those for the optimizers only.
 COLUMNS = [column for column in table.c if column.name not in {"parameters", "step"}]
 
 GET = select(*COLUMNS).where(table.c.job_id == bindparam("job_id"))
@@ -18,7 +18,7 @@ GET = select(*COLUMNS).where(table.c.job_id == bindparam("job_id"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as it stands."""
+    """A job with its current state."""
 
     job_id: int
     vo: str
@@ -32,10 +32,10 @@ class Job:
     job_group: str
     priority: float  #: the user's, 0 … 10
     description_id: int
-    due_at: datetime | None  #: when the optimizers may look at it; None: not theirs
+    due_at: datetime | None  #: when the optimizers may process it; None: not in the chain
     submit_pool: str | None
     task_queue_id: int | None
-    site: str  #: where it is or was; before that what it asks
+    site: str  #: current or last one; before that the requested one
     epoch: int  #: number of its latest attempt
     reschedules: int
     submitted_at: datetime
@@ -45,17 +45,13 @@ class Job:
 
 
 def from_row(row: Mapping[str, object]) -> Job:
-    """A row of the table as a value."""
+    """Convert a row of the table."""
     values: dict[str, object] = {**row, "status": JobStatus(str(row["status"]))}
     return Job(**values)  # type: ignore[arg-type]  # columns and fields are the same
 
 
 def get_job(conn: Connection, job_id: int) -> Job:
-    """One job.
-
-    Raises:
-        JobNotFound: There is no such job.
-    """
+    """One job; JobNotFound."""
     row = conn.execute(GET, {"job_id": job_id}).mappings().one_or_none()
     if row is None:
         raise JobNotFound(job_id)

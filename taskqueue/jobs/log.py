@@ -1,4 +1,4 @@
-"""Every change of a job's status, written in the transaction of the change."""
+"""Job log: every change of a job's status, written in the transaction of the change."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,17 +34,17 @@ class LogEntry:
     to_status: JobStatus
     minor_status: str = ""
     application_status: str = ""
-    source: str  #: who did it: JobManager, an optimizer, Matcher, Pilot, an agent
+    source: str  #: component: JobManager, an optimizer, Matcher, Pilot, an agent
     epoch: int = 0  #: the job's latest attempt at that time
 
 
 def append(conn: Connection, entries: Iterable[LogEntry]) -> None:
-    """Write entries, in their order."""
+    """Append entries, in their order."""
     append_repeated(conn, ((entry, [entry.job_id]) for entry in entries))
 
 
 def append_repeated(conn: Connection, groups: Iterable[tuple[LogEntry, Sequence[int]]]) -> None:
-    """Write each entry once for each of the jobs beside it, whatever its own job is."""
+    """Append each entry once for each of the job ids paired with it, in place of its own."""
     columns: dict[str, list[object]] = {name: [] for name in _NAMES}
     for entry, job_ids in groups:
         for name, value in _row_from_entry(entry).items():
@@ -53,12 +53,12 @@ def append_repeated(conn: Connection, groups: Iterable[tuple[LogEntry, Sequence[
 
 
 def read_log(conn: Connection, job_id: int) -> list[LogEntry]:
-    """All that happened to a job, first things first; empty if there is no such job."""
+    """All entries of a job, oldest first; empty if there is no such job."""
     return [_entry_from_row(row) for row in conn.execute(OF_JOB, {"job_id": job_id}).mappings()]
 
 
 def read_logs(conn: Connection, job_ids: Collection[int]) -> list[LogEntry]:
-    """The same for some hundreds of jobs, mixed."""
+    """Entries of some hundreds of jobs, oldest first."""
     rows = conn.execute(OF_JOBS, {"job_ids": sorted(job_ids)}) if job_ids else None
     return [] if rows is None else [_entry_from_row(row) for row in rows.mappings()]
 

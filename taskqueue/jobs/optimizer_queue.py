@@ -1,6 +1,6 @@
-"""Queue of the optimizers: due jobs, bulk storage of results, and the crash journal of the sweep.
+"""Queue of the optimizers: due jobs, bulk storage of results, and the crash journal.
 
-Each update names the status in which the job was read; the second of two rivals changes nothing. A journal
+Each update states the status in which the job was read; the second of two rivals changes nothing. A journal
 entry that outlives its process marks a job that may have crashed it.
 """
 
@@ -39,7 +39,7 @@ READ = IdListStatement(
         .order_by(jobs.c.job_id)
     ),
 )
-#: Read once for all jobs that share one.
+#: Read once for all jobs that share a description.
 DESCRIPTIONS = IdListStatement(
     descriptions.c.description_id,
     lambda ours: select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
@@ -48,7 +48,7 @@ DESCRIPTIONS = IdListStatement(
 )
 SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(bindparam("digests", expanding=True)))
 
-#: A rival that holds a row looks after it; waiting for it would only lead to nothing.
+#: SKIP LOCKED: a locked row is already being processed by another worker.
 LOCK = IdListStatement(
     jobs.c.job_id,
     lambda ours: (
@@ -56,7 +56,7 @@ LOCK = IdListStatement(
     ),
 )
 
-#: Of rows that `LOCK` gave in the same transaction.
+#: For rows locked by `LOCK` in the same transaction.
 SETTLE = BulkUpdate(
     jobs,
     key="job_id",
@@ -73,7 +73,7 @@ SETTLE_WAITING = BulkUpdate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparingJob:
-    """A job as the optimizers found it."""
+    """A job as read for the optimizers."""
 
     job_id: int
     vo: str
@@ -81,31 +81,31 @@ class PreparingJob:
     owner_group: str
     priority: float
     status: JobStatus
-    step: str | None  #: the one that held it
+    step: str | None  #: the optimizer that held it
     due_at: datetime
     reschedules: int
     epoch: int
     body: str  #: JSON object, the description with its placeholders
-    parameters: str | None  #: JSON object, what to put for them
-    sandbox_gone: bool  #: it names a blob that its VO does not have
+    parameters: str | None  #: JSON object, values of the placeholders
+    sandbox_gone: bool  #: its sandbox is not in the VO's blobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusUpdate:
-    """What became of a job, or of all that ask the same."""
+    """Result of the optimizers for a job, or for all jobs with equal requirements."""
 
     status: JobStatus
     minor_status: str
     application_status: str = ""
-    note: str = ""  #: for the log alone
+    note: str = ""  #: for the log only
     source: str  #: the optimizer
-    step: str | None = None  #: the one to go on with
-    due_at: datetime | None = None  #: when to look again
+    step: str | None = None  #: the next optimizer
+    due_at: datetime | None = None  #: when it is processed again
     submit_pool: str | None = None
     site: str = "ANY"
 
     def entry(self, before: JobStatus, *, epoch: int, now: datetime) -> log.LogEntry:
-        """What the log says of a job that was in the state before; whose it is does not matter here."""
+        """Log entry of the change from the status `before`; its job id is filled in later."""
         return log.LogEntry(
             job_id=0,
             at=now,
@@ -118,17 +118,17 @@ class StatusUpdate:
         )
 
 
-#: A job with what became of it; the job says in which state that was decided.
+#: A job with its result; the job has the state in which the result was computed.
 SettledJob = tuple[PreparingJob, StatusUpdate]
 
 
 def list_due(conn: Connection, *, now: datetime, most: int) -> list[int]:
-    """Ids of jobs that the optimizers should look at now, longest due first."""
+    """Ids of jobs that are due for the optimizers, longest due first."""
     return list(conn.execute(DUE, {"now": now, "most": most}).scalars())
 
 
 def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list[PreparingJob]:
-    """Those of the jobs that are due, without locking them."""
+    """The jobs that are still due, without locking them."""
     rows = conn.execute(READ.to_statement(conn), {"ids": job_ids, "now": now}).all()
     written = _read_descriptions(conn, {row.description_id for row in rows})
     stored = _read_sandboxes(conn, {sandbox for _, sandbox in written.values() if sandbox})
@@ -146,7 +146,7 @@ def _read_descriptions(conn: Connection, ids: Collection[int]) -> Mapping[int, t
 
 
 def _read_sandboxes(conn: Connection, digests: Collection[str]) -> frozenset[tuple[str, str]]:
-    """Digest and VO of those of the blobs that are stored."""
+    """Digest and VO of the blobs that are stored."""
     rows = conn.execute(SANDBOXES, {"digests": sorted(digests)}) if digests else ()
     return frozenset((row.digest, row.vo) for row in rows)
 
@@ -172,7 +172,7 @@ def _job_from_row(
 
 
 def lock_due(conn: Connection, read_jobs: Iterable[PreparingJob], *, now: datetime) -> list[PreparingJob]:
-    """Those of the jobs that are still as they were read, locked until the transaction ends."""
+    """Lock the jobs that are unchanged since they were read, until the transaction ends."""
     by_id = {job.job_id: job for job in read_jobs}
     rows = conn.execute(LOCK.to_statement(conn), {"ids": list(by_id), "now": now})
     return [by_id[row.job_id] for row in rows if tuple(row) == _get_state(by_id[row.job_id])]
@@ -185,13 +185,9 @@ def _get_state(job: PreparingJob) -> tuple[object, ...]:
 def store_updates(
     conn: Connection, settled: Sequence[SettledJob], *, task_queues: Mapping[int, int], now: datetime
 ) -> None:
-    """Write what became of jobs that `lock` gave, with their log.
+    """Store the results of jobs locked by `lock_due` in the same transaction, with their log.
 
-    Args:
-        conn: In the transaction of `lock`.
-        settled: The jobs, each once.
-        task_queues: Where each of those waits that are Waiting now, by job id.
-        now: The time.
+    `task_queues` has the task queue of each job that becomes Waiting.
     """
     waiting = [(job, verdict) for job, verdict in settled if verdict.status is JobStatus.WAITING]
     others = [(job, verdict) for job, verdict in settled if verdict.status is not JobStatus.WAITING]
@@ -232,11 +228,11 @@ def _store_others(conn: Connection, settled: Sequence[SettledJob], now: datetime
 def _group_log_entries(
     settled: Sequence[SettledJob], now: datetime
 ) -> Iterator[tuple[log.LogEntry, Sequence[int]]]:
-    """The jobs of which the log says the same."""
-    alike: defaultdict[tuple[int, JobStatus, int], list[SettledJob]] = defaultdict(list)
+    """Group the jobs with equal log entries."""
+    groups: defaultdict[tuple[int, JobStatus, int], list[SettledJob]] = defaultdict(list)
     for job, verdict in settled:
-        alike[id(verdict), job.status, job.epoch].append((job, verdict))
-    for some in alike.values():
+        groups[id(verdict), job.status, job.epoch].append((job, verdict))
+    for some in groups.values():
         job, verdict = some[0]
         yield verdict.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in some]
 
@@ -245,7 +241,7 @@ _IDS: BindParameter[int] = bindparam("ids", expanding=True)
 
 
 def _begin_trial(insert: DialectInsert) -> Insert:
-    # Of a holder that goes on itself the note was left by an error that it survived.
+    # An entry of the same holder was left by an error that the process survived: no crash.
     one_more = case((table.c.holder == insert.excluded.holder, 0), else_=1)
     return insert.on_conflict_do_update(
         index_elements=["job_id"],
@@ -262,19 +258,16 @@ CRASHES = select(
 
 
 def count_crashes(conn: Connection, job_ids: Sequence[int], *, holder: str) -> Mapping[int, int]:
-    """How many processes ended while they had the job in hand; jobs without any are left out.
+    """Number of processes that ended while they worked on each job; jobs without any are left out.
 
-    Args:
-        conn: Any connection.
-        job_ids: The jobs.
-        holder: The process that asks, which is not at its end.
+    `holder` is the calling process; its own entries do not count.
     """
     rows = conn.execute(CRASHES, {"ids": list(job_ids), "the_holder": holder})
     return {row.job_id: row.crashes for row in rows if row.crashes}
 
 
 def begin_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> None:
-    """Note that a process takes these jobs in hand; to be committed before it does."""
+    """Record that a process works on these jobs; to be committed before it begins."""
     conn.execute(
         BEGIN_TRIAL.to_statement(conn),
         [{"job_id": each, "holder": holder, "crashes": 0} for each in sorted(job_ids)],
@@ -282,5 +275,5 @@ def begin_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> Non
 
 
 def end_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> None:
-    """It has come through with them."""
+    """Delete the record of jobs that the process has completed."""
     conn.execute(END_TRIAL, {"ids": list(job_ids), "the_holder": holder})

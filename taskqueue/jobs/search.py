@@ -36,7 +36,7 @@ from taskqueue.states import FINAL, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSelector:
-    """Which jobs; None asks nothing, an empty set is met by no job."""
+    """Conditions on jobs; None: no condition, an empty set: matches nothing."""
 
     job_ids: frozenset[int] | None = None
     vos: frozenset[str] | None = None
@@ -51,15 +51,15 @@ class JobSelector:
     job_group: str | None = None
     submitted_since: datetime | None = None
     submitted_before: datetime | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any
+    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
     @property
     def is_met_by_none(self) -> bool:
-        """Whether one sees without looking that no job can meet it."""
+        """Whether an empty set excludes every job."""
         return frozenset() in (self.job_ids, self.vos, self.statuses, self.sites)
 
     def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
-        """It as conditions on the table of jobs, or on what was selected from it."""
+        """SQL conditions on the table of jobs, or on a selection from it."""
         sets = {
             of.c.job_id: self.job_ids,
             of.c.vo: self.vos,
@@ -85,27 +85,27 @@ class JobSelector:
         return clauses + ownership.match_any(self.any_of, vo=of.c.vo, at=of.c.site.in_, owner=of.c.owner)
 
 
-#: Rows that a look goes along at most, on all its ways together.
+#: Rows scanned by one search, over all its index paths.
 MAX_SCANNED_ROWS = 100_000
-#: Ways of one look; an owner without a VO has one for each VO and status.
+#: Index paths of one search; an owner without a VO has one for each VO and status.
 _MAX_PATHS = 200
 
-#: What an index carries, as a condition.
+#: The part of a filter that an index covers, as a condition.
 IndexPath = ColumnElement[bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage:
-    """What a look found."""
+    """Result of one search."""
 
     jobs: Sequence[Job]
-    next: int | None  #: id after which the next look goes on; None: there is no more
-    is_cut: bool  #: it ended because it had gone along enough rows, not because the page was full
+    next: int | None  #: id after which the next page continues; None: no more
+    is_cut: bool  #: stopped by the scan limit, not because the page was full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPaths:
-    """How to look for jobs: what indexes carry, and what is left to ask of each row."""
+    """Plan of a search: conditions covered by indexes, and the rest that is tested on each row."""
 
     ways: Sequence[IndexPath]
     rest: JobSelector
@@ -114,15 +114,7 @@ class IndexPaths:
 def read_page(
     conn: Connection, which: JobSelector, *, limit: int, after: int | None = None, oldest_first: bool = False
 ) -> SearchPage:
-    """A page of jobs by id.
-
-    Args:
-        conn: Any connection.
-        which: The jobs.
-        limit: How many at most.
-        after: `next` of the look before.
-        oldest_first: Else the newest come first.
-    """
+    """A page of jobs by id, newest first by default; `after` is `next` of the previous page."""
     found = plan_paths(conn, which)
     if not found.ways:
         return SearchPage(jobs=(), next=None, is_cut=False)
@@ -137,7 +129,7 @@ def read_page(
 
 
 def plan_paths(conn: Connection, which: JobSelector) -> IndexPaths:
-    """The indexes that carry most of a question; without ways no job can meet it."""
+    """Choose the indexes that cover most of a filter; without paths no job can match."""
     if which.is_met_by_none:
         return IndexPaths(ways=[], rest=which)
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
@@ -166,7 +158,7 @@ def _list_status_paths(statuses: Iterable[JobStatus]) -> list[IndexPath]:
 
 
 def _select_stretch(way: IndexPath, after: int | None, *, oldest_first: bool) -> Select[tuple[int]]:
-    """One way from where the look before ended."""
+    """Rows of one index path, from the end of the previous page on."""
     order = table.c.job_id if oldest_first else table.c.job_id.desc()
     stretch = select(*jobs.COLUMNS).where(way).order_by(order)
     if after is None:
@@ -175,7 +167,7 @@ def _select_stretch(way: IndexPath, after: int | None, *, oldest_first: bool) ->
 
 
 def _select_page(stretch: Select[tuple[int]], rest: JobSelector, rows: int, limit: int) -> Select[tuple[int]]:
-    """The first jobs on one way that meet the rest, among so many rows; unsorted, so it ends early."""
+    """The first matches among so many rows of an index path; unsorted, so that the scan stops early."""
     along = stretch.limit(rows).subquery()
     return select(select(along).where(*rest.clauses(along)).limit(limit).subquery())
 
@@ -188,7 +180,7 @@ def _find_end(
     *,
     oldest_first: bool,
 ) -> int | None:
-    """The last id that all ways came to; None: they were gone to their ends."""
+    """The id up to which all index paths were scanned; None: all were scanned completely."""
     if not rest.clauses():
         return None
     last = [each.with_only_columns(table.c.job_id).offset(rows - 1).limit(1).subquery() for each in stretches]
@@ -199,7 +191,7 @@ def _find_end(
 
 
 def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first: bool) -> SearchPage:
-    """The page as far as it is whole: behind the end of one way the others may have found more."""
+    """Cut the page where the first path ended: behind that point it may lack jobs of that path."""
     if end is not None:
         page = [job for job in page if (job.job_id <= end if oldest_first else job.job_id >= end)]
     if len(page) > limit:
@@ -207,7 +199,7 @@ def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first:
     return SearchPage(jobs=page, next=end, is_cut=end is not None)
 
 
-#: By what a summary may count.
+#: Columns that a summary may group by.
 SUMMARY_COLUMNS = frozenset(
     {
         "status",
@@ -226,14 +218,7 @@ SUMMARY_COLUMNS = frozenset(
 
 
 def list_jobs(conn: Connection, which: JobSelector, *, limit: int, after: int | None = None) -> list[Job]:
-    """A page of jobs, the newest first.
-
-    Args:
-        conn: Any connection.
-        which: The jobs.
-        limit: How many at most.
-        after: Last id of the page before.
-    """
+    """A page of jobs, newest first; `after` is the last id of the previous page."""
     found: list[Job] = []
     while True:
         seen = read_page(conn, which, limit=limit - len(found), after=after)
@@ -244,17 +229,17 @@ def list_jobs(conn: Connection, which: JobSelector, *, limit: int, after: int | 
 
 
 def count_jobs(conn: Connection, which: JobSelector) -> int:
-    """How many jobs there are."""
+    """Number of matching jobs."""
     return conn.execute(select(func.count()).select_from(table).where(*which.clauses())).scalar_one()
 
 
 def count_by_columns(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Counter[tuple[str | None, ...]]:
-    """How many jobs there are for each combination of values of the columns `by`.
+    """Number of jobs for each combination of values of the columns `by`.
 
     Raises:
-        InvalidRequest: A column is unknown, or there is none.
+        InvalidRequest: A column is unknown, or `by` is empty.
     """
     if problems := _find_problems(by):
         raise InvalidRequest(problems)
@@ -266,7 +251,7 @@ def count_by_columns(
 def sum_waits(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
-    """For what those of the jobs that have ended had waited, in seconds, summed as `summary` counts."""
+    """Wait times of ended jobs in seconds by cause, grouped as in `count_by_columns`."""
     return wait_times.sum_by_columns(conn, [_get_column(name) for name in by], which.clauses())
 
 
@@ -289,7 +274,7 @@ def _find_problems(by: Sequence[str]) -> list[Problem]:
     ]
 
 
-#: Of each status; a number beyond says "more".
+#: Jobs counted for each status; beyond that the count is marked "more".
 MAX_COUNTED = 10_000
 
 
@@ -298,7 +283,7 @@ class JobCount:
     """A number of jobs."""
 
     jobs: int
-    more: bool = False  #: there may be more than these: it was not counted on
+    more: bool = False  #: a lower bound: counting stopped here
 
     def __add__(self, other: "JobCount") -> "JobCount":
         return JobCount(self.jobs + other.jobs, self.more or other.more)
@@ -307,10 +292,10 @@ class JobCount:
 def count_by_status(
     conn: Connection, which: JobSelector, *, most: int = MAX_COUNTED
 ) -> Mapping[JobStatus, JobCount]:
-    """The jobs of each status that has any, going along `most` rows for each."""
+    """Number of jobs of each status that has any, scanning at most `most` rows for each."""
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
     if which.owner is not None and which.vos is None:
-        which = replace(which, vos=frozenset(ownership.list_vos(conn)))  # looked up once, not for each status
+        which = replace(which, vos=frozenset(ownership.list_vos(conn)))  # once, not for each status
     parts = [part for status in statuses for part in _select_counts(conn, which, status, most)]
     found: dict[JobStatus, JobCount] = {}
     for row in conn.execute(union_all(*parts)) if parts else ():
@@ -321,7 +306,7 @@ def count_by_status(
 
 
 def sum_counts(counts: Mapping[JobStatus, JobCount]) -> JobCount:
-    """All of them together."""
+    """The total."""
     return sum(counts.values(), JobCount(0))
 
 
@@ -335,10 +320,10 @@ def _select_counts(
 def _select_count(
     way: IndexPath, rest: JobSelector, status: JobStatus, most: int
 ) -> Select[tuple[str, int, int]]:
-    """A count that goes along one way, in its order.
+    """Count along one index path, in its order.
 
-    Counting needs none, but a planner that takes the rows of a status to lie everywhere would rather read the
-    table from its start, where there may be none of them.
+    The order is for the planner: otherwise it may scan the table from its start, where none of the rows
+    may be.
     """
     is_asked = bool(rest.clauses())
     columns = jobs.COLUMNS if is_asked else [table.c.job_id]

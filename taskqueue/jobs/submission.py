@@ -30,7 +30,7 @@ from taskqueue.task_queues import task_queues
 
 ACCEPTED = "Job accepted"
 
-#: As given for each job.
+#: Columns copied from each `NewJob`.
 _STATED = ("vo", "owner", "owner_group", "job_name", "job_type", "job_group", "priority")
 _VARYING = ("job_id", *_STATED, "site", "description_id", "parameters")
 _COMMON = ("status", "application_status", "epoch", "reschedules", "submitted_at", "updated_at")
@@ -52,26 +52,26 @@ class NewJob:
     job_group: str = ""
     priority: float = 1.0
     parameters: Parameters | None = None  #: for the placeholders of its description
-    site: str = "ANY"  #: what it asks
+    site: str = "ANY"  #: requested
 
 
-#: A job with the place of its description in a list.
+#: A job with the index of its description.
 DescribedJob = tuple[int, NewJob]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownResult:
-    """What the optimizers would say of jobs that need not be looked at."""
+    """Outcome of the optimizers for equal jobs, so that they need not run again."""
 
     verdict: StatusUpdate  #: Waiting
-    task_queue_id: int  #: held
+    task_queue_id: int  #: locked
 
 
-#: Those whose descriptions have these places in a list.
+#: By index of the description.
 KnownResults = Mapping[int, KnownResult]
 
 _NO_RESULTS: Final[KnownResults] = MappingProxyType({})
-_Numbered = tuple[int, int, NewJob]  # id, place of the description, job
+_Numbered = tuple[int, int, NewJob]  # id, index of the description, job
 
 
 def submit_jobs(
@@ -91,12 +91,7 @@ def store_jobs(
 ) -> list[int]:
     """Store jobs, Received and due for the optimizers; their ids in the same order.
 
-    Args:
-        conn: In a writing transaction.
-        described: Descriptions, each with a job.
-        placed: The jobs, each with the place of its description.
-        arrivals: Which of them are stored as Waiting, where and how.
-        now: The time.
+    Jobs whose description is in `arrivals` are stored as Waiting, with that result.
     """
     if not placed:
         return []
@@ -143,7 +138,7 @@ def _store_waiting(
 
 
 def _build_columns(numbered: Sequence[_Numbered], description_ids: Sequence[int]) -> dict[str, list[object]]:
-    """What is stored of each job, however it is stored."""
+    """The columns that every new job has."""
     new = [job for _, _, job in numbered]
     return {
         "job_id": [job_id for job_id, _, _ in numbered],
@@ -154,7 +149,6 @@ def _build_columns(numbered: Sequence[_Numbered], description_ids: Sequence[int]
 
 
 def _build_common(now: datetime) -> dict[str, object]:
-    """What is the same for all."""
     return {"application_status": "", "epoch": 0, "reschedules": 0, "submitted_at": now, "updated_at": now}
 
 
@@ -172,11 +166,11 @@ def _build_received_entry(now: datetime) -> log.LogEntry:
 def _group_log_entries(
     arrived: Sequence[_Numbered], arrivals: KnownResults, now: datetime
 ) -> Iterator[tuple[log.LogEntry, Sequence[int]]]:
-    """The jobs of which the log says the same."""
-    alike: defaultdict[int, list[int]] = defaultdict(list)
+    """Group the jobs with equal log entries."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
     for job_id, place, _ in arrived:
-        alike[place].append(job_id)
-    for place, job_ids in alike.items():
+        groups[place].append(job_id)
+    for place, job_ids in groups.items():
         yield arrivals[place].verdict.entry(JobStatus.RECEIVED, epoch=0, now=now), job_ids
 
 
@@ -196,17 +190,12 @@ FULFIL_KEY = update(table).where(*_IS_KEY).values(job_ids=bindparam("ids"))
 def reserve_key(
     conn: Connection, *, subject: str, key: str, body_digest: str, now: datetime
 ) -> list[int] | None:
-    """Take a key for a new request.
+    """Insert the idempotency key of a new request, in the transaction that will store its jobs.
 
-    Args:
-        conn: In the transaction that will store the jobs.
-        subject: Token subject of the sender; keys of others are others.
-        key: The sender's own.
-        body_digest: SHA-256 of the request.
-        now: When it came.
+    Keys are per token subject. `body_digest` is the SHA-256 of the request.
 
     Returns:
-        The ids that the same request got earlier; None: it is new, store its jobs and `fulfil`.
+        The ids that the same request got earlier; None: it is new, store its jobs and call `fulfil_key`.
 
     Raises:
         IdempotencyConflict: The key was used for another request.
@@ -230,7 +219,7 @@ _WAITING = sorted(PREPARING | {JobStatus.WAITING})
 
 
 def _count_some(*conditions: ColumnElement[bool]) -> Select[int]:
-    # Counting goes no further than it has to: a VO may have millions.
+    # LIMIT: a VO may have millions of waiting jobs.
     some = select(jobs.c.job_id).where(jobs.c.status.in_(_WAITING), *conditions).limit(bindparam("most"))
     return select(func.count()).select_from(some.subquery())
 
@@ -238,23 +227,23 @@ def _count_some(*conditions: ColumnElement[bool]) -> Select[int]:
 _IS_VO = jobs.c.vo == bindparam("vo")
 WAITING_OF_VO = _count_some(_IS_VO)
 WAITING_OF_OWNER = _count_some(_IS_VO, jobs.c.owner == bindparam("owner"))
-#: The first and the last job that is stored; both are found without reading what lies between.
+#: The first and the last stored job; both come from an index.
 FIRST_JOB = select(func.coalesce(func.min(jobs.c.job_id), 1))
 LAST_JOB = select(func.coalesce(func.max(jobs.c.job_id), 0))
 
-#: A VO, and an owner in it or all together.
+#: A VO and an owner; None: the VO as a whole.
 _QuotaHolder = tuple[str, str | None]
 
-#: For so long a count is gone on from: jobs that come back to wait are not seen by it.
+#: How long a count is reused; jobs that become waiting again meanwhile are not counted.
 _CACHE_TIME = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedCount:
-    """How many jobs waited at some time, and what had been stored by then."""
+    """Number of waiting jobs at some time."""
 
     waiting: int
-    last: int  #: job
+    last: int  #: highest job id at that time
     at: datetime
 
 
@@ -268,13 +257,9 @@ def check_quota(
     *,
     now: datetime,
 ) -> None:
-    """Refuse jobs beyond the limits of their owners and VOs.
+    """Reject jobs beyond the limits of their owners and VOs.
 
-    Args:
-        conn: In the transaction that stores the jobs.
-        new: How many there are, by VO and owner.
-        limits: Of a VO.
-        now: The time.
+    `new` has the number of jobs by VO and owner, `limits` returns the limits of a VO.
 
     Raises:
         QuotaExceeded: There are too many.
@@ -295,11 +280,11 @@ def _make_error(what: str, new: int, most: int) -> QuotaExceeded:
     return QuotaExceeded(f"{what} for {new} more, allowed are {most}")
 
 
-def _is_within_quota(conn: Connection, whose: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
-    """Whether with `new` jobs more a VO, or one owner in it, stays within `most` jobs without a pilot.
+def _is_within_quota(conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
+    """Whether a VO, or one owner in it, stays within `most` waiting jobs with `new` more.
 
-    Counting may take as long as there are jobs, so a count is gone on from: no more can wait than did then
-    and have been stored since. Only where that is too many it is counted anew.
+    Counting may take long, so a recent count is reused as an upper bound: the jobs that waited then and all
+    that were stored since. Only where the bound is too high are the jobs counted again.
     """
     if new > most:
         return False
@@ -307,20 +292,20 @@ def _is_within_quota(conn: Connection, whose: _QuotaHolder, *, new: int, most: i
     if last - conn.execute(FIRST_JOB).scalar_one() + 1 + new <= most:
         return True
     counted = _CACHED_COUNTS.setdefault(conn.engine, {})
-    known = counted.get(whose)
+    known = counted.get(holder)
     if (
         known is not None
         and abs(now - known.at) < _CACHE_TIME
         and known.waiting + max(0, last - known.last) + new <= most
     ):
         return True
-    waiting = _count_waiting(conn, whose, most + 1)
-    counted[whose] = _CachedCount(waiting, last, now)
+    waiting = _count_waiting(conn, holder, most + 1)
+    counted[holder] = _CachedCount(waiting, last, now)
     return waiting + new <= most
 
 
-def _count_waiting(conn: Connection, whose: _QuotaHolder, most: int) -> int:
-    vo, owner = whose
+def _count_waiting(conn: Connection, holder: _QuotaHolder, most: int) -> int:
+    vo, owner = holder
     if owner is None:
         return conn.execute(WAITING_OF_VO, {"vo": vo, "most": most}).scalar_one()
     return conn.execute(WAITING_OF_OWNER, {"vo": vo, "owner": owner, "most": most}).scalar_one()

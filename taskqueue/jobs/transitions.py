@@ -1,7 +1,7 @@
-"""Changing the status of jobs, many at once: the old status in the WHERE, the log beside it.
+"""Changes of job status, many at once: the old status is in the WHERE, the log in the same transaction.
 
-Locks are taken in one order everywhere, so that no two transactions wait for each other: waiting rows,
-attempts, jobs; within each by job id.
+Locks are taken in the same order everywhere, to avoid deadlocks: waiting rows, attempts, jobs; within each by
+job id.
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ LOCK_WAITING = (
     .order_by(waiting_jobs.c.job_id)
     .with_for_update()
 )
-#: Those that are open, or may be opened again.
+#: Attempts that are open or may be reopened.
 LOCK_ATTEMPTS = (
     select(attempts.c.job_id)
     .where(attempts.c.job_id.in_(_IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
@@ -73,7 +73,7 @@ class MovedJob:
 
 
 def lock_jobs(conn: Connection, job_ids: Collection[int]) -> None:
-    """Lock what belongs to the jobs, in the order that all keep; on SQLite the transaction is the lock."""
+    """Lock all rows of the jobs in the common order; on SQLite the transaction is the lock."""
     if conn.dialect.name == "sqlite":
         return
     for statement in (LOCK_WAITING, LOCK_ATTEMPTS, LOCK_JOBS):
@@ -93,20 +93,11 @@ def move_jobs(
     from_states: Collection[JobStatus] | None = None,
     reschedules_below: int = _NO_LIMIT,
 ) -> list[MovedJob]:
-    """Give `wanted` to those of the jobs that may have it now; the others stay as they are.
+    """Change the status of the jobs whose current status allows it; the others stay unchanged.
 
-    What else belongs to the step is the caller's: the waiting row, the attempt.
-
-    Args:
-        conn: In a writing transaction.
-        job_ids: Any; unknown ones are passed over.
-        wanted: The status to give.
-        minor: Its minor status.
-        source: Who does it, for the log.
-        now: The time of the change.
-        application: Application status; None leaves it.
-        from_states: Where the jobs may come from; None: wherever the table of steps allows.
-        reschedules_below: Leave jobs that were rescheduled this often or more.
+    The caller changes what else belongs to the step: the waiting row, the attempt. Without `from_states` the
+    table of steps decides; `application` None keeps the application status. Jobs rescheduled
+    `reschedules_below` times or more are left alone.
     """
     allowed = may_come_from(wanted) if from_states is None else from_states
     values = {
@@ -134,7 +125,7 @@ def move_jobs(
 
 
 def log_note(conn: Connection, job_ids: Collection[int], *, minor: str, source: str, now: datetime) -> None:
-    """Write into the log of jobs what changes neither their status nor their minor status."""
+    """Add a log entry that changes neither status nor minor status of the jobs."""
     for ids in sql.split_batches(job_ids):
         rows = conn.execute(LOCK_JOBS, {"job_ids": ids}).all()
         log.append(

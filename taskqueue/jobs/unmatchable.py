@@ -14,7 +14,7 @@ from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.states import JobStatus
 
-#: LIMIT, not EXISTS: nearly always the first classes answer, so it must not become a join of all.
+#: LIMIT, not EXISTS: nearly always the first classes match, so it must not become a join of all.
 _HAS_QUEUE = (
     select(classes.c.slot)
     .where(
@@ -27,7 +27,7 @@ _HAS_QUEUE = (
     .scalar_subquery()
 )
 
-#: Pools that are not resolved yet are in neither state.
+#: Unresolved pools are left out.
 RESOLVED = IdListStatement(
     pool_mappings.c.pool_id,
     select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where,
@@ -72,7 +72,7 @@ JOBS_WITH_OTHER_STATUS = _IN_POOL.where(_minor != bindparam("minor"))
 
 
 def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
-    """For each of the pools that is resolved, whether some queue is eligible for it now."""
+    """Whether a queue is eligible now, for each of the pools that is resolved."""
     return {
         row.pool_id: bool(row.has_queue)
         for ids in sql.split_batches(pool_ids)
@@ -81,14 +81,14 @@ def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, 
 
 
 def list_pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[str]:
-    """The pools of some VOs, or of all, that are resolved and have no queue now."""
+    """Resolved pools of some VOs (None: all) without an eligible queue."""
     if vos is None:
         return list(conn.execute(WITHOUT_QUEUE).scalars())
     return list(conn.execute(WITHOUT_QUEUE_OF, {"vos": sorted(vos)}).scalars())
 
 
 def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int) -> int:
-    """How many jobs wait in these pools, counted up to `most`."""
+    """Number of waiting jobs in these pools, up to `most`."""
     found = 0
     for ids in sql.split_batches(pool_ids):
         found += conn.execute(WAITING, {"pool_ids": ids, "most": most - found}).scalar_one()
@@ -100,7 +100,7 @@ def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int
 def find_pools_with_status(
     conn: Connection, pool_ids: Collection[str], minor: str, *, saying: bool
 ) -> frozenset[str]:
-    """Those of the pools with a waiting job that has this minor status, or that has another."""
+    """Pools with a waiting job that has this minor status (`saying`), or another one."""
     statement = (POOLS_WITH_STATUS if saying else POOLS_WITH_OTHER_STATUS).to_statement(conn)
     return frozenset(
         pool_id
@@ -112,7 +112,7 @@ def find_pools_with_status(
 def list_waiting_jobs(
     conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0, most: int = sql.BATCH_SIZE
 ) -> list[int]:
-    """A page of the ids of waiting jobs of a pool that have this minor status, or that have another."""
+    """A page of waiting jobs of a pool with this minor status (`saying`), or another one; their ids."""
     statement = JOBS_WITH_STATUS if saying else JOBS_WITH_OTHER_STATUS
     values = {"pool_id": pool_id, "minor": minor, "after": after, "most": most}
     return list(conn.execute(statement, values).scalars())
@@ -121,7 +121,7 @@ def list_waiting_jobs(
 def set_minor_status(
     conn: Connection, job_ids: Collection[int], minor: str, *, source: str, now: datetime
 ) -> int:
-    """Give those of the jobs that still wait another minor status; how many."""
+    """Set the minor status of the jobs that still wait; how many."""
     moved = transitions.move_jobs(
         conn,
         job_ids,
@@ -143,10 +143,10 @@ LAST_CYCLES = select(agent_leases.c.name, agent_leases.c.last_cycle_at).where(
 
 
 def count_pools_without_queue(conn: Connection) -> Mapping[str, int]:
-    """By VO the number of pools that no queue is eligible for."""
+    """Number of pools without an eligible queue, by VO."""
     return {vo: count for vo, count in conn.execute(WITHOUT_QUEUE_BY_VO)}  # noqa: C416  (rows are no pairs for mypy)
 
 
 def list_last_cycles(conn: Connection) -> Mapping[str, datetime]:
-    """By agent the end of its last cycle, in any process."""
+    """End of the last cycle of each agent, in any process."""
     return {name: at for name, at in conn.execute(LAST_CYCLES)}  # noqa: C416

@@ -36,10 +36,10 @@ from taskqueue.schema.tables import job_waits as job_waits_table
 from taskqueue.schema.tables import jobs
 from taskqueue.states import FINAL, JobStatus
 
-#: A pilot that fits was served, with other jobs.
+#: A pilot that could run the job got other jobs first.
 TURN_CAUSE: Final = "its turn"
-#: All there are; of several at once the first counts. Where a place serves pilots that fit, the job's turn
-#: has not come, whatever is closed elsewhere; the others are the words that a pilot is told.
+#: All causes; of several at once the first counts. Where pilots that fit get jobs, the job only waits its
+#: turn, whatever is closed elsewhere. The others are the words in the answers to pilots.
 CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
 
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
@@ -62,18 +62,18 @@ EXTEND_CAUSE = Upsert(table, _extend_cause)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitCause:
-    """A time in which something kept the jobs of a task queue from pilots."""
+    """An interval in which a cause kept the jobs of a task queue from pilots."""
 
     task_queue_id: int
-    cause: str  #: one of `ORDER`
+    cause: str  #: one of `CAUSE_ORDER`
     since: datetime
     until: datetime
 
 
 def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
-    """Write down what was seen; what goes on from a time that is written already prolongs that.
+    """Store causes; one that continues a stored interval extends it.
 
-    The same again says nothing new, and several matchers may write of one task queue at once.
+    Idempotent; several matchers may write about one task queue at once.
     """
     if not seen:
         return
@@ -83,7 +83,7 @@ def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
         since = _find_beginning(each, written.get(each.task_queue_id, ()))
         key = (each.task_queue_id, each.cause, since)
         ends[key] = max(each.until, ends.get(key, each.until))
-    # In one order, so that two matchers wait for each other only one way round.
+    # Sorted, so that two matchers lock the rows in the same order.
     rows = [
         {"task_queue_id": key[0], "cause": key[1], "since": key[2], "until": ends[key]}
         for key in sorted(ends)
@@ -94,7 +94,7 @@ def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
 def read_causes(
     conn: Connection, task_queue_ids: Collection[int], *, since: datetime
 ) -> Mapping[int, list[WaitCause]]:
-    """What kept the jobs of each of the task queues at that time or later, in no order."""
+    """Causes of each task queue that lasted at that time or later, unordered."""
     found: defaultdict[int, list[WaitCause]] = defaultdict(list)
     for ids in sql.split_batches(task_queue_ids):
         for row in conn.execute(CAUSES_SINCE, {"ids": ids, "the_time": since}).mappings():
@@ -103,20 +103,20 @@ def read_causes(
 
 
 def _find_beginning(seen: WaitCause, written: Iterable[WaitCause]) -> datetime:
-    """Since when it holds, with what was written of it before."""
+    """The start of the stored intervals that `seen` continues, or its own."""
     joined = (
         each.since for each in written if each.cause == seen.cause and each.since <= seen.since <= each.until
     )
     return min(joined, default=seen.since)
 
 
-#: Minor status of waiting jobs that no queue is eligible for.
+#: Minor status of waiting jobs without an eligible queue.
 _STUCK = "No eligible queue"
 
-#: What a waiting job waits for while nothing is known to keep it from the pilots that ask.
+#: Cause of a waiting job while no other is known.
 _PILOT = "a pilot"
 
-#: What a job waits for in each status, but Waiting, which has several causes.
+#: Cause by status, except Waiting, which has several.
 _CAUSES: Mapping[JobStatus, str] = {
     JobStatus.SUBMITTING: "confirmation",
     JobStatus.RECEIVED: "optimizers",
@@ -132,12 +132,12 @@ _CAUSES: Mapping[JobStatus, str] = {
 def sum_by_cause(
     log: Sequence[LogEntry], *, now: datetime, hindrances: Sequence[WaitCause] = ()
 ) -> dict[str, float]:
-    """Seconds by what the job waited for; the time in which it ran is no waiting.
+    """Seconds by cause; running is no waiting.
 
     Args:
-        log: All changes of its status, in order.
-        now: Until when a job that is not final waits.
-        hindrances: What kept its task queue's jobs from pilots meanwhile.
+        log: All changes of the job's status, in order.
+        now: End of the wait of a job that is not final.
+        hindrances: Causes stored for its task queue.
     """
     spent: defaultdict[str, float] = defaultdict(float)
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]
@@ -152,9 +152,9 @@ def sum_by_cause(
 
 
 def split_wait(since: datetime, until: datetime, hindrances: Iterable[WaitCause]) -> dict[str, float]:
-    """Seconds of a time of waiting by what kept the job from pilots; the rest it waited for one.
+    """Split a wait into seconds by cause; the rest is waiting for a pilot.
 
-    Of several at once the first in `hindrances.ORDER` counts, so the parts sum to the whole.
+    Of several causes at once the first in `CAUSE_ORDER` counts, so the parts sum to the whole.
     """
     changes: list[tuple[datetime, str, int]] = []
     for each in hindrances:
@@ -193,7 +193,7 @@ _is_stored = (
 
 
 def _select_ended(status: JobStatus) -> Select[*tuple[Any, ...]]:
-    """In the order of the index over status and time; of all statuses at once there is no such order."""
+    """In the order of the index over status and time, which holds within one status only."""
     at, job_id = jobs.c.updated_at, jobs.c.job_id
     since = bindparam("since", type_=at.type)
     found = (
@@ -211,14 +211,14 @@ def _select_ended(status: JobStatus) -> Select[*tuple[Any, ...]]:
     return select(found)
 
 
-_looked_at = union_all(*map(_select_ended, sorted(FINAL))).subquery()
-#: So many are looked at, not so many found: most are booked already, and there may be a year of them.
+_scanned = union_all(*map(_select_ended, sorted(FINAL))).subquery()
+#: Limits the rows scanned, not those found: most jobs are stored already, and there may be a year of them.
 ENDED = (
-    select(_looked_at.c.job_id, _looked_at.c.updated_at)
-    .order_by(_looked_at.c.updated_at, _looked_at.c.job_id)
+    select(_scanned.c.job_id, _scanned.c.updated_at)
+    .order_by(_scanned.c.updated_at, _scanned.c.job_id)
     .limit(bindparam("most"))
 )
-#: A job that was started again and ended again is counted anew.
+#: A job that was restarted and ended again is stored again.
 NOT_STORED = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).where(
     jobs.c.job_id.in_(_JOB_IDS), ~_is_stored
 )
@@ -231,7 +231,7 @@ WAITS_OF_JOB = select(job_waits_table.c.cause, job_waits_table.c.seconds).where(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob:
-    """When which job ended: the order in which they are looked at."""
+    """Position in the scan of ended jobs: by time of the end, then id."""
 
     at: datetime
     job_id: int
@@ -239,14 +239,14 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookingResult:
-    """What `book_ended` did."""
+    """Outcome of `store_ended`."""
 
-    jobs: int  #: that were not written down before
-    last: EndedJob | None  #: the last one that was looked at; None: there is no more
+    jobs: int  #: newly stored ones
+    last: EndedJob | None  #: the last one scanned; None: no more
 
 
 def store_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int) -> BookingResult:
-    """Write down for what jobs had waited that ended after `since`, looking at so many of them."""
+    """Store the wait times of jobs that ended after `since`, scanning at most `most` of them."""
     values = {"since": since.at, "after": since.job_id, "until": until, "most": most}
     rows = conn.execute(ENDED, values).all()
     last = EndedJob(at=rows[-1].updated_at, job_id=rows[-1].job_id) if len(rows) == most else None
@@ -254,14 +254,14 @@ def store_ended(conn: Connection, *, since: EndedJob, until: datetime, most: int
 
 
 def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
-    """The same for these, which have ended; for how many it was not written down before."""
+    """Store the wait times of these ended jobs; how many were not stored before."""
     rows = conn.execute(NOT_STORED, {"job_ids": sorted(job_ids)}).mappings().all()
     _store_rows(conn, rows)
     return len(rows)
 
 
 def read_waits(conn: Connection, job_id: int) -> dict[str, float]:
-    """What was written down of one job, the longest first; empty: nothing."""
+    """Stored wait times of a job, longest first; empty: none."""
     found = [(row.cause, row.seconds) for row in conn.execute(WAITS_OF_JOB, {"the_job": job_id})]
     return dict(sorted(found, key=lambda each: -each[1]))
 
@@ -269,7 +269,7 @@ def read_waits(conn: Connection, job_id: int) -> dict[str, float]:
 def sum_until_now(
     conn: Connection, job: Job, entries: Sequence[LogEntry], *, now: datetime
 ) -> dict[str, float]:
-    """For what a job has waited until now; without its log, what was written down of it."""
+    """Wait times of a job until now; without its log, the stored ones."""
     if not entries:
         return read_waits(conn, job.job_id)
     seen: Sequence[WaitCause] = ()
@@ -282,7 +282,7 @@ def sum_until_now(
 def sum_by_columns(
     conn: Connection, by: Sequence[ColumnElement[str]], clauses: Sequence[ColumnElement[bool]]
 ) -> Mapping[tuple[str | None, ...], Mapping[str, float]]:
-    """Seconds by cause of the ended jobs for each combination of values of some columns of jobs."""
+    """Seconds by cause of ended jobs, for each combination of values of some columns of jobs."""
     statement = (
         select(*by, job_waits_table.c.cause, func.sum(job_waits_table.c.seconds))
         .join(jobs, jobs.c.job_id == job_waits_table.c.job_id)
@@ -315,7 +315,7 @@ def _store_rows(conn: Connection, ended: Sequence[RowMapping]) -> None:
 def _read_causes_of(
     conn: Connection, ended: Sequence[RowMapping], logs: Mapping[int, Sequence[LogEntry]]
 ) -> Mapping[int, Sequence[WaitCause]]:
-    """What kept the jobs of their task queues from pilots, since the first of them came."""
+    """Causes of the jobs' task queues since the first of the jobs came."""
     task_queue_ids = {row["task_queue_id"] for row in ended if row["task_queue_id"] is not None}
     since = min((entries[0].at for entries in logs.values()), default=None)
     if since is None or not task_queue_ids:

@@ -1,5 +1,4 @@
-"""Leases.
+"""Leases: claims of waiting jobs, attempts, reports of pilots, and expiry.
 
-Claims of waiting jobs, attempts, reports of pilots, and expiry.  Imports db, schema, jobs, sites and
-task_queues.
+Imports db, schema, jobs, sites and task_queues.
 """

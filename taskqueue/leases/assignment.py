@@ -53,11 +53,11 @@ _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
 
 
 def is_eligible(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
-    """Of a job: the current mapping decides, not what the matcher remembers of it.
+    """Condition on a job: the stored mapping has a queue of the location that is eligible for its pool.
 
-    Some queue of the place has to be eligible. What is not stated is empty; without a site no queue is there.
-    Where nodes decide, their facts must have been checked with the configuration that the mapping is of; if
-    the queue is not known, so wherever the pilot may be.
+    Checked on the tables, since a matcher's cache may be stale. An empty `ce` or `queue` matches any; without
+    a site no queue matches. Where the node decides (`undecided`), its facts must have been checked with the
+    mapping's configuration version; if the queue is not known, at every queue where the pilot may be.
     """
     here = (
         select(mapped.c.pool_id)
@@ -76,7 +76,7 @@ def is_eligible(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
     current = (
         select(versions.c.config_version).where(versions.c.vo == jobs.c.vo).correlate(jobs).scalar_subquery()
     )
-    # Never null: of what was not checked, the opposite has to hold as well.
+    # coalesce: negated below, so it must never be null.
     fits = or_(
         ~has_slot(mapped.c.undecided, queue_classes.c.slot), func.coalesce(current == checked, false())
     )
@@ -84,7 +84,7 @@ def is_eligible(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
     return or_(jobs.c.submit_pool.is_(None), and_(here.where(fits).exists(), everywhere))
 
 
-#: The place that has to be eligible; `at_place` gives the values.
+#: Binds of the location that has to be eligible; `bind_location` gives the values.
 LOCATION_BINDS: Mapping[str, BindParameter[Any]] = {
     **{name: bindparam(f"here_{name}", type_=Text) for name in ("site", "ce", "queue")},
     "checked": bindparam("here_checked", type_=Integer),
@@ -94,14 +94,14 @@ LOCATION_BINDS: Mapping[str, BindParameter[Any]] = {
 def select_claimable(
     task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
 ) -> Select[int]:
-    """The jobs of a task queue that may be taken for a place, in the order of a claim."""
+    """Jobs of a task queue that may be assigned to a location, in claim order."""
     return select_ordered(task_queue_id).where(
         is_eligible(*outer, site=site, ce=ce, queue=queue, checked=checked)
     )
 
 
 def select_ordered(task_queue_id: Any) -> Select[int]:
-    """The jobs that wait in a task queue, the user's priority first, then first in, first out."""
+    """Waiting jobs of a task queue in claim order: user's priority, then first in, first out."""
     return (
         select(waiting_jobs.c.job_id)
         .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
@@ -115,9 +115,9 @@ def select_ordered(task_queue_id: Any) -> Select[int]:
 
 CLAIMED_COLUMNS = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id, jobs.c.parameters)
 _TAKEN_COLUMNS = (waiting_jobs.c.job_id, waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
-#: What was given out by commits that are lost is not given out again.
+#: Lowest epoch after a loss of commits: the lost ones may have used lower numbers.
 _EPOCH_FLOOR = select(installation.c.epoch_floor).scalar_subquery()
-#: What a job becomes that is taken, but for its site.
+#: New values of an assigned job, except its site.
 MATCHED_VALUES: Mapping[str, Any] = {
     "status": JobStatus.MATCHED.value,
     "minor_status": ASSIGNED,
@@ -128,7 +128,7 @@ MATCHED_VALUES: Mapping[str, Any] = {
 
 
 def _take_postgresql() -> ReturningDelete[Any]:
-    """From many task queues at once: so many jobs of each, for a place each."""
+    """Take jobs from many task queues at once, with a count and a location for each."""
     values = {
         name: bindparam(f"each_{name}", type_=ARRAY(bind.type)) for name, bind in LOCATION_BINDS.items()
     }
@@ -147,7 +147,7 @@ def _take_postgresql() -> ReturningDelete[Any]:
         .render_derived()
     )
     here = {name: wanted.c[name] for name in LOCATION_BINDS}
-    # NO KEY UPDATE: a log row on its way, which only refers to the job, does not make us pass it over.
+    # NO KEY UPDATE: an insert of a log row, which only references the job, must not make us skip it.
     first = (
         select_claimable(wanted.c.task_queue_id, wanted, **here)
         .limit(wanted.c.count)
@@ -155,7 +155,7 @@ def _take_postgresql() -> ReturningDelete[Any]:
         .lateral("first")
     )
     picked = select(first.c.job_id).select_from(wanted.join(first, true())).cte("picked")
-    # As an array: the planner cannot know how few they are, and might read the whole table for a join.
+    # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
     ids = func.array(select(picked.c.job_id).scalar_subquery())
     return delete(waiting_jobs).where(waiting_jobs.c.job_id == func.any(ids)).returning(*_TAKEN_COLUMNS)
 
@@ -176,8 +176,8 @@ def _match_postgresql() -> ReturningUpdate[Any]:
 
 TAKE_POSTGRESQL = _take_postgresql()
 MATCH_POSTGRESQL = _match_postgresql()
-# SQLite has no LATERAL, and one writer at a time: what was picked is still there. A statement costs no way
-# to a server there.
+# SQLite has no LATERAL, but only one writer: picked jobs cannot disappear. Statements need no round trip, so
+# there are several.
 PICK_SQLITE = select_claimable(bindparam("the_task_queue"), **LOCATION_BINDS).limit(bindparam("most"))
 LEAVE_SQLITE = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(_JOB_IDS)).returning(*_TAKEN_COLUMNS)
 MATCH_SQLITE = (
@@ -189,9 +189,9 @@ MATCH_SQLITE = (
 
 
 def select_nonempty(*conditions: ColumnElement[bool]) -> Select[int]:
-    """The task queues with a job that may be taken and fulfils conditions.
+    """Task queues with an assignable job that fulfils the conditions.
 
-    EXISTS ends at the first job of each; a task queue may hold hundreds of thousands.
+    EXISTS stops at the first job of each; a task queue may hold hundreds of thousands.
     """
     jobs_left = select_claimable(task_queues.c.task_queue_id, **LOCATION_BINDS).where(*conditions)
     return select(task_queues.c.task_queue_id).where(
@@ -203,42 +203,42 @@ def select_nonempty(*conditions: ColumnElement[bool]) -> Select[int]:
 NONEMPTY = select_nonempty()
 
 
-#: A job that nobody else gets any more: its id, new epoch, VO, description and parameters.
+#: An assigned job: id, new epoch, VO, description id and parameters.
 TakenRow = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where a job would run; empty: not stated."""
+    """Where a job would run; empty: not known."""
 
     site: str
     ce: str = ""
     queue: str = ""
-    #: The configuration version with which the facts of its node were checked; None: they were not.
+    #: Configuration version with which the facts of its node were checked; None: not checked.
     checked: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeRequest:
-    """So many jobs of one task queue, for one place."""
+    """A number of jobs of one task queue, for one location."""
 
     task_queue_id: int
     count: int
     place: Location  #: where they will run
-    has_pool: bool = True  #: whether its jobs have a SubmitPool; without one every place is eligible
+    has_pool: bool = True  #: its jobs have a SubmitPool; without one every location is eligible
 
     @property
     def eligible_location(self) -> Location:
-        """The place that has to be eligible; the same for all who want jobs without a pool."""
+        """The location that has to be eligible; the same for all requests for jobs without a pool."""
         return self.place if self.has_pool else Location(site="")
 
 
 def take_jobs(
     conn: Connection, task_queue_ids: Iterable[int], count: int, *, place: Location, now: datetime
 ) -> list[TakenRow]:
-    """Take up to `count` jobs, from the first task queue that has any, then from the next.
+    """Take up to `count` jobs from the task queues, in their order.
 
-    `hand_over` has to follow in the same transaction: a job that is Matched has an open attempt.
+    `claim.open_attempts` has to follow in the same transaction: a Matched job has an open attempt.
     """
     taken: list[TakenRow] = []
     for task_queue_id in task_queue_ids:
@@ -250,9 +250,9 @@ def take_jobs(
 
 
 def take_batch(conn: Connection, wants: Sequence[TakeRequest], *, now: datetime) -> list[list[TakenRow]]:
-    """Take for many at once, from one task queue for each; what each of them got, in order.
+    """Take the jobs of many requests at once; the jobs of each request, in order.
 
-    `hand_over` has to follow in the same transaction.
+    `claim.open_attempts` has to follow in the same transaction.
     """
     got: dict[int, list[int]] = {number: [] for number in range(len(wants))}
     for wave in _group_waves(wants):
@@ -269,14 +269,14 @@ def take_batch(conn: Connection, wants: Sequence[TakeRequest], *, now: datetime)
 
 
 def find_nonempty(conn: Connection, task_queue_ids: Collection[int], *, place: Location) -> frozenset[int]:
-    """Those of the task queues that have a job for this place, though perhaps in another's hands just now."""
+    """Task queues with a job for this location; another transaction may have locked it."""
     return find_task_queues(conn, NONEMPTY, task_queue_ids, bind_location(place))
 
 
 def find_task_queues(
     conn: Connection, statement: Select[int], task_queue_ids: Collection[int], values: Mapping[str, object]
 ) -> frozenset[int]:
-    """Those of the task queues that a statement made by `left_if` finds."""
+    """Task queues found by a statement of `select_nonempty`."""
     found: set[int] = set()
     for ids in sql.split_batches(task_queue_ids):
         found.update(conn.execute(statement, {"task_queue_ids": ids, **values}).scalars())
@@ -284,10 +284,10 @@ def find_task_queues(
 
 
 def _group_waves(wants: Sequence[TakeRequest]) -> list[list[list[int]]]:
-    """The numbers of the wants in groups that can be taken together, and those in waves.
+    """Group the numbers of the requests, and the groups into waves of one statement each.
 
-    In one statement a task queue may come once only: it would give the same jobs twice. Wants of one task
-    queue go together if they have one place, or if it does not matter.
+    A task queue may occur only once in a statement, which would otherwise return the same jobs twice.
+    Requests for one task queue form a group if they have the same location, or if it does not matter.
     """
     groups: dict[tuple[int, Location], list[int]] = {}
     for number, want in enumerate(wants):
@@ -303,7 +303,7 @@ def _group_waves(wants: Sequence[TakeRequest]) -> list[list[list[int]]]:
 
 
 def _pick(conn: Connection, wanted: Sequence[tuple[TakeRequest, int]]) -> Mapping[int, list[int]]:
-    """Take jobs out of their task queues; their ids by task queue, in the order of a claim."""
+    """Delete waiting rows; the job ids by task queue, in claim order."""
     if conn.dialect.name == "sqlite":
         rows: Sequence[TakenRow] = _pick_sqlite(conn, wanted)
     else:
@@ -335,7 +335,7 @@ def _pick_sqlite(conn: Connection, wanted: Sequence[tuple[TakeRequest, int]]) ->
 
 
 def mark_matched(conn: Connection, site_of: Mapping[int, str], now: datetime) -> Mapping[int, TakenRow]:
-    """Make jobs Matched, each at its site."""
+    """Mark jobs Matched, each at its site."""
     if not site_of:
         return {}
     if conn.dialect.name != "sqlite":
@@ -350,7 +350,7 @@ def mark_matched(conn: Connection, site_of: Mapping[int, str], now: datetime) ->
 
 
 def bind_location(place: Location) -> dict[str, object]:
-    """The values of HERE."""
+    """Values of `LOCATION_BINDS`."""
     return {
         "here_site": place.site,
         "here_ce": place.ce,

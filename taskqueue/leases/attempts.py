@@ -1,9 +1,9 @@
-"""Attempts: each hand-over of a job to a pilot, as long as it lasts.
+"""Attempts: each assignment of a job to a pilot, from claim to end.
 
-The fence is `closed_at IS NULL`, tested on the locked row: a pilot whose attempt was closed, because its
-lease ran out, the job was rescheduled or it finished, changes nothing any more, however late it reports.
-Only an attempt that was closed as LOST may be opened again, by its own holder (`lost.resume`).
-Locks are taken attempt first, then job (see `transitions`).
+The fence is `closed_at IS NULL`, tested on the locked row: a pilot whose attempt was closed (lease expired,
+job rescheduled or finished) cannot change anything, however late it reports. Only an attempt closed as LOST
+may be reopened, by its own holder (`expiry.resume`). Locks are taken attempt first, then job (see
+`transitions`).
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from taskqueue.db import sql
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.schema.tables import attempts, jobs
 
-#: How an attempt is closed whose pilot was silent for too long after it had begun.
+#: `closed_as` of an attempt that was started and whose pilot was silent for too long.
 LOST: Final = "lost"
 
 _IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
@@ -71,7 +71,7 @@ STORE_OUTPUT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One hand-over of a job."""
+    """One assignment of a job to a pilot."""
 
     job_id: int
     epoch: int
@@ -84,32 +84,28 @@ class Attempt:
     queue: str
     opened_at: datetime
     lease_expires_at: datetime
-    processors: int | None  #: that the job may use; None: nothing was said
+    processors: int | None  #: allotted to the job; None: not recorded
     ram_mb: int | None
     gpus: int | None
     started_at: datetime | None
     heartbeat_at: datetime | None
-    ending: bool  #: the job was killed; the pilot is being told
+    ending: bool  #: the job was killed; the pilot gets a kill command
     closed_at: datetime | None
     closed_as: str | None  #: finished, released, expired, lost, rescheduled, …
-    request: str | None  #: JSON of what closed it, if its pilot did
-    answer: str | None  #: JSON of what was answered
+    request: str | None  #: JSON of the report that closed it, if a report did
+    answer: str | None  #: JSON of the answer to it
     exit_code: int | None
     progress: str
     output_tail: str
     output: str | None  #: blob of the output archive
-    phases: str | None  #: JSON list of `progress.Phase`; None: nothing was said
+    phases: str | None  #: JSON list of `lifecycle.GridJobPhase`; None: not reported
     local_jobs: str | None  #: JSON object: numbers of local jobs by their state
-    quarantined: bool  #: open when commits had been lost; what its pilot said last may be among them
-    lost_at: datetime | None  #: when it was closed as lost before it was opened again
+    quarantined: bool  #: open when commits were lost; reports of its pilot may be among them
+    lost_at: datetime | None  #: when it was closed as lost, if it was reopened afterwards
 
 
 def get_attempt(conn: Connection, lease: str) -> Attempt:
-    """The attempt with this lease.
-
-    Raises:
-        LeaseNotFound: There never was one.
-    """
+    """The attempt with this lease; LeaseNotFound if there never was one."""
     row = conn.execute(GET, {"lease": lease}).one_or_none()
     if row is None:
         raise LeaseNotFound(lease)
@@ -117,11 +113,7 @@ def get_attempt(conn: Connection, lease: str) -> Attempt:
 
 
 def lock_attempt(conn: Connection, lease: str) -> Attempt:
-    """The attempt with this lease, locked until the end of the transaction.
-
-    Raises:
-        LeaseNotFound: There never was one.
-    """
+    """The attempt with this lease, locked until the end of the transaction."""
     row = conn.execute(LOCK, {"lease": lease}).one_or_none()
     if row is None:
         raise LeaseNotFound(lease)
@@ -133,45 +125,45 @@ def check_open(attempt: Attempt) -> None:
     if attempt.closed_at is not None:
         raise StaleLease(
             f"attempt {attempt.epoch} of job {attempt.job_id} is closed: {attempt.closed_as}; "
-            "what it reports is not accepted any more"
+            "its reports are no longer accepted"
         )
 
 
 def get_latest(conn: Connection, job_id: int) -> Attempt | None:
-    """The job's last attempt, open or closed."""
+    """The job's latest attempt, open or closed."""
     return next(iter(list_newest(conn, job_id, most=1)), None)
 
 
 def list_newest(conn: Connection, job_id: int, *, most: int = 100) -> list[Attempt]:
-    """The job's attempts, open or closed, the latest first."""
+    """The job's attempts, open or closed, latest first."""
     rows = conn.execute(NEWEST, {"job_id": job_id, "most": most})
     return [Attempt(**row._asdict()) for row in rows]
 
 
 def store_output(conn: Connection, lease: str, digest: str) -> None:
-    """Set the output archive of an attempt that is locked and open."""
+    """Set the output archive of a locked, open attempt."""
     conn.execute(STORE_OUTPUT, {"the_lease": lease, "digest": digest})
 
 
 def reopen(conn: Connection, lease: str, *, now: datetime) -> None:
-    """Open a locked attempt again that was closed as LOST; a report of its holder has just come."""
+    """Reopen a locked attempt that was closed as LOST, after a report of its holder."""
     conn.execute(REOPEN, {"the_lease": lease, "now": now})
 
 
 def end_lost(conn: Connection, job_ids: Collection[int], *, closed_as: str) -> None:
-    """Let the latest attempts of the jobs, as far as they were closed as LOST, never be opened again."""
+    """Change LOST to `closed_as` on the jobs' latest attempts, so that they are never reopened."""
     for ids in sql.split_batches(job_ids):
         conn.execute(END_LOST, {"job_ids": ids, "as_what": closed_as})
 
 
 def close_attempts(conn: Connection, job_ids: Collection[int], *, closed_as: str, now: datetime) -> None:
-    """Close the open attempts of the jobs: what their pilots say from now on is void."""
+    """Close the jobs' open attempts; later reports of their pilots are refused."""
     for ids in sql.split_batches(job_ids):
         conn.execute(CLOSE_OF_JOBS, {"job_ids": ids, "as_what": closed_as, "now": now})
 
 
 def request_end(conn: Connection, job_ids: Collection[int]) -> None:
-    """Have the pilots of the jobs told to end; what they deliver until then is still accepted."""
+    """Have the jobs' pilots end them; reports until then are still accepted."""
     for ids in sql.split_batches(job_ids):
         conn.execute(REQUEST_END, {"job_ids": ids})
 
@@ -186,7 +178,7 @@ def close_by_pilot(
     exit_code: int | None,
     now: datetime,
 ) -> None:
-    """Close an attempt that is locked and open, with the request that did it and its answer."""
+    """Close a locked, open attempt, with the report that closed it and its answer."""
     values = {
         "the_lease": lease,
         "as_what": closed_as,

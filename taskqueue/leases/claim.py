@@ -11,41 +11,17 @@ from sqlalchemy import BindParameter, Connection, bindparam, insert, select
 
 from taskqueue.jobs import descriptions, log
 from taskqueue.jobs.log import LogEntry
-from taskqueue.leases.assignment import (
-    ASSIGNED,
-    CLAIMED_COLUMNS,
-    Location,
-    TakenRow,
-    TakeRequest,
-    find_nonempty,
-    take_batch,
-    take_jobs,
-)
+from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
 from taskqueue.schema.tables import attempts, jobs
 from taskqueue.schema.tables import descriptions as descriptions_table
 from taskqueue.states import JobStatus
-
-__all__ = [
-    "Allotment",
-    "AssignedJob",
-    "ClaimedJob",
-    "LeaseHolder",
-    "Location",
-    "TakeRequest",
-    "TakenRow",
-    "find_nonempty",
-    "list_held",
-    "open_attempts",
-    "take_batch",
-    "take_jobs",
-]
 
 SOURCE = "Matcher"
 _LEASE_BYTES = 24
 
 _LEASE = ("lease", "lease_expires_at")
 _ALLOTTED = ("processors", "ram_mb", "gpus")
-#: What an attempt says of where it is and whose.
+#: Columns of an attempt that come from the claim.
 ATTEMPT_COLUMNS = ("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED)
 
 _JOB_IDS: BindParameter[int] = bindparam("job_ids", expanding=True)
@@ -68,16 +44,16 @@ HELD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
-    """Who gets the jobs, and for how long."""
+    """The pilot that gets the jobs, and the time in which it must start them."""
 
     subject: str  #: of the token
     stamp: str | None  #: of the pilot
-    lease_time: timedelta  #: until it must have begun
+    lease_time: timedelta  #: until the job must have started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """What a job may use of the resource that it was matched to; None: nothing was said of it."""
+    """Resources allotted to a job; None: not specified."""
 
     processors: int | None = None
     ram_mb: int | None = None
@@ -86,7 +62,7 @@ class Allotment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedJob:
-    """A job that was taken, with who gets it."""
+    """An assigned job with its location and holder."""
 
     row: TakenRow
     place: Location
@@ -96,7 +72,7 @@ class AssignedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LeasedJob:
-    """A job with the lease that it is held by."""
+    """An assigned job with its lease."""
 
     row: TakenRow
     lease: str
@@ -106,7 +82,7 @@ class _LeasedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedJob:
-    """A job in the hands of a pilot."""
+    """A job that was claimed by a pilot."""
 
     job_id: int
     epoch: int
@@ -119,12 +95,12 @@ class ClaimedJob:
 
 
 def generate_lease() -> str:
-    """A token that nobody guesses."""
+    """A random token."""
     return secrets.token_hex(_LEASE_BYTES)
 
 
 def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: datetime) -> list[ClaimedJob]:
-    """Open an attempt with a lease for each job that was taken, and log it."""
+    """Open an attempt with a lease for each assigned job, and log it."""
     if not given:
         return []
     held = [
@@ -143,7 +119,7 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
 
 
 def list_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> list[ClaimedJob]:
-    """Those of the jobs that this holder has still: what a lost answer said."""
+    """Jobs among these that the holder still has, to repeat a lost answer."""
     rows = conn.execute(HELD, {"job_ids": sorted(job_ids), "holder": subject}).all()
     held = [
         _LeasedJob(
@@ -209,6 +185,6 @@ def _build_claimed(conn: Connection, held: Sequence[_LeasedJob]) -> list[Claimed
 
 
 def describe_job(job_id: int, body: str, parameters: str | None) -> dict[str, Any]:
-    """What a pilot is told of a job, from what is stored: its placeholders filled, and its number."""
+    """The description sent to a pilot: placeholders filled, `JobID` added."""
     filled = descriptions.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
     return filled | {"JobID": job_id}

@@ -25,61 +25,67 @@ class BatchClaim:
 
     want: TakeRequest  #: of one job
     holder: LeaseHolder
-    lease: str  #: that the job will be held by
+    lease: str  #: token for the attempt
     allotment: Allotment
-    request_id: str | None = None  #: what the holder calls its request
+    request_id: str | None = None  #: chosen by the holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchClaimResult:
-    """What an ask brought."""
+    """The outcome of one claim."""
 
-    claimed: ClaimedJob | None = None  #: None: the task queue has no job for it that is free
-    repeated: bool = False  #: the request was answered before, so it is given nothing new
+    claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it
+    repeated: bool = False  #: the request was answered before, so it gets nothing new
 
 
 def claim_jobs(
-    server: StatementRunner, asks: Sequence[BatchClaim], *, now: datetime
+    server: StatementRunner, requests: Sequence[BatchClaim], *, now: datetime
 ) -> list[BatchClaimResult]:
-    """Claim a job for each of them, as far as there is one: all in one statement.
-
-    Args:
-        server: PostgreSQL; the claim is made when the statement's transaction is committed.
-        asks: Any number.
-        now: The time.
+    """Claim a job for each request if there is one, all in one statement (PostgreSQL).
 
     Raises:
         IntegrityError: One of the requests is being answered elsewhere; nothing was claimed.
     """
-    rows = _claim_one(server, asks[0], now) if len(asks) == 1 else _claim_many(server, asks, now)
-    outcomes = [BatchClaimResult()] * len(asks)
+    rows = _claim_one(server, requests[0], now) if len(requests) == 1 else _claim_many(server, requests, now)
+    outcomes = [BatchClaimResult()] * len(requests)
     for number, *row in rows:
         outcomes[number] = (
-            BatchClaimResult(repeated=True) if row[0] is None else _build_result(asks[number], row, now)
+            BatchClaimResult(repeated=True) if row[0] is None else _build_result(requests[number], row, now)
         )
     return outcomes
 
 
-def _claim_one(server: StatementRunner, ask: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
-    statement = CLAIM_ONE[ask.request_id is not None, ask.holder.stamp is not None, ask.want.has_pool]
-    # As texts: the driver would give numbers of different size different types, and prepare anew for each.
-    said = {name: None if value is None else str(value) for name, value in _bind_claim(0, ask, now).items()}
-    return server.rows(statement.text, statement.values({**said, "now": now.isoformat()}))
+def _claim_one(server: StatementRunner, request: BatchClaim, now: datetime) -> Iterable[Sequence[Any]]:
+    statement = CLAIM_ONE[
+        request.request_id is not None, request.holder.stamp is not None, request.want.has_pool
+    ]
+    # As text: the driver would give numbers of different size different types, and prepare a statement each.
+    values = {
+        name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()
+    }
+    return server.rows(statement.text, statement.values({**values, "now": now.isoformat()}))
 
 
 def _claim_many(
-    server: StatementRunner, asks: Sequence[BatchClaim], now: datetime
+    server: StatementRunner, requests: Sequence[BatchClaim], now: datetime
 ) -> Iterable[Sequence[Any]]:
-    said = {
-        "asks": json.dumps([_bind_claim(number, ask, now) for number, ask in enumerate(asks)]),
+    values = {
+        "requests": json.dumps(
+            [_bind_claim(number, request, now) for number, request in enumerate(requests)]
+        ),
         "now": now.isoformat(),
     }
-    return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(said))
+    return server.rows(CLAIM_MANY.text, CLAIM_MANY.values(values))
 
 
-def _bind_claim(number: int, ask: BatchClaim, now: datetime) -> Mapping[str, object]:
-    """An ask as the statement reads it."""
-    want, eligible, place, holder = ask.want, ask.want.eligible_location, ask.want.place, ask.holder
+def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
+    """A request as the statement reads it."""
+    want, eligible, place, holder = (
+        request.want,
+        request.want.eligible_location,
+        request.want.place,
+        request.holder,
+    )
     return {
         "number": number,
         "task_queue_id": want.task_queue_id,
@@ -92,26 +98,26 @@ def _bind_claim(number: int, ask: BatchClaim, now: datetime) -> Mapping[str, obj
         "queue": place.queue,
         "holder": holder.subject,
         "stamp": holder.stamp,
-        "lease": ask.lease,
+        "lease": request.lease,
         "lease_expires_at": (now + holder.lease_time).isoformat(),
-        "processors": ask.allotment.processors,
-        "ram_mb": ask.allotment.ram_mb,
-        "gpus": ask.allotment.gpus,
-        "request_id": ask.request_id,
+        "processors": request.allotment.processors,
+        "ram_mb": request.allotment.ram_mb,
+        "gpus": request.allotment.gpus,
+        "request_id": request.request_id,
     }
 
 
-def _build_result(ask: BatchClaim, row: Sequence[Any], now: datetime) -> BatchClaimResult:
+def _build_result(request: BatchClaim, row: Sequence[Any], now: datetime) -> BatchClaimResult:
     job_id, epoch, vo, parameters, body, sandbox = row
     return BatchClaimResult(
         claimed=ClaimedJob(
             job_id=job_id,
             epoch=epoch,
             vo=vo,
-            lease=ask.lease,
-            lease_expires_at=now + ask.holder.lease_time,
+            lease=request.lease,
+            lease_expires_at=now + request.holder.lease_time,
             description=claim.describe_job(job_id, body, parameters),
             sandbox=sandbox,
-            allotment=ask.allotment,
+            allotment=request.allotment,
         )
     )

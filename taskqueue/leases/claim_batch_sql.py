@@ -1,6 +1,6 @@
 """SQL of the batched claim for PostgreSQL, compiled once: a form for one job and a form for many.
 
-The form for one job omits what distinguishes the requests, which costs more than all the rest.
+The form for one job needs no columns that assign jobs to requests; these cost more than all the rest.
 """
 
 from collections.abc import Mapping
@@ -60,29 +60,29 @@ from taskqueue.states import JobStatus
 
 NOW = bindparam("now", type_=DateTime(timezone=True))
 
-#: What is said of an ask, or of that of each job that is given.
+#: Columns of a request, or of the request of each assigned job.
 ClaimValues = Mapping[str, ColumnElement[Any]]
 
 
-def build_records(ids: Any, given: CTE, ask: ClaimValues, *, keyed: bool, stamped: bool) -> list[CTE]:
-    """What follows from jobs that are given.
+def build_records(ids: Any, given: CTE, request: ClaimValues, *, keyed: bool, stamped: bool) -> list[CTE]:
+    """The CTEs that record a claim.
 
     Args:
-        ids: One job id, or any of some.
+        ids: One job id, or ANY of an array.
         given: The jobs that became Matched.
-        ask: What is said of the ask that each is for.
-        keyed: Whether some request has an id, to be remembered with its answer.
-        stamped: Whether some pilot has a stamp.
+        request: Columns of each job's request.
+        keyed: Some request has a request_id, which is stored with its answer.
+        stamped: Some pilot has a stamp.
     """
     parts = [
         _delete_waiting(ids).cte("taken"),
-        _insert_attempts(given, ask).cte("opened"),
+        _insert_attempts(given, request).cte("opened"),
         _insert_log(given).cte("logged"),
     ]
     if stamped:
-        parts.append(_count_pilot_jobs(given, ask).cte("counted"))
+        parts.append(_count_pilot_jobs(given, request).cte("counted"))
     if keyed:
-        parts.append(_insert_answers(given, ask).cte("remembered"))
+        parts.append(_insert_answers(given, request).cte("remembered"))
     return parts
 
 
@@ -90,10 +90,10 @@ def _delete_waiting(ids: Any) -> ReturningDelete[Any]:
     return delete(waiting_jobs).where(waiting_jobs.c.job_id == ids).returning(waiting_jobs.c.job_id)
 
 
-def _insert_attempts(given: CTE, ask: ClaimValues) -> Insert:
+def _insert_attempts(given: CTE, request: ClaimValues) -> Insert:
     row = {
         **{name: given.c[name] for name in ("job_id", "epoch", "vo")},
-        **{name: ask[name] for name in claim.ATTEMPT_COLUMNS},
+        **{name: request[name] for name in claim.ATTEMPT_COLUMNS},
         "opened_at": NOW,
     }
     return compiled_sql.insert_each(attempts, given, row)
@@ -112,9 +112,9 @@ def _insert_log(given: CTE) -> Insert:
     return compiled_sql.insert_each(job_log, given, row)
 
 
-def _count_pilot_jobs(given: CTE, ask: ClaimValues) -> Update:
-    """Note with each pilot how many jobs it was given."""
-    stamp = ask["stamp"].label("stamp")
+def _count_pilot_jobs(given: CTE, request: ClaimValues) -> Update:
+    """Increase the job counts of the pilots."""
+    stamp = request["stamp"].label("stamp")
     each = select(stamp, func.count().label("jobs")).select_from(given).group_by(stamp).subquery("each")
     stamps = any_(func.array(select(stamp).select_from(given).scalar_subquery()))
     return (
@@ -124,19 +124,21 @@ def _count_pilot_jobs(given: CTE, ask: ClaimValues) -> Update:
     )
 
 
-def _insert_answers(given: CTE, ask: ClaimValues) -> Insert:
-    """In the order of their keys, and without regard to a rival: who comes second takes nothing at all."""
+def _insert_answers(given: CTE, request: ClaimValues) -> Insert:
+    """Insert in key order, without ON CONFLICT: the second of two rivals fails and claims nothing."""
     row = {
-        "subject": ask["holder"],
-        "request_id": ask["request_id"],
+        "subject": request["holder"],
+        "request_id": request["request_id"],
         "at": NOW,
         "matches": concat("[", given.c.job_id, "]"),
     }
-    keyed = select(*row.values()).select_from(given).where(ask["request_id"].is_not(None))
-    return insert(match_requests).from_select(list(row), keyed.order_by(ask["holder"], ask["request_id"]))
+    keyed = select(*row.values()).select_from(given).where(request["request_id"].is_not(None))
+    return insert(match_requests).from_select(
+        list(row), keyed.order_by(request["holder"], request["request_id"])
+    )
 
 
-#: What is said of each job that is asked for.
+#: Columns of a request for a job.
 _ELIGIBLE_NAMES = {name: f"eligible_{name}" for name in LOCATION_BINDS}
 CLAIM_COLUMNS: Mapping[str, Any] = {
     "number": Integer,
@@ -158,38 +160,38 @@ _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
 
 
 def _build_one(*, keyed: bool, stamped: bool, pooled: bool) -> Select[Any] | CompoundSelect[Any]:
-    ask: ClaimValues = {name: bindparam(name, type_=type_) for name, type_ in CLAIM_COLUMNS.items()}
-    here = {name: ask[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
-    # A pool is looked for only where there is one: what is never carried out costs a tenth of the statement.
+    request: ClaimValues = {name: bindparam(name, type_=type_) for name, type_ in CLAIM_COLUMNS.items()}
+    here = {name: request[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
+    # Without pools their condition is left out: even unevaluated it costs a tenth of the statement.
     waiting = (
-        select_claimable(ask["task_queue_id"], **here)
+        select_claimable(request["task_queue_id"], **here)
         if pooled
-        else select_ordered(ask["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
+        else select_ordered(request["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
     )
     first = (
-        waiting.where(~_is_banned(ask["site"]), *([~_is_answered(ask)] if keyed else []))
+        waiting.where(~_is_banned(request["site"]), *([~_is_answered(request)] if keyed else []))
         .limit(1)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
         .cte("first")
     )
     its_id = select(first.c.job_id).scalar_subquery()
     given = (
-        _match_jobs(its_id, ask["site"])
-        .returning(*(jobs.c[name] for name in _COLUMNS), ask["number"].label("number"))
+        _match_jobs(its_id, request["site"])
+        .returning(*(jobs.c[name] for name in _COLUMNS), request["number"].label("number"))
         .cte("given")
     )
     answer = _select_claimed(given)
-    parts = build_records(its_id, given, ask, keyed=keyed, stamped=stamped)
+    parts = build_records(its_id, given, request, keyed=keyed, stamped=stamped)
     if not keyed:
         return answer.add_cte(*parts)
-    return union_all(answer, _select_repeated(ask["number"]).where(_is_answered(ask))).add_cte(*parts)
+    return union_all(answer, _select_repeated(request["number"]).where(_is_answered(request))).add_cte(*parts)
 
 
 def _build_many() -> CompoundSelect[Any]:
-    asked = select(compiled_sql.unnest_json("asks", CLAIM_COLUMNS, name="asked")).cte("asked")
-    repeated = select(asked.c.number).where(_is_answered(dict(asked.c.items()))).cte("repeated")
-    assigned = _assign_jobs(asked, repeated)
-    # As an array: the planner cannot know how few they are, and might read the whole table for a join.
+    requests = select(compiled_sql.unnest_json("requests", CLAIM_COLUMNS, name="request")).cte("requests")
+    repeated = select(requests.c.number).where(_is_answered(dict(requests.c.items()))).cte("repeated")
+    assigned = _assign_jobs(requests, repeated)
+    # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
     ids = any_(func.array(select(assigned.c.job_id).scalar_subquery()))
     given = (
         _match_jobs(ids, assigned.c.site)
@@ -208,18 +210,18 @@ def _is_banned(site: ColumnElement[Any]) -> ColumnElement[bool]:
     return exists().where(site_bans.c.site == site, bans.IS_CURRENT)
 
 
-def _is_answered(ask: ClaimValues) -> ColumnElement[bool]:
-    """The request has its answer: it was given jobs before."""
+def _is_answered(request: ClaimValues) -> ColumnElement[bool]:
+    """Condition: the request was answered before."""
     return exists().where(
-        match_requests.c.subject == ask["holder"], match_requests.c.request_id == ask["request_id"]
+        match_requests.c.subject == request["holder"], match_requests.c.request_id == request["request_id"]
     )
 
 
-def _assign_jobs(asked: CTE, repeated: CTE) -> CTE:
-    """Jobs that may be taken, each with its ask: the first of a task queue for the first, and so on."""
+def _assign_jobs(requests: CTE, repeated: CTE) -> CTE:
+    """Assign jobs to requests: the n-th assignable job of a task queue to the n-th request for it."""
     free = (
-        select(asked, _rank_within(asked.c.task_queue_id, asked.c.number))
-        .where(asked.c.number.not_in(select(repeated.c.number)), ~_is_banned(asked.c.site))
+        select(requests, _rank_within(requests.c.task_queue_id, requests.c.number))
+        .where(requests.c.number.not_in(select(repeated.c.number)), ~_is_banned(requests.c.site))
         .cte("free")
     )
     wanted = (
@@ -240,7 +242,7 @@ def _assign_jobs(asked: CTE, repeated: CTE) -> CTE:
     )
     its = and_(free.c.task_queue_id == picked.c.task_queue_id, free.c.rank == picked.c.rank)
     here = {name: free.c[eligible] for name, eligible in _ELIGIBLE_NAMES.items()}
-    # A job that is not for the place of its ask stays where it is.
+    # A job that is not eligible at its request's location stays in its task queue.
     return (
         select(picked.c.job_id, free)
         .join(free, its)
@@ -263,7 +265,7 @@ def _match_jobs(ids: Any, site: ColumnElement[Any]) -> Update:
 
 
 def _select_claimed(given: CTE) -> Select[Any]:
-    # LATERAL … LIMIT: descriptions are looked up one by one, however many the planner thinks there are.
+    # LATERAL … LIMIT: descriptions are looked up one by one, whatever number the planner estimates.
     described = (
         select(descriptions.c.body, descriptions.c.sandbox)
         .where(descriptions.c.description_id == given.c.description_id)
@@ -281,9 +283,9 @@ def _select_repeated(number: ColumnElement[Any]) -> Select[Any]:
     return select(number, *[null()] * 6)
 
 
-#: Takes `asks`, a JSON list of objects with the names of `ASKED`, and `now`.
-CLAIM_MANY = compiled_sql.compile_statement(_build_many(), "asks")
-#: Takes the names of `ASKED`, and `now`; by whether there is a request_id, a stamp, and a SubmitPool.
+#: Takes `requests`, a JSON list of objects with the names of `CLAIM_COLUMNS`, and `now`.
+CLAIM_MANY = compiled_sql.compile_statement(_build_many(), "requests")
+#: Takes the names of `CLAIM_COLUMNS`, and `now`; by whether there is a request_id, a stamp and a SubmitPool.
 CLAIM_ONE = {
     (keyed, stamped, pooled): compiled_sql.compile_statement(
         _build_one(keyed=keyed, stamped=stamped, pooled=pooled), *CLAIM_COLUMNS

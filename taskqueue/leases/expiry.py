@@ -2,7 +2,7 @@
 
 A batch system that does not list a job proves nothing; only elapsed time does. A silent job is first
 Stalled, which the pilot's next heartbeat undoes, and rescheduled only after a grace time. Attempts are
-locked with SKIP LOCKED: one whose pilot is reporting is not silent.
+locked with SKIP LOCKED: a locked one is just being reported on, so its pilot is not silent.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from taskqueue.states import RESUMABLE, JobStatus
 from taskqueue.task_queues import task_queues
 
 SOURCE = "LostJobAgent"
-#: Who brings a job back, for the log.
+#: Source of resumed jobs in the log.
 HOLDER = "Pilot"
 NOT_STARTED = "Pilot did not start the job in time"
 STALLED = "Watchdog identified this job as stalled"
@@ -74,7 +74,7 @@ def _select_silent(*statuses: JobStatus) -> Select[int]:
 SILENT = _select_silent(JobStatus.RUNNING, JobStatus.COMPLETING)
 STALLED_LONG = _select_silent(JobStatus.STALLED).where(jobs_table.c.updated_at < bindparam("stalled_since"))
 
-#: The old state in the WHERE: who claimed the job, killed it or began it anew was faster.
+#: The old state in the WHERE: no effect if the job was claimed, killed or rescheduled meanwhile.
 RESUME = (
     update(jobs_table)
     .where(
@@ -91,7 +91,7 @@ RESUME = (
         updated_at=bindparam("now"),
         due_at=None,
         step=None,
-        # What the silence counted is given back.
+        # Undo the count of the rescheduling.
         reschedules=case((jobs_table.c.reschedules > 0, jobs_table.c.reschedules - 1), else_=0),
     )
 )
@@ -100,14 +100,9 @@ RESUME = (
 def expire_leases(
     conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
 ) -> list[int]:
-    """Put jobs back that no pilot began within the lease, without penalty; their ids.
+    """Return jobs that were not started within the lease to their task queues, without penalty; their ids.
 
-    Args:
-        conn: In a writing transaction.
-        vo: Whose jobs.
-        silent_since: Those that were matched later have time left, as the service was not up all the time.
-        now: The time.
-        most: Jobs.
+    Jobs matched after `silent_since` are left alone: the service was not up all the time since then.
     """
     values = {"vo": vo, "silent_since": silent_since, "now": now, "most": most}
     found = conn.execute(EXPIRED, values).scalars().all()
@@ -129,14 +124,9 @@ def expire_leases(
 def close_killed(
     conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
 ) -> list[int]:
-    """Close the attempts of killed jobs whose pilots do not answer any more; the ids of the jobs.
+    """Close the attempts of killed jobs whose pilots are silent; the ids of the jobs.
 
-    Args:
-        conn: In a writing transaction.
-        vo: Whose jobs.
-        silent_since: Those whose pilots were heard of later have time left.
-        now: The time.
-        most: Jobs.
+    Jobs whose pilots reported after `silent_since` are left alone.
     """
     values = {"vo": vo, "silent_since": silent_since, "now": now, "most": most}
     found = conn.execute(ENDED_IN_SILENCE, values).scalars().all()
@@ -148,7 +138,7 @@ def close_killed(
 def mark_stalled(
     conn: Connection, *, vo: str, silent_since: datetime, now: datetime, most: int = 1000
 ) -> list[int]:
-    """Call those jobs Stalled whose pilots have been silent since then; their ids."""
+    """Mark jobs Stalled whose pilots have been silent since then; their ids."""
     values = {"vo": vo, "silent_since": silent_since, "most": most}
     found = conn.execute(SILENT, values).scalars().all()
     return _list_ids(
@@ -166,10 +156,9 @@ def give_up_stalled(
     now: datetime,
     most: int = 1000,
 ) -> tuple[list[int], list[int]]:
-    """Take Stalled jobs back whose grace time is over.
+    """End Stalled jobs whose grace time is over: the ids of rescheduled ones, and of failed ones.
 
-    Returns:
-        Those that were rescheduled, and those that failed since they had been too often.
+    A job fails if it has already been rescheduled `max_rescheduling` times.
     """
     values = {"vo": vo, "silent_since": silent_since, "stalled_since": stalled_since, "most": most}
     found: Sequence[int] = conn.execute(STALLED_LONG, values).scalars().all()
@@ -203,17 +192,12 @@ def give_up_stalled(
 
 
 def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:
-    """Give a job back to the holder of an attempt that was closed as lost, as if it had never been silent.
+    """Return a job to the holder of an attempt that was closed as lost; called when it reports.
 
-    It counts in limits and reservations again, whoever took its room meanwhile: it runs there.
-
-    Args:
-        conn: In a writing transaction.
-        attempt: Closed as lost; its holder has just reported.
-        now: The time.
+    The job counts in limits and reservations again, even if these are exceeded: it is running.
 
     Returns:
-        False: another pilot has or had the job since, somebody rescheduled it, or it is final.
+        False: the job was assigned or rescheduled since, or is final.
     """
     transitions.lock_jobs(conn, [attempt.job_id])
     if attempts.lock_attempt(conn, attempt.lease).closed_as != attempts.LOST:

@@ -1,8 +1,8 @@
 """Lifecycle of a lease: start, heartbeat, finish and release, as reported by the pilot.
 
 Each report is one transaction on the locked attempt. A repeated `start`, `finish` or `release` gets the
-first answer again, since that may have been lost. After the attempt is closed every other report is
-refused with StaleLease and changes nothing.
+first answer again, since that may have been lost. Every other report after the attempt was closed raises
+StaleLease and changes nothing; a lease that never existed raises LeaseNotFound.
 """
 
 import json
@@ -35,15 +35,15 @@ class GridJobPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one heartbeat tells; None: as it was said before."""
+    """Progress in one heartbeat; None: unchanged."""
 
-    text: str | None = None  #: for people
+    text: str | None = None  #: shown to users
     output_tail: str | None = None
     phases: Sequence[GridJobPhase] | None = None
     local_jobs: Mapping[str, int] | None = None  #: numbers of a grid job's local jobs, by state
 
     def values(self) -> Mapping[str, str | None]:
-        """For the statement that stores them."""
+        """Bind values of the statement that stores them."""
         phases = None if self.phases is None else json.dumps([asdict(each) for each in self.phases])
         return {
             "new_progress": self.text,
@@ -75,7 +75,7 @@ TOUCH = (
     .values(
         heartbeat_at=bindparam("now"),
         started_at=func.coalesce(table.c.started_at, bindparam("started", type_=UtcTime)),
-        # Only starting ends the time that there is for it; signs of life do not.
+        # Only a start extends the time allowed for starting; heartbeats before it do not.
         lease_expires_at=case(
             (_HAS_STARTED, bindparam("expires", type_=UtcTime)), else_=table.c.lease_expires_at
         ),
@@ -95,28 +95,23 @@ class PayloadResult:
     exit_code: int | None = None
     minor_status: str = ""
     application_status: str = ""
-    cpu_seconds: float | None = None  #: that the payload used; None: nothing was said
-    cpu_power: float | None = None  #: normalised seconds in one of these; None: not known
+    cpu_seconds: float | None = None  #: used by the payload; None: not reported
+    cpu_power: float | None = None  #: normalised seconds in one CPU second; None: not known
 
     @property
     def stored_minor_status(self) -> str:
-        """What the job gets: as it was said, or in our words."""
+        """Minor status of the job: the reported one or a default."""
         return self.minor_status or (_DONE if self.status == "Done" else _FAILED)
 
     def to_json(self) -> str:
-        """It as it is kept: the same text for the same report, whatever else others may say."""
+        """Canonical text of the report, compared with a repeated one."""
         return _to_json(
             {"finish": {name: value for name, value in asdict(self).items() if _is_stored(name, value)}}
         )
 
 
 def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime) -> dict[str, Any]:
-    """The pilot begins: the job is Running.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed.
-    """
+    """Mark the job Running."""
     attempt = _lock_open(conn, lease, now)
     _touch(conn, attempt, now, lease_time, started=now)
     if attempt.started_at is None and not attempt.ending:
@@ -132,25 +127,18 @@ def heartbeat(
     lease_time: timedelta,
     now: datetime,
 ) -> dict[str, Any]:
-    """The pilot lives: a job that was given up for Stalled runs after all.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed.
-    """
+    """Extend the lease; a Stalled job becomes Running again."""
     attempt = _lock_open(conn, lease, now)
     _restore_start(conn, attempt, now, lease_time)
-    _touch(conn, attempt, now, lease_time, said=said)
+    _touch(conn, attempt, now, lease_time, progress=said)
     _revive(conn, attempt, now)
     return {"commands": _list_commands(attempt)}
 
 
 def finish(conn: Connection, lease: str, report: PayloadResult, *, now: datetime) -> dict[str, Any]:
-    """The payload ended. A job that was killed meanwhile stays Killed.
+    """Record the end of the payload. A job that was killed meanwhile stays Killed.
 
     Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed, and not by this very report.
         IllegalTransition: It was never started.
     """
     attempt = _lock(conn, lease, now)
@@ -173,22 +161,12 @@ def finish(conn: Connection, lease: str, report: PayloadResult, *, now: datetime
 
 
 def prepare_output(conn: Connection, lease: str, *, now: datetime) -> None:
-    """Lock the attempt that an output archive is for; nobody else closes it in this transaction.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed.
-    """
+    """Lock the open attempt of an output archive, so that no other transaction closes it meanwhile."""
     _lock_open(conn, lease, now)
 
 
 def store_output(conn: Connection, lease: str, digest: str, *, now: datetime) -> None:
-    """Remember the output archive; also of a job that was killed while it ran.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed.
-    """
+    """Set the output archive of an open attempt; also of a job that was killed while running."""
     attempt = _lock_open(conn, lease, now)
     attempts.store_output(conn, attempt.lease, digest)
 
@@ -196,12 +174,7 @@ def store_output(conn: Connection, lease: str, digest: str, *, now: datetime) ->
 def release(
     conn: Connection, lease: str, *, reason: str, max_rescheduling: int, now: datetime
 ) -> dict[str, Any]:
-    """The pilot gives the job back: not begun, it waits again where it was; else it is rescheduled.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed, and not by this very report.
-    """
+    """Return the job: not started, it goes back to its task queue; otherwise it is rescheduled."""
     attempt = attempts.lock_attempt(conn, lease)
     request = _to_json({"release": reason})
     if (given := _read_previous_answer(attempt, request)) is not None:
@@ -218,11 +191,7 @@ def release(
 
 
 def recall(conn: Connection, lease: str, *, reason: str, now: datetime) -> bool:
-    """Put a job back that its pilot was never told of; False: it knows, or the attempt is closed.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-    """
+    """Return a job whose pilot never learned of it; False: it was started, or the attempt is closed."""
     attempt = attempts.lock_attempt(conn, lease)
     if attempt.closed_at is not None or attempt.started_at is not None:
         return False
@@ -231,7 +200,7 @@ def recall(conn: Connection, lease: str, *, reason: str, now: datetime) -> bool:
 
 
 def record_stale(conn: Connection, lease: str, what: str, *, now: datetime) -> None:
-    """Note in the job's log that somebody spoke for a closed attempt; nothing else changes."""
+    """Add a refused report for a closed attempt to the job's log; nothing else changes."""
     attempt = attempts.get_attempt(conn, lease)
     job = jobs.get_job(conn, attempt.job_id)
     entry = log.LogEntry(
@@ -248,8 +217,8 @@ def record_stale(conn: Connection, lease: str, what: str, *, now: datetime) -> N
 
 
 def _lock(conn: Connection, lease: str, now: datetime) -> Attempt:
-    """The attempt, locked; one that was lost is opened again if its job is still free."""
-    # Read before it is locked: to open it again, what belongs to its job is locked first.
+    """Lock the attempt; a lost one is reopened if its job is still free."""
+    # Read before locking: reopening locks the job's rows first.
     seen = attempts.get_attempt(conn, lease)
     if seen.closed_as == attempts.LOST:
         expiry.resume(conn, seen, now=now)
@@ -264,12 +233,6 @@ def _lock(conn: Connection, lease: str, now: datetime) -> Attempt:
 
 
 def _lock_open(conn: Connection, lease: str, now: datetime) -> Attempt:
-    """The attempt that `_lock` gives, if it is open.
-
-    Raises:
-        LeaseNotFound: There never was such an attempt.
-        StaleLease: It is closed.
-    """
     attempt = _lock(conn, lease, now)
     attempts.check_open(attempt)
     return attempt
@@ -301,7 +264,7 @@ def _return_job(
 def _restore_start(
     conn: Connection, attempt: Attempt, now: datetime, lease_time: timedelta = timedelta()
 ) -> None:
-    """Who speaks of an attempt whose start is among the commits that were lost has begun it."""
+    """Mark an attempt started whose start was among lost commits."""
     if attempt.quarantined and attempt.started_at is None:
         _touch(conn, attempt, now, lease_time, started=now)
         if not attempt.ending:
@@ -309,7 +272,6 @@ def _restore_start(
 
 
 def _revive(conn: Connection, attempt: Attempt, now: datetime) -> None:
-    """Stalled → Running: the silence is over."""
     if not attempt.ending:
         transitions.move_jobs(
             conn,
@@ -347,26 +309,26 @@ def _touch(
     lease_time: timedelta,
     *,
     started: datetime | None = None,
-    said: Progress = NO_PROGRESS,
+    progress: Progress = NO_PROGRESS,
 ) -> None:
     values = {
         "the_lease": attempt.lease,
         "now": now,
         "started": started,
         "expires": now + lease_time,
-        **said.values(),
+        **progress.values(),
     }
     conn.execute(TOUCH, values)
 
 
 def _read_previous_answer(attempt: Attempt, request: str) -> dict[str, Any] | None:
-    """The answer that this very request got, if it is the one that closed the attempt."""
+    """The stored answer, if this request is the one that closed the attempt."""
     if attempt.closed_at is None or attempt.request is None or attempt.answer is None:
         return None
     if attempt.request != request:
         raise StaleLease(
-            f"attempt {attempt.epoch} of job {attempt.job_id} was {attempt.closed_as} already, "
-            "with another report"
+            f"attempt {attempt.epoch} of job {attempt.job_id} was already {attempt.closed_as} "
+            "by a different report"
         )
     answer: dict[str, Any] = json.loads(attempt.answer)
     return answer
@@ -400,7 +362,7 @@ def _list_commands(attempt: Attempt) -> list[str]:
 
 
 def _is_stored(name: str, value: object) -> bool:
-    """Whether it belongs to what is kept: what the release before did not know, only where it is said."""
+    """Leave out absent CPU figures, so that the text equals that of a report without these fields."""
     return value is not None or name not in {"cpu_seconds", "cpu_power"}
 
 

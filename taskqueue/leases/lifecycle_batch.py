@@ -1,9 +1,9 @@
-"""Batched starts, heartbeats and finishes of many pilots in one statement.
+"""Starts, heartbeats and finishes of many pilots in one statement (PostgreSQL).
 
-Covers plain reports only: the attempt is open and held by the sender, nobody has killed the job, and its
-status is the expected one. On PostgreSQL one statement, with its commit, handles all reports that have come
-in. All other reports (repeated, killed, stalled, closed, of another holder, or on a locked row) are left
-unchanged; `lifecycle` handles each of them alone.
+Only for plain reports: the attempt is open and held by the sender, nobody has killed the job, and its status
+is the expected one. One statement, with its commit, handles all reports that have come in. All other reports
+(repeated, killed, stalled, closed, of another holder, or on a locked row) change nothing here; `lifecycle`
+handles each of them alone.
 """
 
 import json
@@ -48,13 +48,13 @@ from taskqueue.states import JobStatus
 _TIME = DateTime(timezone=True)
 _NOW = bindparam("now", type_=_TIME)
 
-#: What is said of each.
+#: Columns of every report.
 _REPORT_COLUMNS: Mapping[str, Any] = {"number": Integer, "lease": Text, "holder": Text}
 _RESULT_COLUMNS: Mapping[str, Any] = {
     **dict.fromkeys(("status", "minor_status", "application_status", "request"), Text),
     "exit_code": Integer,
 }
-#: What a heartbeat may say beside, with the column that keeps it.
+#: Optional columns of a heartbeat, with the column of `attempts` that stores each.
 _PROGRESS_COLUMNS: Mapping[str, str] = {
     "new_progress": "progress",
     "new_tail": "output_tail",
@@ -73,7 +73,7 @@ def _is_status(*states: JobStatus) -> ColumnElement[bool]:
 
 _OPEN = and_(attempts.c.closed_at.is_(None), attempts.c.ending.is_(False))
 _NOT_STARTED = and_(_OPEN, attempts.c.started_at.is_(None), _is_status(JobStatus.MATCHED))
-#: Of an attempt and its job: it runs, and nobody wants it to end.
+#: Condition on an attempt and its job: running, and not killed.
 RUNS = and_(_OPEN, attempts.c.started_at.is_not(None), _is_status(JobStatus.RUNNING, JobStatus.COMPLETING))
 
 
@@ -95,11 +95,15 @@ def _build_start() -> Select[Any]:
 
 
 def _build_heartbeat() -> Select[Any]:
-    said = _unnest_reports(dict.fromkeys(_PROGRESS_COLUMNS, Text))
-    # Not the jobs, of which nothing changes: to lock a row is to write it.
-    plain = _lock_plain(said, RUNS, *_PROGRESS_COLUMNS, of=[attempts])
-    told = {kept: func.coalesce(plain.c[name], attempts.c[kept]) for name, kept in _PROGRESS_COLUMNS.items()}
-    noted = _update_attempts(plain, {"heartbeat_at": _NOW, "lease_expires_at": _select_expiry(plain), **told})
+    reports = _unnest_reports(dict.fromkeys(_PROGRESS_COLUMNS, Text))
+    # Only attempts are locked: nothing changes in the jobs, and a row lock is a write.
+    plain = _lock_plain(reports, RUNS, *_PROGRESS_COLUMNS, of=[attempts])
+    progress = {
+        column: func.coalesce(plain.c[name], attempts.c[column]) for name, column in _PROGRESS_COLUMNS.items()
+    }
+    noted = _update_attempts(
+        plain, {"heartbeat_at": _NOW, "lease_expires_at": _select_expiry(plain), **progress}
+    )
     return select(noted.returning(attempts.c.lease, attempts.c.vo).cte("noted"))
 
 
@@ -118,33 +122,32 @@ def _build_finish() -> Select[Any]:
 
 def _select_expiry(source: CTE) -> ColumnElement[Any]:
     expiry = cast(bindparam("expiry", type_=Text), JSON)
-    its = func.coalesce(expiry.op("->>")(source.c.vo), expiry.op("->>")(literal("")))
-    return cast(its, _TIME)
+    of_vo = func.coalesce(expiry.op("->>")(source.c.vo), expiry.op("->>")(literal("")))
+    return cast(of_vo, _TIME)
 
 
 def _unnest_reports(others: Mapping[str, Any] | None = None) -> CTE:
-    return select(compiled_sql.unnest_json("said", {**_REPORT_COLUMNS, **(others or {})}, name="stated")).cte(
-        "said"
-    )
+    columns = {**_REPORT_COLUMNS, **(others or {})}
+    return select(compiled_sql.unnest_json("reports", columns, name="report")).cte("reports")
 
 
 def _lock_plain(
-    said: CTE, where: ColumnElement[bool], *others: str, of: Sequence[Table] = (attempts, jobs)
+    reports: CTE, where: ColumnElement[bool], *others: str, of: Sequence[Table] = (attempts, jobs)
 ) -> CTE:
-    """The attempts and jobs whose report is plain, locked as they are now."""
-    # As an array: the planner cannot know how few they are, and might read the whole table for a join.
-    leases = any_(func.array(select(said.c.lease).scalar_subquery()))
+    """Select and lock the attempts and jobs whose report is plain."""
+    # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
+    leases = any_(func.array(select(reports.c.lease).scalar_subquery()))
     return (
         select(
-            *(said.c[name] for name in ("number", *others)),
+            *(reports.c[name] for name in ("number", *others)),
             *(attempts.c[name] for name in ("lease", "job_id", "epoch", "vo")),
             jobs.c.status.label("from_status"),
         )
-        .join(attempts, attempts.c.lease == said.c.lease)
+        .join(attempts, attempts.c.lease == reports.c.lease)
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
         .where(
             attempts.c.lease == leases,
-            attempts.c.holder == func.coalesce(said.c.holder, attempts.c.holder),
+            attempts.c.holder == func.coalesce(reports.c.holder, attempts.c.holder),
             where,
         )
         .with_for_update(of=list(of), skip_locked=True, key_share=True)
@@ -153,7 +156,7 @@ def _lock_plain(
 
 
 def _move_jobs(plain: CTE, *others: str, **values: ColumnElement[Any]) -> CTE:
-    """The jobs in their new state."""
+    """Update the jobs; returns them in their new state."""
     ids = any_(func.array(select(plain.c.job_id).scalar_subquery()))
     return (
         update(jobs)
@@ -168,7 +171,7 @@ def _move_jobs(plain: CTE, *others: str, **values: ColumnElement[Any]) -> CTE:
 
 
 def _combine(moved: CTE, attempt: ReportColumns) -> Select[Any]:
-    """With what is written of the attempts, and the log."""
+    """The moved jobs; with the updates of their attempts, and the log, as further CTEs."""
     answer = select(*(moved.c[name] for name in ("number", "job_id", "epoch", "vo")))
     return answer.add_cte(_update_attempts(moved, attempt).cte("noted"), _insert_log(moved).cte("logged"))
 
@@ -191,18 +194,16 @@ def _insert_log(moved: CTE) -> Insert:
 
 
 def _build_finish_answer(moved: CTE) -> ColumnElement[Any]:
-    """As `handover.finish` keeps it."""
-    said = [part for name in ("epoch", "job_id", "status") for part in (literal(name), moved.c[name])]
-    return cast(func.json_build_object(*said), Text)
+    """As `lifecycle.finish` stores it."""
+    parts = [part for name in ("epoch", "job_id", "status") for part in (literal(name), moved.c[name])]
+    return cast(func.json_build_object(*parts), Text)
 
 
-#: Takes `said`, a JSON list; `expiry`, a JSON object: by VO until when a lease is good, by no name for those
-#: that nobody knows any more; and `now`.
-START = compiled_sql.compile_statement(_build_start(), "said", "expiry")
-#: Takes the same.
-HEARTBEAT = compiled_sql.compile_statement(_build_heartbeat(), "said", "expiry")
-#: Takes `said`, and `now`.
-FINISH = compiled_sql.compile_statement(_build_finish(), "said")
+#: Takes `reports`, a JSON list; `expiry`, the JSON object of `list_expiries`; and `now`.
+START = compiled_sql.compile_statement(_build_start(), "reports", "expiry")
+HEARTBEAT = compiled_sql.compile_statement(_build_heartbeat(), "reports", "expiry")
+#: Takes `reports` and `now`.
+FINISH = compiled_sql.compile_statement(_build_finish(), "reports")
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ class StartReport:
     """A payload is about to run."""
 
     lease: str
-    holder: str | None  #: token subject of who says it; None: it may speak for others
+    holder: str | None  #: token subject of the sender; None: a sender that may report for others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +225,12 @@ class FinishReport:
     report: PayloadResult
 
 
-#: For how long a sign of life is good, by VO; by no name for those that are not known.
+#: Lease time after a report, by VO; of the empty name for unknown VOs.
 LeaseTime = Callable[[str], timedelta]
 
 
 class ReportedJob(NamedTuple):
-    """A job that is where its pilot says."""
+    """A job that has the state of its report."""
 
     job_id: int
     epoch: int
@@ -244,36 +245,32 @@ def start_jobs(
     lease_time: LeaseTime,
     now: datetime,
 ) -> list[ReportedJob | None]:
-    """The jobs are Running; None: that report is not plain, and nothing was changed for it.
-
-    Args:
-        server: PostgreSQL.
-        reports: Any number.
-        vos: That are known.
-        lease_time: For how long a sign of life is good, by VO; by no name for those that are not known.
-        now: The time.
-    """
-    said = [_report_values(number, each.lease, each.holder) for number, each in enumerate(reports)]
-    values = {"said": json.dumps(said), "expiry": list_expiries(vos, lease_time, now), "now": now.isoformat()}
+    """Mark jobs Running; None: that report is not plain, and changed nothing."""
+    rows = [_report_values(number, each.lease, each.holder) for number, each in enumerate(reports)]
+    values = {
+        "reports": json.dumps(rows),
+        "expiry": list_expiries(vos, lease_time, now),
+        "now": now.isoformat(),
+    }
     return _order_jobs(len(reports), server.rows(START.text, START.values(values)))
 
 
 def finish_jobs(
     server: StatementRunner, reports: Sequence[FinishReport], *, now: datetime
 ) -> list[ReportedJob | None]:
-    """The jobs are Done or Failed and their attempts closed; None: as of `start`."""
-    said = [
+    """Mark jobs Done or Failed and close their attempts; None: that report is not plain."""
+    rows = [
         {**_report_values(number, each.lease, each.holder), **_result_values(each.report)}
         for number, each in enumerate(reports)
     ]
-    values = {"said": json.dumps(said), "now": now.isoformat()}
+    values = {"reports": json.dumps(rows), "now": now.isoformat()}
     return _order_jobs(len(reports), server.rows(FINISH.text, FINISH.values(values)))
 
 
 def list_expiries(vos: Iterable[str], lease_time: LeaseTime, now: datetime) -> str:
-    """Until when a lease is good of which something is heard now, by VO: what the statements take.
+    """JSON object: expiry of a lease that is extended now, by VO; under "" for unknown VOs.
 
-    A VO whose lease has a length that no date can bear has the lease of those that are not known.
+    A VO with a lease time beyond the range of dates gets the one of unknown VOs.
     """
     found = {"": (now + lease_time("")).isoformat()}
     for vo in vos:
@@ -315,10 +312,10 @@ _PLAIN_HEARTBEATS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReport:
-    """One sign of life."""
+    """One heartbeat."""
 
     lease: str
-    holder: str | None  #: token subject of who says it; None: it may speak for others
+    holder: str | None  #: token subject of the sender; None: a sender that may report for others
     said: Progress
 
 
@@ -330,23 +327,14 @@ def record_heartbeats(
     lease_time: LeaseTime,
     now: datetime,
 ) -> Mapping[str, str]:
-    """Note the heartbeats that are plain, in one statement.
+    """Store plain heartbeats in one statement; the recorded leases with their VOs.
 
-    A job that is found silent at this very moment may stay Stalled until it is heard of once more.
-
-    Args:
-        server: PostgreSQL.
-        beats: Any; of several for one lease, one at most is noted.
-        vos: That are known.
-        lease_time: For how long a sign of life is good, by VO; by no name for those that are not known.
-        now: The time.
-
-    Returns:
-        Those that were noted: their leases, with the VOs. Nothing was changed for the others.
+    A job that an agent marks Stalled at this moment may stay Stalled until its next heartbeat.
+    Of several heartbeats for one lease at most one is stored.
     """
-    said = [{"lease": each.lease, "holder": each.holder, **each.said.values()} for each in beats]
+    rows = [{"lease": each.lease, "holder": each.holder, **each.said.values()} for each in beats]
     values = {
-        "said": json.dumps(said),
+        "reports": json.dumps(rows),
         "expiry": list_expiries(vos, lease_time, now),
         "now": now.isoformat(),
     }
@@ -356,7 +344,7 @@ def record_heartbeats(
 def record_heartbeats_sqlite(
     conn: Connection, beats: Sequence[HeartbeatReport], *, lease_time: LeaseTime, now: datetime
 ) -> Mapping[str, str]:
-    """The same on SQLite: the transaction is the lock, and a statement is no way to anywhere."""
+    """SQLite variant: runs in-process, so that the statements need not be combined."""
     by_lease = {each.lease: each for each in beats}
     found = conn.execute(_PLAIN_HEARTBEATS, {"leases": sorted(by_lease)}).all()
     plain = {row.lease: row.vo for row in found if by_lease[row.lease].holder in (None, row.holder)}

@@ -1,7 +1,7 @@
-"""Answers to requests for work, by the `request_id` of the one who asked.
+"""Answers to match requests, by the sender's `request_id`.
 
-The row is written in the transaction of the claim, so an answer that got lost on its way is given again,
-and the same request cannot claim twice: the second one waits for the first at the primary key.
+The row is written in the transaction of the claim, so that a repeated request (after a lost answer) gets the
+same jobs and cannot claim twice: the second of two waits for the first at the primary key.
 """
 
 import json
@@ -15,7 +15,7 @@ from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.schema.tables import match_requests as table
 
-#: Token subject of the one who asks, and its name for the request.
+#: Token subject of the sender, and its id of the request.
 RequestKey = tuple[str, str]
 
 
@@ -32,7 +32,7 @@ RELEASE = delete(table).where(*_THIS)
 
 
 def read_answers(conn: Connection, keys: Collection[RequestKey]) -> Mapping[RequestKey, list[int]]:
-    """The jobs that requests were given before."""
+    """Jobs that the requests got before."""
     return {
         (row.subject, row.request_id): json.loads(row.matches)
         for some in sql.split_batches(keys)
@@ -41,7 +41,7 @@ def read_answers(conn: Connection, keys: Collection[RequestKey]) -> Mapping[Requ
 
 
 def reserve_keys(conn: Connection, keys: Collection[RequestKey], *, now: datetime) -> frozenset[RequestKey]:
-    """Take the keys for this transaction; those that are new. The others were answered by now."""
+    """Insert the keys in this transaction; those that are new. The others were answered meanwhile."""
     new: set[RequestKey] = set()
     for some in sql.split_batches(keys):
         rows = [
@@ -54,7 +54,7 @@ def reserve_keys(conn: Connection, keys: Collection[RequestKey], *, now: datetim
 
 
 def store_answers(conn: Connection, given: Mapping[RequestKey, Collection[int]], *, now: datetime) -> None:
-    """Note what requests are given, before the transaction commits."""
+    """Store the jobs that requests get, before the transaction commits."""
     rows = [
         {
             "the_subject": subject,
@@ -69,7 +69,7 @@ def store_answers(conn: Connection, given: Mapping[RequestKey, Collection[int]],
 
 
 def release_keys(conn: Connection, keys: Collection[RequestKey]) -> None:
-    """Give up keys that were reserved for nothing."""
+    """Delete reserved keys whose requests got no jobs."""
     rows = [{"the_subject": subject, "the_request_id": request_id} for subject, request_id in sorted(keys)]
     if rows:
         conn.execute(RELEASE, rows)

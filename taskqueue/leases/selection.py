@@ -1,7 +1,6 @@
 """Selection of jobs one by one, where a location accepts or rejects each job by its attributes.
 
-Jobs with the same description, type and group are one kind, so that an expression is evaluated once for
-each kind.
+Jobs with the same description, type and group form a kind; an expression is evaluated once for each kind.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,10 +27,10 @@ from taskqueue.leases.assignment import LOCATION_BINDS, Location, TakenRow
 from taskqueue.schema.tables import descriptions, jobs, waiting_jobs
 from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
 
-#: What a kind is known by.
+#: Columns that identify a kind.
 KIND_COLUMNS = (jobs.c.description_id, jobs.c.job_type, jobs.c.job_group)
-#: The id of a description, a type and a group: such jobs differ only in number, name, priority and in what
-#: fills their placeholders.
+#: Id of a description, job type and group: jobs of a kind differ only in number, name, priority and the
+#: values of their placeholders.
 JobKind = tuple[int, str, str]
 
 KINDS = (
@@ -45,12 +44,12 @@ BODIES = select(descriptions.c.description_id, descriptions.c.body).where(
     descriptions.c.description_id.in_(bindparam("ids", expanding=True))
 )
 
-#: A kind with its task queue, and whose it is.
+#: A kind with its task queue, VO, owner and group.
 KindRow = Row[*tuple[Any, ...]]
 
 
 def list_kinds(conn: Connection, task_queue_ids: Collection[int], *, most: int) -> Sequence[KindRow]:
-    """The kinds that wait in task queues, not more than `most`."""
+    """Kinds waiting in the task queues, at most `most`."""
     return conn.execute(KINDS, {"task_queue_ids": sorted(task_queue_ids), "most": most}).all()
 
 
@@ -60,13 +59,13 @@ def read_bodies(conn: Connection, description_ids: Collection[int]) -> Mapping[i
     return {row.description_id: row.body for row in rows}
 
 
-#: Jobs that are looked at in one statement.
+#: Jobs read by one statement.
 _PAGE_SIZE: Final = 100
 _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
 
 
 def _build_conditions() -> list[ColumnElement[bool]]:
-    """A task queue may have a hundred thousand jobs with a value that is kept out now: do not read them."""
+    """In SQL: a task queue may have a hundred thousand jobs with an excluded value; do not read them."""
     type_: BindParameter[str] = bindparam("only_job_type")
     kept_out = [
         tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))
@@ -76,7 +75,7 @@ def _build_conditions() -> list[ColumnElement[bool]]:
     return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out, refused]
 
 
-#: The jobs that may be taken, in the order of a claim.
+#: Assignable jobs in claim order.
 _CANDIDATES = (
     assignment.select_claimable(_THE_TASK_QUEUE, **LOCATION_BINDS)
     .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
@@ -112,22 +111,22 @@ LOCK_CANDIDATE = (
 NONEMPTY = assignment.select_nonempty(*_build_conditions())
 DELETE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
-#: A job that may be taken: its id, VO, owner, group, priority, pool, name, type, job group, what it
-#: puts into the placeholders, and description.
+#: An assignable job: id, VO, owner, group, priority, pool, name, type, job group, values of the
+#: placeholders, and description.
 CandidateRow = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateFilter:
-    """Which jobs of a task queue are worth a look."""
+    """Which jobs of a task queue are candidates."""
 
     job_type: str = ""  #: only of this type, in lower case; empty: of any
-    #: Attribute, VO and value of those that are full; values in lower case.
+    #: Attribute, VO and value with a reached limit; values in lower case.
     kept_out: frozenset[tuple[str, str, str]] = frozenset()
-    refused: tuple[JobKind, ...] = ()  #: kinds of which none will do
+    refused: tuple[JobKind, ...] = ()  #: kinds that were rejected
 
     def values(self) -> dict[str, object]:
-        """For the statement."""
+        """Bind values of the statement."""
         full = {
             f"not_{name}": sorted((vo, value) for attribute, vo, value in self.kept_out if attribute == name)
             for name in ATTRIBUTE_COLUMNS
@@ -138,7 +137,7 @@ class CandidateFilter:
 def find_nonempty(
     conn: Connection, task_queue_ids: Collection[int], *, place: Location, passing: CandidateFilter
 ) -> frozenset[int]:
-    """Those of the task queues that have a job for this place which is worth a look."""
+    """Task queues with a candidate for this location."""
     return assignment.find_task_queues(
         conn, NONEMPTY, task_queue_ids, {**passing.values(), **assignment.bind_location(place)}
     )
@@ -147,13 +146,9 @@ def find_nonempty(
 def list_pages(
     conn: Connection, task_queue_id: int, *, place: Location, passing: Callable[[], CandidateFilter]
 ) -> Iterator[Sequence[CandidateRow]]:
-    """The jobs of a task queue in the order in which they would be taken, a hundred at once.
+    """Candidates of a task queue in claim order, in pages of a hundred.
 
-    Args:
-        conn: Read only.
-        task_queue_id: The task queue.
-        place: Where they would run.
-        passing: Which are worth a look; asked again for each page.
+    `passing` is called for each page, since the filter may change between pages.
     """
     after: tuple[float, int] = (float("inf"), 0)
     while True:
@@ -170,7 +165,7 @@ def list_pages(
 def count_candidates(
     conn: Connection, task_queue_id: int, *, place: Location, passing: CandidateFilter
 ) -> int:
-    """How many jobs of a task queue are worth a look."""
+    """Number of candidates in a task queue."""
     values = {"the_task_queue": task_queue_id, **passing.values(), **assignment.bind_location(place)}
     return conn.execute(COUNT_CANDIDATES, values).scalar_one()
 
@@ -178,7 +173,7 @@ def count_candidates(
 def read_candidate(
     conn: Connection, task_queue_id: int, job_id: int, *, place: Location, passing: CandidateFilter
 ) -> Sequence[CandidateRow]:
-    """This very job, if it may be taken out of that task queue."""
+    """One job, if it is a candidate of the task queue; otherwise empty."""
     values = {"the_task_queue": task_queue_id, "the_job": job_id}
     return conn.execute(CANDIDATE, {**values, **passing.values(), **assignment.bind_location(place)}).all()
 
@@ -186,9 +181,9 @@ def read_candidate(
 def take_job(
     conn: Connection, task_queue_id: int, job_id: int, *, place: Location, now: datetime
 ) -> list[TakenRow]:
-    """Take this very job; nothing if it is gone, or in another's hands.
+    """Take one job; empty if it is gone or locked by another transaction.
 
-    `claims.hand_over` has to follow in the same transaction.
+    `claim.open_attempts` has to follow in the same transaction.
     """
     values = {"the_task_queue": task_queue_id, "the_job": job_id, **assignment.bind_location(place)}
     if conn.execute(LOCK_CANDIDATE, values).first() is None:

@@ -1,8 +1,8 @@
-"""When the service was up: times in which at least one of its processes could receive reports of pilots.
+"""Uptime of the service: intervals in which at least one of its processes could receive pilot reports.
 
-Each process of the service extends its own interval every few seconds, by the clock of the database. A
-process that is stopped, that hangs, or whose database is away extends nothing, and begins a new interval
-when it goes on. Time that is in no interval is time in which no pilot could be heard.
+Each process extends its own interval every few seconds, by the clock of the database. A process that is
+stopped, hangs or has no database extends nothing, and begins a new interval when it continues. Outside all
+intervals no pilot could report, so that time does not count as silence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from taskqueue.sites import matching_delays
 
 #: Seconds between two extensions of an interval.
 EVERY: Final = 5.0
-#: Between two extensions; after a longer pause the process counts as not having been up meanwhile.
+#: After a longer time without an extension the process counts as having been down.
 _LONGEST_PAUSE: Final = timedelta(seconds=3 * EVERY)
-#: Intervals that are read, the latest first: without the earlier ones less time counts, never more.
+#: Intervals that are read, latest first; leaving out earlier ones can only shorten the uptime.
 _MOST: Final = 10_000
 
 #: Earlier than everything that is stored.
@@ -31,7 +31,7 @@ EXTEND = (
     .where(
         table.c.process == bindparam("the_process"),
         table.c.until >= bindparam("earliest"),
-        table.c.since <= bindparam("now"),  # the clock was set back: one that began later would end before
+        table.c.since <= bindparam("now"),  # false if the clock was set back: the interval would end first
     )
     .values(until=bindparam("now"))
 )
@@ -51,20 +51,14 @@ class Uptime:
     """The times in which at least one process was up."""
 
     def __init__(self, intervals: Iterable[Interval]) -> None:
-        """Make it of intervals in any order, which may overlap."""
+        """Intervals may overlap, in any order."""
         self._intervals = _merge(intervals)
 
     def go_back(self, now: datetime, *, seconds: float) -> datetime:
-        """Return the latest time since which the service was up for so many seconds in all.
+        """Return the latest time since which the service was up for this many seconds in all.
 
-        If a pilot was heard of last before that time, it has been silent for so long while it could be heard.
-
-        Args:
-            now: The end of the time that counts.
-            seconds: Of uptime, whatever time lies between.
-
-        Returns:
-            `NEVER`, if the service was not up for so long.
+        A pilot whose last report is older was silent for that long while the service could receive it.
+        `NEVER` if the service was not up for so long.
         """
         if seconds <= 0:
             return now
@@ -79,7 +73,7 @@ class Uptime:
 
 
 def _merge(intervals: Iterable[Interval]) -> Sequence[Interval]:
-    """The same times in intervals that do not overlap, the latest first."""
+    """The same times in intervals that do not overlap, latest first."""
     merged: list[Interval] = []
     for each in sorted(intervals, key=lambda interval: interval.until, reverse=True):
         if merged and each.until >= merged[-1].since:
@@ -91,12 +85,9 @@ def _merge(intervals: Iterable[Interval]) -> Sequence[Interval]:
 
 
 def record(conn: Connection, process: str, *, now: datetime) -> None:
-    """Note that a process of the service is up.
+    """Extend the interval of a process, or begin a new one.
 
-    Args:
-        conn: In a writing transaction.
-        process: By a name that no other ever has.
-        now: The time, where the database has no clock of its own.
+    The name of the process is unique and never used again. `now` is used on SQLite only.
     """
     now = matching_delays.read_time(conn, now)
     values = {"the_process": process, "earliest": now - _LONGEST_PAUSE, "now": now}
@@ -105,10 +96,10 @@ def record(conn: Connection, process: str, *, now: datetime) -> None:
 
 
 def read(conn: Connection) -> Uptime:
-    """All that is recorded; an installation whose service was never up has none."""
+    """All recorded uptime."""
     return Uptime(Interval(since=row.since, until=row.until) for row in conn.execute(READ))
 
 
 def remove(conn: Connection, *, before: datetime) -> int:
-    """Remove the intervals that ended before; how many there were."""
+    """Delete intervals that ended before this time; how many."""
     return conn.execute(REMOVE, {"before": before}).rowcount

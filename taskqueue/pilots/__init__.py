@@ -1,4 +1,4 @@
-"""Pilots: registration, status, search, one-use secrets and stored output.
+"""Pilots: registration, status, search, one-time secrets and stored output.
 
 Imports db and schema.
 """

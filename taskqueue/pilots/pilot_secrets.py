@@ -1,7 +1,7 @@
-"""One-use secrets that a submitted pilot exchanges for a token at its first contact.
+"""One-time secrets that a submitted pilot exchanges for a token at its first contact.
 
-A secret travels with the pilot's script, where others may see it after its use. So exactly one process can
-redeem it; a later one is a duplicate. The database keeps its digest only.
+A secret is part of the pilot's script, where others may read it later. So exactly one process can redeem it;
+a later one is a duplicate. The database stores only its digest.
 """
 
 from datetime import datetime, timedelta
@@ -19,12 +19,12 @@ from taskqueue.schema.tables import pilot_secrets as table
 from taskqueue.schema.tables import pilots as pilots_table
 from taskqueue.states import PILOT_STEPS, PilotStatus
 
-#: No secret can be redeemed for longer: a pilot's token is not good for longer either.
+#: Maximum lifetime of a secret, equal to that of a pilot's token.
 MAX_LIFETIME = timedelta(days=4)
-#: So long the process that redeemed it gets its answer again: the first may have been lost.
+#: For this time the process that redeemed it gets its answer again: the first one may have been lost.
 RETRY_WINDOW = timedelta(minutes=10)
 
-#: Random bytes of a secret: nobody guesses it, so a plain digest is all the protection that it needs.
+#: Random bytes of a secret: too many to guess, so that a plain digest is sufficient protection.
 _BYTES = 32
 
 _IS_SECRET = (table.c.stamp == bindparam("the_stamp"), table.c.digest == bindparam("shown"))
@@ -59,10 +59,10 @@ REDEEM = (
 
 
 def issue_secret(conn: Connection, stamp: str, *, life: timedelta, now: datetime) -> tuple[str, datetime]:
-    """A fresh secret for a registered pilot, and until when it can be redeemed; one issued before is void.
+    """A new secret for a registered pilot, and its expiry; an earlier one becomes void.
 
     Raises:
-        SecretUsed: The pilot has its token already.
+        SecretUsed: The pilot already has a token.
         IllegalTransition: The pilot has ended.
         PilotNotFound: There is none with this stamp.
     """
@@ -75,21 +75,16 @@ def issue_secret(conn: Connection, stamp: str, *, life: timedelta, now: datetime
 
 
 def is_secret_known(conn: Connection, stamp: str, secret: str) -> bool:
-    """Whether this is the pilot's secret, be it still good or not; only reads."""
+    """Whether this is the pilot's secret, even if expired or used; only reads."""
     return conn.execute(GET, _bind_secret(stamp, secret)).first() is not None
 
 
 def redeem_secret(
     conn: Connection, stamp: str, secret: str, *, request_id: str, now: datetime
 ) -> Pilot | None:
-    """The pilot that a secret stands for, which runs from now on; None: the secret is not good.
+    """Redeem the secret of a pilot, which is Running from now on; None: the secret is not valid.
 
-    Args:
-        conn: In a writing transaction.
-        stamp: The pilot that is claimed to ask.
-        secret: What it shows.
-        request_id: Chosen by the process that asks; the same again gets the same answer for a while.
-        now: The time of the exchange.
+    `request_id` is chosen by the calling process; a repeated request gets the same answer for a while.
 
     Raises:
         SecretUsed: Another process has redeemed it.
@@ -106,7 +101,7 @@ def redeem_secret(
 
 
 def _is_retry(conn: Connection, stamp: str, secret: str, *, request_id: str, now: datetime) -> bool:
-    """Whether the secret is good although it was not redeemed just now."""
+    """Whether the secret is valid although it was not redeemed just now."""
     row = conn.execute(GET, _bind_secret(stamp, secret)).one_or_none()
     if row is None:
         return False

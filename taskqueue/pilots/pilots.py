@@ -1,7 +1,8 @@
-"""Pilots, by our own stamp: registration, status, the queue that each is bound to, and activity by queue.
+"""Pilots, by our own stamp: registration, status, bound queue, activity by queue, and stored output.
 
-A pilot's token may name no queue. The first queue that the pilot states is stored for good, so a leaked
-token serves no other place. A pilot sent through a broker may state only a queue that the broker could pick.
+A pilot's token may have no queue. The first queue that the pilot states is stored for good, so that a leaked
+token serves no other location. A pilot sent through a broker may state only a queue that the broker could
+pick.
 """
 
 import json
@@ -16,7 +17,7 @@ from sqlalchemy.sql.dml import Insert
 from cs_config.tree.address import QueueAddress
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
-from taskqueue.schema.tables import pilot_outputs, pilots
+from taskqueue.schema.tables import pilot_outputs
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_STEPS, PilotStatus, pilot_may_become
 
@@ -28,13 +29,13 @@ def _register(insert: DialectInsert) -> Insert:
 
 
 def _contact(insert: DialectInsert) -> Insert:
-    # What its batch system said last is older news than the pilot itself, unless it said the end.
+    # The pilot's own contact is newer than its batch system's last report, unless that reported the end.
     lives = case((table.c.status.in_(_ENDED), table.c.status), else_=PilotStatus.RUNNING.value)
     return insert.on_conflict_do_update(
         index_elements=["stamp"],
         set_={
             "status": lives,
-            # Where it does not say its queue, it is where it was.
+            # Without a queue in the request the stored one stays.
             **{
                 name: func.coalesce(func.nullif(insert.excluded[name], ""), table.c[name])
                 for name in ("site", "ce", "queue")
@@ -85,7 +86,7 @@ ADD_JOBS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pilot:
-    """A pilot as it stands."""
+    """A stored pilot."""
 
     stamp: str
     vo: str
@@ -95,17 +96,17 @@ class Pilot:
     ce: str
     queue: str
     reference: str | None  #: the CE's id
-    submitted_by: str  #: token subject of the director; empty: it came by itself
-    jobs: int  #: how many it was given
+    submitted_by: str  #: token subject of the director; empty: not submitted by one
+    jobs: int  #: number of jobs that it got
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None  #: last request of the pilot itself
-    landings: tuple[str, ...] = ()  #: `Site/CE/Queue` where it may land; none: it was sent to its queue
-    empty_reason: str = ""  #: why it got no job, in a word, as it said itself
-    has_output: bool = False  #: the end of what it wrote was stored
+    landings: tuple[str, ...] = ()  #: possible `Site/CE/Queue` if a broker picks the queue
+    empty_reason: str = ""  #: why it got no job, in a word, as it reported
+    has_output: bool = False  #: the last part of its output was stored
 
     def may_be_at(self, sites: Collection[str]) -> bool:
-        """Whether it is at one of the sites, or may land there."""
+        """Whether it is at one of the sites, or may be sent there by a broker."""
         if self.site:
             return self.site in sites
         return any(landing.partition("/")[0] in sites for landing in self.landings)
@@ -123,17 +124,10 @@ def register(
 ) -> bool:
     """Store the intent to submit a pilot; whether it is new.
 
-    Args:
-        conn: In a writing transaction.
-        stamp: Our name of it.
-        vo: Whose it is.
-        queue: Where it is sent; None: a broker picks one of the landings.
-        landings: Where it may land; nowhere else will it be given anything.
-        submitted_by: Token subject of its director.
-        now: The time.
+    `queue` None means that a broker picks one of `landings`; at no other queue will the pilot get jobs.
 
     Raises:
-        IdempotencyConflict: The stamp is taken by another pilot.
+        IdempotencyConflict: Another pilot has the stamp.
     """
     row = {
         **_build_row(stamp=stamp, vo=vo, status=PilotStatus.SUBMITTED, queue=queue, now=now),
@@ -142,24 +136,20 @@ def register(
     }
     if conn.execute(REGISTER.to_statement(conn), row).first() is not None:
         return True
-    there = get_pilot(conn, stamp)
-    if (there.vo, there.submitted_by) != (vo, submitted_by):
+    found = get_pilot(conn, stamp)
+    if (found.vo, found.submitted_by) != (vo, submitted_by):
         raise IdempotencyConflict(f"the stamp {stamp} is taken by another pilot")
     return False
 
 
 def is_at(conn: Connection, stamp: str, *, site: str, vos: Collection[str]) -> bool:
-    """Whether there is such a pilot of one of the VOs, and it belongs to a queue of this site."""
+    """Whether this pilot exists, is of one of the VOs, and is bound to a queue of the site."""
     values = {"stamp": stamp, "the_site": site, "vos": sorted(vos)}
     return bool(site) and conn.execute(IS_AT, values).first() is not None
 
 
 def get_pilot(conn: Connection, stamp: str) -> Pilot:
-    """One pilot.
-
-    Raises:
-        PilotNotFound: There is none with this stamp.
-    """
+    """One pilot; PilotNotFound."""
     row = conn.execute(GET, {"stamp": stamp}).mappings().one_or_none()
     if row is None:
         raise PilotNotFound(stamp)
@@ -176,7 +166,7 @@ def set_status(
     empty_reason: str | None = None,
     now: datetime,
 ) -> None:
-    """Store what became of a pilot, its reference when that is known, and why it got no job if it says so.
+    """Store the status of a pilot, with its reference and the reason why it got no job, if known.
 
     Raises:
         IllegalTransition: It has ended otherwise.
@@ -199,25 +189,25 @@ def set_status(
 def record_contact(
     conn: Connection, *, stamp: str, vo: str, queue: QueueAddress | None, now: datetime
 ) -> None:
-    """Note that a pilot spoke to us: it runs. One that nobody registered came by itself."""
+    """Record a request of a pilot: it is running. An unregistered pilot is inserted."""
     row = _build_row(stamp=stamp, vo=vo, status=PilotStatus.RUNNING, queue=queue, now=now)
     conn.execute(CONTACT.to_statement(conn), {**row, "last_seen_at": now})
 
 
 def add_jobs(conn: Connection, jobs: Mapping[str, int]) -> None:
-    """Count the jobs that pilots were given, by stamp."""
+    """Increase the job counts of pilots, by stamp."""
     if jobs:
         conn.execute(ADD_JOBS, [{"the_stamp": stamp, "more": more} for stamp, more in sorted(jobs.items())])
 
 
 def read_statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:
-    """The status of those of the pilots that are there."""
+    """Status of the pilots that exist."""
     rows = conn.execute(STATUSES, {"stamps": sorted(stamps)})
     return {row.stamp: PilotStatus(row.status) for row in rows}
 
 
 def from_row(row: Mapping[str, object]) -> Pilot:
-    """A pilot as `ALL` finds it."""
+    """Convert a row of `ALL`."""
     values: dict[str, object] = {
         **row,
         "status": PilotStatus(str(row["status"])),
@@ -243,37 +233,37 @@ def _build_row(
 
 _COMING = sorted({PilotStatus.SUBMITTED.value, PilotStatus.WAITING.value})
 
-_has_asked = pilots.c.last_seen_at >= bindparam("since")
-_is_coming = pilots.c.status.in_(_COMING)
+_has_asked = table.c.last_seen_at >= bindparam("since")
+_is_coming = table.c.status.in_(_COMING)
 ACTIVITY = (
     select(
-        pilots.c.site,
-        pilots.c.ce,
-        pilots.c.queue,
+        table.c.site,
+        table.c.ce,
+        table.c.queue,
         func.sum(case((_has_asked, 1), else_=0)).label("asked"),
         func.sum(case((_is_coming, 1), else_=0)).label("coming"),
     )
-    .where(pilots.c.vo == bindparam("vo"), or_(_has_asked, _is_coming))
-    .group_by(pilots.c.site, pilots.c.ce, pilots.c.queue)
+    .where(table.c.vo == bindparam("vo"), or_(_has_asked, _is_coming))
+    .group_by(table.c.site, table.c.ce, table.c.queue)
 )
-#: Those whose queue a broker picks, by where they may land.
+#: Pilots whose queue a broker picks, by possible queues.
 COMING = (
-    select(pilots.c.landings, func.count().label("coming"))
-    .where(pilots.c.vo == bindparam("vo"), _is_coming, pilots.c.site == "", pilots.c.landings.is_not(None))
-    .group_by(pilots.c.landings)
+    select(table.c.landings, func.count().label("coming"))
+    .where(table.c.vo == bindparam("vo"), _is_coming, table.c.site == "", table.c.landings.is_not(None))
+    .group_by(table.c.landings)
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueActivity:
-    """The pilots of a VO at one queue."""
+    """Numbers of a VO's pilots at one queue."""
 
-    asked: int  #: how many asked for work in the time looked at
-    coming: int  #: how many wait in the batch system, as far as it told, or may land there
+    asked: int  #: that requested jobs in the given time
+    coming: int  #: that wait in the batch system, as far as it reports, or may be sent here by a broker
 
 
 def count_by_queue(conn: Connection, vo: str, *, since: datetime) -> Mapping[QueueAddress, QueueActivity]:
-    """The queues where pilots of a VO asked since then, or are to come."""
+    """Queues where pilots of a VO requested jobs since then, or are expected."""
     asked: Counter[QueueAddress] = Counter()
     coming: Counter[QueueAddress] = Counter()
     for row in conn.execute(ACTIVITY, {"vo": vo, "since": since}):
@@ -297,24 +287,54 @@ BOUND = select(table.c.site, table.c.ce, table.c.queue, table.c.landings).where(
 def bind_queue(
     conn: Connection, *, stamp: str, vo: str, queue: QueueAddress, now: datetime
 ) -> QueueAddress | None:
-    """Note that a pilot spoke to us, and bind it to a queue unless it is bound.
+    """Record a request of a pilot, and bind it to a queue unless it is bound.
 
     Returns:
-        The queue that it has; None: it has none, and was not sent to this one.
+        The bound queue; None: it has none, and was not sent to this one.
     """
     record_contact(conn, stamp=stamp, vo=vo, queue=None, now=now)
     row = conn.execute(BOUND, {"the_stamp": stamp}).one_or_none()
     if row is not None and not row.site and row.landings and str(queue) not in json.loads(row.landings):
         return None
-    # Of two first requests the row's lock lets one through; the other finds the pilot bound.
+    # Of two first requests the row lock lets one through; the other finds the pilot bound.
     values = {"new_site": queue.site, "new_ce": queue.ce, "new_queue": queue.queue}
     conn.execute(BIND, {"the_stamp": stamp, **values})
     return read_bound_queue(conn, stamp) or queue
 
 
 def read_bound_queue(conn: Connection, stamp: str) -> QueueAddress | None:
-    """The queue that a pilot is bound to; None if it has not stated one."""
+    """The queue that a pilot is bound to, if any."""
     row = conn.execute(BOUND, {"the_stamp": stamp}).one_or_none()
     if row is None or not row.site:
         return None
     return QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+
+
+def _store_output(insert: DialectInsert) -> Insert:
+    written = {name: insert.excluded[name] for name in ("stdout", "stderr", "stored_at")}
+    return insert.on_conflict_do_update(index_elements=["stamp"], set_=written)
+
+
+STORE_OUTPUT = Upsert(pilot_outputs, _store_output)
+GET_OUTPUT = select(pilot_outputs).where(pilot_outputs.c.stamp == bindparam("the_stamp"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotOutput:
+    """Last part of stdout and stderr of a pilot."""
+
+    stdout: str
+    stderr: str
+    stored_at: datetime
+
+
+def store_output(conn: Connection, stamp: str, output: PilotOutput) -> None:
+    """Store the output of an existing pilot; replaces an earlier one."""
+    values = {"stdout": output.stdout, "stderr": output.stderr, "stored_at": output.stored_at}
+    conn.execute(STORE_OUTPUT.to_statement(conn), {"stamp": stamp, **values})
+
+
+def get_output(conn: Connection, stamp: str) -> PilotOutput | None:
+    """Stored output of a pilot, if any."""
+    row = conn.execute(GET_OUTPUT, {"the_stamp": stamp}).one_or_none()
+    return None if row is None else PilotOutput(stdout=row.stdout, stderr=row.stderr, stored_at=row.stored_at)

@@ -1,4 +1,4 @@
-"""Search for pilots: filter, pages, and counts by status, result and place."""
+"""Search for pilots: filter, pages, and counts by status, result and location."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,17 +20,17 @@ CHANGED_AT = select(table.c.updated_at).where(table.c.stamp == bindparam("stamp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotFilter:
-    """Which pilots; None asks nothing, an empty set is met by no pilot."""
+    """Conditions on pilots; None: no condition, an empty set: matches nothing."""
 
     vos: Collection[str] | None = None
     sites: Collection[str] | None = None
     statuses: Collection[PilotStatus] | None = None
     submitted_by: str | None = None
     since: datetime | None = None  #: changed then or later
-    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any
+    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
     def clauses(self) -> list[ColumnElement[bool]]:
-        """It as conditions on the table of pilots."""
+        """SQL conditions on the table of pilots."""
         sets = {table.c.vo: self.vos, table.c.status: self.statuses}
         found: list[ColumnElement[bool]] = [
             column.in_(sorted(allowed)) for column, allowed in sets.items() if allowed is not None
@@ -52,13 +52,9 @@ def list_pilots(conn: Connection, which: PilotFilter, *, limit: int, after: str 
 
 
 def list_latest(conn: Connection, which: PilotFilter, *, limit: int, after: str | None = None) -> list[Pilot]:
-    """A page of pilots, those whose status changed last first.
+    """A page of pilots, those with the latest change first.
 
-    Args:
-        conn: In any transaction.
-        which: Which pilots.
-        limit: How many at most.
-        after: Stamp of the last one of the page before; one that is gone is the same as none.
+    `after` is the stamp of the last pilot on the previous page; if it was removed, the first page.
     """
     statement = ALL.where(*which.clauses())
     known = None if after is None else conn.execute(CHANGED_AT, {"stamp": after}).scalar_one_or_none()
@@ -70,7 +66,7 @@ def list_latest(conn: Connection, which: PilotFilter, *, limit: int, after: str 
 
 
 def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
-    """At one of the sites, or still on its way, perhaps there: the landings are a list in JSON."""
+    """At one of the sites, or not bound yet and possibly there: the landings are a JSON list."""
     on_its_way = [
         table.c.landings.contains(json.dumps(f"{site}/")[:-1], autoescape=True) for site in sorted(sites)
     ]
@@ -87,21 +83,21 @@ _was_empty = and_(table.c.status == PilotStatus.DONE.value, ~_had_job)
 
 
 def _join_address(*columns: ColumnElement[str]) -> ColumnElement[str]:
-    """Names joined to an address; empty as long as a broker has not picked the queue."""
+    """Names joined to an address; empty until a broker has picked the queue."""
     text = columns[0]
     for column in columns[1:]:
         text = text + "/" + column
     return case((table.c.site == "", ""), else_=text)
 
 
-#: By what pilots are counted.
+#: Columns that counts may group by.
 COLUMNS: Mapping[str, ColumnElement[str]] = {
     "status": table.c.status,
     "vo": table.c.vo,
     "site": table.c.site,
     "ce": _join_address(table.c.site, table.c.ce),
     "queue": _join_address(table.c.site, table.c.ce, table.c.queue),
-    # What an earlier release stored has no word.
+    # Rows of an earlier release have no reason.
     "empty_reason": case(
         (_was_empty, func.coalesce(func.nullif(table.c.empty_reason, ""), "unknown")), else_=""
     ),
@@ -126,13 +122,13 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotCounts:
-    """How some pilots fared."""
+    """Numbers of pilots by result."""
 
     count: int
-    jobs: int  #: that they were given
-    active: int  #: that have not ended
-    with_jobs: int  #: that were given a job, or several
-    empty: int  #: that ended as they should, without a job
+    jobs: int  #: total that they got
+    active: int  #: not ended
+    with_jobs: int  #: got at least one job
+    empty: int  #: ended normally, without a job
     broken: int  #: Failed or Aborted
     broken_without_job: int
 
@@ -143,7 +139,7 @@ class PilotCounts:
 
     @property
     def quality(self) -> float | None:
-        """The share of those with a job among all of which it is known whether sending them was worth it."""
+        """Fraction of pilots that got a job, among those that got one, ended empty or broke before."""
         known = self.with_jobs + self.empty + self.broken_without_job
         return self.with_jobs / known if known else None
 
@@ -151,16 +147,12 @@ class PilotCounts:
 def count_pilots(
     conn: Connection, by: Sequence[str], which: PilotFilter, *, ended_since: datetime | None = None
 ) -> Mapping[tuple[str, ...], PilotCounts]:
-    """Count pilots for each combination of values of `by`.
+    """Count pilots for each combination of values of `by`, names of `COLUMNS`.
 
-    Args:
-        conn: In any transaction.
-        by: Names of `COLUMNS`.
-        which: Which pilots.
-        ended_since: Leave out those that ended before.
+    `ended_since` leaves out pilots that ended before.
 
     Raises:
-        InvalidRequest: A name is unknown, or there is none.
+        InvalidRequest: A name is unknown, or `by` is empty.
     """
     if problems := _find_problems(by):
         raise InvalidRequest(problems)

@@ -1,4 +1,4 @@
-"""SubmitPools that each queue is eligible for: the mapping read from the side of the queues.
+"""SubmitPools for which each queue is eligible.
 
 Source: RFC #7's getSubmitPoolsForQueue.
 """
@@ -17,7 +17,7 @@ from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 
-#: Up to so many queue classes are asked for one by one; beyond that the whole mapping is read once.
+#: Up to this number queue classes are queried one by one; beyond it the whole mapping is read.
 _FEW_CLASSES = 3
 
 CLASSES_AT_SITES = (
@@ -44,17 +44,17 @@ POOLS_OF_VO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedPool:
-    """A pool as it stands to a queue that is eligible for it."""
+    """A pool for which a queue is eligible."""
 
     pool_id: str
     vo: str
-    undecided: bool  #: whether the node decides
+    undecided: bool  #: the node decides
 
 
 def list_pool_ids(
     conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
 ) -> Mapping[QueueAddress, Sequence[str]]:
-    """For each of the queues the ids of the pools of these VOs that it is eligible for, maybe none."""
+    """For each queue the ids of these VOs' pools for which it is eligible, maybe none."""
     ids: dict[int, list[str]] = {}  # by list of pools: queues of one class share theirs
     return {
         address: ids.get(id(found)) or ids.setdefault(id(found), [each.pool_id for each in found])
@@ -65,7 +65,7 @@ def list_pool_ids(
 def list_mapped_pools(
     conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
 ) -> Mapping[QueueAddress, Sequence[MappedPool]]:
-    """The same, with whether only some nodes of the queue may do; sorted by id. Not to be changed."""
+    """As `list_pool_ids`, with whether the node decides; sorted by id. Shared lists: do not modify."""
     slots = _read_slots(conn, vos, addresses)
     wanted: defaultdict[str, set[int]] = defaultdict(set)
     for of_queue in slots.values():
@@ -86,13 +86,13 @@ def list_mapped_pools(
 def _read_slots(
     conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
 ) -> dict[QueueAddress, tuple[tuple[str, int], ...]]:
-    """For each queue that a VO may use the VOs with the slots of its classes."""
-    asked = set(addresses)
+    """The VOs that may use each queue, with the slots of its classes."""
+    requested = set(addresses)
     found: dict[QueueAddress, tuple[tuple[str, int], ...]] = {}
-    for sites in sql.split_batches({address.site for address in asked}):
+    for sites in sql.split_batches({address.site for address in requested}):
         for row in conn.execute(CLASSES_AT_SITES, {"vos": sorted(vos), "sites": sites}):
             address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
-            if address in asked and row.slot is not None:
+            if address in requested and row.slot is not None:
                 found[address] = (*found.get(address, ()), (row.vo, row.slot))
     return found
 
@@ -112,15 +112,15 @@ def _read_classes(conn: Connection, vo: str, slots: Collection[int]) -> Mapping[
 def _transpose(
     rows: Iterator[Row[tuple[str, int, int]]], vo: str, slots: Collection[int]
 ) -> Mapping[int, Sequence[MappedPool]]:
-    asked = mask_from(slots)
+    all_slots = mask_from(slots)
     found: dict[int, list[MappedPool]] = {slot: [] for slot in slots}
     for row in rows:
         decided, open_ = (
             MappedPool(pool_id=row.pool_id, vo=vo, undecided=undecided) for undecided in (False, True)
         )
-        for slot in list_positions(row.eligible & asked & ~row.undecided):
+        for slot in list_positions(row.eligible & all_slots & ~row.undecided):
             found[slot].append(decided)
-        for slot in list_positions(row.eligible & asked & row.undecided):
+        for slot in list_positions(row.eligible & all_slots & row.undecided):
             found[slot].append(open_)
     return found
 

@@ -1,4 +1,4 @@
-"""Lists of pools by VO and served site, with their queues and the number of their jobs."""
+"""Lists of pools by VO and served site, with their queues and numbers of jobs."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -34,14 +34,14 @@ from taskqueue.states import JobStatus
 _POOLS: BindParameter[str] = bindparam("pool_ids", expanding=True)
 
 MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(_POOLS))
-#: The queues that VOs may use, each with the place of its class in the mappings.
+#: The queues that VOs may use, with the slots of their classes.
 MEMBERS = (
     select(classes.c.vo, classes.c.slot, members.c.site, members.c.ce, members.c.queue)
     .join(members, members.c.queue_class_id == classes.c.queue_class_id)
     .where(classes.c.vo.in_(bindparam("vos", expanding=True)), classes.c.slot.is_not(None))
     .order_by(members.c.site, members.c.ce, members.c.queue)
 )
-#: How many queues have their class at a place.
+#: Number of queues of each slot.
 SIZES = (
     MEMBERS.with_only_columns(classes.c.vo, classes.c.slot, func.count().label("queues"))
     .order_by(None)
@@ -60,12 +60,12 @@ JOBS = (
     .join_from(submit_pools, _statuses, true())
     .where(submit_pools.c.pool_id.in_(_POOLS))
 )
-#: Jobs that are gone along at most for the pools of one list, for each status.
+#: Limit of the jobs counted for each status, over all pools of one list.
 MAX_COUNTED_JOBS = 100_000
 
 
 def list_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, list[QueueAddress]]:
-    """The eligible queues of each pool, sorted; a pool without any has no entry."""
+    """Eligible queues of each pool, sorted; a pool without any has no entry."""
     mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
     usable = _read_queues(conn, {row.vo for row in mappings})
     found: dict[str, list[QueueAddress]] = {}
@@ -76,7 +76,7 @@ def list_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, lis
 
 
 def count_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, int]:
-    """How many queues are eligible for each pool; a pool without a mapping has no entry."""
+    """Number of eligible queues of each pool; a pool without a mapping has no entry."""
     mappings = conn.execute(MAPPED, {"pool_ids": sorted(pool_ids)}).all()
     sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for row in conn.execute(SIZES, {"vos": sorted({row.vo for row in mappings})}):
@@ -88,7 +88,7 @@ def count_queues(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, in
 
 
 def _read_queues(conn: Connection, vos: Collection[str]) -> Mapping[str, Sequence[tuple[int, QueueAddress]]]:
-    """The queues of each VO in order: read once, as pools have most of them in common."""
+    """The queues of each VO in order: read once, since pools have most of them in common."""
     found: defaultdict[str, list[tuple[int, QueueAddress]]] = defaultdict(list)
     for row in conn.execute(MEMBERS, {"vos": sorted(vos)}):
         address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
@@ -99,9 +99,9 @@ def _read_queues(conn: Connection, vos: Collection[str]) -> Mapping[str, Sequenc
 def count_jobs_by_status(
     conn: Connection, pool_ids: Collection[str]
 ) -> Mapping[str, Mapping[JobStatus, JobCount]]:
-    """The jobs of each pool by status; a pool without any has no entry.
+    """Number of jobs of each pool by status; a pool without any has no entry.
 
-    A pool may have millions: the more pools are asked for at once, the earlier the count of each ends.
+    A pool may have millions: the more pools are requested, the earlier the count of each stops.
     """
     most = MAX_COUNTED_JOBS // max(len(pool_ids), 1)
     found: defaultdict[str, dict[JobStatus, JobCount]] = defaultdict(dict)
@@ -113,14 +113,14 @@ def count_jobs_by_status(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFilter:
-    """Which pools: of these VOs, or that queues at these sites serve."""
+    """Conditions on pools: of these VOs, or served by queues at these sites."""
 
     vos: Collection[str] | None = None  #: None: of all
     served_at: Collection[str] = ()  #: sites
-    among: Collection[str] | None = None  #: the VOs that are asked for; None: all
+    among: Collection[str] | None = None  #: requested VOs; None: all
 
     def clauses(self) -> list[ColumnElement[bool]]:
-        """It as conditions on the table of pools."""
+        """SQL conditions on the table of pools."""
         found: list[ColumnElement[bool]] = [] if self.among is None else [_has_vo(self.among)]
         if self.vos is None:
             return found
@@ -135,7 +135,7 @@ def list_pools(conn: Connection, which: PoolFilter, *, limit: int, after: str = 
 
 
 def contains_pool(conn: Connection, which: PoolFilter, pool_id: str) -> bool:
-    """Whether a pool is one of them."""
+    """Whether a pool fulfils the conditions."""
     statement = select(table.c.pool_id).where(table.c.pool_id == pool_id, *which.clauses())
     return conn.execute(statement).first() is not None
 

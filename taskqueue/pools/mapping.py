@@ -26,7 +26,7 @@ from taskqueue.schema.tables import pool_queue_classes as mapped_before
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.task_queues import change_feed
 
-#: RFC #7's table pool → Site/CE/Queue: every queue that is eligible for a pool, a row each.
+#: RFC #7's table pool → Site/CE/Queue: one row for each eligible queue of a pool.
 pool_queues = CreateView(
     select(
         pool_mappings.c.pool_id,
@@ -68,14 +68,14 @@ OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(ma
 MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(_POOLS))
 
 PUT = Upsert(mapped, _put)
-#: Whose pool has gone meanwhile stays away.
+#: UPDATE, not upsert: the pool may have been deleted meanwhile.
 UPDATE = (
     update(mapped)
     .where(mapped.c.pool_id == bindparam("its_pool"))
     .values(eligible=bindparam("its_eligible"), undecided=bindparam("its_undecided"))
 )
 
-#: What a process of the release before has written: it is out of date from now on.
+#: Rows written by a process of the previous release, now out of date.
 REMOVE_BEFORE = delete(mapped_before).where(mapped_before.c.pool_id.in_(_POOLS))
 
 MARK_REFRESHED = (
@@ -97,12 +97,12 @@ ELIGIBLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappingChange:
-    """How much of a pool's mapping was changed."""
+    """Changes in a pool's mapping."""
 
     gained: int  #: queue classes
     lost: int  #: queue classes
-    turned: int = 0  #: queue classes where single nodes decide now, or do so no longer
-    #: Whether it has eligible classes now and had none, or the reverse, or nobody knew: jobs should say so.
+    turned: int = 0  #: queue classes that became undecided, or no longer are
+    #: Jobs need another minor status: eligible classes appeared or vanished, or the pool had no mapping.
     shows: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
@@ -123,11 +123,7 @@ def store_pool_mapping(
     undecided: Collection[str] = (),
     now: datetime,
 ) -> MappingChange | None:
-    """Store the mapping of one pool; see `resolve_all`.
-
-    Raises:
-        PoolNotFound: There is none with this id.
-    """
+    """Store the mapping of one pool, as `store_mappings`; PoolNotFound."""
     vo = pools.get_pool(conn, pool_id).vo
     digests = {pool_id: {digest: digest in undecided for digest in queue_class_digests}}
     changed = store_mappings(
@@ -147,24 +143,18 @@ def store_mappings(
 ) -> Mapping[str, MappingChange] | None:
     """Store which queue classes are eligible for pools of a VO.
 
-    Args:
-        conn: In a writing transaction.
-        vo: Lower case.
-        config_version: What it was computed from.
-        expiries: How many of its moments of expiry had passed.
-        digests: For each pool the digests of its eligible queue classes, and whether it is undecided there.
-        now: The time.
+    `digests` has for each pool the digests of its eligible queue classes, and whether each is undecided.
 
     Returns:
-        What changed for each of the pools that exist. None: the VO's queue classes are of another version or
-        release, nothing was written; take the current configuration, sync, compute again.
+        What changed for each of the pools that exist. None: the VO's queue classes have another version or
+        release, and nothing was written; load the current configuration, sync, and compute again.
     """
     there = lock_pools(conn, vo, digests)
     if queue_class_store.lock_version(conn, vo) != (config_version, expiries):
         return None
     slots = queue_class_store.read_slots(conn, vo)
     if any(digests[pool_id].keys() - slots.keys() for pool_id in there):
-        return None  # another text had this number, or another release wrote last
+        return None  # this version had another text, or another release wrote last
     wanted = {pool_id: _to_sets(digests[pool_id], slots) for pool_id in there}
     changed = _store_changes(
         conn, vo, wanted, {"now": now, "version": config_version, "its_expiries": expiries}
@@ -177,7 +167,7 @@ def store_mappings(
 def read_mappings(
     conn: Connection, vo: str, pool_ids: Collection[str] | None = None
 ) -> Mapping[str, EligibleSets]:
-    """The mappings of these pools of a VO, or of all; a pool without any has no entry."""
+    """Mappings of these pools of a VO, or of all; a pool without one has no entry."""
     if pool_ids is None:
         return _sets_from_rows(conn.execute(OF_VO, {"the_vo": vo}))
     found: dict[str, EligibleSets] = {}
@@ -197,16 +187,16 @@ def refresh_mappings(
     before: Mapping[str, EligibleSets],
     now: datetime,
 ) -> dict[str, MappingChange]:
-    """Store the classes of pools by those who know their slots and hold the VO's row: see `pool_refresh`.
+    """Store mappings that were computed under the lock of the VO's row (see `refresh`).
 
     Args:
         conn: In a writing transaction.
         vo: Lower case.
-        config_version: Of the queue classes that are stored.
-        expiries: How many of its moments of expiry had passed.
-        new: The classes of pools that are locked, and maybe not mapped.
-        wanted: Those of pools that are mapped.
-        before: What these are mapped to.
+        config_version: Of the stored queue classes.
+        expiries: Passed expiries of that version.
+        new: Mappings of pools that are locked and may have no mapping yet.
+        wanted: Mappings of pools that have one.
+        before: The stored mappings of `wanted`.
         now: The time.
 
     Returns:
@@ -228,7 +218,7 @@ def refresh_mappings(
 
 
 def lock_pools(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
-    """Those of the pools that exist, locked in order, before the VO's version: as arriving jobs do it."""
+    """Lock existing pools in order, before the VO's version, as the arrival of jobs does."""
     return [
         pool_id
         for ids in sql.split_batches(pool_ids)

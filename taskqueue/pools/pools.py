@@ -1,8 +1,8 @@
 """SubmitPools: the Requirements of a VO, stored once under their id.
 
-A pool goes when no job that is not final uses it. The arrival of a job touches the pool's row in the
-transaction that makes the job wait, and deletion states that the row is untouched: whichever comes
-second sees what the first did, so that a job never ends without its pool.
+A pool is deleted when no job that is not final uses it. The arrival of a job touches the pool's row in the
+transaction that makes the job wait, and deletion requires an untouched row: whichever comes second sees what
+the first did, so that a job never loses its pool.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -31,22 +31,22 @@ def _touch(insert: DialectInsert) -> Insert:
 
 TOUCH = Upsert(submit_pools, _touch)
 
-#: Beside what its own row says, a pool that is mapped has come with all of its VO at least this far.
+#: A pool with a mapping has at least the version of its VO's last full refresh.
 _OWN = (submit_pools.c.config_version, submit_pools.c.expiries, submit_pools.c.refreshed_at)
 _OF_VO = (versions.c.refreshed_version, versions.c.refreshed_expiries, versions.c.refreshed_at)
 _VO_IS_AHEAD = and_(submit_pools.c.refreshed_at.is_not(None), tuple_(*_OF_VO) > tuple_(*_OWN))
-#: What a pool's mapping was computed from, and when: the newer of the two.
+#: Version and time of a pool's mapping: the newer of its own and its VO's.
 REFRESH_COLUMNS = {
     own.name: case((_VO_IS_AHEAD, of_vo), else_=own).label(own.name)
     for own, of_vo in zip(_OWN, _OF_VO, strict=True)
 }
 WITH_VO = submit_pools.outerjoin(versions, versions.c.vo == submit_pools.c.vo)
 
-#: Pools as `Pool` has them.
+#: All columns of `Pool`.
 ALL = select(*(REFRESH_COLUMNS.get(each.name, each) for each in submit_pools.c)).select_from(WITH_VO)
 GET = ALL.where(submit_pools.c.pool_id == bindparam("pool_id"))
 
-#: Its mapping was never stored, or was changed by a process of the release before.
+#: The mapping was never stored, or was changed by a process of the previous release.
 IS_UNMAPPED = or_(
     ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id),
     exists().where(pool_queue_classes.c.pool_id == submit_pools.c.pool_id),
@@ -70,7 +70,7 @@ _was_used = exists().where(
 )
 _may_go = and_(submit_pools.c.last_used_at < bindparam("before"), ~_is_used, ~_was_used)
 
-#: A locked row is in use. Locked in order, as `touch_all` does.
+#: SKIP LOCKED: a locked row is in use. Ordered as in `touch_pools`.
 UNUSED = (
     select(submit_pools.c.pool_id)
     .where(_may_go)
@@ -95,7 +95,7 @@ LOCK_FREE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPool:
-    """A pool that a job asks for; it may be there already."""
+    """A pool that a job needs; it may exist already."""
 
     pool_id: str
     vo: str  #: lower case
@@ -105,7 +105,7 @@ class NewPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A pool as it stands."""
+    """A stored pool."""
 
     pool_id: str
     vo: str
@@ -114,22 +114,22 @@ class Pool:
     created_at: datetime
     last_used_at: datetime
     refreshed_at: datetime | None  #: None: not resolved yet
-    config_version: int  #: what its mapping was computed from
-    expiries: int = 0  #: how many of the moments of expiry of that version had passed
+    config_version: int  #: of its mapping
+    expiries: int = 0  #: expiries of that version that had passed
 
 
 def touch_pool(
     conn: Connection, *, pool_id: str, vo: str, requirements_json: str, original_json: str, now: datetime
 ) -> bool:
-    """Store a pool or say that it is used; whether it still has to be resolved. See `touch_all`."""
+    """Insert or touch one pool; whether it still has to be resolved. See `touch_pools`."""
     pool = NewPool(pool_id=pool_id, vo=vo, requirements=requirements_json, original=original_json)
     return pool_id in touch_pools(conn, [pool], now=now)
 
 
 def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
-    """Whether all of these pools are there and no other transaction holds one; then they are ours.
+    """Lock these pools if all exist and none is locked by another transaction; whether it succeeded.
 
-    It waits for none. On SQLite whoever writes is alone anyway.
+    Does not wait. On SQLite a writing transaction has the lock anyway.
     """
     if not pool_ids or conn.dialect.name == "sqlite":
         return True
@@ -137,10 +137,10 @@ def try_lock(conn: Connection, pool_ids: Collection[str]) -> bool:
 
 
 def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:
-    """Store pools or say that they are used; the ids of those that still have to be resolved.
+    """Insert or touch pools; the ids of those that still have to be resolved.
 
-    Called in the transaction that makes jobs wait for them. Until that ends nobody else touches or deletes
-    them: of two that bring the same new pool, the second finds it resolved.
+    Called in the transaction that makes jobs wait for them. Until it ends no other transaction touches or
+    deletes them: if two bring the same new pool, the second finds it resolved.
     """
     by_id = {pool.pool_id: pool for pool in pools}
     if not by_id:
@@ -162,11 +162,7 @@ def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) ->
 
 
 def get_pool(conn: Connection, pool_id: str) -> Pool:
-    """One pool.
-
-    Raises:
-        PoolNotFound: There is none with this id.
-    """
+    """One pool; PoolNotFound."""
     row = conn.execute(GET, {"pool_id": pool_id}).mappings().one_or_none()
     if row is None:
         raise PoolNotFound(pool_id)
@@ -174,13 +170,13 @@ def get_pool(conn: Connection, pool_id: str) -> Pool:
 
 
 def count_pools(conn: Connection, *, vos: Collection[str] | None = None) -> int:
-    """How many there are of some VOs, or of all."""
+    """Number of pools of some VOs (None: of all)."""
     statement = COUNT if vos is None else COUNT_OF
     return conn.execute(statement, {} if vos is None else {"vos": sorted(vos)}).scalar_one()
 
 
 def read_originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
-    """The requirements of pools as first written, JSON, by id."""
+    """Requirements of pools as first written, JSON, by id."""
     return {
         row.pool_id: row.original
         for ids in sql.split_batches(pool_ids)
@@ -199,7 +195,7 @@ def delete_unused(conn: Connection, *, before: datetime, now: datetime, limit: i
 
 
 def list_requirements(conn: Connection, vos: Collection[str] | None) -> dict[str, dict[str, str]]:
-    """What the pools of these VOs (None: of all) ask, JSON as first written, by VO and id."""
+    """Requirements of the pools of these VOs (None: of all), JSON as first written, by VO and id."""
     rows = conn.execute(REQUIREMENTS) if vos is None else conn.execute(REQUIREMENTS_OF, {"vos": sorted(vos)})
     found: dict[str, dict[str, str]] = {}
     for row in rows:

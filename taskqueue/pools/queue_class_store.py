@@ -1,13 +1,13 @@
-"""The queue classes of each VO as they are stored, and which queues are members of them.
+"""Stored queue classes of each VO, and the queues that are members of them.
 
-They are those of one configuration version a VO, after so many of its expiries: a version of which more has
-expired is a newer one. Releases may compute digests by different rules (`ALGORITHM`): classes of another
-release are none of ours, and the agent computes them anew, with all mappings. Who writes something that
-was computed from them holds that until the transaction ends (`hold`), so that nothing old is written after
-something newer has landed. Lock order: pools by id, then the versions of VOs by name.
+A VO's classes belong to one configuration version and number of passed expiries: the same version with more
+expiries passed is a newer one. Releases may compute digests by different rules (`ALGORITHM`): classes of
+another release are ignored, and the agent computes them and all mappings again. A transaction that writes
+something computed from the classes holds the version row (`lock_version`), so that nothing old is written
+after something newer. Lock order: pools by id, then versions by VO.
 
-Each class has a slot, its bit in the mappings of the VO's pools. A slot is given again only after no
-mapping has it any more (`prune`).
+Each class has a slot, its bit in the mappings of the VO's pools. A slot is reused only after no mapping has
+it any more (`prune_classes`).
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -48,21 +48,21 @@ def _advance(insert: DialectInsert) -> Insert:
     ).returning(versions.c.vo)
 
 
-#: Takes the VO's version row for this transaction alone; no row comes back when a newer version is there.
+#: Locks the VO's version row; returns no row if the stored version is newer.
 ADVANCE = Upsert(versions, _advance)
 ADD_MEMBERS = BulkInsert(members, varying=("site", "ce", "queue", "queue_class_id"), common=("vo",))
 
 VERSION = select(versions.c.config_version, versions.c.expiries, versions.c.algorithm).where(
     versions.c.vo == _VO
 )
-#: FOR SHARE: a newer version waits until what was computed from this one is written.
+#: FOR SHARE: a newer version waits until results computed from this one are written.
 HOLD_VERSION = VERSION.with_for_update(read=True)
-#: Who replaces it knows which one that is.
+#: FOR UPDATE: before the version is replaced.
 LOCK_VERSION = VERSION.with_for_update()
 
 CLASSES = select(table.c.digest, table.c.queue_class_id, table.c.slot).where(table.c.vo == _VO)
 ADD_CLASS = insert(table)
-#: To what a process of the release before has added.
+#: For classes added by a process of the previous release.
 GIVE_SLOT = (
     update(table)
     .where(table.c.vo == _VO, table.c.digest == bindparam("the_digest"))
@@ -89,7 +89,7 @@ _are_all_refreshed = and_(
     versions.c.refreshed_version == versions.c.config_version,
     versions.c.refreshed_expiries == versions.c.expiries,
 )
-#: Empty, while all mappings are of this version: none of them has it.
+#: Classes without queues, while all mappings have this version: then none of them contains such a class.
 PRUNE_CLASSES = delete(table).where(
     table.c.vo == _VO,
     ~exists().where(members.c.queue_class_id == table.c.queue_class_id),
@@ -100,36 +100,36 @@ PRUNE_CLASSES = delete(table).where(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredClasses:
-    """The queue classes of a VO in one configuration version: what is stored while the version is."""
+    """The queue classes of a VO in one configuration version."""
 
     config_version: int
     expiries: int
     classes: Sequence[QueueClass]
 
     def is_stored(self, version: tuple[int, ...] | None, digests: Container[str]) -> bool:
-        """Whether these are the classes that are stored: a number alone may have been another text's."""
+        """Whether these classes are stored; digests are compared, since the number may be of another text."""
         if version != (self.config_version, self.expiries, ALGORITHM):
             return False
         return all(each.digest in digests for each in self.classes)
 
 
 def read_version(conn: Connection, vo: str) -> int | None:
-    """The configuration version that the VO's queue classes are of; None: there are none yet."""
+    """Configuration version of the VO's queue classes; None: there are none."""
     found: int | None = conn.execute(VERSION, {"the_vo": vo}).scalar_one_or_none()
     return found
 
 
 def lock_version(conn: Connection, vo: str) -> tuple[int, int] | None:
-    """That version and how many of its expiries have passed, which stay so until the transaction ends.
+    """Lock and return the VO's configuration version and number of passed expiries.
 
-    None: there are none yet, or they are of another release.
+    None: there are no classes, or they are of another release.
     """
     row = conn.execute(HOLD_VERSION, {"the_vo": vo}).one_or_none()
     return None if row is None or row.algorithm != ALGORITHM else (row.config_version, row.expiries)
 
 
 def read_slots(conn: Connection, vo: str) -> dict[str, int]:
-    """The slot of each queue class of the VO by its digest."""
+    """Slots of the VO's queue classes by digest."""
     rows = conn.execute(CLASSES, {"the_vo": vo})
     return {row.digest: row.slot for row in rows if row.slot is not None}
 
@@ -150,31 +150,25 @@ def store_classes(
     now: datetime,
     before: StoredClasses | None = None,
 ) -> bool:
-    """Make the stored queue classes of a VO those of a configuration version; only differences are written.
+    """Replace the stored queue classes of a VO; only differences are written.
 
-    Args:
-        conn: In a writing transaction; pools that it needs are touched or locked already.
-        vo: Lower case.
-        config_version: Where the classes come from.
-        expiries: How many of its moments of expiry have passed.
-        classes: All of the VO.
-        now: The time.
-        before: Those of another version: where it is the stored one, the members need not be read.
+    The transaction must have locked the pools that it needs. `before` are the classes of another version: if
+    these are the stored ones, the members need not be read.
 
     Returns:
-        Whether they are now of this version; False: a newer one is there already, and stays.
+        Whether the stored classes now have this version; False: a newer one is stored, and stays.
     """
     wanted = (config_version, expiries, ALGORITHM)
     row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
     if row is not None and tuple(row) != wanted:
-        # Another one may have landed by the time that it is ours to replace.
+        # Another transaction may have replaced it before we got the lock.
         row = conn.execute(LOCK_VERSION, {"the_vo": vo}).one_or_none()
     stored = None if row is None else tuple(row)
     if stored == wanted:
         if conn.scalar(WITHOUT_SLOT, {"the_vo": vo}):
             _add_classes(conn, vo, classes)
         return True
-    # Where there are none yet, there is no mapping either: all of them are of this version.
+    # Used for a new row only: then there are no mappings, so all of them have this version.
     refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
     advanced = {
         "vo": vo,
@@ -202,12 +196,12 @@ def store_classes(
 
 
 def prune_classes(conn: Connection, vo: str) -> None:
-    """Remove classes that no queue and no mapping has; they stay while a mapping is of another version."""
+    """Delete classes that no queue and no mapping has; not while a mapping has another version."""
     conn.execute(PRUNE_CLASSES, {"the_vo": vo})
 
 
 def _add_classes(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> dict[str, int]:
-    """Store the classes that are new, each with a slot; the ids of all."""
+    """Insert new classes, each with a slot; the ids of all."""
     stored = {row.digest: row for row in conn.execute(CLASSES, {"the_vo": vo})}
     wanted = {each.digest for each in classes} | {
         digest for digest, row in stored.items() if row.slot is None
@@ -234,7 +228,7 @@ def _bind_queue(vo: str, queue: QueueAddress) -> dict[str, object]:
 def _diff_classes(
     before: Sequence[QueueClass], now: Sequence[QueueClass]
 ) -> tuple[list[QueueClass], list[QueueClass]]:
-    """Those of the classes before that are not among those now, or with other queues; and the reverse."""
+    """Classes removed or with other queues than before; and classes added or with other queues."""
     queues = {each.digest: each.queues for each in before}
     new = [each for each in now if queues.get(each.digest) != each.queues]
     same = {each.digest for each in now}.difference(each.digest for each in new)

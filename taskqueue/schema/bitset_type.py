@@ -1,6 +1,6 @@
-"""Column type for a set of a VO's queue classes: a bitmap with one bit for the slot of each class.
+"""Column type for a set of a VO's queue classes: a bitmap, with one bit for the slot of each class.
 
-A pool that is eligible at a tenth of 5,000 classes takes 625 bytes instead of 500 rows.
+A pool that is eligible for a tenth of 5,000 classes takes 625 bytes instead of 500 rows.
 """
 
 from typing import Any
@@ -13,27 +13,27 @@ from sqlalchemy.types import TypeDecorator
 
 
 class BitsetType(TypeDecorator[int]):
-    """An integer whose bits are slots, as bytes, the lowest first."""
+    """An integer as a bitmap of slots, stored as little-endian bytes."""
 
     impl = LargeBinary
     cache_ok = True
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002  (SQLAlchemy names it)
-        """The bytes up to the highest slot."""
+        """Convert to bytes, up to the highest slot."""
         return None if value is None else to_bytes(value)
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> int | None:  # noqa: ARG002  (SQLAlchemy names it)
-        """The integer again."""
+        """Convert to an integer."""
         return None if value is None else int.from_bytes(value, "little")
 
 
 def to_bytes(slots: int) -> bytes:
-    """A set as it is stored."""
+    """The stored form of a set."""
     return slots.to_bytes((slots.bit_length() + 7) // 8, "little")
 
 
 class has_slot(FunctionElement[bool]):  # noqa: N801  (it is called like a function)
-    """Whether a set has the class of a slot: `has(column, slot)`; of no slot it is unknown."""
+    """Whether a set contains a slot: `has_slot(column, slot)`; null for a null slot."""
 
     type = Boolean()
     inherit_cache = True
@@ -43,7 +43,7 @@ class has_slot(FunctionElement[bool]):  # noqa: N801  (it is called like a funct
 @compiles(has_slot, "postgresql")
 def _postgresql(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
     classes, slot = (compiler.process(each, **options) for each in element.clauses)
-    # CASE: an operand of AND may be evaluated first, and bits beyond the end are an error.
+    # CASE: operands of AND may be evaluated in any order, and get_bit beyond the end is an error.
     return (
         f"(CASE WHEN {slot} < 8 * octet_length({classes}) THEN get_bit({classes}, {slot}) = 1 ELSE FALSE END)"
     )
@@ -52,7 +52,7 @@ def _postgresql(element: has_slot, compiler: SQLCompiler, **options: Any) -> str
 @compiles(has_slot, "sqlite")
 def _sqlite(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
     classes, slot = (compiler.process(each, **options) for each in element.clauses)
-    # A byte is no number there: its half is looked up by its hexadecimal digit; beyond the end is nothing.
+    # SQLite cannot read a byte as a number: the hex digit of its half is looked up; '00' beyond the end.
     halves = f"hex(substr({classes}, {slot} / 8 + 1, 1)) || '00'"
     half = f"instr('123456789ABCDEF', substr({halves}, 2 - {slot} % 8 / 4, 1))"
     return f"({half} >> {slot} % 4 & 1)"

@@ -1,4 +1,4 @@
-"""Sites, CEs and queues.
+"""Sites, CEs and queues: advertisements, reservations, bans, matching delays and occupancy.
 
-Advertisements, reservations, bans, matching delays and occupancy.  Imports db and schema.
+Imports db and schema.
 """

@@ -1,9 +1,9 @@
-"""Advertisements: a site says how many jobs it has, and which of our matches that contains.
+"""Advertisements: a site states its number of jobs, and which of our matches that number contains.
 
 The site fetches a watermark, counts, and advertises as of the watermark. Every attempt whose start was
-recorded when the watermark was given out is in the count, or has left the site: a job is there before its
-start is reported. No clocks are compared. An advertisement without watermark counts as one that was taken
-after the advertisement before.
+recorded when the watermark was issued is in the count, or has left the site: a job is there before its start
+is reported. No clocks are compared. An advertisement without a watermark counts as taken after the previous
+advertisement.
 """
 
 import logging
@@ -29,46 +29,46 @@ BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advertisement:
-    """What a site, CE or queue says of its state."""
+    """Statement of a site, CE or queue about its state."""
 
-    attributes: Mapping[str, Value]  #: counters, limits, and whatever else it wants its expressions to know
-    as_of: int | None = None  #: the watermark that was fetched before it counted
-    leases_seen: Sequence[str] = ()  #: attempts that the counts contain
+    attributes: Mapping[str, Value]  #: counters, limits, and any other attributes used in its expressions
+    as_of: int | None = None  #: the watermark that was fetched before counting
+    leases_seen: Sequence[str] = ()  #: attempts contained in the counts
     attempts_seen: Sequence[AttemptKey] = field(default=())  #: the same, by job and epoch
-    taken_at: str | None = None  #: for people
+    taken_at: str | None = None  #: for display
 
 
 def create_watermark(conn: Connection, site: str) -> int:
-    """A new watermark of a site: higher than all before."""
+    """Issue a new watermark of a site, higher than all before."""
     return _next_watermark(conn, scopes.lock_scopes(conn, [site])[site])
 
 
-def accept_advertisement(conn: Connection, scope: str, said: Advertisement, *, now: datetime) -> bool:
-    """Take an advertisement for the state of a scope; False: a later one is known already.
+def accept_advertisement(conn: Connection, scope: str, new: Advertisement, *, now: datetime) -> bool:
+    """Store an advertisement as the state of a scope; False: a later one is already stored.
 
     Raises:
-        InvalidRequest: Its watermark was never given out.
+        InvalidRequest: Its watermark was never issued.
     """
     locked = scopes.lock_scopes(conn, scopes.list_enclosing(scope))
     site, current = locked[scopes.parse_site(scope)], locked[scope]
-    if said.as_of is not None and not 0 < said.as_of <= site.watermark:
-        message = f"{said.as_of} is no watermark of {site.scope}; the last one is {site.watermark}"
+    if new.as_of is not None and not 0 < new.as_of <= site.watermark:
+        message = f"{new.as_of} is no watermark of {site.scope}; the last one is {site.watermark}"
         raise InvalidRequest([Problem(path="as_of", message=message)])
-    if said.as_of is not None and said.as_of < current.as_of:
-        log.warning("%s: advertisement as of %d ignored, %d is known", scope, said.as_of, current.as_of)
+    if new.as_of is not None and new.as_of < current.as_of:
+        log.warning("%s: advertisement as of %d ignored, %d is known", scope, new.as_of, current.as_of)
         return False
-    # Without watermark: contained is what had begun at the advertisement before, and whoever fetched a
-    # watermark before this one comes too late.
-    contained = current.as_of if said.as_of is None else said.as_of
-    as_of = _next_watermark(conn, site) if said.as_of is None else said.as_of
-    seen = sorted({*said.attempts_seen, *_find_attempts(conn, said.leases_seen)})
+    # Without a watermark the advertisement contains what had started by the previous one, and advertisements
+    # with watermarks fetched before this one will be rejected.
+    contained = current.as_of if new.as_of is None else new.as_of
+    as_of = _next_watermark(conn, site) if new.as_of is None else new.as_of
+    seen = sorted({*new.attempts_seen, *_find_attempts(conn, new.leases_seen)})
     reservations.acknowledge(conn, scope, as_of=contained, seen=seen)
-    scopes.store_state(conn, scope, said.attributes, as_of=as_of, taken_at=said.taken_at, now=now)
+    scopes.store_state(conn, scope, new.attributes, as_of=as_of, taken_at=new.taken_at, now=now)
     return True
 
 
 def _next_watermark(conn: Connection, site: Scope) -> int:
-    """Under the lock of the site: the starts that this statement sees were recorded before it is given."""
+    """Under the lock of the site: starts visible to this statement were recorded before it is issued."""
     watermark = site.watermark + 1
     conn.execute(SET_WATERMARK, {"the_scope": site.scope, "the_watermark": watermark})
     reservations.mark_started(conn, site.scope, watermark)

@@ -1,4 +1,4 @@
-"""Bans: sites that get only test jobs."""
+"""Bans of sites, which then get test jobs only."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ def _replace_ban(insert: DialectInsert) -> Insert:
 
 
 SET_BAN = Upsert(table, _replace_ban)
-#: Of a ban: it is not over.
+#: Condition on a ban: not expired.
 IS_CURRENT = or_(table.c.until.is_(None), table.c.until > bindparam("now"))
 
 LIFT_BAN = delete(table).where(table.c.site == bindparam("the_site"))
@@ -29,32 +29,32 @@ CURRENT = select(table).where(IS_CURRENT).order_by(table.c.site)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """Why a site gets no jobs."""
+    """A ban of a site."""
 
     site: str
     reason: str
     author: str
     at: datetime
-    until: datetime | None  #: None: until it is allowed again
+    until: datetime | None  #: None: until it is lifted
 
 
 def set_ban(conn: Connection, new: Ban) -> None:
-    """Ban a site; a ban that there is already is replaced."""
+    """Ban a site; replaces an existing ban."""
     row = {name: getattr(new, name) for name in ("site", "reason", "author", "at", "until")}
     conn.execute(SET_BAN.to_statement(conn), row)
 
 
 def lift_ban(conn: Connection, site: str) -> bool:
-    """End the ban of a site; False: there was none."""
+    """Lift the ban of a site; False: there was none."""
     return bool(conn.execute(LIFT_BAN, {"the_site": site}).rowcount)
 
 
 def read_bans(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, Ban]:
-    """The bans of these sites that hold now."""
+    """Current bans of these sites."""
     rows = conn.execute(BANNED, {"sites": sorted(sites), "now": now})
     return {row.site: Ban(**row._asdict()) for row in rows}
 
 
 def list_bans(conn: Connection, *, now: datetime) -> list[Ban]:
-    """All bans that hold now, by site."""
+    """All current bans, by site."""
     return [Ban(**row._asdict()) for row in conn.execute(CURRENT, {"now": now})]

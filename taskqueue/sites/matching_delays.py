@@ -1,6 +1,6 @@
-"""The token buckets of matching delays, as they were left.
+"""Stored token buckets of matching delays.
 
-Their time is the database's: the clocks of matchers on several hosts differ, and each would fill the
+Their time is the database's: matchers on several hosts have different clocks, and each would fill the
 buckets by its own.
 """
 
@@ -32,19 +32,19 @@ STORE = Upsert(table, _replace)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketLevel:
-    """How full a bucket was."""
+    """Fill level of a bucket at a time."""
 
     tokens: float
     at: datetime
 
 
 def read_time(conn: Connection, now: datetime) -> datetime:
-    """The time by which buckets fill; on SQLite there is one host, and `now` is its clock."""
+    """Time of the database; on SQLite `now`, since there is one host."""
     return now if conn.dialect.name == "sqlite" else conn.execute(TIME_POSTGRESQL).scalar_one()
 
 
 def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey, BucketLevel]:
-    """The buckets of scopes that something was taken from."""
+    """Stored buckets of scopes."""
     rows = conn.execute(READ, {"scopes": sorted(scopes)})
     return {
         (row.scope, row.attribute, row.value, row.vo): BucketLevel(tokens=row.tokens, at=row.at)
@@ -53,7 +53,7 @@ def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey,
 
 
 def store_levels(conn: Connection, levels: Iterable[tuple[BucketKey, BucketLevel]]) -> None:
-    """Leave buckets so; under the lock of their scopes."""
+    """Store bucket levels, under the lock of their scopes."""
     rows = [
         {"scope": key[0], "attribute": key[1], "value": key[2], "vo": key[3]}
         | {"tokens": level.tokens, "at": level.at}

@@ -1,4 +1,4 @@
-"""Occupancy of sites, CEs and queues: our jobs and pilots there now, by state as a gateway counts."""
+"""Occupancy of sites, CEs and queues: our jobs and pilots there now, in the states that gateways count."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ OCCUPANCY = (
     )
 )
 
-#: Attributes of a job that are counted, as limits name them.
+#: Job attributes that limits can count.
 ATTRIBUTE_COLUMNS: Mapping[str, ColumnElement[str]] = {
     "JobType": jobs.c.job_type,
     "JobGroup": jobs.c.job_group,
@@ -72,37 +72,37 @@ PILOTS_BY_QUEUE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOccupancy:
-    """What a VO has at a queue."""
+    """Jobs and pilots of a VO at a queue."""
 
-    jobs: int  #: in the hands of pilots
+    jobs: int  #: assigned to pilots
     pilots: int  #: submitted and not ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """Numbers of jobs in the hands of pilots."""
+    """Numbers of jobs assigned to pilots."""
 
     jobs: int
-    submitting: int  #: matched, not begun
-    gathering: int  #: the payload ended, its output is on the way
+    submitting: int  #: matched, not started
+    gathering: int  #: the payload ended, its output is being transferred
 
 
 def count_jobs(conn: Connection, scope: str) -> Occupancy:
-    """The jobs at a scope, `Site`, `Site/CE` or `Site/CE/Queue`, killed ones that are ending included."""
+    """Jobs at a scope, `Site`, `Site/CE` or `Site/CE/Queue`, including killed ones that are ending."""
     site, ce, queue = (*scope.split("/"), "", "")[:3]
     row = conn.execute(OCCUPANCY, {"site": site, "ce": ce, "queue": queue}).one()
     return Occupancy(jobs=row.jobs, submitting=row.submitting, gathering=row.gathering)
 
 
 def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], int]:
-    """How many jobs are at a site or CE now, by VO and value of the attribute."""
+    """Number of jobs at a site or CE now, by VO and value of the attribute."""
     site, ce = (*scope.split("/"), "")[:2]
     rows = conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
     return {(row.vo, row.value): row.jobs for row in rows}
 
 
 def count_by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mapping[JobStatus, int]]:
-    """How many jobs of each VO are at some sites now, by status."""
+    """Number of jobs of each VO at some sites now, by status."""
     found: defaultdict[str, dict[JobStatus, int]] = defaultdict(dict)
     for vo, status, number in conn.execute(BY_VO, {"sites": sorted(sites)}):
         found[vo][JobStatus(status)] = number
@@ -110,7 +110,7 @@ def count_by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mappin
 
 
 def count_by_queue(conn: Connection) -> Mapping[tuple[str, QueueAddress], QueueOccupancy]:
-    """What is at each queue now, by VO."""
+    """Jobs and pilots at each queue now, by VO."""
     jobs_there = dict(_list_numbers(conn.execute(JOBS_BY_QUEUE)))
     pilots_there = dict(_list_numbers(conn.execute(PILOTS_BY_QUEUE)))
     return {

@@ -1,9 +1,9 @@
 """Reservations: matches that a site's own counts do not contain yet.
 
-A reservation ends when an advertisement acknowledges it, when its pilot closes the attempt (finish,
-release), or when the attempt is closed before it began. An attempt that began and was taken away by us
-may still run until its pilot hears of it: it stays reserved until an advertisement that was counted after
-its start. All this is asked of the attempt; only advertisements write here.
+A reservation ends when an advertisement acknowledges it, when its pilot closes the attempt (finish, release),
+or when the attempt is closed before it was started. A started attempt that we took away may still run until
+its pilot notices: it stays reserved until an advertisement that was counted after its start. The attempt's
+state is read from `attempts`; only advertisements write here.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from taskqueue.schema.tables import attempts, jobs
 from taskqueue.schema.tables import reservations as table
 from taskqueue.sites.scopes import SCOPES_OF_SITE
 
-#: A job and the number of its attempt.
+#: Job id and epoch of an attempt.
 AttemptKey = tuple[int, int]
 
 _BY_ITS_PILOT = ("finished", "released")
@@ -81,7 +81,7 @@ SET_SEEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A match that counts at a scope beside what the site says."""
+    """A match that counts at a scope in addition to the site's own counts."""
 
     job_id: int
     epoch: int
@@ -90,14 +90,14 @@ class Reservation:
 
 
 def create_reservations(conn: Connection, reserved: Iterable[tuple[str, AttemptKey]]) -> None:
-    """Reserve; in the transaction of the claim, under the lock of the scopes."""
+    """Insert reservations; in the transaction of the claim, under the lock of the scopes."""
     rows = [{"scope": scope, "job_id": job_id, "epoch": epoch} for scope, (job_id, epoch) in reserved]
     if rows:
         conn.execute(CREATE, rows)
 
 
 def count_reservations(conn: Connection, scopes: Collection[str]) -> Mapping[str, int]:
-    """How many matches each scope has that its advertisement does not contain; those without are left out."""
+    """Number of reservations of each scope that still count; scopes without any are left out."""
     rows = conn.execute(COUNT, {"scopes": sorted(scopes)})
     return {row.scope: row.reserved for row in rows}
 
@@ -105,25 +105,25 @@ def count_reservations(conn: Connection, scopes: Collection[str]) -> Mapping[str
 def list_reservations(
     conn: Connection, scope: str, most: int, *, vos: Collection[str] | None = None
 ) -> list[Reservation]:
-    """The first of the reservations at a scope: for jobs of these VOs, None: of all."""
-    asked = {"the_scope": scope, "most": most}
+    """The first reservations at a scope, for jobs of these VOs (None: of all)."""
+    values = {"the_scope": scope, "most": most}
     if vos is None:
-        rows = conn.execute(LIST, asked)
+        rows = conn.execute(LIST, values)
     else:
-        rows = conn.execute(LIST_OF_VOS, {**asked, "vos": sorted(vos)})
+        rows = conn.execute(LIST_OF_VOS, {**values, "vos": sorted(vos)})
     return [Reservation(**row._asdict()) for row in rows]
 
 
 def mark_started(conn: Connection, site: str, watermark: int) -> None:
-    """Note of which attempts at a site the start is recorded by this watermark."""
+    """Store the watermark with the attempts at a site whose start is newly recorded."""
     conn.execute(MARK_STARTED, {"the_site": site, "the_watermark": watermark})
 
 
 def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[AttemptKey]) -> None:
-    """End those that a new advertisement contains; those that it only lists come back with the next one.
+    """Delete reservations contained in a new advertisement; suspend those that it only lists until the next.
 
-    An attempt that a list names may be missing in an advertisement with a later watermark that was
-    counted earlier; one whose start was recorded by the watermark cannot.
+    A listed attempt may be missing in an advertisement with a later watermark that was counted earlier; one
+    whose start was recorded by the watermark cannot.
     """
     conn.execute(ACKNOWLEDGE, {"the_scope": scope, "the_as_of": as_of})
     conn.execute(FORGET_ENDED, {"the_scope": scope})

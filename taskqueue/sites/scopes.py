@@ -45,18 +45,18 @@ SET_WATERMARK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """A site, CE or queue, with what it advertised last."""
+    """A site, CE or queue, with its last advertisement."""
 
     scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`
-    watermark: int = 0  #: of a site: the last that was given out
-    as_of: int = 0  #: the watermark that the advertisement was counted after
+    watermark: int = 0  #: of a site: the last one issued
+    as_of: int = 0  #: the watermark up to which the advertisement counts
     advertised: Mapping[str, Value] | None = None  #: None: nothing yet
     advertised_at: datetime | None = None
-    taken_at: str | None = None  #: as the site says, for people
+    taken_at: str | None = None  #: the site's own time; for display
 
 
 def read_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
-    """The scopes of these names; one without a row has advertised nothing."""
+    """The scopes with these names; one without a row has no advertisement."""
     found = {name: Scope(scope=name) for name in names}
     if names:
         found |= {row.scope: _scope_from_row(row) for row in conn.execute(READ, {"names": sorted(names)})}
@@ -64,7 +64,7 @@ def read_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
 
 
 def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
-    """The same, locked until the end of the transaction; rows that are missing are made."""
+    """The scopes, locked until the end of the transaction; missing rows are inserted."""
     ordered = sorted(set(names))
     rows = conn.execute(LOCK, {"names": ordered}).all()
     if len(rows) < len(ordered):
@@ -81,7 +81,7 @@ def parse_site(scope: str) -> str:
 
 
 def list_enclosing(scope: str) -> tuple[str, ...]:
-    """The scope and all above it, the site first."""
+    """The scope and all enclosing ones, the site first."""
     parts = scope.split("/")
     return tuple("/".join(parts[: end + 1]) for end in range(len(parts)))
 
@@ -107,16 +107,16 @@ def store_state(
 
 
 def _scope_from_row(row: Row[Any]) -> Scope:
-    said = None if row.advertisement is None else json.loads(row.advertisement)
+    stored = None if row.advertisement is None else json.loads(row.advertisement)
     return Scope(
         scope=row.scope,
         watermark=row.watermark,
         as_of=row.as_of,
-        advertised=None if said is None else {name: _parse_value(value) for name, value in said.items()},
+        advertised=None if stored is None else {name: _parse_value(value) for name, value in stored.items()},
         advertised_at=row.advertised_at,
         taken_at=row.taken_at,
     )
 
 
-def _parse_value(stored: Any) -> Value:
-    return tuple(stored) if isinstance(stored, list) else stored
+def _parse_value(value: Any) -> Value:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,12 +1,12 @@
-"""Change feed for matchers: task queues, mappings and weights to be reloaded; never single jobs.
+"""Change feed for matchers: task queues, mappings and weights to reload; never single jobs.
 
 A growing number is no safe cursor on PostgreSQL: a transaction that took an early number may commit late,
 after a reader has passed it. So a position is a snapshot with its running transactions: the next read
-returns what those wrote and what began since, each row once, however long a transaction is open. A row
-means "reload", not "add one", so a duplicate does no harm.
+returns the rows of those and of transactions that began since, each once, however long a transaction is
+open. A row means "reload", not "add one", so a duplicate does no harm.
 
-A position is valid in one history only. After a restore or a failover rows may be gone that were read, and
-old rows are trimmed: then the changes are unknown, and a reader reloads everything.
+A position is valid in one history only. After a restore or a failover, rows that were read may be missing,
+and old rows are trimmed: then a reader has to reload everything.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -45,7 +45,7 @@ TASK_QUEUE = "task_queue"
 MAPPING = "mapping"
 PRIORITY = "priority"
 
-# `xid8` counts on beyond 32 bits; it converts to a number by way of its text.
+# `xid8` does not wrap at 32 bits; it converts to a number only via text.
 _OUR_XID = cast(cast(func.pg_current_xact_id(), Text), BigInteger)
 _HORIZON = cast(cast(func.pg_snapshot_xmin(func.pg_current_snapshot()), Text), BigInteger)
 _NEXT_XID = cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), BigInteger)
@@ -53,7 +53,7 @@ _NEXT_XID = cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), 
 _NEW: Mapping[str, Any] = {"kind": bindparam("kind"), "key": bindparam("key"), "at": bindparam("at")}
 APPEND = {
     "postgresql": insert(changes).values(xid=_OUR_XID, **_NEW),
-    # One writer at a time: rows become visible in the order of their numbers.
+    # One writer at a time: rows become visible in the order of their ids.
     "sqlite": insert(changes).values(xid=literal(0), **_NEW),
 }
 
@@ -63,8 +63,8 @@ POSITION: Mapping[str, Select[Any]] = {
         cast(func.pg_current_snapshot(), Text).label("snapshot"),
         installation.c.trimmed_to,
         installation.c.incarnation,
-        # Another server, or the same one on other files, was started at another moment; the tables of a dump
-        # that is restored beside a living server are new ones.
+        # Another server, or the same one on other files, has another start time; tables of a dump that is
+        # restored on a running server have new oids.
         cast(func.pg_postmaster_start_time(), Text).label("server"),
         literal_column("CAST(CAST('changes' AS regclass) AS oid)", BigInteger).label("tables"),
     ),
@@ -89,7 +89,7 @@ _IS_NEW = {
 
 
 def _select_changes(dialect: str) -> Select[Any]:
-    """Where we stand and what is new, in one statement and so of one moment."""
+    """The current position and all changes, in one statement and so in one snapshot."""
     here = POSITION[dialect].subquery("here")
     news = select(changes.c.kind, changes.c.key).distinct().where(_IS_NEW[dialect]).subquery("news")
     return select(here, news).select_from(here.outerjoin(news, true()))
@@ -100,8 +100,8 @@ READ = {dialect: _select_changes(dialect) for dialect in POSITION}
 _BEFORE = bindparam("before", type_=changes.c.at.type)
 _OLD = select(changes.c.change_id).where(changes.c.at < _BEFORE).limit(bindparam("most"))
 TRIM = {
-    # What a transaction that is still open has to do with stays; numbers that are yet to come are of another
-    # server, whose dump this is.
+    # Keep rows of open transactions. Transaction ids in the future are of another server, whose dump this
+    # is: trim their rows.
     "postgresql": delete(changes)
     .where(changes.c.change_id.in_(_OLD.where(or_(changes.c.xid < _HORIZON, changes.c.xid >= _NEXT_XID))))
     .returning(changes.c.xid.label("number")),
@@ -118,31 +118,31 @@ NOTE_TRIMMED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedChange:
-    """One thing to look at again."""
+    """One thing to reload."""
 
     kind: str  #: TASK_QUEUE, MAPPING or PRIORITY
-    key: str  #: the id of the task queue; the VO of the mapping; the group whose task queues weigh otherwise
+    key: str  #: id of the task queue; VO of the mapping; group whose task queues have new weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPosition:
-    """Where a reader stands; of transactions on PostgreSQL, of rows on SQLite."""
+    """Position of a reader: in transaction ids on PostgreSQL, in row ids on SQLite."""
 
-    history: tuple[object, ...]  #: incarnation, server and tables that the numbers are of
-    low: int  #: everything before it is read
-    high: int  #: nothing from here on is read
-    running: tuple[int, ...] = ()  #: between the two, what is not read
+    history: tuple[object, ...]  #: incarnation, server and tables
+    low: int  #: everything before it was read
+    high: int  #: nothing from here on was read
+    running: tuple[int, ...] = ()  #: transactions between the two that were not read
 
     def leads_to(self, other: "FeedPosition", *, trimmed_to: int) -> bool:
-        """Whether what happened between the two can still be told."""
+        """Whether all changes between the two are still in the feed."""
         same_line = self.history == other.history and self.high <= other.high
-        # A number that is yet to come was noted by another server, whose dump this is.
+        # A number in the future was stored by another server, whose dump this is.
         trimmed = self.low <= trimmed_to < other.high
         return same_line and not trimmed
 
 
 def append_changes(conn: Connection, kind: str, keys: Collection[str], *, now: datetime) -> None:
-    """Tell the matchers, in the transaction of the change itself; they are rung for when it is committed."""
+    """Append changes in the transaction that makes them; readers are notified after its commit."""
     if keys:
         rows = [{"kind": kind, "key": key, "at": now} for key in sorted(keys)]
         conn.execute(APPEND[conn.dialect.name], rows)
@@ -150,15 +150,12 @@ def append_changes(conn: Connection, kind: str, keys: Collection[str], *, now: d
 
 
 def read_position(conn: Connection) -> FeedPosition:
-    """Where a reader stands that loads everything after this call, in this or a later transaction."""
+    """Position of a reader that loads everything after this call, in this or a later transaction."""
     return _position_from_row(conn.execute(POSITION[conn.dialect.name]).one())
 
 
 def read_changes(conn: Connection, since: FeedPosition) -> tuple[Sequence[FeedChange], FeedPosition] | None:
-    """What has changed since a position, and the position to go on from.
-
-    None: nobody can say any more; load everything anew.
-    """
+    """Changes since a position, and the next position; None: not known any more, reload everything."""
     values: dict[str, object] = {"high": since.high}
     if conn.dialect.name == "postgresql":
         values["running"] = list(since.running)
@@ -170,7 +167,7 @@ def read_changes(conn: Connection, since: FeedPosition) -> tuple[Sequence[FeedCh
 
 
 def trim_changes(conn: Connection, *, before: datetime, most: int) -> int:
-    """Remove rows of before that time, up to so many; who had not read them loads everything anew."""
+    """Delete at most `most` rows older than `before`; readers that missed them reload everything."""
     trimmed = conn.execute(TRIM[conn.dialect.name], {"before": before, "most": most}).scalars().all()
     if trimmed:
         conn.execute(NOTE_TRIMMED, {"up_to": max(trimmed)})

@@ -9,7 +9,6 @@ from taskqueue import ownership
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
-from taskqueue.schema.tables import task_queues as task_queues_table
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import OCCUPIED, TaskQueue
@@ -17,16 +16,16 @@ from taskqueue.task_queues.task_queues import OCCUPIED, TaskQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueFilter:
-    """Which task queues; None asks nothing, an empty set is met by none."""
+    """Conditions on task queues; None: no condition, an empty set: matches nothing."""
 
     vos: frozenset[str] | None = None
     owner: str | None = None
     owner_group: str | None = None
     submit_pool: str | None = None
-    any_of: tuple[OwnershipFilter, ...] = ()  #: one of these besides, if there are any; wherever
+    any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any; sites are ignored
 
     def clauses(self) -> list[ColumnElement[bool]]:
-        """It as conditions on the tables of task queues and of what they ask."""
+        """SQL conditions on task queues and their classes."""
         equal = {table.c.owner: self.owner, table.c.owner_group: self.owner_group}
         found: list[ColumnElement[bool]] = [
             column == value for column, value in equal.items() if value is not None
@@ -34,7 +33,7 @@ class TaskQueueFilter:
         if self.vos is not None:
             found.append(table.c.vo.in_(sorted(self.vos)))
         if self.submit_pool is not None:
-            # The definition is JSON; a digest stands for nothing else in it.
+            # The definition is JSON; a pool's digest occurs nowhere else in it.
             found.append(requirement_classes.c.definition.contains(f'"{self.submit_pool}"', autoescape=True))
         return found + ownership.match_any(self.any_of, vo=table.c.vo, owner=table.c.owner)
 
@@ -44,7 +43,7 @@ class OccupiedTaskQueue:
     """A task queue with the number of its jobs."""
 
     task_queue: TaskQueue
-    waiting: int  #: may be none for a moment after the last was taken
+    waiting: int  #: may be 0 briefly after the last job was taken
 
 
 def list_task_queues(
@@ -75,26 +74,26 @@ POSITION_OF_JOB = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
-    """Where a job stands among those that ask the same for the same owner."""
+    """Position of a job in its task queue."""
 
-    before: int  #: jobs that are handed out first
-    waiting: int  #: jobs in the task queue, itself among them
+    before: int  #: jobs that are assigned first
+    waiting: int  #: jobs in the task queue, including this one
 
 
 def read_position(conn: Connection, job_id: int) -> QueuePosition | None:
-    """Its place; None: it does not wait."""
+    """Position of a job; None: it does not wait."""
     row = conn.execute(POSITION_OF_JOB, {"job_id": job_id}).one()
     return QueuePosition(before=row.before, waiting=row.waiting) if row.waiting else None
 
 
 CLASS_OF_TASK_QUEUE = (
     select(requirement_classes.c.definition)
-    .join(task_queues_table, task_queues_table.c.class_id == requirement_classes.c.class_id)
-    .where(task_queues_table.c.task_queue_id == bindparam("task_queue_id"))
+    .join(table, table.c.class_id == requirement_classes.c.class_id)
+    .where(table.c.task_queue_id == bindparam("task_queue_id"))
 )
 
 
 def read_requirement_class(conn: Connection, task_queue_id: int) -> RequirementClass | None:
-    """The class of the jobs in a task queue; None if the task queue is gone."""
+    """The class of a task queue; None if it was removed."""
     definition = conn.execute(CLASS_OF_TASK_QUEUE, {"task_queue_id": task_queue_id}).scalar_one_or_none()
     return None if definition is None else RequirementClass.from_json(definition)

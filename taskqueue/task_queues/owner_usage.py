@@ -1,4 +1,4 @@
-"""Recent usage by owner: time that pilots spent on their jobs, and number of jobs."""
+"""Recent usage by owner: wall time of their jobs, and number of attempts."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from taskqueue.states import HELD, JobStatus
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.shares import ShareHolder
 
-#: A job that is Deleted had its end before; what it used was seen then.
+#: Without Deleted: such a job was counted when it ended.
 _ENDED = (JobStatus.DONE, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.KILLED)
 _NOW = bindparam("now", type_=UtcTime())
 _SECONDS_A_DAY = 86_400
@@ -43,7 +43,7 @@ def _select_usage(seconds: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
     )
 
 
-#: By the index over status and time of the last change, which is the end of a job that is final.
+#: Uses the index over status and time of the last change, which is the end of a final job.
 ENDED = {
     dialect: _select_usage(seconds).where(
         jobs.c.status.in_([status.value for status in _ENDED]),
@@ -62,28 +62,27 @@ RUNNING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerUsage:
-    """What an owner used."""
+    """Usage of an owner."""
 
-    core_seconds: float = 0.0  #: with the cores that the jobs asked for, at least
-    jobs: int = 0  #: how often jobs were begun
+    core_seconds: float = 0.0  #: with the minimum number of cores of the jobs
+    jobs: int = 0  #: started attempts
 
     def __add__(self, other: "OwnerUsage") -> "OwnerUsage":
         return OwnerUsage(core_seconds=self.core_seconds + other.core_seconds, jobs=self.jobs + other.jobs)
 
 
-#: By owner.
 UsageByHolder = Mapping[ShareHolder, OwnerUsage]
 
 
 def sum_ended(conn: Connection, vo: str, *, since: datetime, before: datetime) -> UsageByHolder:
-    """What the jobs used, in all their attempts, that ended in this time."""
-    # Each attempt of a job that is final is closed: "now" plays no part.
+    """Usage by all attempts of the jobs that ended in this time."""
+    # All attempts of a final job are closed, so "now" is not used.
     values = {"vo": vo, "since": since, "before": before, "now": before}
     return _sum_usage(conn, vo, ENDED[conn.dialect.name], values)
 
 
 def sum_running(conn: Connection, vo: str, *, now: datetime) -> UsageByHolder:
-    """What the jobs that run have used until now."""
+    """Usage by running jobs until now."""
     return _sum_usage(conn, vo, RUNNING[conn.dialect.name], {"vo": vo, "now": now})
 
 

@@ -1,4 +1,4 @@
-"""Weights of task queues in the database: the inputs of the computation, and storing changed weights."""
+"""Weights of task queues in the database: inputs of the computation, and storage of changed weights."""
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
@@ -14,13 +14,13 @@ from taskqueue.task_queues import change_feed, shares
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.shares import ShareDemand
 
-#: Classes that are remembered; beyond that we start anew.
+#: Classes in the cache; when there are more it is cleared.
 _CACHE_SIZE = 100_000
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
 
 VOS = select(task_queues.c.vo).where(task_queues.c.occupied).distinct().order_by(task_queues.c.vo)
 
-#: Jobs are many, their priorities few.
+#: Grouped by priority: there are many jobs but few priorities.
 _COUNTED = (
     select(
         waiting_jobs.c.task_queue_id,
@@ -66,7 +66,7 @@ WEIGHTS_OF_GROUPS = select(task_queues.c.task_queue_id, task_queues.c.priority).
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewlyOccupied:
-    """A task queue that got jobs after it had none."""
+    """A task queue that got jobs after it was empty."""
 
     task_queue_id: int
     vo: str
@@ -75,19 +75,19 @@ class NewlyOccupied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedTaskQueue:
-    """A task queue that has jobs, with the weight that it has so far."""
+    """A task queue with jobs, and its stored weight."""
 
     demand: ShareDemand
     weight: float
 
 
 def list_vos(conn: Connection) -> list[str]:
-    """The VOs that have task queues with jobs."""
+    """VOs that have task queues with jobs."""
     return list(conn.execute(VOS).scalars())
 
 
 def list_newly_occupied(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[NewlyOccupied]:
-    """Those of the task queues that have jobs, with when they got the first of them."""
+    """Those of the task queues that have jobs, with the time when they became occupied."""
     found: set[NewlyOccupied] = set()
     for ids in sql.split_batches(task_queue_ids):
         rows = conn.execute(NEWLY_OCCUPIED, {"ids": ids})
@@ -98,13 +98,13 @@ def list_newly_occupied(conn: Connection, task_queue_ids: Collection[int]) -> fr
 
 
 class FamilyCache:
-    """The families of requirement classes by their digests: definitions are long, and never change."""
+    """Families of requirement classes by digest: definitions are long, and never change."""
 
     def __init__(self) -> None:
         self._known: dict[str, Hashable] = {}
 
     def read_families(self, conn: Connection, digests: Collection[str]) -> Mapping[str, Hashable]:
-        """The families of these classes; what is not known yet is read."""
+        """The families of these classes; missing ones are read."""
         known = {digest: self._known[digest] for digest in digests if digest in self._known}
         for missing in sql.split_batches(set(digests) - known.keys()):
             for row in conn.execute(DEFINITIONS, {"digests": missing}):
@@ -116,7 +116,7 @@ class FamilyCache:
 
 
 def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[WeightedTaskQueue]:
-    """The task queues of a VO that have jobs: all that their weights follow from."""
+    """The task queues of a VO with jobs, with all inputs of their weights."""
     of_task_queue: dict[int, Row[*tuple[Any, ...]]] = {}
     jobs: defaultdict[int, dict[float, int]] = defaultdict(dict)
     for row in conn.execute(WAITING, {"vo": vo}):
@@ -142,13 +142,9 @@ def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[Weig
 def store_weights(
     conn: Connection, weights: Mapping[int, float], *, owner_groups: Collection[str], now: datetime
 ) -> None:
-    """Give task queues other weights, and tell the matchers.
+    """Change weights of task queues of these groups, by id, and notify the matchers.
 
-    Args:
-        conn: In a writing transaction; it locks the task queues in the order in which all do.
-        weights: By id of the task queue.
-        owner_groups: The groups that the task queues are of.
-        now: The time.
+    Locks the task queues in order of their ids, as all transactions do.
     """
     if weights:
         rows = [{"the_task_queue": each, "weight": weight} for each, weight in sorted(weights.items())]
@@ -157,6 +153,6 @@ def store_weights(
 
 
 def read_weights(conn: Connection, owner_groups: Collection[str]) -> Mapping[int, float]:
-    """The weights of the groups' task queues that have jobs."""
+    """Weights of the groups' task queues that have jobs."""
     rows = conn.execute(WEIGHTS_OF_GROUPS, {"groups": sorted(owner_groups)})
     return {row.task_queue_id: row.priority for row in rows}

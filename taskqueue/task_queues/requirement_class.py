@@ -1,7 +1,7 @@
-"""Requirement classes: the distinct sets of requirements that matching looks at.
+"""Requirement classes: the distinct sets of requirements used by matching.
 
-The owner is no part of a class. A class is immutable, so a copy in memory is never stale. Names keep the
-spelling of the job; `matcher.rules` compares without case.
+The owner is not part of a class. A class is immutable, so that a cached copy is never stale. Names keep the
+job's spelling; `matcher.rules` compares without case.
 """
 
 import hashlib
@@ -13,35 +13,35 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementClass:
-    """What a job asks of the place where it runs. An empty set asks nothing.
+    """Requirements of a job on the resource where it runs. An empty set is no requirement.
 
-    Source: DIRAC TaskQueueDB, with cores, memory per core, GPUs and the SubmitPool beside it.
+    Source: DIRAC TaskQueueDB, plus cores, memory per core, GPUs and the SubmitPool.
     """
 
     vo: str  #: lower case
-    cpu_time: int  #: seconds, the segment that the job's own falls into
+    cpu_time: int  #: seconds, upper end of the segment that contains the job's own
     sites: frozenset[str] = frozenset()
     banned_sites: frozenset[str] = frozenset()
     grid_ces: frozenset[str] = frozenset()
-    platforms: frozenset[str] = frozenset()  #: with all that are compatible
+    platforms: frozenset[str] = frozenset()  #: including all compatible ones
     job_types: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()  #: the resource must offer all of them
     min_ram: int = 0  #: MB
-    max_ram: int | None = None  #: MB; None: says nothing
+    max_ram: int | None = None  #: MB; None: no limit
     min_ram_per_core: int = 0  #: MB
     processors_min: int = 1
-    processors_max: int | None = 1  #: None: open
+    processors_max: int | None = 1  #: None: unlimited
     whole_node: bool = False
     gpus: int = 0
     submit_pool: str | None = None  #: pool id; None: no Requirements
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 that says the same on every machine."""
+        """SHA-256 of the definition."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """Its definition, in one form only."""
+        """Definition in canonical form."""
         return json.dumps(
             {name: sorted(value) if isinstance(value, frozenset) else value for name, value in self._items()},
             sort_keys=True,
@@ -50,15 +50,15 @@ class RequirementClass:
 
     @classmethod
     def from_json(cls, text: str) -> "RequirementClass":
-        """Read a definition back; a field unknown to this release is an error: it would be ignored else."""
+        """Parse a definition; a field unknown to this release is an error: it would otherwise be ignored."""
         written = json.loads(text)
-        asked: dict[str, Any] = {
+        found: dict[str, Any] = {
             name: frozenset(value) if isinstance(value, list) else value for name, value in written.items()
         }
-        return cls(**asked)
+        return cls(**found)
 
     def _items(self) -> list[tuple[str, object]]:
-        # Defaults are left out: a new kind of requirement does not change the digest of the others.
+        # Defaults are left out, so that a new kind of requirement does not change existing digests.
         return [
             (field.name, getattr(self, field.name))
             for field in fields(self)

@@ -2,7 +2,7 @@
 
 Requirement classes and task queues are inserted when the first job needs them. `occupied` marks the task
 queues that matchers try. A transaction that adds jobs holds the row's lock until its commit; one that
-clears the mark takes that lock first and checks in a later statement, so no job on its way in is missed.
+clears the mark takes that lock first and checks in a later statement, so that no job being added is missed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from taskqueue.schema.tables import jobs, requirement_classes, task_queues, wait
 from taskqueue.task_queues import change_feed, shares
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: What a job asks, its owner group and its owner: a task queue.
+#: Requirement class, owner group and owner: identifies a task queue.
 TaskQueueKey = tuple[RequirementClass, str, str]
 
 _ClassKey = tuple[int, str, str]  # class id, owner group, owner
@@ -42,7 +42,7 @@ TASK_QUEUE_IDS = select(
         bindparam("keys", expanding=True)
     )
 )
-# KEY SHARE: only the removal of a class has to wait.
+# KEY SHARE: blocks only the removal of a class.
 LOCK_CLASSES = (
     select(requirement_classes.c.class_id)
     .where(requirement_classes.c.class_id.in_(bindparam("ids", expanding=True)))
@@ -54,12 +54,14 @@ LOCK_CLASSES = (
 def ensure_task_queues(
     conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
 ) -> Mapping[TaskQueueKey, int]:
-    """Ids of the task queues of these places, made if need be; without those that are removed just now."""
-    classes = _insert_classes(conn, {asked.digest: asked for asked, _, _ in wanted})
+    """Ids of the task queues, inserted if missing; without those that are being removed."""
+    classes = _insert_classes(
+        conn, {requirement_class.digest: requirement_class for requirement_class, _, _ in wanted}
+    )
     by_key = {
-        (classes[asked.digest], owner_group, owner): (asked, owner_group, owner)
-        for asked, owner_group, owner in wanted
-        if asked.digest in classes
+        (classes[requirement_class.digest], owner_group, owner): (requirement_class, owner_group, owner)
+        for requirement_class, owner_group, owner in wanted
+        if requirement_class.digest in classes
     }
     found = _insert_task_queues(conn, by_key, now)
     return {by_key[key]: task_queue_id for key, task_queue_id in found.items()}
@@ -74,8 +76,12 @@ def _insert_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -
     return known
 
 
-def _build_class_row(asked: RequirementClass) -> dict[str, object]:
-    return {"digest": asked.digest, "vo": asked.vo, "definition": asked.to_json()}
+def _build_class_row(requirement_class: RequirementClass) -> dict[str, object]:
+    return {
+        "digest": requirement_class.digest,
+        "vo": requirement_class.vo,
+        "definition": requirement_class.to_json(),
+    }
 
 
 def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, int]:
@@ -107,13 +113,13 @@ def _build_queue_row(key: _ClassKey, vo: str, now: datetime) -> dict[str, object
         "owner": owner,
         "owner_group": owner_group,
         "priority": 1.0,
-        "occupied": False,  # who puts jobs in says it, with the change that the matchers read
+        "occupied": False,  # set when jobs are added, with an entry in the change feed
         "changed_at": now,
     }
 
 
 def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
-    """Keep classes from being removed before they have their task queue; False: one is gone."""
+    """Prevent the removal of classes before their task queues are inserted; False: one is gone."""
     return all(
         len(conn.execute(LOCK_CLASSES, {"ids": ids}).all()) == len(ids)
         for ids in sql.split_batches(class_ids)
@@ -129,14 +135,14 @@ def _read_task_queue_ids(conn: Connection, keys: Sequence[_ClassKey]) -> Mapping
 
 
 _IDS: BindParameter[int] = bindparam("ids", expanding=True)
-# NO KEY UPDATE: a claim, which only refers to the row, is not held up.
+# NO KEY UPDATE: does not block a claim, which only references the row.
 LOCK = (
     select(task_queues.c.task_queue_id, task_queues.c.occupied)
     .where(task_queues.c.task_queue_id.in_(_IDS))
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True)
 )
-#: Whoever holds the lock puts jobs in: that task queue is not empty, and nobody waits for it here.
+#: SKIP LOCKED: the transaction that holds the lock adds jobs, so that task queue is not empty.
 LOCK_IF_FREE = (
     select(task_queues.c.task_queue_id)
     .where(task_queues.c.task_queue_id.in_(_IDS), task_queues.c.occupied)
@@ -190,7 +196,7 @@ OCCUPIED_AMONG = OCCUPIED.where(task_queues.c.task_queue_id.in_(_IDS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingEntry:
-    """A job that is ready to wait, and where."""
+    """A job to be added to its task queue."""
 
     job_id: int
     requirement_class: RequirementClass
@@ -201,7 +207,7 @@ class WaitingEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueue:
-    """A task queue that has jobs."""
+    """A task queue that may have jobs."""
 
     task_queue_id: int
     class_id: int
@@ -209,14 +215,14 @@ class TaskQueue:
     vo: str
     owner: str
     owner_group: str
-    priority: float  #: its weight in the lottery
-    family: int  #: the same for those that weigh as much as all of them together; in this process only
+    priority: float  #: weight in the lottery
+    family: int  #: equal for members of a family (see `shares`); valid in this process only
 
 
 def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime) -> None:
-    """Put jobs into their task queues, which are made if need be.
+    """Add jobs to their task queues, which are inserted if missing.
 
-    In the transaction that makes the jobs Waiting: a job is Waiting if and only if it has its row here.
+    In the transaction that makes the jobs Waiting: exactly the Waiting jobs have a row in `waiting_jobs`.
     """
     if not entries:
         return
@@ -229,16 +235,16 @@ def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime)
 def hold_task_queues(
     conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
 ) -> Mapping[TaskQueueKey, int]:
-    """The task queues of these places, made if need be; none is removed or called empty before the commit."""
+    """Insert missing task queues and lock all; none is removed or marked empty before the commit."""
     while True:
         ids = ensure_task_queues(conn, wanted, now=now)
         if len(ids) == len(wanted) and _mark_occupied(conn, set(ids.values()), now) == len(wanted):
             return ids
-        # What was not used for long was removed under our hands: it is made anew.
+        # An unused task queue was removed meanwhile: insert it again.
 
 
 def add_waiting(conn: Connection, entries: Sequence[tuple[int, int, float]]) -> None:
-    """Let jobs wait in task queues that `hold` gave: id of the job and of the task queue, and priority."""
+    """Add jobs (id, task queue id, priority) to task queues locked by `hold_task_queues`."""
     job_ids, task_queue_ids, priorities = zip(*entries, strict=True)
     ADD_WAITING.execute(conn, {"job_id": job_ids, "task_queue_id": task_queue_ids, "priority": priorities})
 
@@ -248,7 +254,7 @@ def _get_key(entry: WaitingEntry) -> TaskQueueKey:
 
 
 def requeue(conn: Connection, job_ids: Collection[int], *, now: datetime) -> None:
-    """Put jobs back where they waited before, at their old place: their lease ended before they began."""
+    """Return jobs to their task queues at their old position: the lease ended before they were started."""
     for ids in sql.split_batches(job_ids):
         rows = conn.execute(WAITING_VALUES, {"ids": ids}).all()
         _mark_occupied(conn, {row.task_queue_id for row in rows}, now)
@@ -257,29 +263,29 @@ def requeue(conn: Connection, job_ids: Collection[int], *, now: datetime) -> Non
 
 
 def dequeue(conn: Connection, job_ids: Collection[int]) -> None:
-    """Take jobs out that are not to run now: killed, deleted, rescheduled."""
+    """Remove jobs that were killed, deleted or rescheduled."""
     for ids in sql.split_batches(job_ids):
         conn.execute(REMOVE_WAITING, {"ids": ids})
 
 
 def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: datetime) -> None:
-    """Tell the matchers not to try these any more, as far as they really are empty."""
+    """Mark those of the task queues empty that have no jobs, so that matchers skip them."""
     for ids in sql.split_batches(task_queue_ids):
         locked = set(conn.execute(LOCK_IF_FREE, {"ids": ids}).scalars())
         if not locked:
             continue
-        # Only a statement that begins after we have the lock sees all that was put in before.
+        # Only a statement that begins after the lock was taken sees all jobs added before.
         empty = locked - set(conn.execute(WITH_JOBS, {"ids": sorted(locked)}).scalars())
         _set_occupied(conn, empty, now, is_occupied=False)
 
 
 def list_occupied(conn: Connection) -> list[TaskQueue]:
-    """All task queues that may have jobs."""
+    """All task queues marked occupied."""
     return [from_row(row) for row in conn.execute(OCCUPIED)]
 
 
 def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
-    """Those of the task queues that may have jobs."""
+    """Those of the task queues that are marked occupied."""
     found: list[TaskQueue] = []
     for ids in sql.split_batches(task_queue_ids):
         found += [from_row(row) for row in conn.execute(OCCUPIED_AMONG, {"ids": ids})]
@@ -287,7 +293,7 @@ def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[Tas
 
 
 def count_waiting(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, int]:
-    """How many jobs wait in each; those without any are left out."""
+    """Number of jobs in each task queue; empty ones are left out."""
     found: dict[int, int] = {}
     for ids in sql.split_batches(task_queue_ids):
         found |= {row.task_queue_id: row.waiting for row in conn.execute(WAITING_IN, {"ids": ids})}
@@ -295,17 +301,17 @@ def count_waiting(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[
 
 
 def find_by_job(conn: Connection, job_id: int) -> int | None:
-    """The task queue that a job waits in; None: it does not wait."""
+    """The task queue of a waiting job; None: the job does not wait."""
     return conn.execute(TASK_QUEUE_OF_JOB, {"job_id": job_id}).scalar_one_or_none()
 
 
 def list_first_jobs(conn: Connection, task_queue_id: int, most: int) -> list[int]:
-    """The jobs that would be handed out first, in order."""
+    """The jobs that will be assigned first, in order."""
     return list(conn.execute(FIRST_IN, {"task_queue_id": task_queue_id, "most": most}).scalars())
 
 
 def _mark_occupied(conn: Connection, task_queue_ids: Collection[int], now: datetime) -> int:
-    """Lock task queues that get jobs; how many there are, since one may have been removed just now."""
+    """Lock task queues and mark them occupied; how many exist, since one may have been removed."""
     found = 0
     for ids in sql.split_batches(task_queue_ids):
         rows = conn.execute(LOCK, {"ids": ids}).all()
@@ -321,15 +327,15 @@ def _set_occupied(conn: Connection, ids: Collection[int], now: datetime, *, is_o
 
 
 def from_row(row: Row[*tuple[Any, ...]]) -> TaskQueue:
-    """A task queue from a row of `OCCUPIED`."""
-    asked = RequirementClass.from_json(row.definition)
+    """Convert a row of `OCCUPIED`."""
+    requirement_class = RequirementClass.from_json(row.definition)
     return TaskQueue(
         task_queue_id=row.task_queue_id,
         class_id=row.class_id,
-        requirement_class=asked,
+        requirement_class=requirement_class,
         vo=row.vo,
         owner=row.owner,
         owner_group=row.owner_group,
         priority=row.priority,
-        family=hash((row.owner_group, row.owner, shares.derive_family(asked))),
+        family=hash((row.owner_group, row.owner, shares.derive_family(requirement_class))),
     )

@@ -1,7 +1,7 @@
-"""Removal of task queues and requirement classes that nothing refers to.
+"""Removal of unused task queues and requirement classes.
 
 A row is locked first, and checked for use in a later statement. `task_queues.hold_task_queues` takes the
-same lock, or finds the row gone and inserts it again; so neither waits long for the other, and no job is
+same lock, or finds the row gone and inserts it again. So neither waits long for the other, and no job is
 left without its task queue.
 """
 
@@ -19,12 +19,12 @@ _IDS: BindParameter[int] = bindparam("ids", expanding=True)
 
 _has_jobs = exists().where(waiting_jobs.c.task_queue_id == table.c.task_queue_id)
 _is_unused = (~table.c.occupied, table.c.changed_at < _BEFORE)
-#: No matcher has looked since its last job was killed.
+#: Emptied without a claim, e.g. because the last job was killed.
 STILL_OCCUPIED = select(table.c.task_queue_id).where(
     table.c.occupied, table.c.changed_at < _BEFORE, ~_has_jobs
 )
 UNUSED = select(table.c.task_queue_id).where(*_is_unused)
-#: One look at all jobs: an index by task queue would cost at every change of a job, for one look a day.
+#: One scan of all jobs a day: an index by task queue would cost at every change of a job.
 IN_USE = select(jobs.c.task_queue_id).where(jobs.c.task_queue_id.is_not(None)).distinct()
 LOCK = (
     select(table.c.task_queue_id)
@@ -46,14 +46,14 @@ REMOVE_CLASSES = delete(requirement_classes).where(requirement_classes.c.class_i
 
 
 def list_emptied(conn: Connection, *, before: datetime) -> list[int]:
-    """Task queues without a job that are called occupied since before that time: for `mark_empty`."""
+    """Task queues without jobs that have been marked occupied since before that time: for `mark_empty`."""
     return list(conn.execute(STILL_OCCUPIED, {"before": before}).scalars())
 
 
 def list_unused(conn: Connection, *, before: datetime) -> list[int]:
-    """Task queues that have been empty since before that time, and that no job refers to, also no final one.
+    """Task queues empty since before that time that no job refers to, not even a final one.
 
-    Who is to be removed is told first, so that a job which comes meanwhile shows by a later time.
+    The candidates are read before the jobs: a job that comes in between changes `changed_at`.
     """
     unused = conn.execute(UNUSED, {"before": before}).scalars().all()
     in_use = set(conn.execute(IN_USE).scalars()) if unused else set()
@@ -61,12 +61,9 @@ def list_unused(conn: Connection, *, before: datetime) -> list[int]:
 
 
 def remove_unused(conn: Connection, task_queue_ids: Collection[int], *, before: datetime) -> int:
-    """Remove those of the found that are still unused; how many.
+    """Remove the task queues found by `list_unused`, with the same `before`, if still unused; how many.
 
-    Args:
-        conn: In a writing transaction.
-        task_queue_ids: From `find`; as many as fit into one statement, `batches.MOST`.
-        before: The same as for `find`: a job came to those that changed later.
+    At most `sql.BATCH_SIZE` ids.
     """
     locked = list(conn.execute(LOCK, {"ids": sorted(task_queue_ids), "before": before}).scalars())
     return conn.execute(REMOVE, {"ids": locked}).rowcount if locked else 0

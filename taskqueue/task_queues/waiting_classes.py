@@ -58,16 +58,16 @@ FIRST_JOBS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingClass:
-    """A requirement class with jobs that wait."""
+    """A requirement class with waiting jobs."""
 
     asked: RequirementClass
-    requirements: str | None  #: JSON of its pool's, as first written; None: there are none
+    requirements: str | None  #: its pool's Requirements as first written, JSON; None: it has no pool
     jobs: int
     first_job: int  #: id of the oldest
 
 
 def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
-    """The classes of these VOs (None: of all) that have waiting jobs."""
+    """Classes of these VOs (None: all) with waiting jobs."""
     rows = conn.execute(WAITING) if vos is None else conn.execute(WAITING_OF, {"vos": sorted(vos)})
     found = [(_parse_class(row.definition), int(row.jobs), row.first) for row in rows]
     originals = dict(_read_originals(conn, {asked.submit_pool for asked, *_ in found if asked.submit_pool}))
@@ -81,7 +81,7 @@ def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingC
 
 @lru_cache(maxsize=20_000)
 def _parse_class(definition: str) -> RequirementClass:
-    """A definition does not change, and is read for every queue that is asked about."""
+    """Cached: definitions never change, and are parsed for every query of a queue."""
     return RequirementClass.from_json(definition)
 
 

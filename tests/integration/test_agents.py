@@ -19,7 +19,7 @@ from taskqueue import blobs
 from taskqueue.blobs import DirectoryBlobStore
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.leases import claim, lifecycle
+from taskqueue.leases import assignment, claim, lifecycle
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import ClaimedJob, LeaseHolder
 from taskqueue.schema.tables import (
@@ -59,7 +59,7 @@ def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:
     with database.writing(engine) as conn:
         ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
         holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
-        taken = claim.take_jobs(conn, ids, count, place=PLACE, now=now)
+        taken = assignment.take_jobs(conn, ids, count, place=PLACE, now=now)
         return claim.open_attempts(
             conn, [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken], now=now
         )

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from cs_config.classes.queue_classes import queue_classes as configured
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
-from taskqueue.leases import attempts, claim, match_requests
+from taskqueue.leases import assignment, attempts, claim, match_requests
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import queue_class_store
 from taskqueue.states import JobStatus
@@ -98,7 +98,7 @@ def test_an_empty_task_queue_gives_nothing_and_has_nothing_left(engine: Engine, 
         task_queue = waiting.task_queue_of(conn, job_id)
         waiting.claim(conn, [task_queue], now)
         assert waiting.claim(conn, [task_queue], now) == []
-        assert claim.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == frozenset()
+        assert assignment.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == frozenset()
 
 
 def test_a_killed_job_is_not_claimed_and_the_next_one_is(engine: Engine, now: datetime) -> None:
@@ -136,7 +136,7 @@ def test_a_job_with_a_pool_is_claimed_where_the_mapping_allows_it(
 ) -> None:
     task_queue, place = pooled
     with database.writing(engine) as conn:
-        assert claim.find_nonempty(conn, [task_queue], place=place) == {task_queue}
+        assert assignment.find_nonempty(conn, [task_queue], place=place) == {task_queue}
         assert len(waiting.claim(conn, [task_queue], now, place=place)) == 1
 
 
@@ -148,7 +148,7 @@ def test_the_current_mapping_decides_not_what_a_matcher_remembers(
         waiting.remap(conn, now, POOL, config=waiting.grid())
     with database.writing(engine) as conn:
         assert waiting.claim(conn, [task_queue], now, place=place) == []
-        assert claim.find_nonempty(conn, [task_queue], place=place) == frozenset()
+        assert assignment.find_nonempty(conn, [task_queue], place=place) == frozenset()
 
 
 def test_a_queue_that_has_become_another_one_does_not_get_the_jobs_of_what_it_was(
@@ -180,7 +180,7 @@ def test_pool_jobs_go_only_where_a_queue_of_the_stated_place_is_eligible(
 ) -> None:
     task_queue, _ = pooled
     with database.writing(engine) as conn:
-        assert bool(claim.find_nonempty(conn, [task_queue], place=place)) == fits
+        assert bool(assignment.find_nonempty(conn, [task_queue], place=place)) == fits
         assert bool(waiting.claim(conn, [task_queue], now, place=place)) == fits
 
 
@@ -195,7 +195,7 @@ def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgres_url: s
             assert [each.job_id for each in waiting.claim(conn, [task_queue], now)] == [second]
         with database.writing(engine) as conn:
             assert waiting.claim(conn, [task_queue], now) == []
-            assert claim.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == {task_queue}
+            assert assignment.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == {task_queue}
     engine.dispose()
 
 
@@ -216,7 +216,7 @@ def test_however_many_claim_at_once_no_job_is_taken_twice_and_none_is_left(
             order = task_queues[turn % 5 :] + task_queues[: turn % 5]
             with database.writing(engine) as conn:
                 claimed = waiting.claim(conn, order, now, count=1 + turn % 3)
-                if not claimed and not claim.find_nonempty(conn, order, place=waiting.ANYWHERE):
+                if not claimed and not assignment.find_nonempty(conn, order, place=waiting.ANYWHERE):
                     return mine
             mine += [each.job_id for each in claimed]
         return mine

@@ -218,7 +218,7 @@ def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> No
         for _ in range(3):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
             control.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
-        with pytest.raises(RescheduleLimit, match="3 times already"):
+        with pytest.raises(RescheduleLimit, match="already rescheduled 3 times"):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         assert jobs.get_job(conn, job_id).reschedules == 3
 

@@ -22,7 +22,7 @@ from requirements.errors import InvalidResource, PilotageError
 from requirements.record.declarations import Declarations
 from requirements.record.record import parse_record
 from taskqueue.db import database
-from taskqueue.leases import claim
+from taskqueue.leases import assignment
 from taskqueue.leases.assignment import Location
 from tests import submitted, waiting
 from tests.submitted import submit
@@ -172,15 +172,17 @@ def test_a_claim_without_a_queue_asks_for_the_check_at_every_queue(grid: Grid) -
         site, version = Location(site="A.B.ch"), grid.config.version
 
         def left(place: Location) -> bool:
-            return bool(claim.find_nonempty(conn, [task_queue], place=place))
+            return bool(assignment.find_nonempty(conn, [task_queue], place=place))
 
         assert not left(site)
         assert not left(replace(site, ce="ce", checked=version + 1))
         assert left(replace(site, checked=version))
         assert left(replace(site, ce="ce", queue="plain"))
         assert not left(replace(site, ce="ce", queue="mixed"))
-        assert claim.take_jobs(conn, [task_queue], 1, place=site, now=grid.now) == []
-        [taken] = claim.take_jobs(conn, [task_queue], 1, place=replace(site, checked=version), now=grid.now)
+        assert assignment.take_jobs(conn, [task_queue], 1, place=site, now=grid.now) == []
+        [taken] = assignment.take_jobs(
+            conn, [task_queue], 1, place=replace(site, checked=version), now=grid.now
+        )
         assert taken.job_id == job
         conn.rollback()
 

@@ -75,7 +75,7 @@ def test_a_lost_answer_is_given_again_for_some_minutes_to_the_same_request(
     assert _redeem(engine, now, secret, request_id="mine") is not None
     assert _redeem(engine, last, secret, request_id="mine") is not None
     for request_id, at in (("mine", last + SECOND), ("the twin's", now)):
-        with pytest.raises(SecretUsed, match="secret of the pilot s was used"):
+        with pytest.raises(SecretUsed, match="secret of the pilot s was already used"):
             _redeem(engine, at, secret, request_id=request_id)
 
 

@@ -16,7 +16,7 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.jobs import control
-from taskqueue.leases import attempts, claim_batch, expiry, lifecycle
+from taskqueue.leases import assignment, attempts, claim_batch, expiry, lifecycle
 from taskqueue.leases import claim as leases_claim
 from taskqueue.leases.assignment import Location, TakeRequest
 from taskqueue.leases.attempts import Attempt
@@ -86,7 +86,7 @@ def claim(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
     with database.writing(engine) as conn:
         ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
         holder = LeaseHolder(subject="other", stamp=None, lease_time=LEASE)
-        taken = leases_claim.take_jobs(conn, ids, count, place=PLACE, now=now)
+        taken = assignment.take_jobs(conn, ids, count, place=PLACE, now=now)
         given = [leases_claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
         return leases_claim.open_attempts(conn, given, now=now)
 
@@ -286,7 +286,7 @@ def test_a_claim_that_is_under_way_wins(postgres_url: str, now: datetime) -> Non
         task_queue_ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
 
     def take(conn: Any) -> None:
-        [row] = leases_claim.take_jobs(conn, task_queue_ids, 1, place=PLACE, now=gone.now)
+        [row] = assignment.take_jobs(conn, task_queue_ids, 1, place=PLACE, now=gone.now)
         given = leases_claim.AssignedJob(
             row=row, place=PLACE, holder=LeaseHolder(subject="o", stamp=None, lease_time=LEASE)
         )

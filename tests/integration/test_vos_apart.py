@@ -19,7 +19,7 @@ from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from pilotage.service import lease_reports
 from taskqueue.db import database
-from taskqueue.leases import claim, lifecycle, lifecycle_batch
+from taskqueue.leases import assignment, claim, lifecycle, lifecycle_batch
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.claim import LeaseHolder
 from taskqueue.states import JobStatus
@@ -50,7 +50,7 @@ def run(engine: Engine, now: datetime) -> tuple[int, int]:
     holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
     with database.writing(engine) as conn:
         found = conn.exec_driver_sql("SELECT task_queue_id FROM task_queues").scalars().all()
-        taken = claim.take_jobs(conn, found, 2, place=PLACE, now=now)
+        taken = assignment.take_jobs(conn, found, 2, place=PLACE, now=now)
         given = [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
         for each in claim.open_attempts(conn, given, now=now):
             lifecycle.start(conn, each.lease, lease_time=5 * MINUTE, now=now)

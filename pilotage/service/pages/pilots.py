@@ -23,7 +23,7 @@ from taskqueue import ownership
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.grid_jobs import GridJobFilter, JobManager, ManagedGridJob
-from taskqueue.pilots import outputs, pilots, search
+from taskqueue.pilots import pilots, search
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.states import PilotStatus
 
@@ -81,7 +81,7 @@ def show(page: PageOf, stamp: Annotated[str, Path(min_length=1, max_length=255)]
     with database.reading(page.parts.engine) as conn:
         pilot = pilots.get_pilot(conn, stamp)
         visibility.require_pilot(page.caller, pilot)
-        wrote = outputs.get_output(conn, stamp)
+        wrote = pilots.get_output(conn, stamp)
     return page.render("pilots/show.html", pilot=pilot, wrote=wrote)
 
 

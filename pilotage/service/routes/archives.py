@@ -32,8 +32,8 @@ from taskqueue.db import database, retry
 from taskqueue.errors import PilotOutputNotFound, StaleLease
 from taskqueue.jobs import descriptions
 from taskqueue.leases import attempts, lifecycle
-from taskqueue.pilots import outputs, pilots
-from taskqueue.pilots.outputs import PilotOutput
+from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import PilotOutput
 
 router = APIRouter(prefix="/sandboxes", tags=["jobs"], route_class=ApiRoute)
 
@@ -164,7 +164,7 @@ def keep(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNe
     output = PilotOutput(stdout=body.stdout, stderr=body.stderr, stored_at=parts.clock())
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
-        outputs.store_output(conn, stamp, output)
+        pilots.store_output(conn, stamp, output)
     return PilotOutputAnswer.model_validate(output)
 
 
@@ -174,7 +174,7 @@ def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotOutputAnswe
     """The end of what a pilot wrote, if its director had to say how it ended."""
     with database.reading(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
-        output = outputs.get_output(conn, stamp)
+        output = pilots.get_output(conn, stamp)
     if output is None:
         raise PilotOutputNotFound(stamp)
     return PilotOutputAnswer.model_validate(output)

@@ -75,7 +75,7 @@ def test_a_job_that_another_process_takes_in_is_matched_soon(service: Service, l
     assert _nothing(pilot, looks)
     url = service.engine.url.render_as_string(hide_password=False)
     other = database.connect(url)
-    ring = service.engine.get_execution_options()["ring"]
+    ring = service.engine.get_execution_options()["notifier"]
     database.set_notifier(service.engine, lambda _topics: None)
     job_id = _submit(service)
     database.set_notifier(service.engine, ring)

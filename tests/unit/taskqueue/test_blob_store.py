@@ -97,7 +97,7 @@ def test_a_full_disk_loses_nothing_and_says_so(store: BlobStore) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(StorageFull, match="no room"):
+        with pytest.raises(StorageFull, match="no space"):
             store.stage([b"y" * 3000] * 100, limit=10**9)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
