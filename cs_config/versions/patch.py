@@ -1,4 +1,4 @@
-"""Edits of single paths, which merge with edits of other paths that somebody else made meanwhile."""
+"""Edits of single paths, merged with concurrent edits of other paths."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,32 +10,33 @@ from cs_config.versions.diff import ABSENT, Difference, Entry, is_equal
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from requirements.values import fold
 
-#: Sections of VOs: one that becomes empty goes with its last entry.
+#: VO sections: removed together with their last entry.
 _VOS = "VOs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """What one path shall say."""
+    """The new value of one path."""
 
     names: tuple[str, ...]  #: from the top
-    value: Entry  #: a scalar, a list or a section; ABSENT: it shall be removed
+    value: Entry  #: a scalar, a list or a section; ABSENT: remove the path
 
     @property
     def path(self) -> str:
-        """The names as one text."""
+        """The names joined by `/`."""
         return "/".join(self.names)
 
 
 def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tuple[Edit, ...]:
-    """The edits that are asked for.
+    """The edits of a request.
 
     Args:
-        values: By path, from the top; a leading `/` makes no difference.
+        values: By path, from the top; a leading `/` is ignored.
         removed: Paths.
 
+
     Raises:
-        InvalidRequest: There is no edit, a path is none, or two edits concern the same place.
+        InvalidRequest: There is no edit, a path is invalid, or two edits concern the same place.
     """
     edits = [Edit(names=_names(path), value=value) for path, value in values.items()]
     edits += [Edit(names=_names(path), value=ABSENT) for path in removed]
@@ -48,9 +49,9 @@ def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tup
 
 
 def edits_from_differences(found: Iterable[Difference]) -> tuple[dict[str, Entry], list[str]]:
-    """What `read` takes, so that the one tree becomes the other: values by path, and paths removed.
+    """Convert differences to arguments of `read_edits`: values by path, and removed paths.
 
-    No path concerns several VOs: who may change one of them is not refused for the others.
+    No path concerns several VOs, so that permission for one of them is checked independently.
     """
     found = [each for difference in found for each in diff.split_by_vo(difference)]
     values = {each.path: each.after for each in found if each.after is not ABSENT}
@@ -82,7 +83,7 @@ def _is_within(names: tuple[str, ...], outer: tuple[str, ...]) -> bool:
 
 
 def respell_edits(tree: Tree, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-    """The edits with the names that a tree has already spelled as they are there."""
+    """The edits with existing names spelled as in the tree."""
     return tuple(replace(edit, names=_respell(tree, edit.names)) for edit in edits)
 
 
@@ -99,17 +100,18 @@ def _respell(tree: Tree, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def apply_edits(base: Tree, current: Tree, edits: Sequence[Edit], *, versions: tuple[int, int]) -> Tree:
-    """The current tree with edits that were made for another.
+    """Apply edits that were made for another version to the current tree.
 
     Args:
-        base: What the edits start from.
-        current: What is in force now.
+        base: The tree that the edits are based on.
+        current: The current tree.
         edits: Spelled as in `base`.
         versions: Of `base` and `current`, for the message.
 
+
     Raises:
-        ConfigError: There is nothing to be removed, or the path goes on below a value.
-        EditConflict: The same paths were changed meanwhile.
+        ConfigError: A path to remove does not exist, or a path continues below a value.
+        EditConflict: The same paths were changed in the meantime.
     """
     for edit in edits:
         _check(base, edit)
@@ -123,7 +125,7 @@ def apply_edits(base: Tree, current: Tree, edits: Sequence[Edit], *, versions: t
 
 
 def find_entry(tree: Tree, names: Sequence[str]) -> Entry:
-    """What stands at a path; ABSENT: nothing."""
+    """The entry at a path; ABSENT if there is none."""
     here: Entry = tree
     for name in names:
         if not isinstance(here, dict) or name not in here:
@@ -149,12 +151,12 @@ def _check(base: Tree, edit: Edit) -> None:
 
 
 def _conflict(base: Tree, current: Tree, edit: Edit) -> Difference | None:
-    """The shortest part of an edit's path that is another meanwhile."""
+    """The shortest part of an edit's path that changed in the meantime."""
     for depth in range(1, len(edit.names)):
         names = edit.names[:depth]
         before, now = find_entry(base, names), find_entry(current, names)
         if isinstance(before, dict) and not isinstance(now, dict):
-            return Difference(names=names, before={}, after=now)  # what was in it may not be the editor's
+            return Difference(names=names, before={}, after=now)  # its content may be hidden from the editor
     before, now = find_entry(base, edit.names), find_entry(current, edit.names)
     changed = not is_equal(before, now) and not is_equal(now, edit.value)
     return Difference(names=edit.names, before=before, after=now) if changed else None
@@ -163,14 +165,14 @@ def _conflict(base: Tree, current: Tree, edit: Edit) -> Difference | None:
 def _set_entry(
     tree: Tree, names: tuple[str, ...], value: Entry, *, within_vos: bool = False
 ) -> dict[str, object]:
-    """A tree in which one path says something else; what is not on the way is shared."""
+    """Copy of a tree with one path changed; unchanged subtrees are shared."""
     name, *rest = names
     copy = dict(tree)
     below = copy.get(name)
     if rest:
         is_vos = name == _VOS
         inner = _set_entry(below if isinstance(below, dict) else {}, tuple(rest), value, within_vos=is_vos)
-        # Nothing is left of what a VO had to say here.
+        # The VO has no values left here.
         value = ABSENT if not inner and (is_vos or within_vos) else inner
     if value is ABSENT:
         copy.pop(name, None)

@@ -1,4 +1,4 @@
-"""One section of the tree as a text of its own, and what another text for it would change."""
+"""Text of one section of the tree, and edits from a changed text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -10,18 +10,18 @@ from cs_config.versions import diff, patch
 from cs_config.versions.patch import Edit
 from requirements.errors import Problem
 
-#: What messages call the text.
+#: Name of the text in messages.
 _FILE = "text"
 
 
 def section_text(tree: Tree, names: Sequence[str]) -> str:
-    """The text of what stands at a path; empty where there is nothing, or nothing in it."""
+    """The text of the section at a path; empty if the section is missing or empty."""
     entry = patch.find_entry(tree, names)
     return yaml_writer.to_yaml(entry) if isinstance(entry, dict) and entry else ""
 
 
 def edits_from_text(tree: Tree, names: tuple[str, ...], text: str) -> tuple[Edit, ...]:
-    """What has to be edited so that the section says what the text says; an empty text takes it away.
+    """The edits that make the section equal to a text; an empty text removes the section.
 
     Raises:
         ConfigError: The text cannot be read; lines are those of the text.
@@ -51,7 +51,7 @@ def _below(names: tuple[str, ...], problem: Problem) -> Problem:
 
 
 def with_lines(problems: Iterable[Problem], names: tuple[str, ...], text: str) -> Iterator[Problem]:
-    """The problems with the lines of the section's own text; none where they are about something else."""
+    """The problems with lines of the section's own text; without lines if they are about other sections."""
     root = yaml_reader.read_yaml(text, _FILE).root
     for problem in problems:
         path = tuple(problem.path.split("/"))
