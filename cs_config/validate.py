@@ -87,7 +87,7 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
     tree = resources.read_resources(root, file, declared=_declared(options))
     wrong_levels = _unknown_levels(root, file)
     misspelled_vos = _misspelled_vos(root, tree.vos | entries.all_vos(), file)
-    warnings = (*tree.warnings, *expiry.list_halves(tree.nodes.values()), *misspelled_vos)
+    warnings = (*tree.warnings, *expiry.warn_of_lone_times(tree.nodes.values()), *misspelled_vos)
     wrong = (*wrong_levels, *wrong_options, *wrong_entries, *wrong_platforms, *wrong_names)
     errors = [*reading.problems, *wrong, *tree.errors]
     if errors:

@@ -25,7 +25,7 @@ from requirements.record.record import Record
 from requirements.values import Value, exact, fold
 
 #: Largest number of cached part results, and of cached questions; a full cache is cleared.
-_REMEMBERED = 50_000
+_CACHE_SIZE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +80,14 @@ class QueueClassIndex:
         self.classes: Mapping[int, QueueClass] = {given[each.digest]: each for each in classes}
         self.everything = mask_from(self.classes)
         self._columns: dict[tuple[str, ...], list[tuple[QueueClass, int]]] = {}
-        self._answers: dict[Hashable, tuple[RequirementPart, int]] = {}
+        self._results: dict[Hashable, tuple[RequirementPart, int]] = {}
         self._questions: dict[str, RequirementQuestion] = {}
         #: Whether questions of the earlier index are valid for this one.
         self.follows = (
             before is not None and before.declarations == declarations and before.present == self.present
         )
         if before is not None and self.follows:
-            self._take_over(before)
+            self._reuse_results(before)
 
     @cached_property
     def present(self) -> frozenset[str]:
@@ -102,7 +102,7 @@ class QueueClassIndex:
         """The question of a pool's requirements, cached under the pool's id."""
         known = self._questions.get(pool_id)
         if known is None:
-            if len(self._questions) >= _REMEMBERED:
+            if len(self._questions) >= _CACHE_SIZE:
                 self._questions.clear()
             known = self._questions[pool_id] = self.question(requirements)
         return known
@@ -146,23 +146,23 @@ class QueueClassIndex:
         return EligibleSets(eligible=eligible, undecided=undecided)
 
     def _fulfilling(self, part: RequirementPart) -> int:
-        known = self._answers.get(part.key)
+        known = self._results.get(part.key)
         if known is None:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
+            if len(self._results) >= _CACHE_SIZE:
+                self._results.clear()
             column = self._column(part.names)
             found = reduce(or_, (alike for first, alike in column if part.holds(first.values)), 0)
-            known = self._answers[part.key] = part, found
+            known = self._results[part.key] = part, found
         return known[1]
 
-    def _take_over(self, before: "QueueClassIndex") -> None:
+    def _reuse_results(self, before: "QueueClassIndex") -> None:
         """Reuse the results of an earlier index, extended to the new classes."""
         new = [(slot, each) for slot, each in self.classes.items() if before.slots.get(each.digest) != slot]
         same = self.everything & ~mask_from([slot for slot, _ in new])
         # A copy: another thread may still be using the other index.
-        for key, (part, found) in list(before._answers.items()):  # noqa: SLF001  # its own class
+        for key, (part, found) in list(before._results.items()):  # noqa: SLF001  # its own class
             holding = mask_from([slot for slot, each in new if part.holds(each.values)])
-            self._answers[key] = part, found & same | holding
+            self._results[key] = part, found & same | holding
         self._questions = before._questions  # noqa: SLF001
 
     def _entry(self, entry: Record) -> RequirementPart:
@@ -187,11 +187,11 @@ class QueueClassIndex:
         if key not in self._columns:
             alike: dict[Hashable, list[int]] = {}
             for slot, each in self.classes.items():
-                alike.setdefault(tuple(self._stated_values(each, name) for name in key), []).append(slot)
+                alike.setdefault(tuple(self._value_key(each, name) for name in key), []).append(slot)
             self._columns[key] = [(self.classes[slots[0]], mask_from(slots)) for slots in alike.values()]
         return self._columns[key]
 
-    def _stated_values(self, each: QueueClass, name: str) -> Hashable:
+    def _value_key(self, each: QueueClass, name: str) -> Hashable:
         """The value of a name in a class, or the options of its nodes if they differ."""
         if each.nodes and name in each.nodes:
             options = each.nodes.options(name)

@@ -214,7 +214,7 @@ def export_ads(config: Configuration, path: str = "", vo: str = "") -> ExportedA
     Raises:
         PathNotFound: There is no queue.
     """
-    queues = tuple(_below(config, path))
+    queues = tuple(_queues_below(config, path))
     if not queues:
         raise PathNotFound(path or "Resources/Sites", config.suggest(path))
     left_out = tuple(
@@ -223,13 +223,13 @@ def export_ads(config: Configuration, path: str = "", vo: str = "") -> ExportedA
         for name, each in config.parameters(queue, vo).items()
         if each.node_attribute is not None
     )
-    kept_out = {queue: () if vo else tuple(_kept_out(config, queue)) for queue in queues}
-    text = "".join(_ad(config, queue, vo, kept_out[queue]) for queue in queues)
-    narrowed = tuple(f"{queue}: {', '.join(vos)}" for queue, vos in kept_out.items() if vos)
+    excluded = {queue: () if vo else tuple(_excluded_vos(config, queue)) for queue in queues}
+    text = "".join(_format_ad(config, queue, vo, excluded[queue]) for queue in queues)
+    narrowed = tuple(f"{queue}: {', '.join(vos)}" for queue, vos in excluded.items() if vos)
     return ExportedAds(text=text, queues=queues, left_out=left_out, narrowed=narrowed)
 
 
-def _kept_out(config: Configuration, queue: QueueAddress) -> Iterator[str]:
+def _excluded_vos(config: Configuration, queue: QueueAddress) -> Iterator[str]:
     """VOs that the queue restricts by values of their own, which an ad for all VOs cannot represent."""
     for vo in sorted(config.vos):
         own = (name for level in config.levels[queue] for name in level.by_vo.get(vo, {}))
@@ -238,20 +238,20 @@ def _kept_out(config: Configuration, queue: QueueAddress) -> Iterator[str]:
 
 
 def _restrictions(
-    config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]
+    config: Configuration, queue: QueueAddress, vo: str, excluded: tuple[str, ...]
 ) -> Iterator[tuple[str, Value]]:
     """Extra attributes that keep the ad as restrictive as the tree."""
     levels = config.levels[queue]
     if not inheritance.is_enabled(levels, vo):  # any level may disable the queue, not only the nearest
         yield restrictions.ENABLED, False
-    if kept_out:
+    if excluded:
         plain = config.values(queue, "").items()
         listed = next((value for name, value in plain if fold(name) == "vo"), None)
         vos = tuple(sorted(config.vos)) if listed is None else tuple(map(str, inheritance.as_tuple(listed)))
-        yield "VO", tuple(each for each in vos if fold(each) not in kept_out)
+        yield "VO", tuple(each for each in vos if fold(each) not in excluded)
 
 
-def _below(config: Configuration, path: str) -> Iterator[QueueAddress]:
+def _queues_below(config: Configuration, path: str) -> Iterator[QueueAddress]:
     names = [name for name in path.split("/") if name]
     if names[:2] == ["Resources", "Sites"]:
         names = [name for place, name in enumerate(names[2:]) if place % 2 == 0]
@@ -260,8 +260,8 @@ def _below(config: Configuration, path: str) -> Iterator[QueueAddress]:
             yield queue
 
 
-def _ad(config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]) -> str:
-    narrower = dict(_restrictions(config, queue, vo, kept_out))
+def _format_ad(config: Configuration, queue: QueueAddress, vo: str, excluded: tuple[str, ...]) -> str:
+    narrower = dict(_restrictions(config, queue, vo, excluded))
     folded = set(map(fold, narrower))
     values = config.values(queue, vo)
     stated = {name: value for name, value in values.items() if fold(name) not in folded} | narrower

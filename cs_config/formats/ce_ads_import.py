@@ -182,8 +182,8 @@ def _plan(
         compared = own if config.dynamic.has(fold(name)) or name in expiry.TIMES else effective
         if not _has(compared.get(fold(name)), value):
             plan.settings[name] = value
-    _take_away_what_is_old(config, plan, carried)
-    _add_ours(config, plan, carried, effective, notes)
+    _remove_stale(config, plan, carried)
+    _add_derived(config, plan, carried, effective, notes)
     notes += (closed for name in left_out if (closed := plan.close_for(name)) is not None)
     return plan
 
@@ -244,7 +244,7 @@ def _list_expressions(plan: _Plan, expressions: Sequence[str], others: Collectio
     return tuple(sorted((*kept, *new), key=fold))
 
 
-def _take_away_what_is_old(config: Configuration, plan: _Plan, carried: Mapping[str, Value]) -> None:
+def _remove_stale(config: Configuration, plan: _Plan, carried: Mapping[str, Value]) -> None:
     """Remove dynamic attributes that the ad no longer has: they would look as fresh as the others."""
     carried_names = set(map(fold, carried))
     if plan.before.get(fold(EXPRESSIONS)) is not None and fold(EXPRESSIONS) not in carried_names:
@@ -254,7 +254,7 @@ def _take_away_what_is_old(config: Configuration, plan: _Plan, carried: Mapping[
             plan.settings[parameter.name] = None
 
 
-def _add_ours(
+def _add_derived(
     config: Configuration,
     plan: _Plan,
     carried: Mapping[str, Value],

@@ -119,7 +119,7 @@ class DiracLayout:
     vos: frozenset[str] = frozenset()  #: known VOs, folded: RFC #5 names sections after them
     notes: list[Problem] = field(default_factory=list)
 
-    def ours(self, root: Section) -> dict[str, object]:
+    def to_our_layout(self, root: Section) -> dict[str, object]:
         """The tree in our layout, with parsed values."""
         tree: dict[str, object] = {}
         for name, entry in root.entries.items():
@@ -128,13 +128,15 @@ class DiracLayout:
             elif name == "Resources":
                 tree[name] = self._resources(entry)
             else:
-                tree[name] = self._values(self._only(entry, name, _BELOW.get(name)), name)
+                tree[name] = self._values(self._select_allowed(entry, name, _BELOW.get(name)), name)
         return tree
 
     def _resources(self, section: Section) -> dict[str, object]:
         self.vos |= _communities(section)
         tree: dict[str, object] = {}
-        for name, entry in self._only(section, "Resources", (*_BELOW["Resources"], "Domains")).sections():
+        for name, entry in self._select_allowed(
+            section, "Resources", (*_BELOW["Resources"], "Domains")
+        ).sections():
             if name == "Sites":
                 tree[name] = self._all_sites(entry)
             elif name == "Computing":
@@ -183,7 +185,7 @@ class DiracLayout:
         for name in sorted(left.keys() - used):
             self._leave_out(f"Resources/Computing/{name}", left[name], "it is said of no CE of this text")
 
-    def _only(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
+    def _select_allowed(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
         """The section without entries that our layout does not have."""
         if allowed is None:
             return section
@@ -396,7 +398,7 @@ def propose_dirac(config: Configuration, text: str, file: str) -> ImportedConfig
         ConfigError: The text is wrong, or the result is for a reason that is not in the text.
     """
     layout = DiracLayout(file=file, vos=config.vos | _vos(text, file))
-    tree = layout.ours(dirac_text.read_text(text, file))
+    tree = layout.to_our_layout(dirac_text.read_text(text, file))
     return import_merge.merge_import(config, tree, layout.notes, file)
 
 

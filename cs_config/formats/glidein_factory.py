@@ -194,7 +194,7 @@ _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
 _SYSTEM: Final = "GLIDEIN_REQUIRED_OS"
-#: The factory's access conditions.
+#: A condition on jobs, in the factory's own language.
 _START: Final = "GLIDEIN_Entry_Start"
 _DOWNTIME: Final = "GLIDEIN_In_Downtime"
 _SEPARATORS: Final = re.compile(r"[\s,]+")

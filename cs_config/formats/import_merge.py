@@ -39,8 +39,8 @@ def merge_import(
         ConfigError: The result is wrong for a reason that is not in the tree; or the tree restricts jobs in a
             way that cannot be imported.
     """
-    laid = _Overlay(under=config.tree, tree=tree, notes=notes, file=file)
-    laid.take_out_doubles()
+    overlay = _Overlay(under=config.tree, tree=tree, notes=notes, file=file)
+    overlay.drop_duplicates()
     for _ in range(_ROUNDS):
         whole = _merge(config.tree, tree)
         text = config.source
@@ -49,7 +49,7 @@ def merge_import(
         found = validate.report(text, proposals.API, config.version)
         if found.configuration is not None:
             return ImportedConfiguration(proposal=proposals.propose_text(config, text), notes=tuple(notes))
-        if not laid.take_out_wrong(found.errors):
+        if not overlay.drop_invalid(found.errors):
             raise ConfigError(found.errors)
     raise ConfigError(found.errors)
 
@@ -68,9 +68,9 @@ class _Overlay:
         """Collect the names of checks before any are removed."""
         self.checks = restrictions.checks(self.tree) | restrictions.checks(self.under)
 
-    def take_out_doubles(self) -> None:
+    def drop_duplicates(self) -> None:
         """Drop names that differ from another one beside them in case only: one of them is ineffective."""
-        for path, section, name, first in list(_doubles(self.tree, ())):
+        for path, section, name, first in list(_duplicates(self.tree, ())):
             removed = section.pop(name)
             message = f"not carried over: named twice, the other time as {first}; case makes no difference"
             problem = Problem(path="/".join((*path, name)), message=message)
@@ -79,7 +79,7 @@ class _Overlay:
             if node is not None and not is_closed and restrictions.restricts(removed):
                 self._close(node, problem.path)  # the first one stays, and would be open
 
-    def take_out_wrong(self, errors: Sequence[Problem]) -> bool:
+    def drop_invalid(self, errors: Sequence[Problem]) -> bool:
         """Drop the values that errors point at; return whether there were any.
 
         Raises:
@@ -155,7 +155,7 @@ def _restricts_jobs(names: tuple[str, ...], removed: object, meant: str, problem
     return is_option and "limits" in map(fold, names[2:])
 
 
-def _doubles(
+def _duplicates(
     section: dict[str, object], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, object], str, str]]:
     """Each second spelling of a name, with its section and the first spelling."""
@@ -164,7 +164,7 @@ def _doubles(
         if first.setdefault(fold(name), name) != name:
             yield path, section, name, first[fold(name)]
         elif isinstance(entry, dict):
-            yield from _doubles(entry, (*path, name))
+            yield from _duplicates(entry, (*path, name))
 
 
 def _section(tree: Tree, names: Sequence[str]) -> dict[str, object] | None:

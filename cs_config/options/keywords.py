@@ -14,8 +14,8 @@ from requirements.classad.classad_files import Unevaluated
 from requirements.values import MAX_INTEGER, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
-_VARIABLE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
-#: Characters at which every shell splits a line.
+_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+#: A line without these characters is split into words alike by every shell.
 _QUOTING = frozenset("'\"\\")
 _YES = frozenset({"y", "yes", "true", "1"})
 _NO = frozenset({"n", "no", "false", "0"})
@@ -83,7 +83,7 @@ def names(raw: object) -> tuple[str, ...]:
         part for item in texts(raw) for part in (word.strip() for word in item.split(",")) if part
     )
     for name in found:
-        if not _VARIABLE_NAME.fullmatch(name):
+        if not _NAME.fullmatch(name):
             raise UnfitValueError(f"{name!r} is no name, allowed are letters, digits and . _ : @ + -")
     return tuple(found)
 

@@ -75,5 +75,5 @@ def find_line(root: Section, path: tuple[str, ...]) -> int:
     return here.line
 
 
-#: Shared default for missing sections; never modified.
+#: A plain tree: names to subtrees, lists and scalars.
 Tree = Mapping[str, object]

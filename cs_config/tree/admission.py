@@ -26,7 +26,7 @@ DEFAULT_CHECKS = frozenset({"authorizationcheck", "closeoutputsecheck"})
 #: Name of a queue's requirements in explanations.
 OF_QUEUE = "Requirements of the queue"
 #: Largest number of cached results; a full cache is cleared.
-_REMEMBERED = 10_000
+_CACHE_SIZE = 10_000
 
 #: Values of the job's attributes that affect the result.
 Projection = tuple[Hashable, ...]
@@ -58,7 +58,7 @@ class Admission:
         names = {name for each in conditions for name in each.expression.other_names(own)}
         #: Folded names of the job's attributes that affect the result.
         self.asks = tuple(sorted(map(fold, names)))
-        self._known: dict[Projection, bool] = {}
+        self._cache: dict[Projection, bool] = {}
 
     @cached_property
     def key(self) -> Hashable:
@@ -70,11 +70,11 @@ class Admission:
     def admits(self, job: Mapping[str, Value]) -> bool:
         """Whether a job, given by folded names, fulfils all conditions."""
         projection = self.projection(job)
-        if (known := self._known.get(projection)) is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
+        if (known := self._cache.get(projection)) is None:
+            if len(self._cache) >= _CACHE_SIZE:
+                self._cache.clear()
             known = all(each.expression.is_true(self._own, job) for each in self.conditions)
-            self._known[projection] = known
+            self._cache[projection] = known
         return known
 
     def projection(self, job: Mapping[str, Value]) -> Projection:

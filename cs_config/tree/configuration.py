@@ -32,7 +32,8 @@ Levels = tuple[Level, Level, Level]
 class Configuration:
     """A version of the configuration and everything derived from it.
 
-    VOs are accepted in any case of letters. Derived values are cached.
+    VOs are accepted in any case of letters. Derived values are cached. Methods about a queue raise `KeyError`
+    if there is none of this address: check `knows` or `require` first.
     """
 
     version: int  #: 0: not from the database
@@ -51,9 +52,7 @@ class Configuration:
     dynamic: Dynamic  #: attributes that expire
     warnings: tuple[Problem, ...] = ()  #: allowed, but probably a mistake
     expiries: int = 0  #: number of expiry moments that have passed
-    written: "Configuration | None" = (
-        None  #: this version including expired values; None: nothing has expired
-    )
+    written: "Configuration | None" = None  #: this version with expired values, if any have
     _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
         default_factory=dict, repr=False
     )
@@ -141,11 +140,7 @@ class Configuration:
         return {fold(str(address)): str(address) for address in self.addresses}
 
     def parameters(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
-        """The effective parameters of a queue for a VO, each with its origin.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """The effective parameters of a queue for a VO, each with its origin."""
         key = self._key(address, vo)
         if (found := self._parameters.get(key)) is None:
             found = MappingProxyType(inheritance.effective_parameters(self.levels[address], key[1]))
@@ -153,11 +148,7 @@ class Configuration:
         return found
 
     def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
-        """The effective parameters of a queue for a VO, without those that differ between its nodes.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """The effective parameters of a queue for a VO, without those that differ between its nodes."""
         key = self._key(address, vo)
         if (found := self._values.get(key)) is None:
             found = MappingProxyType(inheritance.parameter_values(self.parameters(address, vo)))
@@ -165,11 +156,7 @@ class Configuration:
         return found
 
     def node_attributes(self, address: QueueAddress, vo: str) -> NodeAttributes:
-        """The declared attributes that differ between the nodes of a queue, for a VO.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """The declared attributes that differ between the nodes of a queue, for a VO."""
         key = self._key(address, vo)
         if (found := self._node_attributes.get(key)) is None:
             found = node_attributes.list_attributes(self.parameters(address, vo).values())
@@ -177,11 +164,7 @@ class Configuration:
         return found
 
     def forwarding(self, address: QueueAddress, vo: str) -> SiteMapping | None:
-        """The translation of node requirements for the queue's batch system; None if it has none.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """The translation of node requirements for the queue's batch system; None if it has none."""
         return forwarding.find_mapping(self.parameters(address, vo).values())
 
     def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
@@ -189,9 +172,6 @@ class Configuration:
 
         GLUE names derived from the address are included only if the VO's pools may distinguish queues by
         them; attributes that differ between nodes are not included.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
         """
         alike = self.node_attributes(address, vo).without_these(self.values(address, vo))
         return glue.build_ad(alike, address if self.find_address(vo) else None)
@@ -201,11 +181,7 @@ class Configuration:
         return self.vo_operations.get(fold(vo), self.default_operations).pools.by_address
 
     def expired(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
-        """Parameters of a queue for a VO that have expired, by folded name.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """Parameters of a queue for a VO that have expired, by folded name."""
         levels = self.levels[address]
         if not any(level.expired for level in levels):
             return {}
@@ -214,27 +190,15 @@ class Configuration:
         return {fold(each.name): each for each in gone if fold(each.name) not in has}
 
     def usable(self, address: QueueAddress, vo: str) -> bool:
-        """Whether the VO may use the queue now: enabled, and on the nearest VO list.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """Whether the VO may use the queue now: enabled, and on the nearest VO list."""
         return inheritance.is_usable(self.levels[address], fold(vo))
 
     def enabled(self, address: QueueAddress, vo: str) -> bool:
-        """Whether the queue is enabled, regardless of its VO lists.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """Whether the queue is enabled, regardless of its VO lists."""
         return inheritance.is_enabled(self.levels[address], fold(vo))
 
     def admits(self, address: QueueAddress, vo: str) -> bool:
-        """Whether the VO may use the queue while it is enabled.
-
-        Raises:
-            KeyError: There is no such queue; check `knows` first.
-        """
+        """Whether the VO may use the queue while it is enabled."""
         return inheritance.admits_vo(self.levels[address], fold(vo))
 
     def _key(self, address: QueueAddress, vo: str) -> tuple[QueueAddress, str]:

@@ -75,7 +75,7 @@ def _patterns(entry: Leaf | Section) -> list[str] | None:
     return named if len(named) == len(items) else None
 
 
-def list_halves(levels: Iterable[Level]) -> Iterator[Problem]:
+def warn_of_lone_times(levels: Iterable[Level]) -> Iterator[Problem]:
     """Warn about one of the two times without the other: nothing expires there."""
     for level in levels:
         for settings in (level.plain, *level.by_vo.values()):

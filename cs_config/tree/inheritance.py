@@ -25,7 +25,7 @@ def effective_parameters(levels: Sequence[Level], vo: str) -> dict[str, Paramete
     for level in levels:
         for name, parameter in level.settings(vo).items():
             if parameter is None:
-                node_attributes.take_away(name, found)
+                node_attributes.remove_inherited(name, found)
             elif name in UNITED:
                 found[name] = _unite(found.get(name), parameter)
             else:

@@ -140,7 +140,7 @@ def find_counterpart(folded: str) -> str:
     return inner if inner != folded else f"{_FOLDED}/{folded}"
 
 
-def take_away(folded: str, found: dict[str, Parameter]) -> None:
+def remove_inherited(folded: str, found: dict[str, Parameter]) -> None:
     """Remove what an empty parameter of this name removes: itself, or all node attributes."""
     found.pop(folded, None)
     if folded == _FOLDED:

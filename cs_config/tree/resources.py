@@ -32,7 +32,7 @@ _STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_NODES)
 _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 
 
-#: Message for an unknown level below nearly all nodes.
+#: The settings of single VOs at nearly all nodes: none.
 _NO_VOS: Mapping[str, Settings] = MappingProxyType({})
 
 

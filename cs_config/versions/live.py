@@ -35,8 +35,8 @@ class LiveConfiguration:
         self._clock = clock
         #: Number and digest of the running version, and of one that cannot be read. The digest is needed
         #: because after a loss of commits another text may get a known number.
-        self._taken = (first.version, store.text_digest(first.source))
-        self._broken: tuple[int, str] | None = None
+        self._running_key = (first.version, store.text_digest(first.source))
+        self._unreadable_key: tuple[int, str] | None = None
         self._problem: str | None = None
         self._refreshing = threading.Lock()
 
@@ -59,16 +59,16 @@ class LiveConfiguration:
         with self._refreshing:
             newest = store.current_digest(conn)
             number, _ = newest
-            if not number or newest in (self._taken, self._broken):
+            if not number or newest in (self._running_key, self._unreadable_key):
                 return False
             try:
                 self._running = self._load(conn, number)
             except ConfigError as error:
-                self._broken, self._problem = newest, str(error)
+                self._unreadable_key, self._problem = newest, str(error)
                 log.warning(
                     "configuration %d cannot be read, %d stays: %s", number, self.current.version, error
                 )
                 return False
-            self._taken = newest
-            self._broken = self._problem = None
+            self._running_key = newest
+            self._unreadable_key = self._problem = None
             return True

@@ -1,10 +1,11 @@
-"""Edits of single paths, merged with concurrent edits of other paths."""
+"""Edits of single paths, merged with concurrent edits of other paths; edits from the text of one section."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cs_config.errors import EditConflict, PathNotFound, one_problem
-from cs_config.source.sections import Tree
+from cs_config.errors import ConfigError, EditConflict, PathNotFound, one_problem
+from cs_config.source import yaml_reader, yaml_writer
+from cs_config.source.sections import Section, Tree, find_line, to_plain
 from cs_config.versions import diff
 from cs_config.versions.diff import ABSENT, Difference, Entry, is_equal
 from requirements.errors import InvalidRequest, Problem, did_you_mean
@@ -12,6 +13,8 @@ from requirements.values import fold
 
 #: VO sections: removed together with their last entry.
 _VOS = "VOs"
+#: Name of a section's text in messages.
+_TEXT_FILE = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +182,49 @@ def _set_entry(
     else:
         copy[name] = value
     return copy
+
+
+def section_text(tree: Tree, names: Sequence[str]) -> str:
+    """The text of the section at a path; empty if the section is missing or empty."""
+    entry = find_entry(tree, names)
+    return yaml_writer.to_yaml(entry) if isinstance(entry, dict) and entry else ""
+
+
+def edits_from_text(tree: Tree, names: tuple[str, ...], text: str) -> tuple[Edit, ...]:
+    """The edits that make the section equal to a text; an empty text removes the section.
+
+    Raises:
+        ConfigError: The text cannot be read; lines are those of the text.
+    """
+    before = find_entry(tree, names)
+    after = to_plain(_read_section(names, text))
+    if after == {}:
+        return (Edit(names=names, value=ABSENT),) if before is not ABSENT else ()
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return (Edit(names=names, value=after),)
+    found = diff.compare(before, after)
+    return tuple(Edit(names=(*names, *each.names), value=each.after) for each in found)
+
+
+def _read_section(names: tuple[str, ...], text: str) -> Section:
+    if not text.strip():
+        return Section(1)
+    reading = yaml_reader.read_yaml(text, _TEXT_FILE)
+    if reading.problems:
+        raise ConfigError(tuple(_place_below(names, each) for each in reading.problems))
+    return reading.root
+
+
+def _place_below(names: tuple[str, ...], problem: Problem) -> Problem:
+    path = "/".join(filter(None, (*names, problem.path.strip("/"))))
+    return replace(problem, path=path)
+
+
+def with_lines(problems: Iterable[Problem], names: tuple[str, ...], text: str) -> Iterator[Problem]:
+    """The problems with lines of the section's own text; without lines if they are about other sections."""
+    root = yaml_reader.read_yaml(text, _TEXT_FILE).root
+    for problem in problems:
+        path = tuple(problem.path.split("/"))
+        is_within = path[: len(names)] == names
+        line = find_line(root, path[len(names) :]) if is_within else None
+        yield replace(problem, line=line, file=None, column=None, excerpt=None)

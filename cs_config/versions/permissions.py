@@ -22,12 +22,14 @@ _SITES: Final = ("Resources", "Sites")
 #: Path length of a site, a CE and a queue, with the name of the section of its children.
 _NODES: Final = ((3, "CEs"), (5, "Queues"), (7, ""))
 #: Parameters by which a site decides on access, also in `VOs/<vo>`: a VO cannot admit itself.
-_DOORS: Final = frozenset({"vo", admission.REQUIREMENTS, admission.CHECKS, *admission.DEFAULT_CHECKS})
+_ACCESS_PARAMETERS: Final = frozenset(
+    {"vo", admission.REQUIREMENTS, admission.CHECKS, *admission.DEFAULT_CHECKS}
+)
 _ENABLED: Final = "enabled"
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
 #: Maximum number of paths in a message.
-_TOLD: Final = 5
+_MAX_PATHS: Final = 5
 
 
 class EditNotAllowed(NotAllowed):
@@ -36,8 +38,8 @@ class EditNotAllowed(NotAllowed):
     code = "not_allowed"
 
     def __init__(self, paths: Collection[str], allowed: str) -> None:
-        more = f" and {len(paths) - _TOLD} more" if len(paths) > _TOLD else ""
-        super().__init__(f"{', '.join(list(paths)[:_TOLD])}{more}: not yours to change; {allowed}")
+        more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
+        super().__init__(f"{', '.join(list(paths)[:_MAX_PATHS])}{more}: not yours to change; {allowed}")
         self.paths = tuple(paths)
 
     @property
@@ -81,7 +83,7 @@ class Rights:
             below = tuple(map(fold, names[2:]))
             return not any(below[: len(kept)] == kept for kept in _INSTALLATION_PATHS)
         vo, rest = _values_of_vo(names)
-        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _DOORS)
+        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _ACCESS_PARAMETERS)
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
         return names[:2] == _SITES and names[2:3] != () and names[2] in self.sites and not _has_vos(names)

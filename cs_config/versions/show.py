@@ -112,7 +112,7 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
     if "/".join(names) not in config.nodes:
         _entry(config.root, names)
         raise PathNotFound("/".join(names))
-    levels = _levels_of(config, names)
+    levels = _list_levels(config, names)
     parameters = inheritance.effective_parameters(levels, fold(vo))
     for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
         places = tuple(part.path for part in parameter.parts or (parameter,))
@@ -121,7 +121,7 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
         yield ShownLine(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
 
 
-def _levels_of(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
+def _list_levels(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
     """The levels from the site to the named node."""
     return tuple(config.nodes["/".join(names[:depth])] for depth in _DEPTHS if depth <= len(names))
 

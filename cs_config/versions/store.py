@@ -21,7 +21,7 @@ from cs_config.versions import diff
 from cs_config.versions.tables import config_versions
 
 #: Maximum number of changed paths stored with a version; otherwise versions are compared on demand.
-_MOST_NOTED = 1000
+_MAX_CHANGED_PATHS = 1000
 #: Versions per query.
 _PAGE = 200
 
@@ -175,7 +175,9 @@ def store_checked(
         "author": author,
         "message": message,
         "created_at": now,
-        "changed": None if changed is None or len(changed) > _MOST_NOTED else json.dumps(list(changed)),
+        "changed": None
+        if changed is None or len(changed) > _MAX_CHANGED_PATHS
+        else json.dumps(list(changed)),
     }
     try:
         with conn.begin_nested():

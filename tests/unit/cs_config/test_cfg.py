@@ -310,7 +310,7 @@ SITES = st.dictionaries(
 def test_what_the_text_can_say_comes_back_and_the_rest_is_told(sites):
     whole = {"Resources": {"Sites": sites}}
     exported = dirac_export.export_dirac(whole)
-    back = DiracLayout(file="x").ours(dirac_text.read_text(exported.text, "x"))
+    back = DiracLayout(file="x").to_our_layout(dirac_text.read_text(exported.text, "x"))
     assert diff.compare(without(whole, exported.left_out), back) == ()
 
 
