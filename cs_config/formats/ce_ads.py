@@ -91,7 +91,7 @@ def _read_ad(written: WrittenAd, file: str) -> CeAd:
     ce, queue = reader.address()
     times = dict(reader.times())
     for name in outside.keys() & inside.keys():
-        reader.problem(outside[name], f"{outside[name].name} stands in {INFO} and beside it")
+        reader.problem(outside[name], f"{outside[name].name} is both in {INFO} and outside it")
     if info is not None and not isinstance(info.value, dict):
         reader.problem(info, f"{INFO} is {info.text:.40}, it has to be an ad: [ name = value; … ]")
     if reader.problems:
@@ -184,7 +184,7 @@ def _find_repeated(ads: list[CeAd], file: str) -> Iterator[Problem]:
     for ad in ads:
         other = first.setdefault(fold(ad.id), ad)
         if other is not ad and fold(other.site or "") == fold(ad.site or ""):
-            message = f"stands twice, the first time in line {other.line}"
+            message = f"defined twice, the first time in line {other.line}"
             yield Problem(path=f"CE ad {ad.id}", message=message, file=file, line=ad.line)
 
 

@@ -76,7 +76,9 @@ class _Plan:
         before = self.before.get(fold(restrictions.ENABLED))
         if before is None or before.value is not False:
             self.settings[restrictions.ENABLED] = False
-        message = f"closed, {restrictions.ENABLED}: false, because {name} restricts it and has no place"
+        message = (
+            f"closed, {restrictions.ENABLED}: false, because {name} restricts it and cannot be represented"
+        )
         return self.note(message)
 
     @property
@@ -156,14 +158,14 @@ def _find_site(config: Configuration, ce: str) -> str:
 
 def _site_fault(site: str) -> str | None:
     if not site:
-        return "it names no site (GlueSiteUniqueID), and the tree has no such CE: say --site SITE"
+        return "it names no site (GlueSiteUniqueID), and the tree has no such CE: use --site SITE"
     return (
         None if NAME.fullmatch(site) else f"{site[:200]!r} is no name of a site, allowed are {NAME_ALLOWED}"
     )
 
 
 def _twice(other: tuple[CeAd, str] | None) -> str | None:
-    return None if other is None else f"stands twice, the first time in {other[1]}:{other[0].line}"
+    return None if other is None else f"defined twice, the first time in {other[1]}:{other[0].line}"
 
 
 def _plan(
@@ -173,7 +175,7 @@ def _plan(
     own = config.levels[queue][-1].plain if known else {}
     plan = _Plan(queue=queue, ad=ad, file=file, is_new=not known, before=own)
     if (later := _later(ad, own)) is not None:
-        notes.append(plan.note(f"left out: the tree has what was true later ({expiry.UPDATE_TIME} {later})"))
+        notes.append(plan.note(f"left out: the tree has newer values ({expiry.UPDATE_TIME} {later})"))
         return None
     effective = {fold(n): p for n, p in config.parameters(queue, "").items()} if known else {}
     left_out: list[str] = []
@@ -209,7 +211,7 @@ def _carry_over(
             left_out.append(entry.name)
             continue
         if restrictions.names_vos(entry.name):
-            message = "not carried over: who may come is a list VO here, or access rules"
+            message = "not carried over: access is set here by the list VO or by access rules"
             notes.append(plan.note(message, entry))
             left_out.append(entry.name)
             continue
@@ -267,7 +269,9 @@ def _add_derived(
     followed = glue.parameters_from_glue(_static(config, before))
     rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
     if rules is not None and "vo" not in carried_names and (others := glue.other_rules(carried[rules])):
-        notes.append(plan.note(f"{rules}: rules of no whole VO let nobody in: {', '.join(others):.200}"))
+        notes.append(
+            plan.note(f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}")
+        )
     for name, value in glue.parameters_from_glue(_static(config, carried)).items():
         has = effective.get(fold(name))
         if fold(name) in carried_names or _has(has, value):
@@ -275,7 +279,7 @@ def _add_derived(
         if has is None or _has(has, followed.get(name)):
             plan.settings[name] = value
         else:
-            message = f"{name} stays {has.value}, as {has.level} says; from the ad follows {value}"
+            message = f"{name} stays {has.value}, set at {has.level}; the ad implies {value}"
             notes.append(plan.note(message))
 
 

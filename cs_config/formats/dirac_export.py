@@ -48,7 +48,7 @@ class _Writer:
         for name, entry in tree.items():
             path = (*names, name)
             if not dirac_text.is_name(name):
-                self._leave_out(path, "a name with a sign that has a meaning there")
+                self._leave_out(path, "a name with a character that has a meaning there")
                 self._restrict(path, entry)
             elif path == _SITES and isinstance(entry, Mapping):
                 written[name] = self._sites(entry)
@@ -73,7 +73,7 @@ class _Writer:
     def _option(self, written: dict[str, object], path: tuple[str, ...], value: LeafValue) -> None:
         text = dirac_text.write_value(path[-1], value)
         if fold(path[-1]) == "vo" and value == []:
-            self._leave_out(path, f"an empty list lets everybody in there: written as {_OFF}")
+            self._leave_out(path, f"an empty list admits all VOs there: written as {_OFF}")
             self._restrict(path, value)
         elif text is None:
             self._leave_out(path, _unsayable_reason(value))
@@ -87,7 +87,7 @@ class _Writer:
         if node is not None and entry is not None and restrictions.is_restriction(path[-1], self.checks):
             self.restricted.add(node)
             self.left_out.append(
-                f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, for {path[-1]} is left out"
+                f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, because {path[-1]} is left out"
             )
 
     def _leave_out(self, path: tuple[str, ...], why: str) -> None:
@@ -96,8 +96,8 @@ class _Writer:
 
 def _unsayable_reason(value: LeafValue) -> str:
     if value is None:
-        return "an empty value takes nothing away there"
+        return "an empty value removes nothing there"
     if value == []:
-        return "an empty list is no value there"
+        return "an empty list is not a value there"
     shown = repr(value)
     return f"{shown[:60]} would be read as something else there"

@@ -124,7 +124,7 @@ class DiracLayout:
         tree: dict[str, object] = {}
         for name, entry in root.entries.items():
             if name not in _OURS or isinstance(entry, Leaf):
-                self._note(name, entry.line, "not carried over: it is no matter of this system")
+                self._note(name, entry.line, "not carried over: it is not part of this system")
             elif name == "Resources":
                 tree[name] = self._resources(entry)
             else:
@@ -151,7 +151,7 @@ class DiracLayout:
     def _domains(self, section: Section) -> None:
         for name, domain in section.sections():
             if _restricts(domain):
-                message = "a restriction of a domain has no place here: say it at the sites"
+                message = "a restriction of a domain cannot be imported: set it at the sites"
                 self._refuse(f"Resources/Domains/{name}", domain.line, message)
         message = "not carried over: attributes of a domain, which sites name"
         self._note("Resources/Domains", section.line, message)
@@ -162,7 +162,7 @@ class DiracLayout:
             for name in [name for name in node if restrictions.is_foreign(name, node[name])]:
                 path, value = "/".join((*names, name)), node.pop(name)
                 restrictions.close(node)
-                message = f"{value!r:.60} may keep somebody out and has no place here: {names[-1]} is closed"
+                message = f"{value!r:.60} may restrict access and cannot be imported: {names[-1]} is closed"
                 self._note(path, None, f"{message}, {restrictions.ENABLED}: false")
 
     def _defaults_of_ces(self, computing: Section, sites: object) -> None:
@@ -178,12 +178,12 @@ class DiracLayout:
                 path = f"Resources/Computing/{kind}/{name}"
                 if restrictions.is_restriction(name) or _restricts(below):
                     self._refuse(
-                        path, below.line, "a restriction in a section of CE defaults: say it at the CEs"
+                        path, below.line, "a restriction in a section of CE defaults: set it at the CEs"
                     )
                 self._note(path, below.line, "not carried over: a section among the defaults of CEs")
         used = write_defaults(sites, options) if isinstance(sites, dict) else frozenset()
         for name in sorted(left.keys() - used):
-            self._leave_out(f"Resources/Computing/{name}", left[name], "it is said of no CE of this text")
+            self._leave_out(f"Resources/Computing/{name}", left[name], "it applies to no CE of this text")
 
     def _select_allowed(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
         """The section without entries that our layout does not have."""
@@ -191,7 +191,7 @@ class DiracLayout:
             return section
         for name, entry in section.entries.items():
             if name not in allowed:
-                self._leave_out(f"{path}/{name}", entry, "it is no matter of this system")
+                self._leave_out(f"{path}/{name}", entry, "it is not part of this system")
         kept = {name: entry for name, entry in section.entries.items() if name in allowed}
         return Section(section.line, kept)
 
@@ -200,7 +200,9 @@ class DiracLayout:
         for name, site in self._sites(section):
             if name in found:
                 path = f"Resources/Sites/{name}"
-                self._refuse(path, section.line, "the site stands twice, and each may restrict who comes")
+                self._refuse(
+                    path, section.line, "the site is defined twice, and each definition may restrict access"
+                )
             found[name] = site
         return found
 
@@ -230,10 +232,10 @@ class DiracLayout:
         of_ces = self._values(Section(ces.line, dict(restricting)), "")
         write_defaults({site: tree}, {FOR_ALL: of_ces})
         for name in said_twice.keys() - restricting.keys():
-            message = "not carried over: the site says it as well, and its CEs get it from there"
+            message = "not carried over: the site sets it too, and its CEs inherit that value"
             if restrictions.is_restriction(name):
                 restrictions.close(tree)
-                message = f"not carried over: the site says it as well; {site} is closed, Enabled: false"
+                message = f"not carried over: the site sets it too; {site} is closed, Enabled: false"
             self._note(f"Resources/Sites/{site}/CEs/{name}", said_twice[name].line, message)
         return tree
 
@@ -315,7 +317,7 @@ class DiracLayout:
             before = known.setdefault(vo, settings)
             if before is not settings and isinstance(before, dict):
                 restrictions.close(before)
-                message = "stands twice, and each may restrict something: closed for this VO, Enabled: false"
+                message = "defined twice, and each may restrict something: closed for this VO, Enabled: false"
                 self._note(f"VOs/{vo}", None, message)
 
     def _values(self, section: Section, path: str) -> dict[str, object]:
@@ -344,7 +346,7 @@ class DiracLayout:
             and path.startswith("Resources/")
             and _restricts(Section(0, {name: entry}))
         ):
-            self._refuse(path, entry.line, "a restriction that has no place here: say it at the sites")
+            self._refuse(path, entry.line, "a restriction that cannot be imported: set it at the sites")
         self._note(path, entry.line, f"not carried over: {why}")
 
     def _refuse(self, path: str, line: int, message: str) -> NoReturn:

@@ -59,7 +59,9 @@ class _CfgReader:
 
     def end(self) -> None:
         if self.name is not None:
-            self._problem(self.name[1], f"{self.name[0]!r:.60} is no option and no section: no = and no {{")
+            self._problem(
+                self.name[1], f"{self.name[0]!r:.60} is neither an option nor a section: no = and no {{"
+            )
         if len(self.stack) > 1:
             self._problem(self.stack[-1][1].line, "the section is not closed: } is missing")
 
@@ -100,7 +102,7 @@ class _CfgReader:
         section = Section(line)
         known = self.stack[-1][1].entries.setdefault(name, section)
         if known is not section:
-            self._problem(line, f"{name} is there twice, the first time in line {known.line}")
+            self._problem(line, f"{name} is defined twice, the first time in line {known.line}")
         if len(self.stack) > _MAX_DEPTH:
             self._problem(number, f"nested more than {_MAX_DEPTH} deep")
             raise ConfigError(self.problems)
@@ -108,7 +110,9 @@ class _CfgReader:
 
     def _no_name_is_left(self) -> None:
         if self.name is not None:
-            self._problem(self.name[1], f"{self.name[0]!r:.60} is no option and no section: no = and no {{")
+            self._problem(
+                self.name[1], f"{self.name[0]!r:.60} is neither an option nor a section: no = and no {{"
+            )
             self.name = None
 
     def _problem(self, line: int, message: str) -> None:

@@ -58,7 +58,7 @@ def read_entries(text: str, file: str) -> list[FactoryEntry]:
     """
     entries = list(_read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file))
     if not entries:
-        raise one_problem(file, "there is no entry: it is no configuration of a glidein factory")
+        raise one_problem(file, "no entries: not a configuration of a glidein factory")
     return entries
 
 
@@ -246,13 +246,13 @@ def _add(
     queues[entry.name] = queue = dict(_parameters(entry))
     place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
     notes += (Problem(path=f"entry {entry.name}", message=each, file=file) for each in _unread(entry))
-    if reasons := [*_reasons(entry), *(["it stands twice"] if is_again else [])]:
+    if reasons := [*_reasons(entry), *(["it is defined twice"] if is_again else [])]:
         restrictions.close(queue)
-        message = f"closed, {restrictions.ENABLED}: false, what keeps somebody out has no place here: "
+        message = f"closed, {restrictions.ENABLED}: false, restrictions that cannot be imported: "
         notes.append(Problem(path=f"entry {entry.name}", message=message + "; ".join(reasons), file=file))
     if not entry.attribute(_VOS) and not _has_vos(config, place):
         queue["VO"] = []
-        message = f"it names no VO in {_VOS}: nobody may come, VO: []"
+        message = f"no VO in {_VOS}: no VO is admitted, VO: []"
         notes.append(Problem(path=f"entry {entry.name}", message=message, file=file))
 
 

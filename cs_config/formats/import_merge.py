@@ -121,7 +121,7 @@ class _Overlay:
             return False
         around = restrictions.node_of(names[:-2])
         if around is None:
-            message = f"{problem.message}; it would restrict all of them: say it at each"
+            message = f"{problem.message}; it would restrict all of them: set it at each"
             raise ConfigError([replace(problem, message=message)])
         self._close(around, problem.path)
         return True

@@ -89,7 +89,7 @@ def _attribute(
 ) -> NodeAttributes | None:
     """One attribute; None, and a problem, if it is invalid."""
     if fold(name) in _NEVER:
-        parameters.error(path, entry.line, f"{name} is no matter of single nodes")
+        parameters.error(path, entry.line, f"{name} is an access rule and cannot differ between nodes")
         return None
     options = entry.value if isinstance(entry, Leaf) else "a section"
     try:
@@ -108,7 +108,7 @@ def _attribute(
 def _fault(name: str, option: Option) -> str | None:
     """The problem of one value of a node attribute, if any."""
     if isinstance(option, str) and fold(option) == UNKNOWN:
-        return f"{option} is no value of a node; in place of the list it says that nobody knows"
+        return f"{option} is no value of a node; in place of the list it means that the values are unknown"
     return None if option is None else tree_parameters.find_fault(fold(name), option)
 
 

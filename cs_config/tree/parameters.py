@@ -301,6 +301,6 @@ class ParameterReader:
             self.error(path, line, "unknown parameter", suggestion)
         elif folded not in self._warned:
             self._warned.add(folded)
-            message = "not a parameter that the system knows (kept as the site's own)"
+            message = "not a parameter of the system (kept as the site's own)"
             problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
             self.warnings.append(problem)

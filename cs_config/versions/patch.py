@@ -76,7 +76,7 @@ def _overlapping(edits: Sequence[Edit]) -> Iterator[Problem]:
     before: Edit | None = None
     for edit in sorted(edits, key=lambda each: tuple(map(fold, each.names))):
         if before is not None and _is_within(edit.names, before.names):
-            yield Problem(path=edit.path, message=f"{before.path} is edited as well, say it once")
+            yield Problem(path=edit.path, message=f"{before.path} is edited too; edit only one of them")
         else:
             before = edit
 
@@ -145,7 +145,7 @@ def _check(base: Tree, edit: Edit) -> None:
             continue
         if not isinstance(here, dict) and here is not None:
             path = "/".join(edit.names[:depth])
-            raise one_problem(edit.path, f"{path} is a value, {here!r:.60}, nothing stands below it")
+            raise one_problem(edit.path, f"{path} is a value, {here!r:.60}, and cannot have entries below it")
         if edit.value is ABSENT:
             of_others = edit.names[depth - 1 : depth] == (_VOS,)
             meant = did_you_mean(name, here if isinstance(here, dict) and not of_others else ())
