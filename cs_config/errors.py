@@ -1,4 +1,4 @@
-"""What can be wrong with the configuration, or with a question about it."""
+"""Errors of the configuration and of requests about it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,13 +7,13 @@ from requirements.errors import InvalidInput, NotFound, PilotageError, Problem
 
 
 class ConfigError(InvalidInput):
-    """A version of the configuration is wrong; the one who edits it has to mend it."""
+    """A version of the configuration is wrong; its editor has to correct it."""
 
     code = "config_error"
 
 
 class VersionConflict(PilotageError):
-    """Someone else stored a version meanwhile: read again, decide again."""
+    """Another version was stored in the meantime: read again, decide again."""
 
     code = "version_conflict"
 
@@ -24,12 +24,12 @@ class VersionConflict(PilotageError):
 
     @property
     def details(self) -> Mapping[str, object]:
-        """The version that was expected and the one that was found."""
+        """The expected and the current version."""
         return {"expected": self.expected, "current": self.current}
 
 
 class EditConflict(VersionConflict):
-    """What somebody edits was changed by others meanwhile."""
+    """The edited paths were changed by others in the meantime."""
 
     def __init__(self, *, expected: int, current: int, conflicts: Sequence[Difference]) -> None:
         super().__init__(expected=expected, current=current)
@@ -42,7 +42,7 @@ class EditConflict(VersionConflict):
 
     @property
     def details(self) -> Mapping[str, object]:
-        """The versions, and under `conflicts` what each path said in the one and says in the other."""
+        """The versions, and under `conflicts` the old and new value of each path."""
         return {**super().details, "conflicts": [each.as_json() for each in self.conflicts]}
 
 
@@ -75,5 +75,5 @@ class VersionNotFound(NotFound):
 
 
 def one_problem(path: str, message: str, **where: str | int | None) -> ConfigError:
-    """The error that has this one problem."""
+    """A `ConfigError` with a single problem."""
     return ConfigError([Problem(path=path, message=message, **where)])  # type: ignore[arg-type]

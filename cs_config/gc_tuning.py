@@ -1,20 +1,20 @@
-"""Python's garbage collector, out of the way of what stays: trees and indexes of millions of objects."""
+"""Tuning of Python's garbage collector for long-lived trees and indexes of millions of objects."""
 
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-#: Objects that outlived a full collection; so many are not looked through again each time.
+#: Number of objects surviving a full collection from which on they are frozen.
 _MANY: Final = 50_000
-#: New objects after which the young ones are looked through. Python's own 700 or 2,000 are those of a few
-#: requests, which are under way still.
+#: Threshold of the youngest generation. Python's default (700 or 2,000) is the size of a few requests, which
+#: are still running.
 _YOUNG: Final = 20_000
 
 
 @contextmanager
 def pause_collection() -> Iterator[None]:
-    """Have nothing looked through meanwhile; a third of the time to load a large grid."""
+    """Disable collection temporarily: it takes a third of the time of loading a large grid."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -25,13 +25,13 @@ def pause_collection() -> Iterator[None]:
 
 
 def collect_seldom() -> None:
-    """From now on this process collects less often, and spares what has outlived a full collection.
+    """Make full collections rarer in this process, and exclude (freeze) the objects that survived one.
 
-    No thread gets on while all is looked through: half a second in a matcher of ten thousand classes, which
-    Python would do again every few seconds of busy traffic. What is spared still goes when nothing refers to
-    it any more; circles among it go when half as much has been spared anew as outlived the last look at all,
-    which is when the next one comes. A Python that collects in small steps (3.14) has no looks at all, so
-    nothing to spare.
+    A full collection stops all threads: half a second in a matcher of ten thousand classes, every few seconds
+    of busy traffic with Python's defaults. Frozen objects are still released by reference counting. Cycles
+    among them are released when half as many objects have been frozen since as survived the last complete
+    collection; that triggers the next complete one. Python with an incremental collector (3.14) has no full
+    collections, so nothing is frozen.
     """
     if not any(isinstance(each, _FreezeAfterFull) for each in gc.callbacks):
         gc.callbacks.append(_FreezeAfterFull())
@@ -39,11 +39,11 @@ def collect_seldom() -> None:
 
 
 class _FreezeAfterFull:
-    """Called by Python before and after each collection."""
+    """Callback of Python before and after each collection."""
 
     def __init__(self) -> None:
-        self._at_first = 0  #: objects that outlived the last look at all
-        self._since = 0  #: those that were spared after it
+        self._at_first = 0  #: survivors of the last complete collection
+        self._since = 0  #: objects frozen after it
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         if info["generation"] < 2:

@@ -1,4 +1,4 @@
-"""From a text to a configuration, or to everything that is wrong with it."""
+"""Validation: converts a text to a configuration, or to the list of its problems."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,15 +25,15 @@ _VALUES = (expiry.SETTING,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a look at a text brought to light."""
+    """The result of reading a text."""
 
-    errors: tuple[Problem, ...]  #: as long as there is one, the text cannot become a version
-    warnings: tuple[Problem, ...]  #: probably not what was meant, but allowed
+    errors: tuple[Problem, ...]  #: any error keeps the text from becoming a version
+    warnings: tuple[Problem, ...]  #: allowed, but probably a mistake
     configuration: Configuration | None  #: None if there are errors
 
 
 def parse(text: str | bytes, file: str = "config", version: int = 0, author: str = "") -> Configuration:
-    """The configuration that a text says.
+    """The configuration of a text.
 
     Raises:
         ConfigError: With every problem of the text.
@@ -45,7 +45,7 @@ def parse(text: str | bytes, file: str = "config", version: int = 0, author: str
 
 
 def check(text: str | bytes, file: str) -> tuple[Problem, ...]:
-    """Everything that keeps the text from becoming a version; see `report` for the warnings too."""
+    """The errors of a text; `report` has the warnings too."""
     return report(text, file).errors
 
 
@@ -53,7 +53,7 @@ def load_file(path: Path) -> Configuration:
     """The configuration in a file.
 
     Raises:
-        ConfigError: It cannot be read, or is wrong.
+        ConfigError: The file cannot be read, or is wrong.
     """
     return parse(read_bytes(path), path.name)
 
@@ -62,7 +62,7 @@ def read_bytes(path: Path) -> bytes:
     """The content of a configuration file.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The file cannot be read.
     """
     try:
         with path.open("rb") as stream:
@@ -81,14 +81,14 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
     reading = yaml_reader.read_yaml(text, file)
     root = reading.root
     options, wrong_options = operations.read_operations(root.section("Operations"), file)
-    people, wrong_people = registry.read_registry(root.section("Registry"), file)
+    entries, wrong_entries = registry.read_registry(root.section("Registry"), file)
     compatibility, wrong_platforms = platforms.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
     tree = resources.read_resources(root, file, declared=_declared(options))
     wrong_levels = _unknown_levels(root, file)
-    strange_vos = _strange_vos(root, tree.vos | people.all_vos(), file)
-    warnings = (*tree.warnings, *expiry.list_halves(tree.nodes.values()), *strange_vos)
-    wrong = (*wrong_levels, *wrong_options, *wrong_people, *wrong_platforms, *wrong_names)
+    misspelled_vos = _misspelled_vos(root, tree.vos | entries.all_vos(), file)
+    warnings = (*tree.warnings, *expiry.warn_of_lone_times(tree.nodes.values()), *misspelled_vos)
+    wrong = (*wrong_levels, *wrong_options, *wrong_entries, *wrong_platforms, *wrong_names)
     errors = [*reading.problems, *wrong, *tree.errors]
     if errors:
         errors.sort(key=lambda problem: problem.line or 0)
@@ -102,10 +102,10 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
         levels=tree.queues,
         nodes=tree.nodes,
         throttles=tree.throttles,
-        vos=frozenset({*tree.vos, *people.all_vos(), *options}) - {""},
+        vos=frozenset({*tree.vos, *entries.all_vos(), *options}) - {""},
         default_operations=options[""],
         vo_operations={vo: each for vo, each in options.items() if vo},
-        registry=people,
+        registry=entries,
         os_compatibility=compatibility,
         dynamic=dynamic,
         warnings=warnings,
@@ -116,12 +116,12 @@ def _report(text: str | bytes, file: str, version: int, author: str) -> Report:
 def _declared(options: Mapping[str, VoOptions]) -> frozenset[str]:
     """Folded names that requirements or their resources are declared to have."""
     declarations = (each.job_description.declarations.declared for each in options.values())
-    names = ((said.name, said.resource) for declared in declarations for said in declared)
+    names = ((each.name, each.resource) for declared in declarations for each in declared)
     return frozenset(fold(name) for pair in names for name in pair if name)
 
 
-def _strange_vos(root: Section, named: frozenset[str], file: str) -> Iterator[Problem]:
-    """VOs that have options, and a name almost like the one of a VO that has resources or groups."""
+def _misspelled_vos(root: Section, named: frozenset[str], file: str) -> Iterator[Problem]:
+    """VOs with options whose name is almost that of a VO with resources or groups."""
     for vo, section in root.section("Operations").sections():
         suggestion = None if fold(vo) in named or vo == operations.DEFAULTS else did_you_mean(vo, named)
         if suggestion:
@@ -131,7 +131,7 @@ def _strange_vos(root: Section, named: frozenset[str], file: str) -> Iterator[Pr
 
 
 def _unknown_levels(root: Section, file: str) -> Iterator[Problem]:
-    """Sections at the top that mean nothing, and values where sections have to be."""
+    """Unknown sections at the top, and values where sections are needed."""
     resources_section = root.section("Resources")
     yield from _levels(root, "", TOP, file)
     yield from _levels(resources_section, "Resources/", _RESOURCES, file)

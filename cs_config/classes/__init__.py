@@ -1,1 +1,1 @@
-"""Queues that are equal for a VO, and which of them requirements fit."""
+"""Classes of queues with equal parameters for a VO, and an index from requirements to eligible classes."""

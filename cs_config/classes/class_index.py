@@ -1,9 +1,8 @@
-"""The queue classes of a VO as bitmaps: what is asked is evaluated once for each value that they have.
+"""Bitmap index over the queue classes of a VO, and the classes that requirements match.
 
-A class has a slot, its bit in all sets. Requirements are taken apart into what can be asked alone; the answer
-to each part is a set, remembered, and most pools share their parts.
-
-Which queue classes have what requirements ask: for sure, or only at some of their nodes.
+A class has a slot, its bit in every set. Requirements are split into parts that are evaluated independently;
+the result of each part is a cached set, and most pools share their parts. A class matches either surely, or
+only at some of its nodes.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +24,8 @@ from requirements.record.declarations import Declarations
 from requirements.record.record import Record
 from requirements.values import Value, exact, fold
 
-#: Answers to parts that are remembered, and questions; beyond that we start anew.
-_REMEMBERED = 50_000
+#: Largest number of cached part results, and of cached questions; a full cache is cleared.
+_CACHE_SIZE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +33,21 @@ class EligibleSets:
     """The queue classes of which some node may fulfil requirements, as sets of slots."""
 
     eligible: int
-    undecided: int = 0  #: those of them where only some nodes may
+    undecided: int = 0  #: subset of `eligible`: classes of which only some nodes may
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementPart:
-    """What is asked of a queue whose nodes are all alike, and can be asked alone."""
+    """One part of the requirements, evaluated independently, for queues whose nodes are all alike."""
 
-    key: Hashable  #: the same for what asks the same
-    names: tuple[str, ...]  #: folded: nothing else about a queue matters
+    key: Hashable  #: equal for equal conditions
+    names: tuple[str, ...]  #: folded; the only attributes of a queue that the part depends on
     holds: Callable[[Mapping[str, Value]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementQuestion:
-    """Requirements, taken apart."""
+    """Requirements, split into parts."""
 
     whole: Requirements
     names: frozenset[str]  #: folded
@@ -65,12 +64,12 @@ class QueueClassIndex:
         slots: Mapping[str, int] | None = None,
         before: "QueueClassIndex | None" = None,
     ) -> None:
-        """Index classes; what another index knows is taken over where it still holds.
+        """Index classes, reusing the results of an earlier index where they still hold.
 
         Args:
             classes: All of the VO.
-            declarations: What names mean.
-            slots: By digest; those of classes that the VO has no more are not given again.
+            declarations: Meaning of the names in requirements.
+            slots: By digest; slots of classes that the VO no longer has are not reused.
             before: The index of another version of the configuration.
         """
         self.declarations = declarations
@@ -81,14 +80,14 @@ class QueueClassIndex:
         self.classes: Mapping[int, QueueClass] = {given[each.digest]: each for each in classes}
         self.everything = mask_from(self.classes)
         self._columns: dict[tuple[str, ...], list[tuple[QueueClass, int]]] = {}
-        self._answers: dict[Hashable, tuple[RequirementPart, int]] = {}
+        self._results: dict[Hashable, tuple[RequirementPart, int]] = {}
         self._questions: dict[str, RequirementQuestion] = {}
-        #: Whether questions of the other index are the same in this one.
+        #: Whether questions of the earlier index are valid for this one.
         self.follows = (
             before is not None and before.declarations == declarations and before.present == self.present
         )
         if before is not None and self.follows:
-            self._take_over(before)
+            self._reuse_results(before)
 
     @cached_property
     def present(self) -> frozenset[str]:
@@ -96,20 +95,20 @@ class QueueClassIndex:
         return frozenset(self._spellings).union(self._node_values)
 
     def find_answer(self, pool_id: str) -> RequirementQuestion | None:
-        """The question of a pool that was asked before."""
+        """The cached question of a pool."""
         return self._questions.get(pool_id)
 
     def question_of(self, pool_id: str, requirements: Requirements) -> RequirementQuestion:
-        """The requirements of a pool, remembered under its id."""
+        """The question of a pool's requirements, cached under the pool's id."""
         known = self._questions.get(pool_id)
         if known is None:
-            if len(self._questions) >= _REMEMBERED:
+            if len(self._questions) >= _CACHE_SIZE:
                 self._questions.clear()
             known = self._questions[pool_id] = self.question(requirements)
         return known
 
     def question(self, requirements: Requirements) -> RequirementQuestion:
-        """Requirements, ready to be asked; good for every index with the same names and declarations."""
+        """Split requirements into parts; valid for every index with the same names and declarations."""
         names = evaluator.parameters(requirements, self.declarations)
         parts = (
             [self._entry(each) for each in evaluator.parts(requirements) if isinstance(each, Record)]
@@ -123,7 +122,7 @@ class QueueClassIndex:
         of_nodes = 0
         if self._node_values:
             of_nodes = reduce(or_, (self._node_values.get(name, 0) for name in question.names), 0)
-        # What cannot be read is fulfilled by none.
+        # Requirements that cannot be read match no class.
         eligible = self.everything & ~of_nodes if question.parts else 0
         for part in question.parts:
             if not eligible:
@@ -132,7 +131,10 @@ class QueueClassIndex:
         return self._with_nodes(question, eligible, of_nodes) if of_nodes else EligibleSets(eligible=eligible)
 
     def _with_nodes(self, question: RequirementQuestion, eligible: int, of_nodes: int) -> EligibleSets:
-        """With the classes whose nodes differ in what is asked: the parts say nothing there by themselves."""
+        """Add the classes whose nodes differ in the attributes used.
+
+        Their parts cannot be evaluated independently.
+        """
         undecided = 0
         for first, alike in self._column(question.names):
             if alike & of_nodes:
@@ -144,23 +146,23 @@ class QueueClassIndex:
         return EligibleSets(eligible=eligible, undecided=undecided)
 
     def _fulfilling(self, part: RequirementPart) -> int:
-        known = self._answers.get(part.key)
+        known = self._results.get(part.key)
         if known is None:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
+            if len(self._results) >= _CACHE_SIZE:
+                self._results.clear()
             column = self._column(part.names)
             found = reduce(or_, (alike for first, alike in column if part.holds(first.values)), 0)
-            known = self._answers[part.key] = part, found
+            known = self._results[part.key] = part, found
         return known[1]
 
-    def _take_over(self, before: "QueueClassIndex") -> None:
-        """Make its answers ours, with those of the classes that are new."""
+    def _reuse_results(self, before: "QueueClassIndex") -> None:
+        """Reuse the results of an earlier index, extended to the new classes."""
         new = [(slot, each) for slot, each in self.classes.items() if before.slots.get(each.digest) != slot]
         same = self.everything & ~mask_from([slot for slot, _ in new])
-        # As a list: another thread may still be asking there.
-        for key, (part, found) in list(before._answers.items()):  # noqa: SLF001  # its own class
+        # A copy: another thread may still be using the other index.
+        for key, (part, found) in list(before._results.items()):  # noqa: SLF001  # its own class
             holding = mask_from([slot for slot, each in new if part.holds(each.values)])
-            self._answers[key] = part, found & same | holding
+            self._results[key] = part, found & same | holding
         self._questions = before._questions  # noqa: SLF001
 
     def _entry(self, entry: Record) -> RequirementPart:
@@ -180,26 +182,25 @@ class QueueClassIndex:
         )
 
     def _column(self, names: Iterable[str]) -> list[tuple[QueueClass, int]]:
-        """For each combination of what classes say of these names the first that does, and all that do."""
+        """For each combination of values of these names: the first class with it, and the mask of all."""
         key = tuple(sorted(self.present.intersection(names)))
         if key not in self._columns:
             alike: dict[Hashable, list[int]] = {}
             for slot, each in self.classes.items():
-                alike.setdefault(tuple(self._stated_values(each, name) for name in key), []).append(slot)
+                alike.setdefault(tuple(self._value_key(each, name) for name in key), []).append(slot)
             self._columns[key] = [(self.classes[slots[0]], mask_from(slots)) for slots in alike.values()]
         return self._columns[key]
 
-    def _stated_values(self, each: QueueClass, name: str) -> Hashable:
-        """What a class says of a name: for all its nodes alike, or what each may have."""
+    def _value_key(self, each: QueueClass, name: str) -> Hashable:
+        """The value of a name in a class, or the options of its nodes if they differ."""
         if each.nodes and name in each.nodes:
             options = each.nodes.options(name)
             return "nodes", None if options is None else tuple(map(exact, options))
-        said = (each.values.get(spelled) for spelled in self._spellings.get(name, ()))
-        return exact(next((value for value in said if value is not None), None))
+        values = (each.values.get(spelled) for spelled in self._spellings.get(name, ()))
+        return exact(next((value for value in values if value is not None), None))
 
     @cached_property
     def _spellings(self) -> Mapping[str, list[str]]:
-        """How the classes write each name."""
         found: dict[str, list[str]] = {}
         for name in sorted(set[str]().union(*(each.values for each in self.classes.values()))):
             found.setdefault(fold(name), []).append(name)
@@ -207,7 +208,6 @@ class QueueClassIndex:
 
     @cached_property
     def _node_values(self) -> Mapping[str, int]:
-        """The folded names of node attributes, with the classes that have them."""
         found: dict[str, list[int]] = {}
         for slot, each in self.classes.items():
             for name in each.nodes.names:
@@ -216,7 +216,7 @@ class QueueClassIndex:
 
 
 def number_classes(taken: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
-    """The slots of classes, the lowest free ones for those that have none: the same for all who ask."""
+    """Keep the slots of classes and assign the lowest free ones to new classes, in order of digest."""
     used = set(taken.values())
     free = (slot for slot in count() if slot not in used)
     return {**taken, **dict(zip(sorted(set(digests) - taken.keys()), free))}  # noqa: B905  (free is endless)
@@ -227,7 +227,7 @@ def _assign_slots(slots: Mapping[str, int], digests: Iterable[str]) -> dict[str,
 
 
 def index_for_vo(config: Configuration, vo: str) -> QueueClassIndex:
-    """The queue classes that a VO may use now, remembered with the configuration."""
+    """The queue classes that a VO may use now, cached with the configuration."""
     key = (__name__, fold(vo))
     found = config.derived.get(key)
     if found is None:
@@ -238,10 +238,10 @@ def index_for_vo(config: Configuration, vo: str) -> QueueClassIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EligibleClass:
-    """Queues that some job may run in."""
+    """Queues that may match a job."""
 
     queue_class: QueueClass
-    undecided: bool  #: whether it depends on what the node has
+    undecided: bool  #: depends on the node
 
     @property
     def queues(self) -> tuple[QueueAddress, ...]:
@@ -251,7 +251,7 @@ class EligibleClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EligibleClasses(Collection[EligibleClass]):
-    """The queue classes that requirements fit; there may be thousands, so they are made when looked at."""
+    """The queue classes that requirements match, created on iteration because there may be thousands."""
 
     index: QueueClassIndex
     sets: EligibleSets

@@ -1,4 +1,4 @@
-"""Queues that are the same for a VO, so that requirements are evaluated once for all of them."""
+"""Groups of queues with equal parameters for a VO, so that requirements are evaluated once per group."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, UNKNOWN, Node
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.values import Scalar, Value, fold
 
-#: Number of the rule by which `digest` goes; to be raised with every change of it. It is stored beside the
-#: digests: those of another release are not ours, though they are of the same configuration.
+#: Version of the algorithm of `digest`, stored beside the digests; raise it with every change. Digests of
+#: another release are not comparable, even for the same configuration.
 ALGORITHM: Final = 2
 
 
@@ -26,11 +26,13 @@ ALGORITHM: Final = 2
 class QueueClass:
     """Queues that a VO may use and that have equal effective parameters for it."""
 
-    digest: str  #: SHA-256 of the parameters; the same from any process and release
-    values: Mapping[str, Value]  #: the ad: the parameters, as one of the queues spells them, and GLUE names
+    digest: str  #: SHA-256 of the parameters; the same in every process and release
+    values: Mapping[str, Value]  #: the ad: the parameters, spelled as in one of the queues, and GLUE names
     queues: tuple[QueueAddress, ...]  #: sorted
-    nodes: NodeAttributes = NO_NODE_ATTRIBUTES  #: what differs between the nodes behind the queues
-    forwarding: SiteMapping | None = None  #: how that is said to their batch systems
+    nodes: NodeAttributes = NO_NODE_ATTRIBUTES  #: attributes that differ between the nodes behind the queues
+    forwarding: SiteMapping | None = (
+        None  #: translation of node attributes for the batch systems of the queues
+    )
 
 
 def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
@@ -44,7 +46,7 @@ def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
 
 
 def find_class(config: Configuration, vo: str, address: QueueAddress) -> QueueClass | None:
-    """The class of a queue; None: the VO may not use it now."""
+    """The class of a queue; None if the VO may not use it now."""
     key = (f"{__name__}.class_of", fold(vo))
     found = config.derived.get(key)
     if found is None:
@@ -56,7 +58,7 @@ def find_class(config: Configuration, vo: str, address: QueueAddress) -> QueueCl
 def _compute_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     members: dict[str, list[QueueAddress]] = {}
     contents = _Contents(fold(vo))
-    known: dict[object, str | None] = {}  # by what all levels of a queue say, which few say differently
+    known: dict[object, str | None] = {}  # by the content of all levels of a queue; few contents differ
     for address in config.addresses:
         key: object = address
         if not config.find_address(vo):
@@ -78,7 +80,7 @@ def _compute_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
 
 
 class _Contents:
-    """Numbers for levels: one number for those that say the same to a VO, in the same order."""
+    """Numbers for levels: equal for levels with the same settings for a VO, in the same order."""
 
     def __init__(self, vo: str) -> None:
         self._vo = vo
@@ -86,7 +88,6 @@ class _Contents:
         self._of_content: dict[object, int] = {}
 
     def number(self, level: Level) -> int:
-        """The number of what a level says."""
         known = self._of_level.get(level.path)
         if known is None:
             content = tuple(map(_content, level.settings(self._vo).items()))
@@ -96,31 +97,32 @@ class _Contents:
 
 
 def _content(setting: tuple[str, Parameter | None]) -> object:
-    """All that counts of a setting; as text, in which True is not 1."""
-    name, said = setting
-    if said is None:
+    """The significant content of a setting; as text, in which True is not 1."""
+    name, parameter = setting
+    if parameter is None:
         return name
-    return name, repr(said.value if said.is_own else (said.value, said.node_attribute, said.forwarding))
+    value = parameter.value
+    return name, repr(value if parameter.is_own else (value, parameter.node_attribute, parameter.forwarding))
 
 
 def _digest(config: Configuration, address: QueueAddress, vo: str) -> str:
-    """Of the parameters: GLUE names follow from them, unless it is the address that they follow from."""
+    """Digest of the parameters; GLUE names follow from them, except those that follow from the address."""
     values = config.ad(address, vo) if config.find_address(vo) else config.values(address, vo)
-    said = config.parameters(address, vo).get(forwarding.SECTION)
-    spoken = str(said.value) if said is not None and said.forwarding is not None else ""
-    return digest(values, config.node_attributes(address, vo), spoken)
+    section = config.parameters(address, vo).get(forwarding.SECTION)
+    rules = str(section.value) if section is not None and section.forwarding is not None else ""
+    return digest(values, config.node_attributes(address, vo), rules)
 
 
 def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUTES, spoken: str = "") -> str:
-    """SHA-256 of the parameters of a queue; equal only where no requirement can tell two queues apart.
+    """SHA-256 of the parameters of a queue; equal only where no requirement can distinguish two queues.
 
-    Values count exactly: with their kind, in their order, in their case of letters; of names the case does
-    not count, and of texts not how their letters are composed (NFC), as in every expression.
+    Values count exactly: type, order and case of letters. Names are compared without case, and texts in
+    Unicode normal form (NFC), as in every expression.
 
     Args:
-        values: Its parameters.
-        nodes: What differs between its nodes.
-        spoken: How that is said to its batch system.
+        values: Parameters of the queue.
+        nodes: Attributes that differ between its nodes.
+        spoken: Translation of node attributes for its batch system.
     """
     exact: dict[str, Any] = {fold(name): _exact(value) for name, value in values.items()}
     if nodes:
@@ -131,14 +133,14 @@ def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUT
 
 
 def _options(options: tuple[Option, ...] | None) -> str | list[str]:
-    """As texts, which sort: `unknown` in place of the list."""
+    """As texts, which can be sorted; `unknown` in place of the list."""
     if options is None:
         return UNKNOWN
     return sorted(rfc8785.dumps(None if option is None else _exact(option)).decode() for option in options)
 
 
 def _exact(value: Value) -> Any:
-    """The value as JSON, in which a list of one is not its value, and 5.0 is not 5."""
+    """The value as JSON that distinguishes a list of one from its value, and 5.0 from 5."""
     return [_exact_scalar(item) for item in value] if isinstance(value, tuple) else _exact_scalar(value)
 
 

@@ -1,4 +1,4 @@
-"""Which queues of the tree have what is asked.
+"""Selection of queues by requirements or by parameters of queue and CE.
 
 Source: RFC #7's helper for eligible nodes of type Queue.
 """
@@ -34,17 +34,18 @@ def get_eligible_nodes(
     ce: Mapping[str, object] | None = None,
     queue: Mapping[str, object] | None = None,
 ) -> NodeTree:
-    """The queues that satisfy both selections, as a tree.
+    """Select queues by parameters of the queue and of its CE; both selections must match.
 
     Args:
-        config: Where to look.
-        vo: Who asks: only queues that it may use, with the parameters that it sees.
+        config: The configuration.
+        vo: Only queues that this VO may use, with the parameters that it sees.
         node: Type of node; `Queue` is the only one.
         ce: Selection by the effective parameters of the CE (those of its site and its own).
         queue: Selection by the effective parameters of the queue.
 
+
     Raises:
-        InvalidInput: A selection has values that cannot be compared; another type of node.
+        InvalidInput: A selection has values that cannot be compared, or the type of node is unknown.
     """
     if node != "Queue":
         message = f"{node!r} is no type of node, allowed is Queue"

@@ -1,11 +1,10 @@
-"""CE ads: what gLite's information systems say of a batch queue, as a ClassAd.
+"""Import and export of CE ads: ClassAds that describe a batch queue, as published by gLite.
 
-`[ id = "host:2119/queue"; update_time = …; expiry_time = …; info = [ … ] ]`, or an ad whose attributes
-stand beside these four. The id is the one of the CE and, behind the slash, of the queue.
+Form: `[ id = "host:2119/queue"; update_time = …; expiry_time = …; info = [ … ] ]`, or an ad whose attributes
+are beside these four instead of in `info`. The id is that of the CE and, after the slash, of the queue.
 
-The tree as CE ads: for each queue what it says, and the GLUE names that follow.
-
-What merely follows is named under `Derived`, so that an import of the ads gives the tree they come from.
+Exported ads contain the parameters of a queue and the GLUE names derived from them. Derived names are listed
+under `Derived`, so that an import of the ads gives the original tree.
 """
 
 import re
@@ -26,13 +25,13 @@ from requirements.errors import InvalidInput, Problem
 from requirements.values import Scalar, Value, fold
 
 ID, INFO, SITE, DERIVED = "id", "info", "Site", "Derived"
-#: What an ad says about itself; everything else is about the queue.
+#: Attributes about the ad itself; all others describe the queue.
 HEADERS = (ID, expiry.UPDATE_TIME, expiry.EXPIRY_TIME, INFO, SITE, DERIVED)
-#: The parameter that names others whose text is an expression.
+#: The parameter that lists other parameters whose text is an expression.
 EXPRESSIONS = "Expressions"
-#: Where an ad without `id` names its CE and queue.
+#: Attributes that identify CE and queue in an ad without `id`.
 _OTHER_IDS = ("GlueCEUniqueID", "CEid")
-#: Where an ad names its site; the last is a list of `name=value`.
+#: Attributes that name the site; the last is a list of `name=value`.
 _SITES = (SITE, "GlueSiteUniqueID", "GlueSiteName")
 _FOREIGN_KEY, _OF_SITE = "GlueForeignKey", "GlueSiteUniqueID="
 
@@ -41,7 +40,7 @@ def list_expressions(values: Mapping[str, Value]) -> frozenset[str]:
     """Folded names of the parameters of a queue whose text is an expression.
 
     Args:
-        values: Of the queue, by folded name.
+        values: Parameters of the queue, by folded name.
     """
     listed = inheritance.as_tuple(values.get(fold(EXPRESSIONS), ()))
     return admission.EXPRESSIONS | admission.list_checks(values).keys() | {fold(str(name)) for name in listed}
@@ -49,18 +48,18 @@ def list_expressions(values: Mapping[str, Value]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeAd:
-    """What one ad says."""
+    """One CE ad, as read."""
 
     ce: str
     queue: str
-    site: str | None  #: None: it does not say
-    times: Mapping[str, int | float]  #: `update_time` and `expiry_time`, as far as it says them
-    attributes: tuple[AdEntry, ...]  #: about the queue, without those that merely follow from others
+    site: str | None  #: None: not stated
+    times: Mapping[str, int | float]  #: `update_time` and `expiry_time`, those that are stated
+    attributes: tuple[AdEntry, ...]  #: about the queue, without derived ones
     line: int
 
     @property
     def id(self) -> str:
-        """As information systems write it."""
+        """The id as information systems write it."""
         return f"{self.ce}/{self.queue}"
 
 
@@ -68,7 +67,7 @@ def read_ads(text: str, file: str) -> tuple[CeAd, ...]:
     """The CE ads of a text.
 
     Raises:
-        InvalidInput: No ClassAds, or with every ad that is none of a CE, each with its line.
+        InvalidInput: The text has no ClassAds; or some are not CE ads: one problem each, with its line.
     """
     found: list[CeAd] = []
     problems: list[Problem] = []
@@ -84,15 +83,15 @@ def read_ads(text: str, file: str) -> tuple[CeAd, ...]:
 
 
 def _read_ad(written: WrittenAd, file: str) -> CeAd:
-    said = {fold(entry.name): entry for entry in written.entries}
-    info = said.pop(fold(INFO), None)
-    headers = {name: said.pop(fold(name)) for name in HEADERS if fold(name) in said}
+    outside = {fold(entry.name): entry for entry in written.entries}
+    info = outside.pop(fold(INFO), None)
+    headers = {name: outside.pop(fold(name)) for name in HEADERS if fold(name) in outside}
     inside = {fold(entry.name): entry for entry in info.entries} if info else {}
-    reader = _AdReader(file=file, line=written.line, headers=headers, attributes=said | inside)
+    reader = _AdReader(file=file, line=written.line, headers=headers, attributes=outside | inside)
     ce, queue = reader.address()
     times = dict(reader.times())
-    for name in said.keys() & inside.keys():
-        reader.problem(said[name], f"{said[name].name} stands in {INFO} and beside it")
+    for name in outside.keys() & inside.keys():
+        reader.problem(outside[name], f"{outside[name].name} is both in {INFO} and outside it")
     if info is not None and not isinstance(info.value, dict):
         reader.problem(info, f"{INFO} is {info.text:.40}, it has to be an ad: [ name = value; … ]")
     if reader.problems:
@@ -102,13 +101,13 @@ def _read_ad(written: WrittenAd, file: str) -> CeAd:
         queue=queue,
         site=reader.site(),
         times=times,
-        attributes=tuple(entry for name, entry in (inside | said).items() if name not in reader.derived()),
+        attributes=tuple(entry for name, entry in (inside | outside).items() if name not in reader.derived()),
         line=written.line,
     )
 
 
 class _AdReader:
-    """Reads what an ad says about itself, and gathers what is wrong with it."""
+    """Reads the attributes of an ad about itself, and collects problems."""
 
     def __init__(
         self, *, file: str, line: int, headers: Mapping[str, AdEntry], attributes: Mapping[str, AdEntry]
@@ -125,7 +124,7 @@ class _AdReader:
         self.problems.append(Problem(path=self._path, message=message, file=self._file, line=line))
 
     def address(self) -> tuple[str, str]:
-        """CE and queue; a problem if there is no good id."""
+        """CE and queue; a missing or malformed id is a problem."""
         others = (self._attributes.get(fold(name)) for name in _OTHER_IDS)
         entry = self._headers.get(ID) or next((each for each in others if each is not None), None)
         if entry is None:
@@ -144,7 +143,7 @@ class _AdReader:
         return ce, queue
 
     def times(self) -> Iterator[tuple[str, int | float]]:
-        """The times that are numbers; a problem for others."""
+        """The times that are numbers; any other value is a problem."""
         for name in (expiry.UPDATE_TIME, expiry.EXPIRY_TIME):
             entry = self._headers.get(name)
             if entry is None:
@@ -156,7 +155,7 @@ class _AdReader:
                 self.problem(entry, f"{name} is {entry.text:.60}, allowed is a number of seconds, 0 or more")
 
     def site(self) -> str | None:
-        """The site that the ad names; None if it names none."""
+        """The site that the ad names, if any."""
         entries = (self._headers.get(name) or self._attributes.get(fold(name)) for name in _SITES)
         named = [entry.value for entry in entries if entry is not None and isinstance(entry.value, str)]
         return next(iter([*named, *self._foreign_sites()]), None)
@@ -169,7 +168,7 @@ class _AdReader:
                 yield key[len(_OF_SITE) :]
 
     def derived(self) -> frozenset[str]:
-        """Folded names that the exporter added, since they follow; of restrictions only such as do."""
+        """Folded names added by the exporter. A listed restriction counts only if it is really derived."""
         entry = self._headers.get(DERIVED)
         names = entry.value if entry is not None else None
         listed = {fold(str(name)) for name in names} if isinstance(names, list) else set()
@@ -180,12 +179,12 @@ class _AdReader:
 
 
 def _find_repeated(ads: list[CeAd], file: str) -> Iterator[Problem]:
-    """Ads of the same queue: which one would count?"""
+    """Second ads of a queue: it would be ambiguous which one counts."""
     first: dict[str, CeAd] = {}
     for ad in ads:
         other = first.setdefault(fold(ad.id), ad)
         if other is not ad and fold(other.site or "") == fold(ad.site or ""):
-            message = f"stands twice, the first time in line {other.line}"
+            message = f"defined twice, the first time in line {other.line}"
             yield Problem(path=f"CE ad {ad.id}", message=message, file=file, line=ad.line)
 
 
@@ -195,28 +194,27 @@ _ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedAds:
-    """Ads, and what could not be said in them."""
+    """Exported ads, and losses of the export."""
 
     text: str
     queues: tuple[QueueAddress, ...]
-    left_out: tuple[str, ...]  #: paths of parameters that no ad can hold
-    narrowed: tuple[
-        str, ...
-    ]  #: queues, each with the VOs that are kept out: an ad has no values of single VOs
+    left_out: tuple[str, ...]  #: paths of parameters that an ad cannot represent
+    narrowed: tuple[str, ...]  #: queues, each with the excluded VOs: an ad has no values of single VOs
 
 
 def export_ads(config: Configuration, path: str = "", vo: str = "") -> ExportedAds:
-    """The ads of all queues at and below a path, as they are for a VO (empty: for nobody in particular).
+    """The ads of all queues at and below a path, with the effective parameters of a VO.
 
     Args:
-        config: With what has expired: an ad says itself until when it counts.
+        config: With expired values: an ad states its own expiry.
         path: `Resources/Sites/…` or `Site`, `Site/CE`, `Site/CE/Queue`; empty: everything.
-        vo: Whose effective parameters.
+        vo: The VO; empty: no VO in particular.
+
 
     Raises:
         PathNotFound: There is no queue.
     """
-    queues = tuple(_below(config, path))
+    queues = tuple(_queues_below(config, path))
     if not queues:
         raise PathNotFound(path or "Resources/Sites", config.suggest(path))
     left_out = tuple(
@@ -225,14 +223,14 @@ def export_ads(config: Configuration, path: str = "", vo: str = "") -> ExportedA
         for name, each in config.parameters(queue, vo).items()
         if each.node_attribute is not None
     )
-    kept_out = {queue: () if vo else tuple(_kept_out(config, queue)) for queue in queues}
-    text = "".join(_ad(config, queue, vo, kept_out[queue]) for queue in queues)
-    narrowed = tuple(f"{queue}: {', '.join(vos)}" for queue, vos in kept_out.items() if vos)
+    excluded = {queue: () if vo else tuple(_excluded_vos(config, queue)) for queue in queues}
+    text = "".join(_format_ad(config, queue, vo, excluded[queue]) for queue in queues)
+    narrowed = tuple(f"{queue}: {', '.join(vos)}" for queue, vos in excluded.items() if vos)
     return ExportedAds(text=text, queues=queues, left_out=left_out, narrowed=narrowed)
 
 
-def _kept_out(config: Configuration, queue: QueueAddress) -> Iterator[str]:
-    """The VOs that the queue restricts by values of their own, which an ad for everybody does not have."""
+def _excluded_vos(config: Configuration, queue: QueueAddress) -> Iterator[str]:
+    """VOs that the queue restricts by values of their own, which an ad for all VOs cannot represent."""
     for vo in sorted(config.vos):
         own = (name for level in config.levels[queue] for name in level.by_vo.get(vo, {}))
         if any(map(restrictions.keeps_out, own)):
@@ -240,20 +238,20 @@ def _kept_out(config: Configuration, queue: QueueAddress) -> Iterator[str]:
 
 
 def _restrictions(
-    config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]
+    config: Configuration, queue: QueueAddress, vo: str, excluded: tuple[str, ...]
 ) -> Iterator[tuple[str, Value]]:
-    """What the ad has to say so that it lets in nobody whom the tree keeps out."""
+    """Extra attributes that keep the ad as restrictive as the tree."""
     levels = config.levels[queue]
-    if not inheritance.is_enabled(levels, vo):  # of the levels any one switches off, the nearest is no matter
+    if not inheritance.is_enabled(levels, vo):  # any level may disable the queue, not only the nearest
         yield restrictions.ENABLED, False
-    if kept_out:
+    if excluded:
         plain = config.values(queue, "").items()
         listed = next((value for name, value in plain if fold(name) == "vo"), None)
         vos = tuple(sorted(config.vos)) if listed is None else tuple(map(str, inheritance.as_tuple(listed)))
-        yield "VO", tuple(each for each in vos if fold(each) not in kept_out)
+        yield "VO", tuple(each for each in vos if fold(each) not in excluded)
 
 
-def _below(config: Configuration, path: str) -> Iterator[QueueAddress]:
+def _queues_below(config: Configuration, path: str) -> Iterator[QueueAddress]:
     names = [name for name in path.split("/") if name]
     if names[:2] == ["Resources", "Sites"]:
         names = [name for place, name in enumerate(names[2:]) if place % 2 == 0]
@@ -262,8 +260,8 @@ def _below(config: Configuration, path: str) -> Iterator[QueueAddress]:
             yield queue
 
 
-def _ad(config: Configuration, queue: QueueAddress, vo: str, kept_out: tuple[str, ...]) -> str:
-    narrower = dict(_restrictions(config, queue, vo, kept_out))
+def _format_ad(config: Configuration, queue: QueueAddress, vo: str, excluded: tuple[str, ...]) -> str:
+    narrower = dict(_restrictions(config, queue, vo, excluded))
     folded = set(map(fold, narrower))
     values = config.values(queue, vo)
     stated = {name: value for name, value in values.items() if fold(name) not in folded} | narrower

@@ -1,8 +1,8 @@
-"""What CE ads would change in the tree.
+"""Import of CE ads: the changes that they would make in the tree.
 
-Attributes become parameters of the queue under their own names; our parameters that follow from them by the
-table of GLUE names stand beside. A change is written only where the queue does not have it already. A queue
-whose ad restricts it in a way that the tree cannot hold is closed.
+Attributes become parameters of the queue under their own names, beside our parameters derived from them by
+the GLUE table. Only values that the queue does not have already are written. A queue is disabled if its ad
+restricts it in a way that the tree cannot represent.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,48 +25,48 @@ from requirements.values import Value, as_value, fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterChange:
-    """A parameter of a queue that would be another."""
+    """A change of one parameter of a queue."""
 
     queue: QueueAddress
     name: str
-    before: Value | None  #: what the queue itself says; None: nothing
+    before: Value | None  #: value at the queue itself; None: not set
     after: Value | None  #: None: it is removed
 
     def as_json(self) -> dict[str, object]:
-        """The same for machines."""
+        """The change as JSON."""
         return {"path": f"{self.queue.path}/{self.name}", "before": self.before, "after": self.after}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdProposal:
-    """A configuration with the ads in it, and how it differs from the one before."""
+    """A configuration with the ads merged into it, and the changes."""
 
     text: str  #: the whole configuration
     changes: tuple[ParameterChange, ...]
     new: tuple[QueueAddress, ...]  #: queues that are not in the tree yet
-    same: tuple[QueueAddress, ...]  #: queues for which nothing changes
-    notes: tuple[Problem, ...]  #: what could not be carried over, and what else somebody should know
+    same: tuple[QueueAddress, ...]  #: queues without a change
+    notes: tuple[Problem, ...]  #: values that could not be imported, and other remarks
 
     @property
     def changed(self) -> tuple[QueueAddress, ...]:
-        """Queues of the tree with other parameters."""
+        """Queues of the tree with changed parameters."""
         return tuple(sorted({each.queue for each in self.changes} - set(self.new)))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """What an ad sets at its queue; None takes a parameter away."""
+    """Parameters that an ad sets at its queue; None removes a parameter."""
 
     queue: QueueAddress
     ad: CeAd
     file: str
     is_new: bool
-    before: Mapping[str, Parameter | None]  #: what the queue itself says
+    before: Mapping[str, Parameter | None]  #: parameters set at the queue itself
     settings: dict[str, Value | None] = field(default_factory=dict)
-    lost: str = ""  #: a restriction that the tree cannot hold
+    lost: str = ""  #: a restriction that the tree cannot represent
 
     def close_for(self, name: str) -> Problem | None:
-        """Close the queue if an attribute that is left out restricts it."""
+        """Disable the queue if an attribute that is not imported restricts it."""
         checks = frozenset(fold(str(each)) for entry in self.ad.attributes for each in _listed_checks(entry))
         if self.lost or not restrictions.is_restriction_of_ad(name, checks):
             return None
@@ -76,7 +76,9 @@ class _Plan:
         before = self.before.get(fold(restrictions.ENABLED))
         if before is None or before.value is not False:
             self.settings[restrictions.ENABLED] = False
-        message = f"closed, {restrictions.ENABLED}: false, because {name} restricts it and has no place"
+        message = (
+            f"closed, {restrictions.ENABLED}: false, because {name} restricts it and cannot be represented"
+        )
         return self.note(message)
 
     @property
@@ -102,16 +104,17 @@ def _listed_checks(entry: AdEntry) -> list[object]:
 def propose_ads(
     config: Configuration, ads: Mapping[str, Sequence[CeAd]], *, site: str | None = None
 ) -> AdProposal:
-    """The configuration with these ads.
+    """Merge CE ads into the configuration.
 
     Args:
-        config: What is in force, with what has expired.
-        ads: By the file that they stand in.
-        site: Where the CEs are of which no ad says so.
+        config: The current configuration, with expired values.
+        ads: By file.
+        site: The site of new CEs whose ads name none.
+
 
     Raises:
-        InvalidInput: An ad has no site, or two are of the same queue.
-        ConfigError: What would come out is no configuration, and it is not an attribute that is at fault.
+        InvalidInput: An ad has no site, or two ads describe the same queue.
+        ConfigError: The result is not valid, and no attribute is the cause.
     """
     notes: list[Problem] = []
     plans = [
@@ -155,14 +158,14 @@ def _find_site(config: Configuration, ce: str) -> str:
 
 def _site_fault(site: str) -> str | None:
     if not site:
-        return "it names no site (GlueSiteUniqueID), and the tree has no such CE: say --site SITE"
+        return "it names no site (GlueSiteUniqueID), and the tree has no such CE: use --site SITE"
     return (
         None if NAME.fullmatch(site) else f"{site[:200]!r} is no name of a site, allowed are {NAME_ALLOWED}"
     )
 
 
 def _twice(other: tuple[CeAd, str] | None) -> str | None:
-    return None if other is None else f"stands twice, the first time in {other[1]}:{other[0].line}"
+    return None if other is None else f"defined twice, the first time in {other[1]}:{other[0].line}"
 
 
 def _plan(
@@ -172,7 +175,7 @@ def _plan(
     own = config.levels[queue][-1].plain if known else {}
     plan = _Plan(queue=queue, ad=ad, file=file, is_new=not known, before=own)
     if (later := _later(ad, own)) is not None:
-        notes.append(plan.note(f"left out: the tree has what was true later ({expiry.UPDATE_TIME} {later})"))
+        notes.append(plan.note(f"left out: the tree has newer values ({expiry.UPDATE_TIME} {later})"))
         return None
     effective = {fold(n): p for n, p in config.parameters(queue, "").items()} if known else {}
     left_out: list[str] = []
@@ -181,14 +184,14 @@ def _plan(
         compared = own if config.dynamic.has(fold(name)) or name in expiry.TIMES else effective
         if not _has(compared.get(fold(name)), value):
             plan.settings[name] = value
-    _take_away_what_is_old(config, plan, carried)
-    _add_ours(config, plan, carried, effective, notes)
+    _remove_stale(config, plan, carried)
+    _add_derived(config, plan, carried, effective, notes)
     notes += (closed for name in left_out if (closed := plan.close_for(name)) is not None)
     return plan
 
 
 def _later(ad: CeAd, own: Mapping[str, Parameter | None]) -> Value | None:
-    """When what the queue has was true, if that is after the ad."""
+    """The later time of the queue's current values, if they are newer than the ad."""
     has, says = own.get(expiry.UPDATE_TIME), ad.times.get(expiry.UPDATE_TIME)
     if has is None or says is None or not isinstance(has.value, int | float):
         return None
@@ -198,7 +201,7 @@ def _later(ad: CeAd, own: Mapping[str, Parameter | None]) -> Value | None:
 def _carry_over(
     plan: _Plan, effective: Mapping[str, Parameter], notes: list[Problem], left_out: list[str]
 ) -> Iterator[tuple[str, Value]]:
-    """The attributes that a parameter can hold; expressions, lists of lists and ads as their text."""
+    """Attributes that a parameter can hold; expressions, nested lists and ads as their text."""
     yield from plan.ad.times.items()
     held: dict[str, Value] = {}
     expressions: list[str] = []
@@ -208,7 +211,7 @@ def _carry_over(
             left_out.append(entry.name)
             continue
         if restrictions.names_vos(entry.name):
-            message = "not carried over: who may come is a list VO here, or access rules"
+            message = "not carried over: access is set here by the list VO or by access rules"
             notes.append(plan.note(message, entry))
             left_out.append(entry.name)
             continue
@@ -234,52 +237,54 @@ def _is_read_as_value(name: str) -> bool:
 
 
 def _list_expressions(plan: _Plan, expressions: Sequence[str], others: Collection[str]) -> tuple[str, ...]:
-    """The names of the queue's expressions, of the ad and from before, without those known by their name."""
+    """Names of the queue's expressions, from the ad and from before, without those recognised by name."""
     before = plan.before.get(fold(EXPRESSIONS))
-    said = {fold(entry.name) for entry in plan.ad.attributes}
+    in_ad = {fold(entry.name) for entry in plan.ad.attributes}
     named = map(str, inheritance.as_tuple(before.value) if before else ())
-    kept = (name for name in named if fold(name) not in said)
+    kept = (name for name in named if fold(name) not in in_ad)
     new = (name for name in expressions if fold(name) not in others)
     return tuple(sorted((*kept, *new), key=fold))
 
 
-def _take_away_what_is_old(config: Configuration, plan: _Plan, carried: Mapping[str, Value]) -> None:
-    """Dynamic attributes that the ad does not have any more would look as fresh as those that it has."""
-    said = set(map(fold, carried))
-    if plan.before.get(fold(EXPRESSIONS)) is not None and fold(EXPRESSIONS) not in said:
+def _remove_stale(config: Configuration, plan: _Plan, carried: Mapping[str, Value]) -> None:
+    """Remove dynamic attributes that the ad no longer has: they would look as fresh as the others."""
+    carried_names = set(map(fold, carried))
+    if plan.before.get(fold(EXPRESSIONS)) is not None and fold(EXPRESSIONS) not in carried_names:
         plan.settings[EXPRESSIONS] = None
     for folded, parameter in plan.before.items():
-        if parameter is not None and config.dynamic.has(folded) and folded not in said:
+        if parameter is not None and config.dynamic.has(folded) and folded not in carried_names:
             plan.settings[parameter.name] = None
 
 
-def _add_ours(
+def _add_derived(
     config: Configuration,
     plan: _Plan,
     carried: Mapping[str, Value],
     effective: Mapping[str, Parameter],
     notes: list[Problem],
 ) -> None:
-    """Our parameters that follow from what is static; one that somebody wrote by hand stays."""
-    said = set(map(fold, carried))
+    """Add our parameters that follow from static attributes; values written by hand stay."""
+    carried_names = set(map(fold, carried))
     before = {p.name: p.value for p in plan.before.values() if p is not None}
     followed = glue.parameters_from_glue(_static(config, before))
     rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
-    if rules is not None and "vo" not in said and (others := glue.other_rules(carried[rules])):
-        notes.append(plan.note(f"{rules}: rules of no whole VO let nobody in: {', '.join(others):.200}"))
+    if rules is not None and "vo" not in carried_names and (others := glue.other_rules(carried[rules])):
+        notes.append(
+            plan.note(f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}")
+        )
     for name, value in glue.parameters_from_glue(_static(config, carried)).items():
         has = effective.get(fold(name))
-        if fold(name) in said or _has(has, value):
+        if fold(name) in carried_names or _has(has, value):
             continue
         if has is None or _has(has, followed.get(name)):
             plan.settings[name] = value
         else:
-            message = f"{name} stays {has.value}, as {has.level} says; from the ad follows {value}"
+            message = f"{name} stays {has.value}, set at {has.level}; the ad implies {value}"
             notes.append(plan.note(message))
 
 
 def _static(config: Configuration, values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """What does not change from ad to ad; who may enter is always of that kind."""
+    """Attributes that do not change from ad to ad; access rules always count as static."""
     return {
         name: value
         for name, value in values.items()
@@ -288,15 +293,15 @@ def _static(config: Configuration, values: Mapping[str, Value]) -> Mapping[str, 
 
 
 def _has(parameter: Parameter | None, value: Value | None) -> bool:
-    """Whether a parameter has this value, written alike: True is not 1, 4000 is not 4000.0."""
+    """Whether a parameter has exactly this value: True is not 1, 4000 is not 4000.0."""
     return parameter is not None and value is not None and repr(parameter.value) == repr(value)
 
 
 def _drop_refused(config: Configuration, plans: Sequence[_Plan], notes: list[Problem]) -> str:
-    """The text with the plans, out of which is taken what the tree does not allow.
+    """The text with the plans applied, without values that the tree does not allow.
 
     Raises:
-        ConfigError: Something else is wrong.
+        ConfigError: The tree has an error that no plan caused.
     """
     while True:
         text = yaml_writer.edit_text(config.source, config.tree, _tree(config, plans, notes))
@@ -309,7 +314,7 @@ def _drop_refused(config: Configuration, plans: Sequence[_Plan], notes: list[Pro
 
 
 def _drop(plans: Iterable[_Plan], problem: Problem, notes: list[Problem]) -> bool:
-    """Take what is wrong out of the plan that wants it; False: none does."""
+    """Drop an invalid value from its plan; False if no plan contains it."""
     for plan in plans:
         for name in plan.settings:
             if problem.path == f"{plan.queue.path}/{name}":
@@ -352,7 +357,7 @@ def _tree(config: Configuration, plans: Iterable[_Plan], notes: list[Problem]) -
 
 
 def _section(tree: dict[str, object], names: Iterable[str]) -> dict[str, object]:
-    """The section at a path, made where it is not there."""
+    """The section at a path, created if missing."""
     here = tree
     for name in names:
         below = here.get(name)

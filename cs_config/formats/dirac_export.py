@@ -1,7 +1,7 @@
-"""The tree as DIRAC's configuration, in its current layout: sites stand below the first word of their name.
+"""Export of the tree as DIRAC configuration in today's layout: sites grouped by the first part of the name.
 
-Values of VOs, throttles and node attributes are sections that DIRAC does not look at; an import reads them
-again. A node with a restriction that cannot be written is written as switched off.
+Values of VOs, throttles and node attributes become sections that DIRAC ignores; an import reads them again. A
+node with a restriction that cannot be represented is written as disabled.
 """
 
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from cs_config.formats import dirac_text, restrictions
 from cs_config.source.sections import LeafValue, Tree
 from requirements.values import fold
 
-#: Of sites whose name has no dot.
+#: Group of the sites whose name has no dot.
 NO_GRID = "DIRAC"
 _SITES = ("Resources", "Sites")
 _OFF = f"{restrictions.ENABLED} = False"
-#: In these each name has a section.
+#: Sections that contain one section per name.
 _OF_SECTIONS = frozenset({"Sites", "CEs", "Queues", "VOs", "VO", "Groups", "Operations"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedText:
-    """A text, and what could not be said in it."""
+    """An exported text, and losses of the export."""
 
     text: str
     left_out: tuple[str, ...]  #: a path each, with the reason
 
 
 def export_dirac(tree: Tree) -> ExportedText:
-    """A whole tree."""
+    """Export a whole tree."""
     writer = _Writer(checks=restrictions.checks(tree))
     written = writer.section(tree, ())
     return ExportedText(
@@ -43,12 +43,12 @@ class _Writer:
     restricted: set[tuple[str, ...]] = field(default_factory=set)  #: nodes that lost a restriction
 
     def section(self, tree: Mapping[str, object], names: tuple[str, ...]) -> dict[str, object]:
-        """The tree with texts for values."""
+        """The tree with texts as values."""
         written: dict[str, object] = {}
         for name, entry in tree.items():
             path = (*names, name)
             if not dirac_text.is_name(name):
-                self._leave_out(path, "a name with a sign that has a meaning there")
+                self._leave_out(path, "a name with a character that has a meaning there")
                 self._restrict(path, entry)
             elif path == _SITES and isinstance(entry, Mapping):
                 written[name] = self._sites(entry)
@@ -73,7 +73,7 @@ class _Writer:
     def _option(self, written: dict[str, object], path: tuple[str, ...], value: LeafValue) -> None:
         text = dirac_text.write_value(path[-1], value)
         if fold(path[-1]) == "vo" and value == []:
-            self._leave_out(path, f"an empty list lets everybody in there: written as {_OFF}")
+            self._leave_out(path, f"an empty list admits all VOs there: written as {_OFF}")
             self._restrict(path, value)
         elif text is None:
             self._leave_out(path, _unsayable_reason(value))
@@ -82,12 +82,12 @@ class _Writer:
             written[path[-1]] = text
 
     def _restrict(self, path: tuple[str, ...], entry: object) -> None:
-        """Note the node that loses a restriction, unless it is one that opens."""
+        """Record the node that loses a restriction, unless the value enables it."""
         node = restrictions.node_of(path)
         if node is not None and entry is not None and restrictions.is_restriction(path[-1], self.checks):
             self.restricted.add(node)
             self.left_out.append(
-                f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, for {path[-1]} is left out"
+                f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, because {path[-1]} is left out"
             )
 
     def _leave_out(self, path: tuple[str, ...], why: str) -> None:
@@ -96,8 +96,8 @@ class _Writer:
 
 def _unsayable_reason(value: LeafValue) -> str:
     if value is None:
-        return "an empty value takes nothing away there"
+        return "an empty value removes nothing there"
     if value == []:
-        return "an empty list is no value there"
+        return "an empty list is not a value there"
     shown = repr(value)
     return f"{shown[:60]} would be read as something else there"

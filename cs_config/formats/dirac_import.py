@@ -1,16 +1,13 @@
-"""What DIRAC says of all CEs, or of those of a type, in one place: here each CE has it itself.
+"""Import of DIRAC's configuration: the changes that it would make in the tree.
 
-A default never opens a CE that it restricts: of the VOs that it lists those stay that the site lists too.
+Two layouts are read. Today's: `Resources/Sites/<Grid>/<Grid.Name.cc>`. RFC #5: `Resources/Sites/<Name>` with
+`Domains`, `Country` and `Computing/<CE>/Queues`, sections named after VOs for their values, and `Communities`
+as access lists. A node with a restriction that our tree cannot represent is disabled.
+
+Defaults for all CEs, or for those of a type, are written to each CE. They never widen the access to a CE: of
+the VOs in a default, only those that the site lists too are kept.
 
 Source: DIRAC's `Resources/Computing/CEDefaults` and `Resources/Computing/<CEType>`.
-
-The layouts of DIRAC's configuration, brought into ours: today's, and the one of RFC #5.
-
-Today's: `Resources/Sites/<Grid>/<Grid.Name.cc>`. RFC #5: `Resources/Sites/<Name>` with `Domains`, `Country`
-and `Computing/<CE>/Queues`, sections named after VOs for their values, and `Communities` for who may come.
-A node with a restriction that has no place here is closed.
-
-What DIRAC's configuration would change in the tree.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,18 +29,19 @@ FOR_ALL: Final = "CEDefaults"
 _TYPE: Final = "cetype"
 _VO: Final = "vo"
 _ENABLED: Final = "enabled"
-#: Sets that unite over the levels.
+#: Parameters whose values are united over the levels.
 _UNITED: Final = frozenset({"tag", "requiredtag"})
 
 _Options = Mapping[str, object]
 
 
 def write_defaults(sites: Mapping[str, object], defaults: Mapping[str, _Options]) -> frozenset[str]:
-    """Let every CE say the defaults that neither itself nor its site says otherwise.
+    """Write the defaults to every CE that neither sets them itself nor gets them from its site.
 
     Args:
-        sites: In our layout; they are changed.
-        defaults: Options by the type of the CEs, or for all.
+        sites: In our layout; modified.
+        defaults: Options by the type of the CEs, or for all types.
+
 
     Returns:
         The types that some CE has.
@@ -53,7 +51,7 @@ def write_defaults(sites: Mapping[str, object], defaults: Mapping[str, _Options]
     for site, ce in _ces(sites):
         own = fold(_value(ce, _TYPE) or _value(site, _TYPE) or of_all)
         kinds = [kind for kind in defaults if kind != FOR_ALL and fold(kind) == own]
-        kinds += [FOR_ALL] if FOR_ALL in defaults else []  # what is said of a type goes first
+        kinds += [FOR_ALL] if FOR_ALL in defaults else []  # defaults of a type take precedence
         used.update(kinds)
         for kind in kinds:
             fill(ce, site, defaults[kind])
@@ -73,7 +71,7 @@ def _value(options: _Options, folded: str) -> str:
 
 
 def fill(node: dict[str, object], above: _Options, defaults: _Options) -> None:
-    """Add to a node the defaults that neither itself nor the node above it says otherwise."""
+    """Add to a node the defaults that neither it nor the node above it sets."""
     spelled = {fold(name): name for name in node}
     of_above = {fold(name): value for name, value in above.items()}
     for name, value in defaults.items():
@@ -92,7 +90,7 @@ def fill(node: dict[str, object], above: _Options, defaults: _Options) -> None:
 
 
 def shared(value: object, other: object) -> list[object]:
-    """The VOs that both of two lists have."""
+    """The VOs in both lists."""
     allowed = {fold(str(each)) for each in _split_items(other)}
     return [each for each in _split_items(value) if fold(str(each)) in allowed]
 
@@ -102,41 +100,43 @@ def _split_items(value: object) -> list[object]:
 
 
 _OURS = ("Resources", "Operations", "Registry")
-#: What each of them may have here.
+#: Allowed names in each of these sections.
 _BELOW = {"Resources": ("Sites", "Computing"), "Registry": ("VO", "Groups")}
 _COMPUTING = ("OSCompatibility", expiry.SETTING)
 _OF_QUEUES = ("CEs", "Queues", "VOs", "Throttle", "NodeAttributes", "Forwarding")
 _COMMUNITIES = "communities"
 #: Kinds of resources of RFC #5 that have no queues.
 _OTHER_RESOURCES = ("Storage", "Catalog", "Transfer", "CommunityManagement", "DBServer")
-#: Restrictions that hold at a CE beside those of its site.
+#: Restrictions of a CE that apply in addition to those of its site.
 _BESIDE_THE_SITE = frozenset({"vo", "enabled", "requiredtag"})
 
 
 @dataclass(slots=True, kw_only=True)
 class DiracLayout:
-    """Brings a text into our layout, and gathers what has no place there."""
+    """Converts a text to our layout, and collects what the layout cannot represent."""
 
     file: str
-    vos: frozenset[str] = frozenset()  #: known VOs, folded: sections of RFC #5 that are named after one
+    vos: frozenset[str] = frozenset()  #: known VOs, folded: RFC #5 names sections after them
     notes: list[Problem] = field(default_factory=list)
 
-    def ours(self, root: Section) -> dict[str, object]:
-        """The tree in our layout, values read."""
+    def to_our_layout(self, root: Section) -> dict[str, object]:
+        """The tree in our layout, with parsed values."""
         tree: dict[str, object] = {}
         for name, entry in root.entries.items():
             if name not in _OURS or isinstance(entry, Leaf):
-                self._note(name, entry.line, "not carried over: it is no matter of this system")
+                self._note(name, entry.line, "not carried over: it is not part of this system")
             elif name == "Resources":
                 tree[name] = self._resources(entry)
             else:
-                tree[name] = self._values(self._only(entry, name, _BELOW.get(name)), name)
+                tree[name] = self._values(self._select_allowed(entry, name, _BELOW.get(name)), name)
         return tree
 
     def _resources(self, section: Section) -> dict[str, object]:
         self.vos |= _communities(section)
         tree: dict[str, object] = {}
-        for name, entry in self._only(section, "Resources", (*_BELOW["Resources"], "Domains")).sections():
+        for name, entry in self._select_allowed(
+            section, "Resources", (*_BELOW["Resources"], "Domains")
+        ).sections():
             if name == "Sites":
                 tree[name] = self._all_sites(entry)
             elif name == "Computing":
@@ -151,22 +151,22 @@ class DiracLayout:
     def _domains(self, section: Section) -> None:
         for name, domain in section.sections():
             if _restricts(domain):
-                message = "a restriction of a domain has no place here: say it at the sites"
+                message = "a restriction of a domain cannot be imported: set it at the sites"
                 self._refuse(f"Resources/Domains/{name}", domain.line, message)
         message = "not carried over: attributes of a domain, which sites name"
         self._note("Resources/Domains", section.line, message)
 
     def _close_for_foreign(self, sites: object) -> None:
-        """Close the nodes that restrict who may come in a way that has no place here."""
+        """Disable nodes with access restrictions that our layout cannot represent."""
         for names, node in list(restrictions.nodes(sites)):
             for name in [name for name in node if restrictions.is_foreign(name, node[name])]:
                 path, value = "/".join((*names, name)), node.pop(name)
                 restrictions.close(node)
-                message = f"{value!r:.60} may keep somebody out and has no place here: {names[-1]} is closed"
+                message = f"{value!r:.60} may restrict access and cannot be imported: {names[-1]} is closed"
                 self._note(path, None, f"{message}, {restrictions.ENABLED}: false")
 
     def _defaults_of_ces(self, computing: Section, sites: object) -> None:
-        """Write what is said of all CEs, or of those of a type, at the CEs of this text."""
+        """Write the defaults for all CEs, or for those of a type, to the CEs of this text."""
         left = {name: entry for name, entry in computing.entries.items() if name not in _COMPUTING}
         options = {
             name: self._values(Section(entry.line, dict(entry.leaves())), "")
@@ -178,20 +178,20 @@ class DiracLayout:
                 path = f"Resources/Computing/{kind}/{name}"
                 if restrictions.is_restriction(name) or _restricts(below):
                     self._refuse(
-                        path, below.line, "a restriction in a section of CE defaults: say it at the CEs"
+                        path, below.line, "a restriction in a section of CE defaults: set it at the CEs"
                     )
                 self._note(path, below.line, "not carried over: a section among the defaults of CEs")
         used = write_defaults(sites, options) if isinstance(sites, dict) else frozenset()
         for name in sorted(left.keys() - used):
-            self._leave_out(f"Resources/Computing/{name}", left[name], "it is said of no CE of this text")
+            self._leave_out(f"Resources/Computing/{name}", left[name], "it applies to no CE of this text")
 
-    def _only(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
-        """The section without what has no place here."""
+    def _select_allowed(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
+        """The section without entries that our layout does not have."""
         if allowed is None:
             return section
         for name, entry in section.entries.items():
             if name not in allowed:
-                self._leave_out(f"{path}/{name}", entry, "it is no matter of this system")
+                self._leave_out(f"{path}/{name}", entry, "it is not part of this system")
         kept = {name: entry for name, entry in section.entries.items() if name in allowed}
         return Section(section.line, kept)
 
@@ -200,7 +200,9 @@ class DiracLayout:
         for name, site in self._sites(section):
             if name in found:
                 path = f"Resources/Sites/{name}"
-                self._refuse(path, section.line, "the site stands twice, and each may restrict who comes")
+                self._refuse(
+                    path, section.line, "the site is defined twice, and each definition may restrict access"
+                )
             found[name] = site
         return found
 
@@ -217,10 +219,10 @@ class DiracLayout:
                 yield name, self._site(name, entry)
 
     def _site(self, site: str, section: Section) -> dict[str, object]:
-        """A site of today's layout: options beside the CEs are defaults for each of them."""
+        """A site of today's layout; options beside the CEs are defaults for each of them."""
         ces = section.section("CEs")
-        said = set(map(fold, section.entries))
-        defaults = {name: leaf for name, leaf in ces.leaves() if fold(name) not in said}
+        stated = set(map(fold, section.entries))
+        defaults = {name: leaf for name, leaf in ces.leaves() if fold(name) not in stated}
         entries = {**section.entries, **defaults}
         if "CEs" in entries:
             entries["CEs"] = Section(ces.line, dict(ces.sections()))
@@ -230,10 +232,10 @@ class DiracLayout:
         of_ces = self._values(Section(ces.line, dict(restricting)), "")
         write_defaults({site: tree}, {FOR_ALL: of_ces})
         for name in said_twice.keys() - restricting.keys():
-            message = "not carried over: the site says it as well, and its CEs get it from there"
+            message = "not carried over: the site sets it too, and its CEs inherit that value"
             if restrictions.is_restriction(name):
                 restrictions.close(tree)
-                message = f"not carried over: the site says it as well; {site} is closed, Enabled: false"
+                message = f"not carried over: the site sets it too; {site} is closed, Enabled: false"
             self._note(f"Resources/Sites/{site}/CEs/{name}", said_twice[name].line, message)
         return tree
 
@@ -248,7 +250,7 @@ class DiracLayout:
         return ".".join(filter(None, names)), tree
 
     def _node(self, section: Section, path: str, below: dict[str, tuple[str, str]]) -> dict[str, object]:
-        """A site, CE or queue of RFC #5, with what stands below it."""
+        """A site, CE or queue of RFC #5, with its children."""
         tree: dict[str, object] = {}
         self._options_of_rfc5(tree, section)
         is_closed = False
@@ -257,7 +259,7 @@ class DiracLayout:
             if name in below:
                 ours, inner = below[name]
                 children = {inner: (inner, "")} if inner else {}
-                of_vos = {each: said for each, said in entry.sections() if self._is_of_vos(each, said, inner)}
+                of_vos = {each: vo for each, vo in entry.sections() if self._is_of_vos(each, vo, inner)}
                 self._sections_of_vos(tree, of_vos)
                 nodes = {
                     child: self._node(node, f"{here}/{child}", children)
@@ -288,17 +290,17 @@ class DiracLayout:
             if fold(name) not in (_COMMUNITIES, "vo"):
                 self._option(tree, name, leaf)
                 continue
-            said: dict[str, object] = {}
-            self._option(said, "VO", leaf)
-            if "VO" in said and "VO" in tree:
-                tree["VO"] = shared(said["VO"], tree["VO"])
+            listed: dict[str, object] = {}
+            self._option(listed, "VO", leaf)
+            if "VO" in listed and "VO" in tree:
+                tree["VO"] = shared(listed["VO"], tree["VO"])
                 if not tree["VO"]:  # closed whatever lists are below it: one of the two may be unreadable
                     restrictions.close(tree)
             else:
-                tree |= said
+                tree |= listed
 
     def _is_of_vos(self, name: str, section: Section, inner: str) -> bool:
-        """Whether a section among CEs or queues has values of VOs; queues may have the name of a VO, too."""
+        """Whether a section among CEs or queues holds values of VOs; a queue may be named like a VO."""
         return name == "VOs" or (bool(inner) and fold(name) in self.vos and inner not in section.entries)
 
     def _sections_of_vos(self, tree: dict[str, object], sections: dict[str, Section]) -> None:
@@ -307,7 +309,7 @@ class DiracLayout:
             self._vos_of_rfc5(tree, self._values(of_all, ""))
 
     def _vos_of_rfc5(self, tree: dict[str, object], vos: dict[str, object]) -> None:
-        """Values of VOs, which may stand in a section of them all and in one of each."""
+        """Values of VOs, which may be in one section for all of them or in one section each."""
         known = tree.setdefault("VOs", {})
         if not isinstance(known, dict):  # an option of that name, which closes the node
             return
@@ -315,7 +317,7 @@ class DiracLayout:
             before = known.setdefault(vo, settings)
             if before is not settings and isinstance(before, dict):
                 restrictions.close(before)
-                message = "stands twice, and each may restrict something: closed for this VO, Enabled: false"
+                message = "defined twice, and each may restrict something: closed for this VO, Enabled: false"
                 self._note(f"VOs/{vo}", None, message)
 
     def _values(self, section: Section, path: str) -> dict[str, object]:
@@ -329,14 +331,14 @@ class DiracLayout:
 
     def _option(self, tree: dict[str, object], name: str, leaf: Leaf) -> None:
         value = dirac_text.read_value(name, str(leaf.value or ""))
-        if value is not None:  # an empty option says nothing
+        if value is not None:  # an empty option is ignored
             tree[name] = value
 
     def _leave_out(self, path: str, entry: Leaf | Section, why: str) -> None:
-        """Note what has no place here; a restriction of all sites is refused.
+        """Record an entry that cannot be imported; a restriction of all sites is refused.
 
         Raises:
-            ConfigError: It is one.
+            ConfigError: The entry restricts all sites.
         """
         name = path.rpartition("/")[2]
         if (
@@ -344,7 +346,7 @@ class DiracLayout:
             and path.startswith("Resources/")
             and _restricts(Section(0, {name: entry}))
         ):
-            self._refuse(path, entry.line, "a restriction that has no place here: say it at the sites")
+            self._refuse(path, entry.line, "a restriction that cannot be imported: set it at the sites")
         self._note(path, entry.line, f"not carried over: {why}")
 
     def _refuse(self, path: str, line: int, message: str) -> NoReturn:
@@ -362,7 +364,7 @@ def _restricts(section: Section) -> bool:
 
 
 def _is_grid(section: Section) -> bool:
-    """Whether it holds sites: nothing but sections, none of which belongs to a site."""
+    """Whether a section groups sites: only subsections, none of which belongs to a site."""
     return (
         bool(section.entries)
         and not any(section.leaves())
@@ -381,7 +383,7 @@ def _list_items(section: Section, name: str) -> list[str]:
 
 
 def _communities(section: Section) -> frozenset[str]:
-    """Every VO that some `Communities` names, folded."""
+    """Every VO in some `Communities`, folded."""
     found: set[str] = set()
     for name, entry in section.entries.items():
         if isinstance(entry, Section):
@@ -392,13 +394,13 @@ def _communities(section: Section) -> frozenset[str]:
 
 
 def propose_dirac(config: Configuration, text: str, file: str) -> ImportedConfiguration:
-    """The configuration in force with DIRAC's over it.
+    """Merge a DIRAC configuration into the current one.
 
     Raises:
-        ConfigError: The text is wrong, or what would come out is, and not by what the text says.
+        ConfigError: The text is wrong, or the result is for a reason that is not in the text.
     """
     layout = DiracLayout(file=file, vos=config.vos | _vos(text, file))
-    tree = layout.ours(dirac_text.read_text(text, file))
+    tree = layout.to_our_layout(dirac_text.read_text(text, file))
     return import_merge.merge_import(config, tree, layout.notes, file)
 
 

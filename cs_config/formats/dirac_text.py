@@ -1,11 +1,9 @@
-"""The text form of DIRAC's configuration: sections in braces, options with `=`, everything a text.
+"""Parser and writer of DIRAC's CFG text: sections in braces, options with `=`.
+
+Every value in the text is a string, and its consumer decides on the type. Here the type of a known parameter
+decides; any other value is read as in YAML, with commas between the items of a list.
 
 Source: DIRAC's CFG files.
-
-What a text of DIRAC's configuration stands for, and how a value is written there.
-
-There every value is a text, and who reads it decides what it is; here a known parameter says what it may
-be, and any other is read as it would be in YAML, with commas between the items of a list.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,20 +16,20 @@ from cs_config.tree import parameters
 from requirements.errors import Problem
 from requirements.values import Scalar, fold
 
-#: Deeper sections are no configuration.
+#: Maximum nesting of sections.
 _MAX_DEPTH = 50
 _MAX_PROBLEMS = 50
 _BRACES = "{}"
 
 
 def read_text(text: str, file: str) -> Section:
-    """The sections of a text; every value is a text as it stands, with the line of its name.
+    """The sections of a text; every value is an unparsed string with the line of its name.
 
-    A value reaches to the end of its line; of an option that is repeated the last counts, `+=` adds to it
-    behind a comma.
+    A value extends to the end of its line. The last of repeated options counts; `+=` appends to it after a
+    comma.
 
     Raises:
-        ConfigError: With everything that is wrong.
+        ConfigError: With every problem of the text.
     """
     reader = _CfgReader(file=file)
     for number, line in enumerate(text.splitlines(), 1):
@@ -61,7 +59,9 @@ class _CfgReader:
 
     def end(self) -> None:
         if self.name is not None:
-            self._problem(self.name[1], f"{self.name[0]!r:.60} is no option and no section: no = and no {{")
+            self._problem(
+                self.name[1], f"{self.name[0]!r:.60} is neither an option nor a section: no = and no {{"
+            )
         if len(self.stack) > 1:
             self._problem(self.stack[-1][1].line, "the section is not closed: } is missing")
 
@@ -102,7 +102,7 @@ class _CfgReader:
         section = Section(line)
         known = self.stack[-1][1].entries.setdefault(name, section)
         if known is not section:
-            self._problem(line, f"{name} is there twice, the first time in line {known.line}")
+            self._problem(line, f"{name} is defined twice, the first time in line {known.line}")
         if len(self.stack) > _MAX_DEPTH:
             self._problem(number, f"nested more than {_MAX_DEPTH} deep")
             raise ConfigError(self.problems)
@@ -110,7 +110,9 @@ class _CfgReader:
 
     def _no_name_is_left(self) -> None:
         if self.name is not None:
-            self._problem(self.name[1], f"{self.name[0]!r:.60} is no option and no section: no = and no {{")
+            self._problem(
+                self.name[1], f"{self.name[0]!r:.60} is neither an option nor a section: no = and no {{"
+            )
             self.name = None
 
     def _problem(self, line: int, message: str) -> None:
@@ -125,7 +127,7 @@ def _parts(line: str) -> Iterator[str]:
 
 
 def write_text(tree: Mapping[str, object], indent: str = "") -> Iterator[str]:
-    """The lines of a tree whose values are texts, or lists of them, which take a line an item."""
+    """The lines of a tree whose values are strings, or lists, which are written one item per line."""
     for name, entry in tree.items():
         if isinstance(entry, Mapping):
             yield f"{indent}{name}"
@@ -139,7 +141,7 @@ def write_text(tree: Mapping[str, object], indent: str = "") -> Iterator[str]:
             yield f"{indent}{name} = {entry}".rstrip()
 
 
-#: DIRAC's words for true and false.
+#: DIRAC's spellings of true and false.
 _FLAGS = {
     "y": True, "yes": True, "true": True, "1": True,
     "n": False, "no": False, "false": False, "0": False,
@@ -148,18 +150,17 @@ _NOT_IN_NAMES = frozenset("={}#/")
 
 
 def read_value(name: str, text: str) -> Scalar | list[Scalar] | None:
-    """The value of an option; None: it is empty, which says nothing."""
+    """The parsed value of an option; None if it is empty and therefore without effect."""
     if not text:
         return None
     for value in _candidates(text):
         seen = tuple(value) if isinstance(value, list) else value
-        if parameters.find_fault(fold(name), seen) is None:  # of an unknown name never
+        if parameters.find_fault(fold(name), seen) is None:  # always None for an unknown name
             return value
     return next(_candidates(text))
 
 
 def _candidates(text: str) -> Iterator[Scalar | list[Scalar]]:
-    """The likeliest first."""
     if "," in text:
         items = [item.strip() for item in text.split(",") if item.strip()]
         yield [_scalar(item) for item in items]
@@ -180,9 +181,9 @@ def _scalar(text: str) -> Scalar:
 
 
 def write_value(name: str, value: LeafValue) -> str | list[str] | None:
-    """How a value is written, so that `read` gives it again; None: it cannot be said.
+    """Format a value so that `read_value` restores it; None if it cannot be represented.
 
-    A list takes an item a line; a comma behind the only item tells a list from a text.
+    A list is written one item per line; a comma after a single item distinguishes a list from a text.
     """
     if isinstance(value, list):
         items = ["" if item is None else _text(item) for item in value]
@@ -199,6 +200,6 @@ def _text(value: Scalar) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a name can stand there."""
+    """Whether a name is valid in CFG text."""
     is_plain = name == name.strip() and len(name.splitlines()) == 1 and not name.endswith("+")
     return is_plain and not _NOT_IN_NAMES.intersection(name)

@@ -1,13 +1,10 @@
-"""The entries of a glidein factory, as its XML or as the YAML that its XML is made from.
+"""Import of the entries of a glidein factory, from its XML or from the YAML that the XML is generated from.
+
+An entry becomes a queue of its name, behind the CE that its gatekeeper names, at `OSG.<Site>.<country>`. A
+text that is in our form already, as the grid of the examples, is imported unchanged. An entry with a
+restriction that our tree cannot represent is disabled.
 
 Source: glideinWMS (`<entry>` elements), the OSG's YAML (site, gatekeeper, entry).
-
-What the entries of a glidein factory, as that of the Open Science Grid, would change in the tree.
-
-An entry becomes a queue of its name, behind the CE that its gatekeeper names, at `OSG.<Site>.<country>`.
-What is in our form already, as the grid of the examples, is taken as it is. An entry with a restriction that
-has no place here is closed.
-Source: glideinWMS.
 """
 
 import html
@@ -29,27 +26,27 @@ from requirements.values import fold
 
 _HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
-#: The attribute with the VOs that may come.
+#: The attribute that lists the allowed VOs.
 SUPPORTED_VOS: Final = "GLIDEIN_Supported_VOs"
 _LIMIT_NAMES: Final = ("glideins", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactoryEntry:
-    """A place to which a factory sends glideins."""
+    """An entry of a factory: a batch queue to which it submits glideins."""
 
     name: str
-    site: str = ""  #: if no attribute says another
-    host: str = ""  #: of its gatekeeper
+    site: str = ""  #: default, if no attribute names another
+    host: str = ""  #: host of its gatekeeper
     grid_type: str = ""
     is_enabled: bool = True
     queue: str = ""  #: of the batch system
     attributes: Mapping[str, str] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)  #: `glideins` there, and those `idle`
-    unread: tuple[str, ...] = ()  #: what may keep somebody out and cannot be read, each with its value
+    limits: Mapping[str, int] = field(default_factory=dict)  #: `glideins` in total, and those `idle`
+    unread: tuple[str, ...] = ()  #: possible restrictions that cannot be read, each with its value
 
     def attribute(self, name: str) -> str:
-        """The value of an attribute, whose name is compared without case; empty: there is none."""
+        """The value of an attribute, whose name is compared without case; empty if missing."""
         return next((value for each, value in self.attributes.items() if fold(each) == fold(name)), "")
 
 
@@ -57,11 +54,11 @@ def read_entries(text: str, file: str) -> list[FactoryEntry]:
     """The entries of a text.
 
     Raises:
-        ConfigError: It cannot be read, or has none.
+        ConfigError: The text cannot be read, or has no entries.
     """
     entries = list(_read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file))
     if not entries:
-        raise one_problem(file, "there is no entry: it is no configuration of a glidein factory")
+        raise one_problem(file, "no entries: not a configuration of a glidein factory")
     return entries
 
 
@@ -92,7 +89,7 @@ def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
                 *_unread_flag(enabled),
                 *_unread_limits(limits),
                 *(f"allow_frontend {name}" for name in frontends),
-                *_said_twice(attributes),
+                *_ambiguous_attributes(attributes),
                 *(
                     f"{each.get('name')} is an expression"
                     for each in element.findall("attrs/attr")
@@ -113,20 +110,20 @@ def _read_yaml(text: str, file: str) -> Iterator[FactoryEntry]:
                 yield _entry(site, host, name, entry)
 
 
-def _entry(site: str, host: str, name: str, said: Mapping[str, object]) -> FactoryEntry:
-    attributes = said.get("attrs") or {}
-    submit = said.get("submit_attrs")
+def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> FactoryEntry:
+    attributes = entry.get("attrs") or {}
+    submit = entry.get("submit_attrs")
     queue = submit.get("+queue", "") if isinstance(submit, dict) else ""
-    limits = dict(_sections(said.get("limits"))).get("entry", {})
+    limits = dict(_sections(entry.get("limits"))).get("entry", {})
     numbers = {each: _text(number) for each, number in limits.items()}
-    enabled = str(said.get("enabled", True))
+    enabled = str(entry.get("enabled", True))
     known = attributes.items() if isinstance(attributes, dict) else ()
-    frontends = said.get("allow_frontends")
+    frontends = entry.get("allow_frontends")
     return FactoryEntry(
         name=name,
         site=site,
         host=host,
-        grid_type=str(said.get("gridtype") or ""),
+        grid_type=str(entry.get("gridtype") or ""),
         is_enabled=_is_true(enabled),
         queue=html.unescape(str(queue or "")).strip('"'),
         attributes={each: _text(_value(about)) for each, about in known if about is not None},
@@ -141,7 +138,7 @@ def _entry(site: str, host: str, name: str, said: Mapping[str, object]) -> Facto
 
 
 def _value(about: object) -> object:
-    """The value of an attribute, which stands in a section of it, or by itself; a list with commas."""
+    """The value of an attribute, from its section or plain; a list becomes comma-separated."""
     value = about.get("value") if isinstance(about, dict) else about
     return ",".join(map(_text, value)) if isinstance(value, list) else value
 
@@ -151,12 +148,13 @@ def _unread_flag(enabled: str) -> Iterator[str]:
         yield f"enabled {enabled!r:.60}"
 
 
-def _unread_limits(said: Mapping[str, str]) -> Iterator[str]:
-    yield from (f"{name} {said[name]!r:.60}" for name in _LIMIT_NAMES if not said.get(name, "0").isdecimal())
+def _unread_limits(limits: Mapping[str, str]) -> Iterator[str]:
+    yield from (
+        f"{name} {limits[name]!r:.60}" for name in _LIMIT_NAMES if not limits.get(name, "0").isdecimal()
+    )
 
 
-def _said_twice(attributes: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Attributes that have two values."""
+def _ambiguous_attributes(attributes: Sequence[tuple[str, str]]) -> Iterator[str]:
     first: dict[str, str] = {}
     for name, value in attributes:
         if first.setdefault(fold(name), value) != value:
@@ -177,14 +175,14 @@ def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _read_limits(said: Mapping[str, str]) -> dict[str, int]:
-    return {name: int(said[name]) for name in _LIMIT_NAMES if said.get(name, "").isdecimal()}
+def _read_limits(limits: Mapping[str, str]) -> dict[str, int]:
+    return {name: int(limits[name]) for name in _LIMIT_NAMES if limits.get(name, "").isdecimal()}
 
 
 _GRID: Final = "OSG"
-#: Kinds of CEs by `gridtype`.
+#: Types of CEs by `gridtype`.
 _CE_TYPES: Final = {"condor": "HTCondorCE", "arc": "AREX", "nordugrid": "ARC", "cream": "CREAM"}
-#: Attributes that are a number of ours.
+#: Attributes that correspond to a numeric parameter.
 _NUMBERS: Final = {
     "GLIDEIN_CPUS": "NumberOfProcessors",
     "GLIDEIN_MaxMemMBs": "MaxRAM",
@@ -196,19 +194,19 @@ _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
 _SYSTEM: Final = "GLIDEIN_REQUIRED_OS"
-#: A condition of what may come, in the words of the factory.
+#: A condition on jobs, in the factory's own language.
 _START: Final = "GLIDEIN_Entry_Start"
 _DOWNTIME: Final = "GLIDEIN_In_Downtime"
 _SEPARATORS: Final = re.compile(r"[\s,]+")
-#: Attributes that are said in another way, or are for people of the factory.
+#: Attributes that are imported in another way, or are informational.
 _READ: Final = frozenset(map(fold, (*_NUMBERS, _VOS, _CMS_SITE, _SITE, _COUNTRY, _SYSTEM, _DOWNTIME)))
 
 
 def propose_factory(config: Configuration, text: str, file: str) -> ImportedConfiguration:
-    """The configuration in force with the entries of a factory in it.
+    """Merge the entries of a factory into the current configuration.
 
     Raises:
-        ConfigError: The text is no such configuration.
+        ConfigError: The text is not a factory configuration.
     """
     if (tree := _read_our_form(text, file)) is not None:
         return import_merge.merge_import(config, tree, [], file)
@@ -220,7 +218,7 @@ def propose_factory(config: Configuration, text: str, file: str) -> ImportedConf
 
 
 def _read_our_form(text: str, file: str) -> dict[str, object] | None:
-    """The tree of a text that is in our form; None: it is not."""
+    """The tree of a text that is in our form; None if it is not."""
     if not any(line.startswith("Resources:") for line in text.splitlines()):
         return None
     reading = yaml_reader.read_yaml(text, file)
@@ -248,13 +246,13 @@ def _add(
     queues[entry.name] = queue = dict(_parameters(entry))
     place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
     notes += (Problem(path=f"entry {entry.name}", message=each, file=file) for each in _unread(entry))
-    if reasons := [*_reasons(entry), *(["it stands twice"] if is_again else [])]:
+    if reasons := [*_reasons(entry), *(["it is defined twice"] if is_again else [])]:
         restrictions.close(queue)
-        message = f"closed, {restrictions.ENABLED}: false, what keeps somebody out has no place here: "
+        message = f"closed, {restrictions.ENABLED}: false, restrictions that cannot be imported: "
         notes.append(Problem(path=f"entry {entry.name}", message=message + "; ".join(reasons), file=file))
     if not entry.attribute(_VOS) and not _has_vos(config, place):
         queue["VO"] = []
-        message = f"it names no VO in {_VOS}: nobody may come, VO: []"
+        message = f"no VO in {_VOS}: no VO is admitted, VO: []"
         notes.append(Problem(path=f"entry {entry.name}", message=message, file=file))
 
 
@@ -268,7 +266,7 @@ def _unread(entry: FactoryEntry) -> Iterator[str]:
 
 
 def _reasons(entry: FactoryEntry) -> Iterator[str]:
-    """What of the entry keeps somebody out and cannot be said here."""
+    """Restrictions of the entry that our tree cannot represent."""
     yield from entry.unread
     for name in (_START, _DOWNTIME):
         if (value := entry.attribute(name)) and (name, value.lower()) != (_DOWNTIME, "false"):

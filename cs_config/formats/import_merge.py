@@ -1,7 +1,7 @@
-"""A tree that comes from elsewhere, laid over what is in force: its values win, what it does not name stays.
+"""Merge of an imported tree over the current one: imported values win, everything else stays.
 
-What our tree does not allow is left out, and named among the notes. A node that loses a restriction by that
-is closed; where there is no node to close the import is refused.
+Values that our tree does not allow are dropped and reported among the notes. A node that loses a restriction
+this way is disabled; where there is no node to disable, the import is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ from cs_config.versions.proposals import Proposal
 from requirements.errors import Problem
 from requirements.values import fold
 
-#: Times that what is wrong is taken out: each may bring something else to light.
+#: Maximum validation passes: each removal may uncover other errors.
 _ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedConfiguration:
-    """A configuration with the text in it, and what could not be carried over."""
+    """A configuration with the import merged into it, and what could not be imported."""
 
     proposal: Proposal
     notes: tuple[Problem, ...]
@@ -33,14 +33,14 @@ class ImportedConfiguration:
 def merge_import(
     config: Configuration, tree: dict[str, object], notes: list[Problem], file: str
 ) -> ImportedConfiguration:
-    """The configuration in force with a tree over it, without what is not allowed.
+    """Merge a tree into the current configuration, without values that are not allowed.
 
     Raises:
-        ConfigError: What would come out is wrong, and not by what the tree says; or the tree restricts which
-            jobs there are in a way that cannot be carried over.
+        ConfigError: The result is wrong for a reason that is not in the tree; or the tree restricts jobs in a
+            way that cannot be imported.
     """
-    laid = _Overlay(under=config.tree, tree=tree, notes=notes, file=file)
-    laid.take_out_doubles()
+    overlay = _Overlay(under=config.tree, tree=tree, notes=notes, file=file)
+    overlay.drop_duplicates()
     for _ in range(_ROUNDS):
         whole = _merge(config.tree, tree)
         text = config.source
@@ -49,28 +49,28 @@ def merge_import(
         found = validate.report(text, proposals.API, config.version)
         if found.configuration is not None:
             return ImportedConfiguration(proposal=proposals.propose_text(config, text), notes=tuple(notes))
-        if not laid.take_out_wrong(found.errors):
+        if not overlay.drop_invalid(found.errors):
             raise ConfigError(found.errors)
     raise ConfigError(found.errors)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Overlay:
-    """Takes out of a tree what is not allowed, and closes what lost a restriction by that."""
+    """Drops invalid values from a tree, and disables nodes that lose a restriction."""
 
-    under: Tree  #: what is in force
-    tree: dict[str, object]  #: is changed
+    under: Tree  #: the current configuration
+    tree: dict[str, object]  #: modified
     notes: list[Problem]
     file: str
     checks: frozenset[str] = frozenset()  #: folded names of attributes that are expressions about jobs
 
     def __post_init__(self) -> None:
-        """Note the names of checks while they are all there."""
+        """Collect the names of checks before any are removed."""
         self.checks = restrictions.checks(self.tree) | restrictions.checks(self.under)
 
-    def take_out_doubles(self) -> None:
-        """Take out names that differ from another one beside them in case only: only one of them can hold."""
-        for path, section, name, first in list(_doubles(self.tree, ())):
+    def drop_duplicates(self) -> None:
+        """Drop names that differ from another one beside them in case only: one of them is ineffective."""
+        for path, section, name, first in list(_duplicates(self.tree, ())):
             removed = section.pop(name)
             message = f"not carried over: named twice, the other time as {first}; case makes no difference"
             problem = Problem(path="/".join((*path, name)), message=message)
@@ -79,16 +79,16 @@ class _Overlay:
             if node is not None and not is_closed and restrictions.restricts(removed):
                 self._close(node, problem.path)  # the first one stays, and would be open
 
-    def take_out_wrong(self, errors: Sequence[Problem]) -> bool:
-        """Take out what errors name; whether there was anything.
+    def drop_invalid(self, errors: Sequence[Problem]) -> bool:
+        """Drop the values that errors point at; return whether there were any.
 
         Raises:
-            ConfigError: It restricts jobs, and there is no node to close.
+            ConfigError: A dropped value restricts jobs, and there is no node to disable.
         """
         found = False
         for error in errors:
             names = error.path.split("/")
-            if error.message == pydantic_errors.MISSING:  # what is left of its section says nothing
+            if error.message == pydantic_errors.MISSING:  # the rest of its section has no effect
                 names.pop()
             if (taken := _remove_path(self.tree, names)) is not None:
                 found = True
@@ -100,7 +100,7 @@ class _Overlay:
         return found
 
     def _lose(self, names: tuple[str, ...], removed: object, problem: Problem) -> bool:
-        """Note what is taken out, and close its node if that restricts it; whether it is closed."""
+        """Record a dropped value and disable its node if the value restricts it: returns whether it did."""
         node = restrictions.node_of(names)
         meant = problem.suggestion or ""
         problem = replace(problem, suggestion=None, file=self.file)
@@ -116,18 +116,18 @@ class _Overlay:
         return True
 
     def _lose_value(self, names: tuple[str, ...], removed: object, problem: Problem) -> bool:
-        """Lose a value that stands where nodes do, as `VO` beside queues: it is of the node around them."""
+        """Drop a value in the place of a node, such as `VO` beside queues, from the enclosing node."""
         if names[-2] != "VOs" and not restrictions.restricts_directly({names[-1]: removed}):
             return False
         around = restrictions.node_of(names[:-2])
         if around is None:
-            message = f"{problem.message}; it would restrict all of them: say it at each"
+            message = f"{problem.message}; it would restrict all of them: set it at each"
             raise ConfigError([replace(problem, message=message)])
         self._close(around, problem.path)
         return True
 
     def _is_restriction(self, names: tuple[str, ...], depth: int, removed: object, meant: str) -> bool:
-        if len(names) == depth:  # a node that is not there is open to nobody, but a VO's values go with it
+        if len(names) == depth:  # a missing node is open to no VO; a VO's values are dropped with it
             return names[-2] == "VOs" and restrictions.restricts_directly(removed)
         named = (*names[depth:], meant)
         return restrictions.restricts_directly(removed) or any(
@@ -145,7 +145,7 @@ class _Overlay:
 
 
 def _restricts_jobs(names: tuple[str, ...], removed: object, meant: str, problem: Problem) -> bool:
-    """Whether options of the operations that are taken out kept jobs out."""
+    """Whether dropped options of the operations kept jobs out."""
     named = (*names[2:], meant)
     if restrictions.restricts_jobs(names[-1], removed) or any(
         restrictions.restricts_jobs(each, None) for each in named
@@ -155,20 +155,20 @@ def _restricts_jobs(names: tuple[str, ...], removed: object, meant: str, problem
     return is_option and "limits" in map(fold, names[2:])
 
 
-def _doubles(
+def _duplicates(
     section: dict[str, object], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, object], str, str]]:
-    """Each second name in another case of letters, with its section and the first one."""
+    """Each second spelling of a name, with its section and the first spelling."""
     first: dict[str, str] = {}
     for name, entry in section.items():
         if first.setdefault(fold(name), name) != name:
             yield path, section, name, first[fold(name)]
         elif isinstance(entry, dict):
-            yield from _doubles(entry, (*path, name))
+            yield from _duplicates(entry, (*path, name))
 
 
 def _section(tree: Tree, names: Sequence[str]) -> dict[str, object] | None:
-    """The section at a path, whose names may be spelled in another case of letters; None: there is none."""
+    """The section at a path, whose names may differ in case; None if missing."""
     here: object = tree
     for wanted in names:
         known = here if isinstance(here, Mapping) else {}
@@ -178,7 +178,7 @@ def _section(tree: Tree, names: Sequence[str]) -> dict[str, object] | None:
 
 
 def _merge(under: Mapping[str, object], over_it: Mapping[str, object]) -> dict[str, object]:
-    """Both in one; names that are there in another case of letters stay as they are spelled."""
+    """Both merged; existing names keep their spelling."""
     merged = dict(under)
     spelled = {fold(name): name for name in under}
     for name, entry in over_it.items():
@@ -192,7 +192,7 @@ def _merge(under: Mapping[str, object], over_it: Mapping[str, object]) -> dict[s
 
 
 def _remove_path(tree: dict[str, object], names: Sequence[str]) -> tuple[tuple[str, ...], object] | None:
-    """The path that was there and is not any more, with what stood there: as far as it goes in the tree."""
+    """Remove a path; return the removed path, as far as it exists, and its value."""
     here: object = tree
     above: list[tuple[dict[str, object], str]] = []
     for wanted in names:

@@ -1,7 +1,7 @@
-"""Restrictions of a node: the parameters that keep VOs or jobs out, and the closing of a node that lost one.
+"""Restrictions of a node: the parameters that keep VOs or jobs out, and how a node that lost one is disabled.
 
-An import that leaves a restriction out would open what its source keeps closed. So a node whose restriction
-cannot be carried over is switched off, `Enabled: false`, until somebody mends the source or the tree.
+An import that dropped a restriction would open a node that its source keeps closed. So a node whose
+restriction cannot be imported gets `Enabled: false`, until someone corrects the source or the tree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ from cs_config.tree import admission, glue
 from requirements.values import fold
 
 ENABLED: Final = "Enabled"
-#: Folded names of parameters and sections that keep somebody out.
+#: Folded names of parameters and sections that restrict access.
 _ACCESS: Final = (
     frozenset({"vo", "vos", "enabled", "requiredtag"})
     | {admission.REQUIREMENTS, admission.CHECKS}
     | admission.DEFAULT_CHECKS
 )
-#: Folded names of those that hold somebody back.
+#: Folded names of those that limit a rate or a number.
 _AMOUNTS: Final = frozenset({"throttle", "maxtotaljobs", "maxwaitingjobs"})
-#: Options by which other systems keep somebody out, folded, and which the tree does not have.
+#: Options, folded, by which other systems restrict access and which our tree does not have.
 _FOREIGN: Final = frozenset(
     {
         *("allowedvo", "allowedvos", "supportedvo", "supportedvos", "community", "communities"),
@@ -31,13 +31,13 @@ _FOREIGN: Final = frozenset(
 )
 _STATES: Final = frozenset({"status", "sitestatus", "state", "maskstatus"})
 _OPEN: Final = frozenset({"active", "production", "ok", "up", "online", "enabled", "allowed", "true", "yes"})
-#: Options of operations that keep jobs out; an installation without them takes more jobs.
+#: Options of operations that restrict jobs; an installation without them accepts more jobs.
 _OF_OPERATIONS: Final = frozenset({"allowedjobtypes", "runninglimit", "matchingdelay"})
 _SITES: Final = ("Resources", "Sites")
 
 
 def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
-    """Whether a parameter or section of this name restricts the node that has it.
+    """Whether a parameter or section of this name restricts its node.
 
     Args:
         name: In any case of letters.
@@ -47,7 +47,7 @@ def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
 
 
 def keeps_out(name: str) -> bool:
-    """Whether a parameter of this name decides who may come, and with which jobs."""
+    """Whether a parameter of this name decides which VOs or jobs are admitted."""
     return fold(name) in _ACCESS
 
 
@@ -57,10 +57,10 @@ def is_restriction_of_ad(name: str, checks: frozenset[str] = frozenset()) -> boo
 
 
 def is_foreign(name: str, value: object) -> bool:
-    """Whether another system's option of this name may keep somebody out.
+    """Whether another system's option of this name may restrict access.
 
-    A status does not if it is good, nor does `JobType` if it names types of job managers: here it means that
-    a job manager serves the queue.
+    Exceptions are a status that means "in operation", and a `JobType` that names types of job managers: here
+    it means that a job manager serves the queue.
     """
     folded = fold(name)
     if folded not in _FOREIGN or isinstance(value, dict):
@@ -72,7 +72,7 @@ def is_foreign(name: str, value: object) -> bool:
 
 
 def names_vos(name: str) -> bool:
-    """Whether another system's option of this name lists who may come, or who may not."""
+    """Whether another system's option of this name lists allowed or forbidden VOs or users."""
     folded = fold(name)
     return folded in _FOREIGN and folded.startswith(("allowed", "banned", "supported"))
 
@@ -108,7 +108,7 @@ def checks(section: object) -> frozenset[str]:
 
 
 def node_of(names: Sequence[str]) -> tuple[str, ...] | None:
-    """The path of the site, CE or queue, or of the VO there, that a path is of or in; None: of none."""
+    """The path of the site, CE or queue, or of its VO section, that contains a path, if any."""
     if tuple(names[:2]) != _SITES or len(names) < 3:
         return None
     end = 3
@@ -141,11 +141,11 @@ def _nodes(
 
 
 def close(node: dict[str, object], under: object = None) -> None:
-    """Switch a node off, also for the VOs that it is switched on for.
+    """Disable a node, also for VOs for which it is enabled explicitly.
 
     Args:
-        node: What an import says of it.
-        under: What the tree says of it until now.
+        node: The node in the import.
+        under: The node in the current tree.
     """
     _switch_off(node)
     own = node.get("VOs")

@@ -1,4 +1,4 @@
-"""Groups of owners: whose jobs share what."""
+"""Owner groups and VOs of the registry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class Group:
     """An owner group. Source: DIRAC's `Registry/Groups/<group>`."""
 
     name: str
-    vo: str | None  #: lower case; None: the one of the token
+    vo: str | None  #: lower case; None: the VO of the token
     users: frozenset[str] = frozenset()
     job_share: float = DEFAULT_SHARE
     properties: frozenset[str] = frozenset()
@@ -20,11 +20,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Who is who, as configured."""
+    """VOs and owner groups, as configured."""
 
     vos: frozenset[str] = frozenset()  #: lower case
     groups: Mapping[str, Group]
 
     def all_vos(self) -> frozenset[str]:
-        """Every VO that is named, lower case."""
+        """Every VO of the registry, lower case."""
         return self.vos | {group.vo for group in self.groups.values() if group.vo is not None}

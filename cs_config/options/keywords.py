@@ -1,8 +1,6 @@
-"""How the value of each kind of keyword is read, and what is said when it is something else.
+"""The keywords of a job description (DIRAC's attributes in their spelling, and ours), with a reader per kind.
 
-The keywords of a job description: DIRAC's attributes in their spelling, and ours.
-
-Looked up without case, in singular or plural.
+Keywords are looked up without case, in singular or plural.
 """
 
 import json
@@ -15,20 +13,20 @@ from cs_config.options import bounds
 from requirements.classad.classad_files import Unevaluated
 from requirements.values import MAX_INTEGER, as_number, fold, text_fault
 
-#: Site, CE, platform and tag names.
-_VARIABLE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
-#: Without these a shell splits every line.
+#: Names of sites, CEs, platforms and tags.
+_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+#: A line without these characters is split into words alike by every shell.
 _QUOTING = frozenset("'\"\\")
 _YES = frozenset({"y", "yes", "true", "1"})
 _NO = frozenset({"n", "no", "false", "0"})
 
 
 class UnfitValueError(ValueError):
-    """A value that its keyword cannot have; the message says what was seen and what is allowed."""
+    """A value that its keyword cannot have; the message contains the value and what is allowed."""
 
 
 def format_seen(raw: object) -> str:
-    """The value as its author may recognise it."""
+    """Format a value so that its author recognises it."""
     if isinstance(raw, Unevaluated):
         return f"{raw.text} is an expression (a text needs quotes)"
     if raw is None:
@@ -38,7 +36,7 @@ def format_seen(raw: object) -> str:
 
 
 def text(raw: object) -> str:
-    """A text; a bare number is taken for one."""
+    """A text; a bare number is accepted as one."""
     if isinstance(raw, str):
         read = raw
     elif isinstance(raw, bool) or not isinstance(raw, int | float):
@@ -51,14 +49,14 @@ def text(raw: object) -> str:
 
 
 def filled_text(raw: object) -> str:
-    """A text that says something."""
+    """A text that is not blank."""
     if not (read := text(raw).strip()):
         raise UnfitValueError("is empty")
     return read
 
 
 def arguments(raw: object) -> str:
-    """A command line as the pilot will split it; a list is quoted where a shell would need it."""
+    """A command line as the pilot will split it; the items of a list are quoted where a shell needs it."""
     if isinstance(raw, list | tuple):
         return shlex.join(text(word) for word in raw)
     line = text(raw)
@@ -74,24 +72,24 @@ def arguments(raw: object) -> str:
 
 
 def texts(raw: object) -> tuple[str, ...]:
-    """Texts; one alone is a list of one, blank ones are left out."""
+    """A list of texts; a single text is a list of one, blank ones are dropped."""
     items = raw if isinstance(raw, list | tuple) else (raw,)
     return tuple(read for item in items if (read := text(item).strip()))
 
 
 def names(raw: object) -> tuple[str, ...]:
-    """Names of sites, tags and the like, also as one text with commas; each once."""
+    """Names of sites, tags and the like, without duplicates; also accepted as one comma-separated text."""
     found = dict.fromkeys(
         part for item in texts(raw) for part in (word.strip() for word in item.split(",")) if part
     )
     for name in found:
-        if not _VARIABLE_NAME.fullmatch(name):
+        if not _NAME.fullmatch(name):
             raise UnfitValueError(f"{name!r} is no name, allowed are letters, digits and . _ : @ + -")
     return tuple(found)
 
 
 def whole_number(raw: object) -> int:
-    """An integer, also one written as text."""
+    """An integer, also as text."""
     number = (
         as_number(raw.strip() if isinstance(raw, str) else raw) if isinstance(raw, str | int | float) else raw
     )
@@ -103,7 +101,7 @@ def whole_number(raw: object) -> int:
 
 
 def number(raw: object) -> float:
-    """A number, also one written as text."""
+    """A number, also as text."""
     read = as_number(raw) if isinstance(raw, str | int | float) else raw
     if isinstance(read, bool) or not isinstance(read, int | float) or not abs(read) <= MAX_INTEGER:
         raise UnfitValueError(f"{format_seen(raw)}, allowed is a number")
@@ -111,7 +109,7 @@ def number(raw: object) -> float:
 
 
 def flag(raw: object) -> bool:
-    """Yes or no, in the words that DIRAC knows."""
+    """A boolean, also in DIRAC's spellings."""
     if isinstance(raw, bool):
         return raw
     word = str(raw).strip().lower() if isinstance(raw, str | int) else ""
@@ -121,7 +119,7 @@ def flag(raw: object) -> bool:
 
 
 def environment(raw: object) -> tuple[tuple[str, str], ...]:
-    """Variables for the payload: a record, or texts such as `NAME=value`."""
+    """Environment variables of the payload: a record, or texts such as `NAME=value`."""
     if isinstance(raw, Mapping):
         pairs = [(str(name), text(value)) for name, value in raw.items()]
     else:
@@ -140,9 +138,9 @@ def _variable(item: str) -> tuple[str, str]:
 
 
 def logical_names(raw: object) -> tuple[str, ...]:
-    """Logical file names, with or without `LFN:` before them; each once.
+    """Logical file names, with or without the prefix `LFN:`, without duplicates.
 
-    Source: DIRAC: the path begins at the root and has no empty part.
+    Source: DIRAC: the path is absolute and has no empty part.
     """
     found = tuple(dict.fromkeys(re.sub(r"^LFN:", "", item, flags=re.IGNORECASE) for item in texts(raw)))
     for name in found:
@@ -155,12 +153,12 @@ def logical_names(raw: object) -> tuple[str, ...]:
 class Keyword:
     """One top-level keyword."""
 
-    name: str  #: as it is written in answers and stored descriptions
-    attribute: str  #: of `JobDescription`
-    read: Callable[[object], object]  #: raises `readers.UnfitValueError`
-    minimum: float | None = None  #: unless the configuration sets another
-    maximum: float | None = None  #: unless the configuration sets another
-    also: tuple[str, ...] = ()  #: other spellings beside singular and plural
+    name: str  #: canonical spelling, in responses and stored descriptions
+    attribute: str  #: attribute of `JobDescription`
+    read: Callable[[object], object]  #: raises `UnfitValueError`
+    minimum: float | None = None  #: default, if the configuration sets none
+    maximum: float | None = None  #: default, if the configuration sets none
+    also: tuple[str, ...] = ()  #: spellings beside singular and plural
 
 
 def _number(name: str, attribute: str, low: float, high: float | None = None, *also: str) -> Keyword:
@@ -172,7 +170,7 @@ def _plain(name: str, attribute: str, read: Callable[[object], object], *also: s
 
 
 KEYWORDS = (
-    # What runs.
+    # The payload.
     _plain("Executable", "executable", filled_text),
     _plain("Arguments", "arguments", arguments, "Argument"),
     _plain("StdOutput", "std_output", text, "StdOut"),
@@ -182,7 +180,7 @@ KEYWORDS = (
     _plain("OutputSandbox", "output_sandbox", texts, "OutputSandboxes"),
     _plain("LogLevel", "log_level", text),
     _plain("JobConfigArgs", "job_config_args", text),
-    # What it is called and whose it is.
+    # Identification and ownership.
     _plain("JobName", "job_name", text),
     _plain("JobType", "job_type", filled_text, "JobTypes"),
     _plain("JobGroup", "job_group", text),
@@ -198,13 +196,13 @@ KEYWORDS = (
         also=("UserPriority",),
     ),
     _plain("JobPath", "job_path", names),
-    # What it reads and writes.
+    # Input and output.
     _plain("InputData", "input_data", logical_names),
     _plain("InputDataPolicy", "input_data_policy", texts),
     _plain("OutputData", "output_data", texts),
     _plain("OutputPath", "output_path", text),
     _plain("OutputSE", "output_se", texts, "OutputSEs"),
-    # What it asks of a resource.
+    # Requirements on the resource.
     _number("CPUTime", "cpu_time", 1, None, "MaxCPUTime"),
     _number("MaxWallClockTime", "max_wall_clock_time", 1, None, "WallClockTime"),
     _plain("Site", "sites", names, "Sites"),
@@ -220,7 +218,7 @@ KEYWORDS = (
     _number("MaxRAM", "max_ram_mb", 0),
     _number("MinRAMPerCore", "min_ram_per_core_mb", 0, None, "RAMPerCore"),
     _number("GPUs", "gpus", 0, bounds.GPUS, "GPU", "NumberOfGPUs"),
-    # What a grid job is made of; its job manager reads them.
+    # Parts of a grid job; read by its job manager.
     _number("LocalJobs", "local_jobs", 1, 10**12),
     _number("Events", "events", 1, 10**12),
     _number("EventsPerJob", "events_per_job", 1, 10**12),
@@ -229,7 +227,7 @@ KEYWORDS = (
     Keyword(name="CPUPerEvent", attribute="cpu_per_event", read=number, minimum=0, maximum=10**12),
 )
 
-#: What each job has for itself: it changes neither where the job may run nor what is wrong with it otherwise.
+#: Keywords that are individual to each job: they affect neither where it may run nor whether it is valid.
 PARTICULAR = frozenset(
     {
         *("Arguments", "StdOutput", "StdError", "ExecutionEnvironment", "OutputSandbox", "LogLevel"),
@@ -237,24 +235,25 @@ PARTICULAR = frozenset(
     }
 )
 PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
-#: What jobs of one submission may differ in though they are read once: `description.read_own` reads it alone.
+#: Keywords that may differ between jobs of one submission that share a parsed description:
+#: `description.read_own` reads them separately.
 OPEN = PARTICULAR | {"InputData"}
 
-#: Read by `parametric` before a description is one job's.
+#: Read by `parametric` before a description is expanded into single jobs.
 PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor")
 
 _BY_FOLD = {fold(spelling): keyword for keyword in KEYWORDS for spelling in (keyword.name, *keyword.also)}
 BY_NAME = {keyword.name: keyword for keyword in KEYWORDS}
 BY_ATTRIBUTE = {keyword.attribute: keyword for keyword in KEYWORDS}
-#: Every canonical spelling, what suggestions are made of.
+#: Every canonical spelling, for suggestions.
 NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAMETRIC)
 
 
 def find_keyword(name: str) -> Keyword | None:
-    """The keyword of a name in any spelling that is understood."""
+    """The keyword of a name in any accepted spelling."""
     return _BY_FOLD.get(fold(name))
 
 
 def without_particulars(body: Mapping[str, object]) -> dict[str, object]:
-    """What a description asks: a stored body without what each job has for itself."""
+    """A stored description without the keywords that are individual to each job."""
     return {name: value for name, value in body.items() if name not in PARTICULAR}

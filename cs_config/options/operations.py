@@ -1,4 +1,4 @@
-"""Reading `Operations`: the options of each VO over those of everybody."""
+"""Reader of `Operations`: the options of each VO merged over the defaults."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,19 +14,19 @@ from cs_config.tree.configuration import Configuration
 from requirements.errors import InvalidInput, Problem
 from requirements.values import fold
 
-#: The options for everybody.
+#: The section of the defaults.
 DEFAULTS = "Defaults"
 
 
 def options_for(config: Configuration, vo: str | None) -> Operations:
-    """The options as they hold for a VO; for None, and for a VO without its own, those for everybody."""
+    """The effective options of a VO; the defaults for None, and for a VO without options of its own."""
     if vo is None:
         return config.default_operations
     return config.vo_operations.get(fold(vo), config.default_operations)
 
 
 def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]]:
-    """The job types that only job managers handle, by VOs that differ from the rest, which is `""`."""
+    """The job types that only job managers handle: the defaults under `""`, and the VOs that differ."""
     key = (__name__, "managed_types")
     found = config.derived.get(key)
     if found is None:
@@ -38,7 +38,7 @@ def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]
 
 
 def read_operations(section: Section, file: str) -> tuple[dict[str, Operations], list[Problem]]:
-    """The options under each name in lower case, with what is wrong; `""` stands for everybody."""
+    """The options by VO in lower case (`""`: the defaults), and the problems."""
     problems = list(_misplaced(section, file))
     defaults = section.section(DEFAULTS)
     found = {"": _validated(defaults, f"Operations/{DEFAULTS}", file, problems)}
@@ -48,7 +48,7 @@ def read_operations(section: Section, file: str) -> tuple[dict[str, Operations],
             continue
         new: list[Problem] = []
         found[fold(vo)] = _validated(merge_sections(own, defaults), f"Operations/{vo}", file, new)
-        # What the VO only inherits has been said already.
+        # Problems of inherited values are reported once, at the defaults.
         problems += (problem for problem in new if (problem.line, problem.message) not in wrong_already)
     return found, problems
 
@@ -76,7 +76,7 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
         )
         problems += (_explain_declaration(problem, f"{path}/JobDescription") for problem in found)
     except InvalidInput:
-        pass  # names that differ in case only: said already by the reading
+        pass  # names that differ in case only: reported by the reader already
     else:
         wrong = list(options.job_description.wrong_defaults())
         problems += (_wrong_default(name, message, section, path, file) for name, message in wrong)
@@ -86,7 +86,7 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
 
 
 def _wrong_default(name: str, message: str, section: Section, path: str, file: str) -> Problem:
-    """A default out of bounds may be the built-in one, of a keyword for which only bounds are stated."""
+    """Describe a default out of bounds: possibly the built-in one, if only bounds are configured."""
     place = ("JobDescription", name, "default")
     return Problem(
         path="/".join((path, *place)),
@@ -97,7 +97,7 @@ def _wrong_default(name: str, message: str, section: Section, path: str, file: s
 
 
 def _explain_declaration(problem: Problem, described: str) -> Problem:
-    """A name that is declared by a mere value gets a word about how to do it."""
+    """Add a hint to the problem of a name that is declared by a plain value."""
     if problem.message != "unknown option" or problem.path.rpartition("/")[0] != described:
         return problem
     message = "unknown option; to declare a name, make it a section: {type: number, unit: MB}"
@@ -105,7 +105,7 @@ def _explain_declaration(problem: Problem, described: str) -> Problem:
 
 
 def _model_input(section: Section) -> dict[str, object]:
-    """The section as the model reads it: declared names apart from options, lists as tuples."""
+    """The section as model input: declared names separate from options, lists as tuples."""
     described = section.section("JobDescription")
     tree = model_section(section)
     if isinstance(section.entries.get("JobDescription"), Section):
@@ -116,7 +116,7 @@ def _model_input(section: Section) -> dict[str, object]:
 
 
 def model_section(section: Section) -> dict[str, object]:
-    """A section for a model: an empty name is an option that is not given."""
+    """A section as model input; an option with an empty value counts as not given."""
     return {
         name: model_value(entry.value) if isinstance(entry, Leaf) else model_section(entry)
         for name, entry in section.entries.items()
@@ -125,7 +125,7 @@ def model_section(section: Section) -> dict[str, object]:
 
 
 def model_value(leaf: LeafValue) -> object:
-    """A value for a model: its lists are tuples."""
+    """A value as model input: lists as tuples."""
     return tuple(leaf) if isinstance(leaf, list) else leaf
 
 

@@ -1,4 +1,4 @@
-"""The options of the operations: names as in the configuration, defaults, bounds.
+"""Models of the options in `Operations`: names as in the configuration, defaults, bounds.
 
 Source: DIRAC's `Operations` section, where it has the option.
 """
@@ -26,26 +26,26 @@ Bytes = Annotated[int, Field(ge=0, le=bounds.BYTES)]
 
 
 def _as_tuple(value: object) -> object:
-    """A single value as a list of one: DIRAC's texts have no other way to write such a list."""
+    """A single value as a list of one: DIRAC's text format cannot write such a list."""
     return (value,) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
 
 
 _OneOrMore = BeforeValidator(_as_tuple)
 Texts = Annotated[tuple[str, ...], _OneOrMore, Field(max_length=bounds.LISTED)]
 
-#: Seconds of CPU time that task queues are cut into (DIRAC).
+#: Boundaries of the CPU time intervals of task queues, in seconds (DIRAC).
 CPU_SEGMENTS = (
     *(360, 1_800, 3_600, 21_600, 43_200, 86_400, 172_800, 259_200),
     *(345_600, 518_400, 691_200, 864_000, 1_080_000),
 )
 
 
-#: Job types whose jobs become many local jobs: the shipped handlers of job managers are called so.
+#: Job types that consist of many local jobs: names of the shipped handlers of job managers.
 SHIPPED_JOB_TYPES = ("generic", "montecarlo")
 
 
 class Options(BaseModel):
-    """One section of options: strict about types, and nothing that is not known."""
+    """Base of an option section: strict types, no unknown names."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -58,7 +58,7 @@ class Options(BaseModel):
 
 
 class DeclaredName(Options):
-    """`JobDescription/<Name>`: what a name means in `Requirements`; of a keyword its default and bounds."""
+    """`JobDescription/<Name>`: meaning of a name in `Requirements`, or default and bounds of a keyword."""
 
     type: Annotated[ValueKind | None, Field(alias="type", strict=False)] = None
     """number, string, boolean or list; without it the kind follows from the values."""
@@ -86,7 +86,7 @@ class DeclaredName(Options):
 
 
 class Bounds(BaseModel):
-    """Default and limits of a keyword; None: none."""
+    """Default and limits of a keyword, each optional."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -102,7 +102,7 @@ _BUILT_IN = {
 
 
 class JobDescriptionOptions(Options):
-    """What job descriptions may say."""
+    """Rules for job descriptions."""
 
     extra: Texts = ()
     """Further top-level keywords that are kept as they are."""
@@ -117,46 +117,46 @@ class JobDescriptionOptions(Options):
 
     @cached_property
     def declarations(self) -> Declarations:
-        """What the names in `Requirements` mean."""
+        """The declared names in `Requirements`."""
         return Declarations.find(
             Declaration(
                 name=name,
-                kind=said.type,
-                match=said.match,
-                unit=said.unit,
-                resource=said.resource,
-                minimum=said.min,
-                maximum=said.max,
+                kind=option.type,
+                match=option.match,
+                unit=option.unit,
+                resource=option.resource,
+                minimum=option.min,
+                maximum=option.max,
             )
-            for name, said in self.declared.items()
+            for name, option in self.declared.items()
         )
 
     @cached_property
     def bounds(self) -> Mapping[str, Bounds]:
         """Default and limits by folded name, for names that have some."""
         bounds = dict(_BUILT_IN)
-        for name, said in self.declared.items():
+        for name, option in self.declared.items():
             built_in = bounds.get(fold(name), Bounds())
-            default = said.default if isinstance(said.default, int | float) else None
+            default = option.default if isinstance(option.default, int | float) else None
             bounds[fold(name)] = Bounds(
                 default=built_in.default if default is None else default,
-                minimum=built_in.minimum if said.min is None else said.min,
-                maximum=built_in.maximum if said.max is None else said.max,
+                minimum=built_in.minimum if option.min is None else option.min,
+                maximum=built_in.maximum if option.max is None else option.max,
             )
         return bounds
 
     @property
     def cpu_time(self) -> Bounds:
-        """Of `CPUTime`, in seconds."""
+        """Bounds of `CPUTime`, in seconds."""
         return self.bounds["cputime"]
 
     @property
     def priority(self) -> Bounds:
-        """Of `Priority`."""
+        """Bounds of `Priority`."""
         return self.bounds["priority"]
 
     def out_of_bounds(self, keyword: Keyword, value: object) -> Iterator[str]:
-        """What is wrong with the size of a keyword's value, by the configured bounds or else its own."""
+        """Check a keyword's value against the configured bounds, or else against its own."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
         configured = self.bounds.get(fold(keyword.name), Bounds())
@@ -168,10 +168,10 @@ class JobDescriptionOptions(Options):
             yield f"{format_value(value)} is too large, allowed is at most {format_value(high)}"
 
     def contradictions(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """What no single keyword shows: keyword and message.
+        """Find contradictions between several keywords, as pairs of keyword and message.
 
         Args:
-            values: Of keywords, by attribute; those that are not stated may be left out.
+            values: Of keywords, by attribute; missing ones count as not stated.
         """
         low, high, exact = (values.get(name) for name in ("min_processors", "max_processors", "processors"))
         if low is not None and high is not None and low > high:
@@ -191,7 +191,7 @@ class JobDescriptionOptions(Options):
             yield "JobType", f"{job_type!r}, allowed are {', '.join(sorted(allowed))}"
 
     def wrong_defaults(self) -> Iterator[tuple[str, str]]:
-        """Names whose default no description could have, each with what is wrong."""
+        """Names whose default would be invalid in any description, each with the reason."""
         read: dict[str, object] = {}
         spelled: dict[str, str] = {}
         for name, default in self.defaults.items():
@@ -208,29 +208,31 @@ class JobDescriptionOptions(Options):
 
     @property
     def defaults(self) -> Mapping[str, object]:
-        """What keywords have that a description leaves out, by name."""
+        """Default values of keywords, by name."""
         built_in = {"CPUTime": self.cpu_time.default, "Priority": self.priority.default}
-        configured = {name: said.default for name, said in self.declared.items() if said.default is not None}
+        configured = {
+            name: option.default for name, option in self.declared.items() if option.default is not None
+        }
         spelled = {fold(name): name for name in configured}
         return {spelled.get(fold(name), name): each for name, each in built_in.items()} | configured
 
 
 class JobPathOptions(Options):
-    """The way of a job through the optimizers."""
+    """The optimizers that a job passes."""
 
     chain: Texts = ("JobSanity", "InputData", "Requirements", "JobScheduling")
     """Names of the steps after JobPath, in order; JobSanity, Requirements, JobScheduling are always taken."""
 
 
 class Measure(StrEnum):
-    """What of jobs that run or ran counts as use."""
+    """The unit in which the use of jobs that run or ran is counted."""
 
     WALL_TIME = "WallTime"  #: seconds times cores
-    JOBS = "Jobs"  #: how often jobs were run
+    JOBS = "Jobs"  #: number of times that jobs were run
 
 
 class TimeSlice(Options):
-    """`JobScheduling/ShareCorrections/<name>/TimeSlices/<name>`: a time that use is looked at over."""
+    """`JobScheduling/ShareCorrections/<name>/TimeSlices/<name>`: a time over which use is summed."""
 
     time_span: Annotated[float, Field(ge=3_600, le=31 * 86_400)] = 604_800
     """Seconds until now, to the whole hour; what retention has removed is not seen."""
@@ -241,7 +243,7 @@ class TimeSlice(Options):
 
 
 class ShareCorrection(Options):
-    """`JobScheduling/ShareCorrections/<name>`: shares follow use, between groups or between owners."""
+    """`JobScheduling/ShareCorrections/<name>`: shares adapt to use, between groups or between owners."""
 
     group: Annotated[str | None, Field(min_length=1)] = None
     """Correct between the owners of this group; without it between the groups of the VO."""
@@ -256,12 +258,12 @@ class ShareCorrection(Options):
 
     @property
     def slices(self) -> tuple[TimeSlice, ...]:
-        """The slices that count."""
+        """The effective slices."""
         return tuple(self.time_slices.values()) or (TimeSlice(),)
 
 
 class JobSchedulingOptions(Options):
-    """How jobs get ready to wait, in what order they are served, and how they come back when lost."""
+    """Scheduling: preparation, order of service, and rescheduling of lost jobs."""
 
     cpu_segments: Annotated[
         tuple[Annotated[int, Field(le=bounds.CPU_SECONDS)], ...],
@@ -309,7 +311,7 @@ class JobSchedulingOptions(Options):
 
     @property
     def corrections(self) -> tuple[ShareCorrection, ...]:
-        """The corrections of shares by use that are in force."""
+        """The effective corrections of shares by use."""
         if not self.enable_shares_correction:
             return ()
         return tuple(self.share_corrections.values()) or (ShareCorrection.model_validate({}),)
@@ -334,7 +336,7 @@ class PoolOptions(Options):
 
 
 class LeaseOptions(Options):
-    """How long a job is held for a pilot."""
+    """Times for which a pilot may hold a job."""
 
     time: SomeSeconds = 300
     """Seconds from the match to the start."""
@@ -345,7 +347,7 @@ class LeaseOptions(Options):
 
 
 class RetentionOptions(Options):
-    """Days that things are kept after the end of their job."""
+    """Retention in days, counted from the end of the job."""
 
     jobs: Days = 30
     """Final jobs with their log."""
@@ -358,7 +360,7 @@ class RetentionOptions(Options):
 
 
 class LimitOptions(Options):
-    """What one may put on the system."""
+    """Limits on the load by users."""
 
     waiting_jobs_per_owner: Count = 100_000
     """Jobs of one owner that are not final."""
@@ -373,14 +375,14 @@ class LimitOptions(Options):
 
 
 class JobType(Options):
-    """`JobTypes/<type>`: what is done with jobs of this type."""
+    """`JobTypes/<type>`: handling of jobs of this type."""
 
     manager: Annotated[bool, Field(alias="manager")] = False
     """Only job managers handle it: pilots that do not name it are not given its jobs."""
 
 
 class VoOptions(Options):
-    """All options as they hold for one VO, or for nobody in particular."""
+    """All options of one VO, or the defaults."""
 
     job_types: Mapping[str, JobType] = Field(default_factory=dict, max_length=bounds.LISTED)
     """The sections `JobTypes/<type>`; the types of shipped handlers are a job manager's by themselves."""
@@ -395,6 +397,6 @@ class VoOptions(Options):
     @cached_property
     def managed_types(self) -> frozenset[str]:
         """The job types, folded, that only job managers handle."""
-        listed = {fold(name): said.manager for name, said in self.job_types.items()}
+        listed = {fold(name): option.manager for name, option in self.job_types.items()}
         shipped = dict.fromkeys(map(fold, SHIPPED_JOB_TYPES), True)
         return frozenset(name for name, managed in {**shipped, **listed}.items() if managed)

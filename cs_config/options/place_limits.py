@@ -1,6 +1,6 @@
-"""`RunningLimit` and `MatchingDelay`: how many jobs of a kind run at a site or CE, and how fast they come.
+"""`RunningLimit` and `MatchingDelay`: limits on the number and the rate of jobs of a kind at a site or CE.
 
-Source: DIRAC's Operations/JobScheduling; unlike there a limit of a CE counts the jobs of that CE, and any
+Source: DIRAC's Operations/JobScheduling. Unlike there, a limit of a CE counts the jobs of that CE, and any
 attribute of a job may be limited.
 """
 
@@ -19,7 +19,7 @@ _BURST = "Burst"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningLimit:
-    """So many jobs with this value, matched, running or stalled."""
+    """A maximum of jobs with this value that are matched, running or stalled."""
 
     scope: str  #: `Site` or `Site/CE`
     attribute: str  #: one of ATTRIBUTES
@@ -29,7 +29,7 @@ class RunningLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingDelay:
-    """A token bucket: one match with this value in so many seconds, after a pause up to `burst` at once."""
+    """A token bucket: one match with this value per interval, after a pause up to `burst` at once."""
 
     scope: str  #: a site
     attribute: str  #: one of ATTRIBUTES
@@ -39,26 +39,26 @@ class MatchingDelay:
 
 
 def running_limits(raw: object) -> object:
-    """The limits of the section `RunningLimit`; what was read before stays as it is.
+    """Parse the section `RunningLimit`; values parsed already stay as they are.
 
     Raises:
-        ValueError: An unknown attribute, or something that is no number of jobs.
+        ValueError: An unknown attribute, or a value that is not a number of jobs.
     """
     return tuple(_read_limit(raw)) if isinstance(raw, Mapping) else raw
 
 
 def matching_delays(raw: object) -> object:
-    """The delays of the section `MatchingDelay`; what was read before stays as it is.
+    """Parse the section `MatchingDelay`; values parsed already stay as they are.
 
     Raises:
-        ValueError: An unknown attribute, or something that is no number.
+        ValueError: An unknown attribute, or a value that is not a number.
     """
     return tuple(_read_delay(raw)) if isinstance(raw, Mapping) else raw
 
 
 def _read_limit(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
-    for site, said in raw.items():
-        below = _section(said, site)
+    for site, entry in raw.items():
+        below = _section(entry, site)
         of_ces = _section(below.get(_CES, {}), f"{site}/{_CES}")
         places: dict[str, Mapping[str, object]] = {
             site: {name: each for name, each in below.items() if name != _CES}
@@ -73,8 +73,8 @@ def _read_limit(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
 
 
 def _read_delay(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
-    for site, said in raw.items():
-        below = _section(said, site)
+    for site, entry in raw.items():
+        below = _section(entry, site)
         bursts = {
             (attribute, value): burst
             for attribute, value, burst in _values(_section(below.get(_BURST, {}), site), f"{site}/{_BURST}")

@@ -1,4 +1,4 @@
-"""Reading `Registry`, and asking it: VOs, groups of owners."""
+"""Reader of `Registry`: VOs and owner groups."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
 from requirements.values import fold
 
-#: The sections that it may have.
+#: The allowed sections.
 LEVELS = ("VO", "Groups")
 
 
@@ -55,19 +55,19 @@ class RegistryOptions(Options):
 
 
 def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]:
-    """Who is who, and what is wrong with the section."""
+    """The VOs and groups of the section, and its problems."""
     problems = [
         Problem(path=f"Registry/VO/{vo}", message=_not_a_name(vo), file=file, line=entry.line)
         for vo, entry in section.section("VO").entries.items()
         if not NAME.fullmatch(vo)
     ]
     try:
-        said = RegistryOptions.model_validate(_model_input(section))
+        options = RegistryOptions.model_validate(_model_input(section))
     except ValidationError as error:
         problems += pydantic_errors.list_problems(error, RegistryOptions, section, path="Registry", file=file)
-        said = RegistryOptions.model_validate({})
-    groups = {name: _build_group(name, group) for name, group in said.groups.items()}
-    return Registry(vos=frozenset(fold(vo) for vo in said.vo), groups=groups), problems
+        options = RegistryOptions.model_validate({})
+    groups = {name: _build_group(name, group) for name, group in options.groups.items()}
+    return Registry(vos=frozenset(fold(vo) for vo in options.vo), groups=groups), problems
 
 
 def _not_a_name(vo: str) -> str:
@@ -75,7 +75,7 @@ def _not_a_name(vo: str) -> str:
 
 
 def _model_input(section: Section) -> dict[str, object]:
-    """A VO or group without anything is one with the defaults."""
+    """The section as model input; a VO or group without options has the defaults."""
     tree: dict[str, object] = {}
     for name in LEVELS:
         below = section.section(name)
@@ -83,19 +83,19 @@ def _model_input(section: Section) -> dict[str, object]:
     return tree
 
 
-def _build_group(name: str, said: _Group) -> Group:
+def _build_group(name: str, section: _Group) -> Group:
     return Group(
         name=name,
-        vo=None if said.vo is None else fold(said.vo),
-        users=frozenset(said.users),
-        job_share=said.job_share,
-        properties=frozenset(said.properties),
-        allow_background_tqs=said.allow_background_tqs,
+        vo=None if section.vo is None else fold(section.vo),
+        users=frozenset(section.users),
+        job_share=section.job_share,
+        properties=frozenset(section.properties),
+        allow_background_tqs=section.allow_background_tqs,
     )
 
 
 def find_group(config: Configuration, name: str, vo: str) -> Group:
-    """A group of owners; one that nobody configured has the defaults and the given VO."""
+    """An owner group; one that is not configured has the defaults and the given VO."""
     known = config.registry.groups.get(name)
     if known is None:
         return Group(name=name, vo=fold(vo))

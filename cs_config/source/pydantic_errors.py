@@ -1,4 +1,4 @@
-"""What pydantic says about a section, told as problems with path, line and suggestion."""
+"""Conversion of pydantic's validation errors to problems with path, line and suggestion."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,11 +10,11 @@ from requirements.errors import Problem, did_you_mean
 
 Location = tuple[str, ...]
 
-#: About an option that is not there.
+#: Message for a missing option.
 MISSING = "this option is needed"
 
 
-#: In our words, by pydantic's type of fault; the others have good words of their own.
+#: Our wording by pydantic's error type; other types keep pydantic's.
 _ALLOWED = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -28,7 +28,7 @@ _ALLOWED = {
 }
 
 
-#: What pydantic puts behind the place of a value that may be of several types, and how it calls their faults.
+#: Location elements that pydantic adds for a union, and the error types of its members.
 _TYPES = {"int": "int", "float": "float", "str": "string", "bool": "bool"}
 
 
@@ -41,15 +41,15 @@ def list_problems(
     file: str,
     place: Callable[[Location], Location] = lambda location: location,
 ) -> Iterator[Problem]:
-    """Each fault that the model found in the section.
+    """The problems of a section that a model found.
 
     Args:
-        error: What validation raised.
-        model: What was validated.
-        section: Where it was read from.
+        error: Raised by the validation.
+        model: The validated model.
+        section: The section that was validated.
         path: Path of the section.
         file: File of the section.
-        place: Turns a location in the model into one in the section, where they differ.
+        place: Converts a location in the model to one in the section, where they differ.
     """
     for inside, fault in _single_faults(error):
         location = place(inside)
@@ -63,7 +63,7 @@ def list_problems(
 
 
 def _single_faults(error: ValidationError) -> Iterator[tuple[Location, Any]]:
-    """The faults with where they are; of a value that may be of several types only the last type's."""
+    """The errors with their locations; of a union only the errors of its last type."""
     found: dict[tuple[Location, str], Any] = {}
     for fault in error.errors(include_url=False, include_context=False):
         inside = tuple(str(part) for part in fault["loc"])
@@ -77,10 +77,10 @@ def _message(fault: Any) -> str:
         return "unknown option"
     if fault["type"] == "missing":
         return MISSING
-    said = str(fault["msg"]).removeprefix("Value error, ")
+    message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
-        return said
-    allowed = _ALLOWED.get(fault["type"]) or said.removeprefix("Input should be ")
+        return message
+    allowed = _ALLOWED.get(fault["type"]) or message.removeprefix("Input should be ")
     return f"{_format_seen(fault['input'])} is not allowed here, allowed is {allowed}"
 
 
@@ -103,7 +103,7 @@ def _suggestion(kind: str, location: Location, model: type[BaseModel]) -> str | 
 
 
 def _below(model: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
-    """The model of the section `name`; the same one where names are the data."""
+    """The model of the section `name`; the same model where the names are data."""
     if model is None:
         return None
     for field in model.model_fields.values():

@@ -1,11 +1,11 @@
-"""The configuration as it was read: sections and leaves that know their lines."""
+"""The parsed text of a configuration: sections and leaves with their lines."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from requirements.values import Scalar, fold
 
-#: What stands at a name that has no section below it.
+#: The value of a name without a section.
 LeafValue = Scalar | None | list[Scalar | None]
 
 
@@ -19,13 +19,13 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Names, each with a leaf or a section; `line` is the one of the section's own name."""
+    """A section of named leaves and sections; `line` is that of the section's own name."""
 
     line: int
     entries: "dict[str, Leaf | Section]" = field(default_factory=dict)
 
     def section(self, name: str) -> "Section":
-        """The section below `name`; an empty one if there is none."""
+        """The section below `name`; an empty one if missing."""
         entry = self.entries.get(name)
         return entry if isinstance(entry, Section) else Section(self.line)
 
@@ -39,16 +39,16 @@ class Section:
 
 
 def to_plain(entry: Leaf | Section) -> object:
-    """The same without lines: dicts, lists and scalars."""
+    """The entry without lines: dicts, lists and scalars."""
     if isinstance(entry, Leaf):
         return entry.value
     return {name: to_plain(below) for name, below in entry.entries.items()}
 
 
 def merge_sections(over: Section, under: Section) -> Section:
-    """Both in one: `over` wins name by name, in any case of letters; sections merge.
+    """Merge two sections: `over` wins name by name, in any case of letters; subsections are merged too.
 
-    An empty value takes away what is under it.
+    An empty value removes the one under it.
     """
     spelled = {fold(name): name for name in over.entries}
     entries = {name: entry for name, entry in under.entries.items() if fold(name) not in spelled}
@@ -75,5 +75,5 @@ def find_line(root: Section, path: tuple[str, ...]) -> int:
     return here.line
 
 
-#: Nobody may have to guess what a mapping is for.
+#: A plain tree: names to subtrees, lists and scalars.
 Tree = Mapping[str, object]

@@ -1,13 +1,11 @@
-"""What an unquoted word of the configuration is: the core rules of YAML 1.2.
+"""Reader of the text of a configuration: restricted YAML, every name with its line.
 
-PyYAML follows YAML 1.1, in which `NO` (Norway) is false, `12:30` is 750, `010` is 8 and `1e3` is a text.
+Unquoted words follow the core schema of YAML 1.2. PyYAML follows YAML 1.1, in which `NO` (Norway) is false,
+`12:30` is 750, `010` is 8 and `1e3` is a text.
 
-From the events of the YAML parser to sections.
-
-One pass: nothing is expanded, nothing recurses, so that no text, however made, costs more than its own
-length. Anchors, aliases, tags and merge keys are refused: what stands in the file is what there is.
-
-Reading the text of a configuration: YAML without surprises, every name with its line.
+The events of the parser are converted to sections in one pass without expansion or recursion, so that the
+cost of any text is linear in its length. Anchors, aliases, tags and merge keys are refused: the file contains
+every value literally.
 """
 
 import math
@@ -29,7 +27,7 @@ _BOOLEANS = {
 }  # fmt: skip
 _INTEGER = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
-#: Read differently by YAML 1.1, YAML 1.2, JSON and people: refused instead.
+#: Words with different values in YAML 1.1, YAML 1.2, JSON and for people: refused.
 _AMBIGUOUS = re.compile(r"[-+]?0[0-9_]+|[-+]?0[xob][0-9a-fA-F_]+|[-+]?[1-9][0-9]*_[0-9_]*", re.ASCII)
 _NO_NUMBER = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", re.ASCII)
 _START_OF_NUMBER = frozenset("-+.0123456789")
@@ -39,7 +37,7 @@ def resolve_word(word: str) -> Scalar | None:
     """The value of an unquoted word.
 
     Raises:
-        ValueError: It looks like a number that is none, or is not the same one everywhere.
+        ValueError: The word looks like a number but is not one, or its value depends on the reader.
     """
     if word in _BOOLEANS:
         return _BOOLEANS[word]
@@ -49,17 +47,17 @@ def resolve_word(word: str) -> Scalar | None:
 
 
 class _Special:
-    """Matches the words that are not plain texts, as a compiled pattern would."""
+    """Pattern-like object that matches the words that are not plain texts."""
 
     def match(self, word: str) -> bool:
-        """Whether `resolve` would make something else of the word."""
+        """Whether `resolve_word` returns something other than the word."""
         try:
             return resolve_word(word) != word
         except ValueError:
             return True
 
 
-#: For writers that ask a pattern.
+#: For writers that need a pattern.
 looks_special = _Special()
 
 
@@ -84,15 +82,15 @@ def _number(word: str) -> Scalar:
     return word
 
 
-#: Deeper than any section of ours.
+#: Deeper than any valid section.
 _MAX_DEPTH = 20
-#: After so many faults reading stops: the text is something else.
+#: Number of problems after which reading stops: the text is probably something else.
 _MAX_PROBLEMS = 200
 
 
 @dataclass(slots=True, kw_only=True)
 class YamlReading:
-    """What a text says, as far as it can be read, and what is wrong with it."""
+    """The content of a text, as far as it can be read, and its problems."""
 
     file: str
     text: str = ""  #: in Unicode
@@ -101,7 +99,7 @@ class YamlReading:
 
 
 class TooManyProblemsError(Exception):
-    """So much is wrong that going on tells nobody anything."""
+    """Too many problems: the remaining ones would not help."""
 
 
 @dataclass(slots=True)
@@ -109,9 +107,9 @@ class _Frame:
     """A section or list that is being read."""
 
     path: str
-    section: Section | None = None  #: None: it is a list
+    section: Section | None = None  #: None for a list
     items: list[Scalar | None] = field(default_factory=list)
-    name: str | None = None  #: whose value comes next
+    name: str | None = None  #: name whose value comes next
     name_line: int = 0
     folded: dict[str, str] = field(default_factory=dict)  #: names so far
 
@@ -122,14 +120,14 @@ class EventReader:
     def __init__(self, reading: YamlReading) -> None:
         self._reading = reading
         self._stack: list[_Frame] = []
-        self._ignored = 0  # depth below something that was refused
+        self._ignored = 0  # depth below a refused entry
 
     def read(self, text: str) -> None:
-        """Read all of a text into the reading.
+        """Read a whole text into the reading.
 
         Raises:
-            EnoughError: So much is wrong that the rest was not looked at.
-            yaml.YAMLError: It is not YAML.
+            TooManyProblemsError: The rest of the text was not read.
+            yaml.YAMLError: The text is not YAML.
         """
         documents = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -163,7 +161,7 @@ class EventReader:
             self._problem("the character NUL is not allowed", event)
 
     def _resolved(self, event: Any) -> Scalar | None:
-        # Interned: thousands of queues say the same words.
+        # Interned: thousands of queues use the same words.
         if not event.implicit[0]:  # quoted, or a block of text
             return intern(str(event.value))
         try:
@@ -235,7 +233,7 @@ class EventReader:
             parent.name = None
 
     def _skipped(self) -> None:
-        """Something was refused: where it was a name, its value is refused with it."""
+        """Finish a refused entry: if it was a name, its value is refused too."""
         frame = self._stack[-1] if self._stack else None
         if frame is not None and frame.section is not None:
             frame.name = "?" if frame.name is None else None
@@ -270,12 +268,12 @@ class EventReader:
         raise TooManyProblemsError
 
 
-#: Longer texts are no configuration; a grid of 1,000 queues has 0.4 MB.
+#: Largest accepted text; a grid of 1,000 queues has 0.4 MB.
 MAX_BYTES = 16 * 2**20
 
 
 def read_yaml(source: str | bytes, file: str) -> YamlReading:
-    """The sections of a text; with problems, what could be read beside them."""
+    """The sections of a text; with problems, everything else that could be read."""
     reading = YamlReading(file=file)
     text = _decode(source, reading)
     if text is None:
@@ -293,7 +291,7 @@ def read_yaml(source: str | bytes, file: str) -> YamlReading:
 
 
 def _decode(source: str | bytes, reading: YamlReading) -> str | None:
-    """The text in Unicode; None, and a problem, if it is none or holds nothing."""
+    """The text in Unicode; None, and a problem, if it cannot be decoded or is empty."""
     text, line = "", None
     message: str | None = None
     if len(source) > MAX_BYTES:
@@ -321,12 +319,12 @@ def _has_surrogates(text: str) -> bool:
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     mark = error.problem_mark or error.context_mark
-    said = ", ".join(part for part in (error.problem, error.context) if part)
+    detail = ", ".join(part for part in (error.problem, error.context) if part)
     if mark is None:
-        return Problem(path="/", message=f"not YAML: {said}", file=file)
+        return Problem(path="/", message=f"not YAML: {detail}", file=file)
     return Problem(
         path="/",
-        message=f"not YAML: {said}",
+        message=f"not YAML: {detail}",
         file=file,
         line=mark.line + 1,
         column=mark.column + 1,

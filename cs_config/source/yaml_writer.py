@@ -1,8 +1,7 @@
-"""Writing a tree as YAML that `source` reads back as the same tree.
+"""Writer and editor of configuration YAML; `yaml_reader` reads the result back as the same tree.
 
-Changing a text of the configuration where the tree changes, so that comments and order stay.
-
-A single value as a person writes it in one line: `8000`, `[el8, el9]`, `{Policy: level0}`, `null`.
+Edits change a text only where the tree changes, so that comments and order stay. Single values are written in
+one line: `8000`, `[el8, el9]`, `{Policy: level0}`, `null`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,26 +18,26 @@ from requirements.errors import InvalidRequest, Problem
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Quotes every text that our own reading would take for something else; writes no aliases."""
+    """Quotes every text that our reader would parse as another type; writes no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  (PyYAML names it)
-        """Write what stands at several places at each of them: the reader refuses anchors."""
+        """Repeat shared values: the reader refuses anchors."""
         return True
 
 
-# PyYAML quotes texts that a resolver claims. These are the words that only we (YAML 1.2) claim.
+# PyYAML quotes texts that match a resolver. These words are special in YAML 1.2 only.
 _Dumper.add_implicit_resolver("!special", looks_special, list("-+.0123456789"))
 
 
 def to_yaml(tree: Mapping[str, object]) -> str:
-    """The text of a configuration that was sent as a tree."""
+    """A configuration tree as YAML text."""
     return yaml.dump(
         dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
     )
 
 
 def to_flow_yaml(tree: Mapping[str, object]) -> str:
-    """The same in one line, in braces."""
+    """A tree as YAML in one line, in braces."""
     text = yaml.dump(
         dict(tree),
         Dumper=_Dumper,
@@ -52,7 +51,7 @@ def to_flow_yaml(tree: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LineEdit:
-    """Lines `first` up to `end` (not included), from 0, become others."""
+    """Replacement of the lines `first` up to `end` (not included), from 0."""
 
     first: int
     end: int
@@ -60,23 +59,23 @@ class _LineEdit:
 
 
 class _NotInBlocksError(Exception):
-    """What changes stands in brackets or beside something else: no lines of its own."""
+    """A changed entry is in brackets or shares its lines with others."""
 
 
 def edit_text(text: str, before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """The text changed to say another tree; written anew where that is not possible line by line.
+    """Edit a text so that it contains another tree; rewrite it where that is not possible line by line.
 
     Args:
-        text: A configuration without faults.
-        before: What it says.
-        after: What it has to say.
+        text: A configuration without errors.
+        before: The tree of the text.
+        after: The wanted tree.
     """
     lines = text.splitlines()
     try:
         edits = list(_line_edits(yaml.compose(text, Loader=yaml.CSafeLoader), before, after, lines))
     except _NotInBlocksError:
         return to_yaml(after)
-    # From the end, so that lines keep their numbers; at one place the outer section comes last.
+    # From the end, so that line numbers stay valid; at one position the outer section comes last.
     numbered = ((edit.first, edit.end, number) for number, edit in enumerate(edits))
     for first, end, number in sorted(numbered, reverse=True):
         lines[first:end] = edits[number].lines
@@ -115,13 +114,13 @@ def _replace_entry(key: yaml.Node, value: yaml.Node, written: tuple[str, ...], l
     first, last = key.start_mark.line, max(key.start_mark.line, _last_line(value))
     if lines[first][: key.start_mark.column].strip():
         raise _NotInBlocksError
-    if first == last and len(written) == 1:  # a comment behind it stays
+    if first == last and len(written) == 1:  # keep a comment after the value
         written = (written[0] + lines[first][value.end_mark.column :],)
     return _LineEdit(first=first, end=last + 1, lines=written)
 
 
 def _last_line(node: yaml.Node) -> int:
-    """The line in which the last word of a node stands; its own mark may be behind comments."""
+    """The last line with content of a node; its own end mark may be after comments."""
     if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
         ends_before = node.end_mark.column == 0 and node.end_mark.line > node.start_mark.line
         return int(node.end_mark.line) - ends_before
@@ -137,10 +136,10 @@ _NAME = "value"
 
 
 def read_value(written: str, path: str) -> object:
-    """The value that is written so: as it would be in the file.
+    """Parse a single value, written as in the file.
 
     Raises:
-        InvalidRequest: It is not one value.
+        InvalidRequest: The text is not one value.
     """
     reading = yaml_reader.read_yaml(f"{_NAME}: {written}", "")
     tree = to_plain(reading.root)
@@ -151,5 +150,5 @@ def read_value(written: str, path: str) -> object:
 
 
 def write_value(value: object) -> str:
-    """What `read` makes the value of."""
+    """Format a single value so that `read_value` restores it."""
     return to_flow_yaml({_NAME: value})[len(_NAME) + 3 : -1]

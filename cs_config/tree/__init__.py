@@ -1,1 +1,1 @@
-"""The resource tree as a value: levels, inheritance, parameters, expiry, and what queues ask of jobs."""
+"""The resource tree as a value: levels, inheritance, parameters, expiry, and admission rules of queues."""

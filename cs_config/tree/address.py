@@ -1,7 +1,4 @@
-"""What may be a name, and what is a slip of the pen.
-
-The address of a batch queue.
-"""
+"""The address of a batch queue, allowed names, and detection of misspelled names."""
 
 import re
 from dataclasses import dataclass
@@ -9,15 +6,15 @@ from dataclasses import dataclass
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 
-#: Names of sites, CEs, queues and VOs: they stand in addresses, `Site/CE/Queue`.
+#: Names of sites, CEs, queues and VOs: parts of addresses, `Site/CE/Queue`.
 NAME = re.compile(r"[A-Za-z0-9._:@+-]{1,128}", re.ASCII)
 NAME_ALLOWED = "letters, digits and . _ : @ + - (at most 128)"
 
-_SHORT = 6  # in shorter names one letter makes another word
+_SHORT = 6  # in shorter names one different letter usually makes another word
 
 
 def is_slip(name: str, known: str) -> bool:
-    """Whether `name` is `known` with one letter too many, missing, wrong or exchanged with the next.
+    """Whether `name` is `known` with one letter added, missing, wrong or swapped with the next.
 
     In short names only a plural counts: `Tags`, but not `Tar`.
     """
@@ -44,7 +41,7 @@ def _one_step(seen: str, right: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class QueueAddress:
-    """Where a batch queue is: behind a CE of a site."""
+    """The address of a batch queue: site, CE and queue."""
 
     site: str
     ce: str
@@ -55,15 +52,15 @@ class QueueAddress:
 
     @property
     def path(self) -> str:
-        """Its place in the configuration."""
+        """The path in the configuration."""
         return f"Resources/Sites/{self.site}/CEs/{self.ce}/Queues/{self.queue}"
 
     @classmethod
     def parse(cls, text: str) -> "QueueAddress":
-        """The address that is written `Site/CE/Queue`.
+        """Parse `Site/CE/Queue`.
 
         Raises:
-            InvalidRequest: It is not three names.
+            InvalidRequest: The text is not three names.
         """
         parts = text.split("/")
         if len(parts) != 3 or not all(NAME.fullmatch(part) for part in parts):

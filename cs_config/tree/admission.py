@@ -1,8 +1,9 @@
-"""What a queue asks of a job before it is handed out there: its `Requirements` and its `Checks`.
+"""Admission rules of a queue: its `Requirements` and its `Checks` on jobs.
 
-These are parameters like any other: a deeper level overrides, `VOs/<vo>` over the plain one. An expression
-sees the queue's ad (also with its address) under bare names, `MY.` and `self.`, the job and whose it is
-under `other.` and `TARGET.`; a bare name that the queue does not have is the job's.
+They are parameters like any other: a deeper level overrides, `VOs/<vo>` overrides the plain value. In an
+expression, bare names, `MY.` and `self.` refer to the queue's ad (including its address); `other.` and
+`TARGET.` refer to the job and its owner; a bare name that the queue does not have refers to the job.
+
 Source: HTCondor's matchmaking; gLite's CE ads.
 """
 
@@ -20,14 +21,14 @@ RANK = "rank"
 CHECKS = "checks"
 #: Parameters that are expressions, by folded name.
 EXPRESSIONS = frozenset({REQUIREMENTS, RANK})
-#: The checks of a queue that does not say which, folded; one that it does not have is none.
+#: Checks of a queue without `Checks`, folded; a missing one is ignored.
 DEFAULT_CHECKS = frozenset({"authorizationcheck", "closeoutputsecheck"})
-#: What explanations call the requirements of a queue.
+#: Name of a queue's requirements in explanations.
 OF_QUEUE = "Requirements of the queue"
-#: Verdicts that are remembered; beyond that we start anew.
-_REMEMBERED = 10_000
+#: Largest number of cached results; a full cache is cleared.
+_CACHE_SIZE = 10_000
 
-#: Values of names of the job, of which nothing else makes a difference.
+#: Values of the job's attributes that affect the result.
 Projection = tuple[Hashable, ...]
 
 
@@ -41,47 +42,47 @@ class AdmissionExpression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """A part of a condition that is not true of a job."""
+    """A part of a condition that is false for a job."""
 
     name: str  #: of the condition
-    wanted: str  #: the part, as it is written
-    has: str  #: what queue and job say of the names in it
+    wanted: str  #: text of the part
+    has: str  #: values of the names in it, of queue and job
 
 
 class Admission:
-    """What one queue asks of the jobs of a VO; remembers what it said."""
+    """The admission rules of one queue for the jobs of a VO, with a cache of results."""
 
     def __init__(self, own: Mapping[str, Value], conditions: tuple[AdmissionExpression, ...]) -> None:
         self._own = own
         self.conditions = conditions
-        asked = {name for each in conditions for name in each.expression.other_names(own)}
-        #: Folded names of the job that make a difference.
-        self.asks = tuple(sorted(map(fold, asked)))
-        self._known: dict[Projection, bool] = {}
+        names = {name for each in conditions for name in each.expression.other_names(own)}
+        #: Folded names of the job's attributes that affect the result.
+        self.asks = tuple(sorted(map(fold, names)))
+        self._cache: dict[Projection, bool] = {}
 
     @cached_property
     def key(self) -> Hashable:
-        """The same for what asks the same of every job."""
+        """Cache key, equal for queues with equal rules."""
         looked_at = sorted({fold(name) for each in self.conditions for name in each.expression.own_names})
         texts = tuple((each.name, each.expression.text) for each in self.conditions)
         return texts, tuple((name, exact(self._own.get(name))) for name in looked_at)
 
     def admits(self, job: Mapping[str, Value]) -> bool:
-        """Whether all is true of a job, given by folded names."""
+        """Whether a job, given by folded names, fulfils all conditions."""
         projection = self.projection(job)
-        if (known := self._known.get(projection)) is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
+        if (known := self._cache.get(projection)) is None:
+            if len(self._cache) >= _CACHE_SIZE:
+                self._cache.clear()
             known = all(each.expression.is_true(self._own, job) for each in self.conditions)
-            self._known[projection] = known
+            self._cache[projection] = known
         return known
 
     def projection(self, job: Mapping[str, Value]) -> Projection:
-        """What of a job makes a difference; jobs that agree in it are admitted alike."""
+        """The job's values that affect the result; jobs with equal values have equal results."""
         return tuple(exact(job.get(name)) for name in self.asks)
 
     def misses(self, job: Mapping[str, Value]) -> tuple[Miss, ...]:
-        """Everything that is not true of a job; empty if and only if it is admitted."""
+        """All unfulfilled parts of conditions; empty if and only if the job is admitted."""
         return tuple(
             Miss(name=each.name, wanted=part.text, has=part.has(self._own, job))
             for each in self.conditions
@@ -90,10 +91,10 @@ class Admission:
 
 
 def read_expression(value: Value, path: str) -> TwoSided:
-    """The expression that a parameter is.
+    """Parse the expression of a parameter.
 
     Raises:
-        InvalidInput: It is none, or has what may not be evaluated.
+        InvalidInput: The value is not an expression, or contains something that may not be evaluated.
     """
     if isinstance(value, tuple):
         raise InvalidInput([Problem(path=path, message="a list, allowed is a ClassAd expression")])
@@ -101,7 +102,7 @@ def read_expression(value: Value, path: str) -> TwoSided:
 
 
 def read_admission(ad: Mapping[str, Value]) -> Admission | None:
-    """What a queue with this ad asks; None: nothing."""
+    """The admission rules of a queue with this ad; None if it has none."""
     own = {fold(name): value for name, value in ad.items()}
     conditions = tuple(_conditions(own))
     return Admission(own, conditions) if conditions else None
@@ -116,7 +117,7 @@ def _conditions(own: Mapping[str, Value]) -> Iterator[AdmissionExpression]:
 
 
 def list_checks(own: Mapping[str, Value]) -> Mapping[str, str]:
-    """Folded names of the checks of a queue, given by folded names, as they are spelled."""
+    """The checks of a queue (given by folded names): folded name to spelling."""
     listed = own.get(CHECKS)
     if listed is None:
         return {fold(name): name for name in ("AuthorizationCheck", "CloseOutputSECheck")}
@@ -124,7 +125,7 @@ def list_checks(own: Mapping[str, Value]) -> Mapping[str, str]:
 
 
 def _parse_known(value: Value, name: str) -> TwoSided:
-    """An expression of a configuration that was checked; what is none after all is never true."""
+    """Parse an expression that was validated before; if it is invalid after all, it is never true."""
     try:
         return read_expression(value, name)
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""What the queues of a configuration ask of jobs; that none asks anything is known at once."""
+"""Cache of the admission rules of queues, with a shortcut for a configuration without any."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -11,7 +11,7 @@ from requirements.values import Value, fold
 
 
 def read_admission(config: Configuration, address: QueueAddress, vo: str) -> Admission | None:
-    """What a queue asks of the jobs of a VO; None: nothing.
+    """The admission rules of a queue for the jobs of a VO; None if it has none.
 
     Raises:
         KeyError: There is no such queue.
@@ -25,7 +25,7 @@ def read_admission(config: Configuration, address: QueueAddress, vo: str) -> Adm
 
 
 def is_configured(config: Configuration) -> bool:
-    """Whether any queue may ask anything of jobs."""
+    """Whether any queue has admission rules."""
     key = (__name__, "")
     if key not in config.derived:
         config.derived[key] = _is_configured(config)

@@ -1,4 +1,4 @@
-"""The configuration as a value: one version, immutable, loaded whole."""
+"""One version of the configuration as an immutable value."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -30,34 +30,35 @@ Levels = tuple[Level, Level, Level]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Configuration:
-    """A version of the configuration with everything that follows from it.
+    """A version of the configuration and everything derived from it.
 
-    VOs are given in any case of letters. What is computed once is kept.
+    VOs are accepted in any case of letters. Derived values are cached. Methods about a queue raise `KeyError`
+    if there is none of this address: check `knows` or `require` first.
     """
 
     version: int  #: 0: not from the database
-    source: str  #: the text as it was written
-    file: str  #: what the origins of parameters name
-    author: str = ""  #: who stored this version
+    source: str  #: the original text
+    file: str  #: file name in the origins of parameters
+    author: str = ""  #: author of this version
     root: Section  #: the text as sections
     levels: Mapping[QueueAddress, Levels]  #: of every queue, from the site down
     nodes: Mapping[str, Level]  #: every site, CE and queue by its path, `Resources/Sites/…`
     throttles: Mapping[str, Throttle]  #: of the sites, CEs and queues that have one, by `Site/CE/Queue`
     vos: frozenset[str]  #: every VO named anywhere, lower case
-    default_operations: VoOptions  #: for those who have no VO
-    vo_operations: Mapping[str, VoOptions]  #: of the VOs that have options of their own
+    default_operations: VoOptions  #: for callers without a VO
+    vo_operations: Mapping[str, VoOptions]  #: of the VOs with options of their own
     registry: Registry
-    os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → what else its nodes can run
+    os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → platforms whose software its nodes can run
     dynamic: Dynamic  #: attributes that expire
-    warnings: tuple[Problem, ...] = ()  #: probably not what was meant, but allowed
-    expiries: int = 0  #: how many moments at which something expires have passed
-    written: "Configuration | None" = None  #: the same with what has expired; None: nothing has
+    warnings: tuple[Problem, ...] = ()  #: allowed, but probably a mistake
+    expiries: int = 0  #: number of expiry moments that have passed
+    written: "Configuration | None" = None  #: this version with expired values, if any have
     _parameters: dict[tuple[QueueAddress, str], Mapping[str, Parameter]] = field(
         default_factory=dict, repr=False
     )
     _values: dict[tuple[QueueAddress, str], Mapping[str, Value]] = field(default_factory=dict)
     _node_attributes: dict[tuple[QueueAddress, str], NodeAttributes] = field(default_factory=dict)
-    #: What other modules of this package compute from it once; the key begins with their name.
+    #: Values derived and cached by other modules of this package; a key begins with the module's name.
     derived: dict[tuple[str, str], object] = field(default_factory=dict)
     _aged: dict[int, "Configuration"] = field(default_factory=dict)
 
@@ -65,7 +66,7 @@ class Configuration:
         return f"<Configuration {self.version} of {self.file}: {len(self.levels)} queues>"
 
     def at_moment(self, now: datetime) -> "Configuration":
-        """The same version without what has expired at a time; costs nothing while nothing expires."""
+        """This version without the values that have expired at a time; free of cost while nothing expires."""
         if self.written is not None:
             return self.written.at_moment(now)
         passed = bisect_right(self.moments, now.timestamp()) if self.moments else 0
@@ -73,7 +74,7 @@ class Configuration:
 
     @cached_property
     def moments(self) -> tuple[float, ...]:
-        """When something of what is written expires, in seconds since the epoch, in order."""
+        """The moments at which values expire, in seconds since the epoch, sorted."""
         return expiry.list_moments(self.nodes.values(), self.dynamic)
 
     def _without_expired(self, expiries: int) -> "Configuration":
@@ -106,25 +107,25 @@ class Configuration:
 
     @cached_property
     def sites(self) -> frozenset[str]:
-        """The sites of the tree, also those without a queue."""
+        """The sites of the tree, including those without a queue."""
         return frozenset(self.root.section("Resources").section("Sites").entries)
 
     def knows(self, address: QueueAddress) -> bool:
-        """Whether there is such a queue, usable or not."""
+        """Whether the queue exists, usable or not."""
         return address in self.levels
 
     def require(self, address: QueueAddress) -> QueueAddress:
-        """The address, if there is such a queue.
+        """Check that a queue exists, and return its address.
 
         Raises:
-            QueueNotFound: With the one that was probably meant.
+            QueueNotFound: With the most similar address.
         """
         if not self.knows(address):
             raise QueueNotFound(str(address), self.suggest(str(address)))
         return address
 
     def suggest(self, address: str) -> str | None:
-        """The queue that was probably meant by an address that does not exist."""
+        """The existing address that is most similar to one that does not exist."""
         if found := self._folded_names.get(fold(address)):
             return found
         try:
@@ -139,11 +140,7 @@ class Configuration:
         return {fold(str(address)): str(address) for address in self.addresses}
 
     def parameters(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
-        """The effective parameters of a queue for a VO, each with its origin.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """The effective parameters of a queue for a VO, each with its origin."""
         key = self._key(address, vo)
         if (found := self._parameters.get(key)) is None:
             found = MappingProxyType(inheritance.effective_parameters(self.levels[address], key[1]))
@@ -151,11 +148,7 @@ class Configuration:
         return found
 
     def values(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
-        """The effective parameters of a queue for a VO, without what differs between its nodes.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """The effective parameters of a queue for a VO, without those that differ between its nodes."""
         key = self._key(address, vo)
         if (found := self._values.get(key)) is None:
             found = MappingProxyType(inheritance.parameter_values(self.parameters(address, vo)))
@@ -163,11 +156,7 @@ class Configuration:
         return found
 
     def node_attributes(self, address: QueueAddress, vo: str) -> NodeAttributes:
-        """What differs between the nodes behind a queue, as it is declared for a VO.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """The declared attributes that differ between the nodes of a queue, for a VO."""
         key = self._key(address, vo)
         if (found := self._node_attributes.get(key)) is None:
             found = node_attributes.list_attributes(self.parameters(address, vo).values())
@@ -175,35 +164,24 @@ class Configuration:
         return found
 
     def forwarding(self, address: QueueAddress, vo: str) -> SiteMapping | None:
-        """How what is asked of a queue's nodes is said to its batch system; None: not at all.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """The translation of node requirements for the queue's batch system; None if it has none."""
         return forwarding.find_mapping(self.parameters(address, vo).values())
 
     def ad(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
-        """What a queue says to the requirements of a VO's jobs: its values and the GLUE names they imply.
+        """The ad of a queue for a VO's requirements: its values and the GLUE names derived from them.
 
-        What follows from the address is among it only where the VO's pools may tell queues apart by it; what
-        differs between its nodes is not.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
+        GLUE names derived from the address are included only if the VO's pools may distinguish queues by
+        them; attributes that differ between nodes are not included.
         """
         alike = self.node_attributes(address, vo).without_these(self.values(address, vo))
         return glue.build_ad(alike, address if self.find_address(vo) else None)
 
     def find_address(self, vo: str) -> bool:
-        """Whether the VO's jobs may ask for the address of a queue, so that no two queues are alike."""
+        """Whether the VO's jobs may select queues by address, so that no two queues are equal."""
         return self.vo_operations.get(fold(vo), self.default_operations).pools.by_address
 
     def expired(self, address: QueueAddress, vo: str) -> Mapping[str, Parameter]:
-        """What a queue would have for a VO had it not expired, by folded name.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """Parameters of a queue for a VO that have expired, by folded name."""
         levels = self.levels[address]
         if not any(level.expired for level in levels):
             return {}
@@ -212,31 +190,19 @@ class Configuration:
         return {fold(each.name): each for each in gone if fold(each.name) not in has}
 
     def usable(self, address: QueueAddress, vo: str) -> bool:
-        """Whether the VO may use the queue now: enabled, and named by the nearest VO list.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """Whether the VO may use the queue now: enabled, and on the nearest VO list."""
         return inheritance.is_usable(self.levels[address], fold(vo))
 
     def enabled(self, address: QueueAddress, vo: str) -> bool:
-        """Whether the queue is not switched off, whoever may use it.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """Whether the queue is enabled, regardless of its VO lists."""
         return inheritance.is_enabled(self.levels[address], fold(vo))
 
     def admits(self, address: QueueAddress, vo: str) -> bool:
-        """Whether the VO is among those who may use the queue when it is enabled.
-
-        Raises:
-            KeyError: There is no such queue; ask `knows` first.
-        """
+        """Whether the VO may use the queue while it is enabled."""
         return inheritance.admits_vo(self.levels[address], fold(vo))
 
     def _key(self, address: QueueAddress, vo: str) -> tuple[QueueAddress, str]:
-        """VOs without values of their own on the way to a queue share an answer."""
+        """Cache key: VOs without values of their own on the path of a queue share a result."""
         folded = fold(vo)
         own = any(folded in level.by_vo for level in self.levels[address])
         return address, folded if own else ""

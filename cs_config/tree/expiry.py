@@ -1,8 +1,8 @@
-"""Dynamic attributes: what a resource says of its state, which counts only for a while.
+"""Expiry of dynamic attributes: statements of a resource about its current state.
 
-Where a section of the tree has `update_time` (seconds since the epoch) and `expiry_time` (seconds after
-that), its dynamic attributes count as undefined from their sum on; they are not looked for at the levels
-above either. Everything else stays.
+If a section of the tree has `update_time` (seconds since the epoch) and `expiry_time` (seconds after that),
+its dynamic attributes are undefined from their sum on, and are not inherited from the levels above either.
+All other attributes stay.
 
 Source: gLite's CE ads.
 """
@@ -17,13 +17,13 @@ from requirements.values import fold
 
 UPDATE_TIME = "update_time"
 EXPIRY_TIME = "expiry_time"
-#: About an ad, not about the resource: nothing can ask for them.
+#: Attributes of the ad itself: requirements cannot refer to them.
 TIMES = frozenset({UPDATE_TIME, EXPIRY_TIME})
 
 SETTING = "DynamicAttributes"
 _PATH = f"Resources/Computing/{SETTING}"
 _ALLOWED = "a list of names, of which the last sign may be *: [GlueCEState*, FreeCPUs]"
-#: What is dynamic where nobody says something else.
+#: The default set of dynamic attributes.
 DYNAMIC = (
     "GlueCEState*",
     "FreeCPUs",
@@ -38,10 +38,10 @@ DYNAMIC = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dynamic:
-    """Which attributes are dynamic."""
+    """The set of dynamic attributes."""
 
     names: frozenset[str]  #: folded
-    prefixes: tuple[str, ...]  #: folded beginnings of names
+    prefixes: tuple[str, ...]  #: folded prefixes of names
 
     def has(self, folded: str) -> bool:
         """Whether an attribute, by its folded name, is dynamic."""
@@ -49,14 +49,14 @@ class Dynamic:
 
 
 def match_dynamic(patterns: Iterable[str] = DYNAMIC) -> Dynamic:
-    """The attributes that are named, or begin like a name with `*` behind."""
+    """The set of attributes given by names, or by prefixes with `*` at the end."""
     folded = frozenset(map(fold, patterns))
     prefixes = {name.removesuffix("*") for name in folded if name.endswith("*")}
     return Dynamic(names=folded, prefixes=tuple(sorted(prefixes)))
 
 
 def read_dynamic(root: Section, file: str) -> tuple[Dynamic, list[Problem]]:
-    """What the section `Resources/Computing` says is dynamic, and what is wrong with it."""
+    """Read the dynamic attributes in the section `Resources/Computing`, and its problems."""
     entry = root.section("Resources").section("Computing").entries.get(SETTING)
     if entry is None:
         return match_dynamic(), []
@@ -75,20 +75,20 @@ def _patterns(entry: Leaf | Section) -> list[str] | None:
     return named if len(named) == len(items) else None
 
 
-def list_halves(levels: Iterable[Level]) -> Iterator[Problem]:
-    """Times without the other one: nothing expires there."""
+def warn_of_lone_times(levels: Iterable[Level]) -> Iterator[Problem]:
+    """Warn about one of the two times without the other: nothing expires there."""
     for level in levels:
         for settings in (level.plain, *level.by_vo.values()):
-            said = [each for name in sorted(TIMES) if (each := settings.get(name)) is not None]
-            if len(said) == 1:
-                [lone] = said
+            stated = [each for name in sorted(TIMES) if (each := settings.get(name)) is not None]
+            if len(stated) == 1:
+                [lone] = stated
                 [other] = TIMES - {fold(lone.name)}
                 message = f"nothing expires without {other} beside it"
                 yield Problem(path=lone.path, message=message, file=lone.file, line=lone.line)
 
 
 def list_moments(levels: Iterable[Level], which: Dynamic) -> tuple[float, ...]:
-    """When something expires, in seconds since the epoch; each moment once, in order."""
+    """The moments at which values expire, in seconds since the epoch, sorted and without duplicates."""
     found = {
         moment
         for level in levels
@@ -100,7 +100,7 @@ def list_moments(levels: Iterable[Level], which: Dynamic) -> tuple[float, ...]:
 
 
 def drop_expired(level: Level, moment: float, which: Dynamic) -> Level:
-    """What is left of a level at a moment; the level itself if that is all of it."""
+    """A level without the values that have expired; the level itself if none have."""
     gone = dict(_expired_names(level, moment, which))
     if not gone:
         return level
@@ -113,7 +113,7 @@ def drop_expired(level: Level, moment: float, which: Dynamic) -> Level:
 
 
 def _expired_names(level: Level, moment: float, which: Dynamic) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The folded names that have expired: of everybody under the empty name, of each VO under its own."""
+    """The folded names that have expired, under the VO whose values they are, or the empty name."""
     for vo, settings in (("", level.plain), *level.by_vo.items()):
         end = _moment(level, settings)
         if end is not None and end <= moment and (names := tuple(_expiring(settings, which))):
@@ -121,14 +121,14 @@ def _expired_names(level: Level, moment: float, which: Dynamic) -> Iterator[tupl
 
 
 def _may_expire(level: Level) -> bool:
-    """Whether something may expire; of a hundred thousand levels hardly any says so."""
+    """Whether values may expire; quick, because hardly any of a hundred thousand levels has such values."""
     if UPDATE_TIME in level.plain:
         return True
     return bool(level.by_vo) and any(UPDATE_TIME in settings for settings in level.by_vo.values())
 
 
 def _moment(level: Level, settings: Settings) -> float | None:
-    """When dynamic attributes of a section expire; values of a VO go with the others if they do not say."""
+    """When dynamic attributes of a section expire; a VO uses the common times unless it sets its own."""
     times = [_seconds(settings, name) for name in (UPDATE_TIME, EXPIRY_TIME)]
     if settings is not level.plain and times == [None, None]:
         return _moment(level, level.plain)

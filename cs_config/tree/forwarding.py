@@ -1,6 +1,6 @@
-"""`Forwarding` of a site, CE or queue: how what is asked of a node is said to its batch system.
+"""`Forwarding` of a site, CE or queue: translation of node requirements for its batch system.
 
-The nearest level that has the section decides, the whole of it.
+The nearest level with the section decides about the whole of it.
 """
 
 import json
@@ -16,7 +16,7 @@ from requirements.nodes.site_mapping import SiteMapping, parse_mapping
 from requirements.values import Scalar, fold
 
 SECTION: Final = "Forwarding"
-#: Below an attribute, sections whose names are values of nodes.
+#: Subsections whose names are values of nodes.
 _OF_VALUES: Final = ("values", "features")
 
 
@@ -28,7 +28,7 @@ def read_forwarding(
     path: str,
     level: str,
 ) -> None:
-    """Put the section among the parameters; None if it is empty, which takes the inherited one away."""
+    """Add the section to the parameters; None if it is empty, which removes the inherited one."""
     below = f"{path}/{SECTION}"
     if isinstance(entry, Leaf):
         into[fold(SECTION)] = None
@@ -55,7 +55,7 @@ def read_forwarding(
 
 
 def _raw(section: Section) -> dict[str, object]:
-    """As plain data; where names are values of nodes, as the values that these are."""
+    """As plain data; names that stand for values of nodes become these values."""
     return {
         name: _attributes(below) if name == "Attributes" else to_plain(below)
         for name, below in section.entries.items()
@@ -80,7 +80,7 @@ def _attribute(entry: Leaf | Section) -> object:
 
 
 def _value(name: str) -> Scalar:
-    """A name read as a value: `true`, `8`; a text that looks so is never said to a batch system."""
+    """Parse a name as a value: `true`, `8`. A text that looks like one is never sent to a batch system."""
     try:
         value = yaml_reader.resolve_word(name) if name else None
     except ValueError:
@@ -89,5 +89,5 @@ def _value(name: str) -> Scalar:
 
 
 def find_mapping(parameters: Iterable[Parameter]) -> SiteMapping | None:
-    """The mapping among effective parameters; None: nothing can be said."""
+    """The mapping among effective parameters, if any."""
     return next((each.forwarding for each in parameters if each.forwarding is not None), None)

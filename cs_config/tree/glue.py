@@ -1,7 +1,8 @@
-"""The names of the GLUE 1 schema that follow from our parameters, and the way back.
+"""GLUE 1 names derived from our parameters, and the reverse.
 
-One table serves both directions: what a queue's ad says besides its parameters, and what the parameters
-are of an ad that only speaks GLUE. What a queue states itself under a name is never replaced.
+One table serves both directions: the attributes of a queue's ad beside its parameters, and the parameters of
+an ad in GLUE names only. A value that a queue sets itself under a name is never replaced.
+
 Source: GLUE Schema 1.3; gLite's CE ads.
 """
 
@@ -20,7 +21,7 @@ _OPEN, _CLOSED = "Production", "Closed"
 
 
 class GlueForm(StrEnum):
-    """How a value is written in the other schema."""
+    """Format of a value in GLUE."""
 
     SAME = "as it is"
     ONE = "as it is, if it is one value"
@@ -32,7 +33,7 @@ class GlueForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlueName:
-    """A name of GLUE 1 with the parameter that it is made of."""
+    """A GLUE 1 name and the parameter that it is derived from."""
 
     name: str
     parameter: str
@@ -40,7 +41,8 @@ class GlueName:
     unit: str = ""  #: of the GLUE value
 
 
-#: Where a name stands twice, the first parameter that a queue has decides; the way back takes the first.
+#: Of several entries with one name, the first whose parameter the queue has is used; the reverse uses the
+#: first.
 TABLE = (
     GlueName(name="GlueCEPolicyMaxCPUTime", parameter="CPUTime", form=GlueForm.MINUTES, unit="minutes"),
     GlueName(name="GlueCEPolicyMaxCPUTime", parameter="maxCPUTime", form=GlueForm.SAME, unit="minutes"),
@@ -75,7 +77,7 @@ TABLE = (
     GlueName(name="QueueName", parameter="BatchQueue", form=GlueForm.SAME),
 )
 
-#: What follows from the address alone, with how it is written: two queues never have it in common.
+#: Names derived from the address alone, with their format: two queues never share a value.
 OF_ADDRESS: Mapping[str, str] = {
     "GlueCEUniqueID": "CE/Queue",
     "GlueCEInfoHostName": "the host of the CE, without port",
@@ -86,11 +88,11 @@ OF_ADDRESS: Mapping[str, str] = {
 
 
 def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
-    """What a queue says to expressions: its parameters, and the GLUE names that follow from them.
+    """The ad of a queue: its parameters, and the GLUE names derived from them.
 
     Args:
         values: Effective parameters; those that are GLUE names themselves stay as they are.
-        address: With it also what follows from the address.
+        address: If given, names derived from the address are included.
     """
     known = {fold(name): value for name, value in values.items()}
     found: dict[str, Value] = dict(values)
@@ -101,9 +103,9 @@ def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -
 
 
 def parameters_from_glue(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Our parameters that follow from an ad in GLUE names, the reverse of `ad`.
+    """Our parameters derived from an ad in GLUE names, the reverse of `build_ad`.
 
-    Of access rules only those of whole VOs are VOs here: who may enter by another rule has no place.
+    Only access rules of whole VOs are imported as VOs; our tree cannot represent other rules.
     """
     known = {fold(name): value for name, value in of_glue.items()}
     found: dict[str, Value] = {}
@@ -119,7 +121,7 @@ def parameters_from_glue(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
 
 
 def following(folded: Collection[str]) -> frozenset[str]:
-    """Folded GLUE names that may follow from parameters of these folded names, or from any address."""
+    """Folded GLUE names that may be derived from parameters of these folded names, or from any address."""
     named = (entry.name for entry in TABLE if fold(entry.parameter) in folded)
     return frozenset(map(fold, (*named, *OF_ADDRESS)))
 
@@ -174,7 +176,7 @@ def _from_glue(form: GlueForm, value: Value) -> Value | None:
 
 
 def other_rules(value: Value) -> tuple[str, ...]:
-    """Access rules that are of no whole VO: of persons, groups or roles; of a denial nobody is left."""
+    """Access rules that are not of a whole VO: of persons, groups or roles; denials excluded."""
     return tuple(rule for rule in map(str, _items(value)) if not fold(rule).startswith(fold(_RULE)))
 
 

@@ -1,4 +1,4 @@
-"""How the levels of the tree make up what a queue is for a VO.
+"""Inheritance: the effective parameters of a queue for a VO from the levels of the tree.
 
 Source: RFC #7 (a queue inherits from its CE and its site), RFC #5 (values of a VO).
 """
@@ -10,12 +10,12 @@ from cs_config.tree import expiry, node_attributes
 from cs_config.tree.levels import Level, Parameter
 from requirements.values import Scalar, Value, fold, key
 
-#: Sets: their levels unite instead of overriding each other.
+#: Sets: their levels are united instead of overriding each other.
 UNITED = frozenset({"tag", "requiredtag"})
 
 
 def effective_parameters(levels: Sequence[Level], vo: str) -> dict[str, Parameter]:
-    """The parameters that hold below all of `levels` for a VO, under their names.
+    """The effective parameters of a VO below all of `levels`, by name.
 
     Args:
         levels: From the site down.
@@ -25,7 +25,7 @@ def effective_parameters(levels: Sequence[Level], vo: str) -> dict[str, Paramete
     for level in levels:
         for name, parameter in level.settings(vo).items():
             if parameter is None:
-                node_attributes.take_away(name, found)
+                node_attributes.remove_inherited(name, found)
             elif name in UNITED:
                 found[name] = _unite(found.get(name), parameter)
             else:
@@ -35,7 +35,7 @@ def effective_parameters(levels: Sequence[Level], vo: str) -> dict[str, Paramete
 
 
 def parameter_values(parameters: Mapping[str, Parameter]) -> dict[str, Value]:
-    """What effective parameters say of all nodes alike: name to value."""
+    """Values of effective parameters that are the same for all nodes, by name."""
     return {
         name: each.value
         for name, each in parameters.items()
@@ -51,7 +51,7 @@ def _unite(above: Parameter | None, here: Parameter) -> Parameter:
 
 
 def _unique(values: Iterable[Scalar]) -> tuple[Scalar, ...]:
-    """Each value once, as it was written first."""
+    """Each value once, in the order and spelling of its first occurrence."""
     first: dict[tuple[int, float, str], Scalar] = {}
     for value in values:
         first.setdefault(key(value), value)
@@ -59,24 +59,24 @@ def _unique(values: Iterable[Scalar]) -> tuple[Scalar, ...]:
 
 
 def as_tuple(value: Value) -> tuple[Scalar, ...]:
-    """A list as it is, anything else as a list of one."""
+    """A list as a tuple, anything else as a tuple of one."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def is_usable(levels: Sequence[Level], vo: str) -> bool:
-    """Whether the VO may use what is below all of `levels` now."""
+    """Whether the VO may use a queue below all of `levels` now."""
     return is_enabled(levels, vo) and admits_vo(levels, vo)
 
 
 def is_enabled(levels: Sequence[Level], vo: str) -> bool:
-    """Whether nothing is switched off: `Enabled: false` at any level takes everything below out."""
+    """Whether all levels are enabled: `Enabled: false` at any level disables everything below."""
     return not any(_is_off(level.settings(vo).get("enabled")) for level in levels)
 
 
 def admits_vo(levels: Sequence[Level], vo: str) -> bool:
-    """Whether the VO is among those who may use it.
+    """Whether the VO lists admit the VO.
 
-    Of the `VO` lists the nearest decides: an empty one is nobody, none at all is everybody.
+    The nearest `VO` list decides: an empty one admits no VO, and without any list all VOs are admitted.
     """
     lists = [settings["vo"] for level in levels if "vo" in (settings := level.settings(vo))]
     allowed = lists[-1] if lists else None

@@ -1,4 +1,4 @@
-"""One level of the resource tree: what a site, a CE or a queue itself says."""
+"""One level of the resource tree: the settings of a site, a CE or a queue itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,30 +11,30 @@ from requirements.values import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One value of a resource with the place it comes from."""
+    """One value of a resource with its origin."""
 
-    name: str  #: as it is spelled there
+    name: str  #: as spelled in the text
     value: Value
     level: str  #: `Site`, `CE` or `Queue`; `CE VOs/cms` for the value of a VO
-    below: str  #: `Resources/Sites/…`: its node, or the VO of that
+    below: str  #: path of its node, or of the VO section there
     file: str
     line: int
-    parts: "tuple[Parameter, ...]" = ()  #: of a set that unites several levels, from the site down
-    node_attribute: NodeAttributes | None = None  #: this one, if it differs from node to node
-    forwarding: SiteMapping | None = None  #: how node attributes are said to the batch system
+    parts: "tuple[Parameter, ...]" = ()  #: of a set united from several levels, from the site down
+    node_attribute: NodeAttributes | None = None  #: the attribute, if its value differs from node to node
+    forwarding: SiteMapping | None = None  #: translation of node attributes for the batch system
 
     @property
     def path(self) -> str:
-        """Where it stands: `Resources/Sites/…/MaxRAM`."""
+        """The path of the parameter: `Resources/Sites/…/MaxRAM`."""
         return f"{self.below}/{self.name}"
 
     @property
     def is_own(self) -> bool:
-        """Whether it says something of all nodes alike."""
+        """Whether it is an ordinary parameter with one value for all nodes."""
         return self.node_attribute is None and self.forwarding is None
 
 
-#: Folded name to parameter; None takes away what the levels above say.
+#: Folded name to parameter; None removes the value of the levels above.
 Settings = Mapping[str, Parameter | None]
 
 
@@ -43,18 +43,18 @@ _NOTHING: Mapping[str, tuple[Parameter, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What one node of the tree says for everybody, and for single VOs."""
+    """The settings of one node of the tree, for all VOs and for single VOs."""
 
     path: str
     plain: Settings
     by_vo: Mapping[str, Settings]  #: VO in lower case
-    #: What would stand here had it not expired, for everybody under the empty name; see `freshness`.
+    #: Expired settings, under the VO or the empty name; see `expiry`.
     expired: Mapping[str, tuple[Parameter, ...]] = field(default_factory=lambda: _NOTHING)
 
     def settings(self, vo: str) -> Settings:
-        """What holds here for a VO: its own values over the plain ones."""
+        """The settings of a VO here: its own values over the plain ones."""
         own = self.by_vo.get(vo)
         if not own:
             return self.plain
-        # Its own last: of a parameter and a node attribute of one name the later one holds.
+        # The VO's own last: of a parameter and a node attribute of one name the later one is effective.
         return {name: each for name, each in self.plain.items() if name not in own} | dict(own)

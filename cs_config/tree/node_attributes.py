@@ -1,6 +1,7 @@
-"""`NodeAttributes` of a site, CE or queue: what differs from node to node, with the values that it may have.
+"""`NodeAttributes` of a site, CE or queue: attributes that differ between nodes, with possible values.
 
-Each attribute inherits by its name, as a parameter does; it is kept among them as `NodeAttributes/<Name>`.
+Each attribute is inherited by its name like a parameter, and stored among the parameters as
+`NodeAttributes/<Name>`.
 
 Source: gLite's forwarding of requirements to the batch system.
 """
@@ -24,7 +25,7 @@ from requirements.values import Value, fold
 
 SECTION: Final = "NodeAttributes"
 _FOLDED: Final = fold(SECTION)
-#: Who may use a queue is decided before anything runs on its nodes.
+#: Access to a queue is decided before a job reaches its nodes.
 _NEVER: Final = frozenset({"enabled", "vo"})
 
 
@@ -36,14 +37,14 @@ def read_attributes(
     path: str,
     level: str,
 ) -> None:
-    """Put each attribute among the parameters, None for what is taken away.
+    """Add each attribute to the parameters; None for one that is removed.
 
     Args:
         into: The parameters of the level.
-        entry: What stands at `NodeAttributes`; an empty value takes away all that is inherited.
-        parameters: Reads names and values, and gathers what is wrong.
-        path: Path of the node, or of its VO.
-        level: As origins name it.
+        entry: The value of `NodeAttributes`; an empty value removes all inherited attributes.
+        parameters: Parses names and values, and collects problems.
+        path: Path of the node, or of its VO section.
+        level: Name of the level in origins.
     """
     below = f"{path}/{SECTION}"
     if isinstance(entry, Section):
@@ -86,15 +87,15 @@ def _read_attribute(
 def _attribute(
     name: str, entry: Leaf | Section, parameters: ParameterReader, path: str
 ) -> NodeAttributes | None:
-    """The one attribute; None, and a problem, if it is none."""
+    """One attribute; None, and a problem, if it is invalid."""
     if fold(name) in _NEVER:
-        parameters.error(path, entry.line, f"{name} is no matter of single nodes")
+        parameters.error(path, entry.line, f"{name} is an access rule and cannot differ between nodes")
         return None
-    said = entry.value if isinstance(entry, Leaf) else "a section"
+    options = entry.value if isinstance(entry, Leaf) else "a section"
     try:
-        found = parse_node_attributes({name: said}, path.removesuffix(f"/{name}"))
+        found = parse_node_attributes({name: options}, path.removesuffix(f"/{name}"))
     except InvalidInput as error:
-        meant = did_you_mean(said, [UNKNOWN]) if isinstance(said, str) else None
+        meant = did_you_mean(options, [UNKNOWN]) if isinstance(options, str) else None
         for problem in error.problems:
             parameters.error(problem.path, entry.line, problem.message, meant)
         return None
@@ -105,9 +106,9 @@ def _attribute(
 
 
 def _fault(name: str, option: Option) -> str | None:
-    """What is wrong with one value that nodes may have."""
+    """The problem of one value of a node attribute, if any."""
     if isinstance(option, str) and fold(option) == UNKNOWN:
-        return f"{option} is no value of a node; in place of the list it says that nobody knows"
+        return f"{option} is no value of a node; in place of the list it means that the values are unknown"
     return None if option is None else tree_parameters.find_fault(fold(name), option)
 
 
@@ -134,13 +135,13 @@ def list_attributes(parameters: Iterable[Parameter]) -> NodeAttributes:
 
 
 def find_counterpart(folded: str) -> str:
-    """The node attribute of a parameter's name, and the other way round: a queue has one of the two."""
+    """The node attribute of a parameter's name, and the reverse: a queue has only one of the two."""
     inner = folded.removeprefix(f"{_FOLDED}/")
     return inner if inner != folded else f"{_FOLDED}/{folded}"
 
 
-def take_away(folded: str, found: dict[str, Parameter]) -> None:
-    """What an empty parameter of this name takes away: itself, or all node attributes."""
+def remove_inherited(folded: str, found: dict[str, Parameter]) -> None:
+    """Remove what an empty parameter of this name removes: itself, or all node attributes."""
     found.pop(folded, None)
     if folded == _FOLDED:
         for name in [name for name in found if name.startswith(f"{_FOLDED}/")]:

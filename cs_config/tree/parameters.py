@@ -1,8 +1,6 @@
-"""The parameters of a resource that the system itself reads, and what they may be.
+"""The parameters of a resource that have a meaning to the system, their allowed values, and their reader.
 
-Any other name is a site's own business; one that is almost a known name is a slip of the pen.
-
-Reading single parameters: is the name meant, is the value one.
+Any other name is the site's own; a name that is almost a known one is treated as a misspelling.
 """
 
 import re
@@ -24,7 +22,7 @@ _LIKE_COUNT = re.compile("[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownParameter:
-    """A parameter that has a meaning of its own."""
+    """A parameter with a meaning to the system."""
 
     name: str
     allowed: str  #: for the message
@@ -50,7 +48,7 @@ def _are_texts(value: Value) -> bool:
 
 
 def _are_words(value: Value) -> bool:
-    """Names without commas: `a, b` would be one name that nobody has."""
+    """Whether names are without commas: `a, b` would be a single name that does not exist."""
     return _are_texts(value) and not any("," in str(item) for item in _items(value))
 
 
@@ -202,7 +200,7 @@ _NAMES = tuple(known.name for known in KNOWN)
 
 
 def find_fault(folded: str, value: Value) -> str | None:
-    """What is wrong with the value of a known parameter; None if nothing is, or the name is not known."""
+    """The problem of the value of a known parameter; None if it is valid, or the name is unknown."""
     known = _BY_FOLD.get(folded)
     if known is None or known.fits(value):
         return None
@@ -210,13 +208,13 @@ def find_fault(folded: str, value: Value) -> str | None:
 
 
 def is_known(folded: str) -> bool:
-    """Whether the system reads a parameter of this name."""
+    """Whether the system uses a parameter of this name."""
     return folded in _BY_FOLD
 
 
 @lru_cache(maxsize=65536)
 def suggest_parameter(name: str) -> tuple[str, bool] | None:
-    """The known parameter that an unknown name resembles, and whether it can hardly be anything else."""
+    """The known parameter that an unknown name resembles, and whether it is almost certainly meant."""
     slip = next((known for known in _NAMES if is_slip(name, known)), None)
     if slip is not None:
         return slip, True
@@ -226,10 +224,10 @@ def suggest_parameter(name: str) -> tuple[str, bool] | None:
 
 @dataclass(slots=True, kw_only=True)
 class ParameterReader:
-    """Reads parameters and gathers what is wrong with them, and the VOs that they name."""
+    """Reads parameters and collects their problems and the VOs that they name."""
 
     file: str
-    declared: frozenset[str]  #: folded names that the operations declare: meant as they are spelled
+    declared: frozenset[str]  #: folded names that the operations declare: never misspellings
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     vos: set[str] = field(default_factory=set)  #: lower case
@@ -239,7 +237,7 @@ class ParameterReader:
     def read(
         self, into: dict[str, Parameter | None], name: str, leaf: Leaf, *, path: str, level: str
     ) -> None:
-        """Put the parameter under its folded name, None for an empty value, nothing if it is wrong."""
+        """Add the parameter under its folded name: None for an empty value, nothing if it is invalid."""
         folded, below = intern(fold(name)), f"{path}/{name}"
         if not self.is_name(name, below, leaf.line):
             return
@@ -256,12 +254,12 @@ class ParameterReader:
         )
 
     def error(self, path: str, line: int, message: str, suggestion: str | None = None) -> None:
-        """Remember something that is wrong."""
+        """Record a problem."""
         problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
         self.errors.append(problem)
 
     def is_name(self, name: str, path: str, line: int) -> bool:
-        """Whether it can be the name of a parameter, or the problem; a slip of the pen is one as well."""
+        """Whether a name is valid for a parameter; if not, or if it is misspelled, record a problem."""
         if not name.strip() or name != name.strip() or "/" in name or not name.isprintable():
             self.error(path, line, f"{name!r} is no name of a parameter")
             return False
@@ -269,7 +267,7 @@ class ParameterReader:
         return True
 
     def value(self, leaf: Leaf, path: str, folded: str) -> Value | None:
-        """The value, fit for a known parameter of this folded name; None, and a problem, if it is none."""
+        """The value in the form of the known parameter; None, and a problem, if it is invalid."""
         try:
             value = as_value(leaf.value, path)
         except InvalidInput as error:
@@ -303,6 +301,6 @@ class ParameterReader:
             self.error(path, line, "unknown parameter", suggestion)
         elif folded not in self._warned:
             self._warned.add(folded)
-            message = "not a parameter that the system knows (kept as the site's own)"
+            message = "not a parameter of the system (kept as the site's own)"
             problem = Problem(path=path, message=message, suggestion=suggestion, file=self.file, line=line)
             self.warnings.append(problem)

@@ -1,4 +1,4 @@
-"""Which platforms can run what: `Resources/Computing/OSCompatibility/<platform>` = what its nodes can run."""
+"""Platform compatibility: `Resources/Computing/OSCompatibility/<platform>` lists what its nodes can run."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ _PATH = "Resources/Computing/OSCompatibility"
 
 
 def read_platforms(root: Section, file: str) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
-    """What the nodes of each platform can run, and what is wrong with the section."""
+    """The platforms that the nodes of each platform can run, and the problems of the section."""
     section = root.section("Resources").section("Computing").section("OSCompatibility")
     found: dict[str, tuple[str, ...]] = {}
     problems: list[Problem] = []
@@ -39,11 +39,11 @@ def _texts(entry: Leaf | Section) -> tuple[str, ...] | None:
 def list_compatible(config: Configuration, wanted: Iterable[str]) -> tuple[str, ...]:
     """The platforms whose nodes can run one of the wanted ones; those themselves first.
 
-    Source: DIRAC, which writes the answer into the job before it waits.
+    Source: DIRAC, which writes the result into the job before it waits.
     """
     names = {fold(name): name for name in wanted}
-    asked = frozenset(names)
+    wanted_names = frozenset(names)
     for platform, runs in config.os_compatibility.items():
-        if any(fold(each) in asked for each in runs):
+        if any(fold(each) in wanted_names for each in runs):
             names.setdefault(fold(platform), platform)
     return tuple(names.values())

@@ -1,4 +1,4 @@
-"""Reading `Resources/Sites`: the levels of every queue, and all that is wrong with them."""
+"""Reader of `Resources/Sites`: the levels of every queue, and all problems."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from cs_config.tree.throttle import Throttle
 from requirements.errors import Problem, did_you_mean
 from requirements.values import fold
 
-#: What is said of the nodes behind queues; a VO may say it as well.
+#: Sections about the nodes behind queues; also allowed for single VOs.
 _OF_NODES = {
     node_attributes.SECTION: node_attributes.read_attributes,
     forwarding.SECTION: forwarding.read_forwarding,
@@ -32,13 +32,13 @@ _STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_NODES)
 _STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
 
 
-#: Of nearly all nodes.
+#: The settings of single VOs at nearly all nodes: none.
 _NO_VOS: Mapping[str, Settings] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLevels:
-    """What the tree says, as far as it is right."""
+    """The valid part of the tree, and its problems."""
 
     queues: Mapping[QueueAddress, tuple[Level, Level, Level]]  #: from the site down
     nodes: Mapping[str, Level]  #: every site, CE and queue by its path
@@ -49,12 +49,12 @@ class ResourceLevels:
 
 
 def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> ResourceLevels:
-    """All sites.
+    """Read all sites.
 
     Args:
         root: The whole text.
-        file: Where it was read from.
-        declared: Folded names that the operations declare: they are meant as they are spelled.
+        file: Its file, for problems and origins.
+        declared: Folded names that the operations declare: never misspellings.
     """
     sites = root.section("Resources").section("Sites")
     checks = admission.DEFAULT_CHECKS.union(_checks(sites))
@@ -72,7 +72,7 @@ def read_resources(root: Section, file: str, *, declared: frozenset[str]) -> Res
 
 
 def _checks(section: Section) -> Iterator[str]:
-    """Folded names that some `Checks` below a section lists."""
+    """Folded names that `Checks` below a section list."""
     for name, entry in section.entries.items():
         if isinstance(entry, Section):
             yield from _checks(entry)
@@ -113,7 +113,7 @@ class _Reader:
             self.parameters.error(f"{path}/{name}", entry.line, f"a section of {kind} names is needed here")
 
     def _nodes(self, section: Section, path: str, kind: str) -> Iterator[tuple[str, Section]]:
-        """The named sections of one kind; a name without anything is an empty section."""
+        """The named sections of one kind; a name without content is an empty section."""
         for name, entry in section.entries.items():
             below = f"{path}/{name}"
             if not NAME.fullmatch(name):
@@ -192,7 +192,7 @@ class _Reader:
         return settings
 
     def _structure(self, name: str, entry: Leaf | Section, path: str, level: str) -> None:
-        """A name of our own structure: rightly spelled, and at its place?"""
+        """Check the name of a structural section: spelling and position."""
         right = _STRUCTURE_FOLDED[fold(name)]
         if right in BELOW[level]:
             if name != right:

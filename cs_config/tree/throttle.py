@@ -1,4 +1,4 @@
-"""The section `Throttle` of a site, CE or queue: how many jobs may be matched there.
+"""The section `Throttle` of a site, CE or queue: limits on the number of matched jobs.
 
 Source: SAM-Grid's job matching policies (levels 0 to 2) and resource brokering.
 """
@@ -14,7 +14,7 @@ from requirements.errors import InvalidInput
 
 
 class Policy(StrEnum):
-    """Which of the counters are held below which of the limits."""
+    """Which counters are compared with which limits."""
 
     LEVEL0 = "level0"
     LEVEL1 = "level1"
@@ -26,15 +26,15 @@ class Policy(StrEnum):
 
 
 class Stale(StrEnum):
-    """What holds while there is no advertisement, or only one that is too old."""
+    """Behaviour without an advertisement, or with one that is too old."""
 
-    CLOSED = "closed"  #: nothing is matched
-    OPEN = "open"  #: the throttle does not count
-    DERIVED = "derived"  #: the counters are taken from the states of our own jobs
+    CLOSED = "closed"  #: no match
+    OPEN = "open"  #: no limit
+    DERIVED = "derived"  #: counters are derived from the states of our own jobs
 
 
 class Throttle(Options):
-    """What holds at one node of the tree; all nodes on the way to a queue must agree."""
+    """The throttle of one node of the tree; all nodes on the path of a queue must allow a match."""
 
     policy: Annotated[Policy, Field(strict=False)]
     """level0, level1, level2, brokering, pending, simple or expression."""

@@ -1,4 +1,4 @@
-"""Names that may come next in a path: those that are there, and those that mean something there."""
+"""Completion of configuration paths: existing names, and names that have a meaning at that position."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from cs_config.tree.throttle import Throttle
 from cs_config.versions import patch
 from requirements.values import fold
 
-#: Answers to one question.
+#: Maximum number of results.
 _MOST = 60
 _SITES = ("Resources", "Sites")
-#: What kind of node a path of this length leads to.
+#: Kind of node by the length of its path.
 _NODES = {3: "Site", 5: "CE", 7: "Queue"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A path that is or could be, from the top."""
+    """An existing or possible path, from the top."""
 
-    path: str  #: of a section with a `/` behind it, since one goes on there
-    meaning: str = ""  #: for a person
+    path: str  #: a section's path ends in `/`
+    meaning: str = ""  #: description for people
 
 
 def complete_path(tree: Tree, written: str, vos: Collection[str]) -> list[Completion]:
-    """How a path may go on that somebody began to write.
+    """Complete a partly typed path.
 
     Args:
-        tree: As far as they may see it.
-        written: The beginning; the last name may be a part of one, in any case of letters.
-        vos: Theirs.
+        tree: The tree that is visible to the caller.
+        written: The typed text; the last name may be incomplete, in any case of letters.
+        vos: The caller's VOs.
     """
     *names, begun = written.lstrip("/").split("/")
     found = dict(_existing_names(tree, names))
@@ -89,12 +89,12 @@ def _option_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tupl
     elif names[1:2] == ("JobDescription",) and len(names) == 3:
         yield from _fields(DeclaredName)
     else:
-        # Declared names stand in the section itself.
+        # Declared names are directly in the section.
         yield from (each for each in _fields(_model_at(VoOptions, names[1:])) if each[0] != "Declared/")
 
 
 def _model_at(annotation: Any, names: tuple[str, ...]) -> type[BaseModel] | None:
-    """The model of the section at a path below what is annotated so; None: there is none."""
+    """The model of the section at a path below an annotated field; None if there is none."""
     model = _model_in(annotation)
     if not names:
         return model

@@ -1,20 +1,20 @@
-"""What differs between two trees, path by path."""
+"""Differences between two trees, path by path."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-#: What stands at the path of one tree and at no path of the other: a section, a list or a scalar.
+#: The value at a path of a tree: a section, a list or a scalar, or ABSENT.
 Entry = object
 
 
-#: Sections in which each VO, or each group of one, has its own.
+#: Sections with a subsection per VO, or per group of one.
 _OF_VOS: Final = frozenset({"VOs", "Operations", "Registry", "VO", "Groups"})
 
 
 class _Absent:
-    """Nothing of that name; a null is something: it takes away what is inherited."""
+    """Marks a missing entry; a null is not missing: it removes the inherited value."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -24,7 +24,7 @@ ABSENT: Final = _Absent()
 
 
 class DifferenceKind(StrEnum):
-    """What becomes of a path."""
+    """Kind of change at a path."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -33,40 +33,40 @@ class DifferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One path that two trees do not have alike."""
+    """A path with different values in two trees."""
 
     names: tuple[str, ...]  #: from the top
-    before: Entry  #: ABSENT: there is nothing
-    after: Entry  #: ABSENT: there is nothing
+    before: Entry  #: ABSENT: no entry
+    after: Entry  #: ABSENT: no entry
 
     @property
     def path(self) -> str:
-        """The names as one text."""
+        """The names joined by `/`."""
         return "/".join(self.names)
 
     @property
     def kind(self) -> DifferenceKind:
-        """What becomes of the path."""
+        """Kind of change at the path."""
         if self.before is ABSENT:
             return DifferenceKind.ADDED
         return DifferenceKind.REMOVED if self.after is ABSENT else DifferenceKind.CHANGED
 
     def as_json(self) -> dict[str, object]:
-        """The same for machines; a side that has nothing is left out."""
+        """The difference as JSON; a missing side is omitted."""
         sides = {"before": self.before, "after": self.after}
-        told = {name: entry for name, entry in sides.items() if entry is not ABSENT}
-        return {"path": self.path, "change": self.kind.value, **told}
+        present = {name: entry for name, entry in sides.items() if entry is not ABSENT}
+        return {"path": self.path, "change": self.kind.value, **present}
 
 
 def is_equal(one: Entry, other: Entry) -> bool:
-    """Whether two entries say the same; the order of names makes no difference, True is not 1."""
+    """Whether two entries are equal; the order of names is ignored, and True is not 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_equal(one[name], other[name]) for name in one)
     return repr(one) == repr(other)
 
 
 def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[Difference, ...]:
-    """Every difference; a section that only one of the trees has is one."""
+    """All differences; a section that only one of the trees has is a single one."""
     return tuple(_compare((), before, after))
 
 
@@ -82,7 +82,7 @@ def _compare(
 
 
 def list_leaves(difference: Difference) -> Iterator[tuple[str, ...]]:
-    """The names of all that is different: of a section, of everything in it."""
+    """The paths of all leaves that differ: of a section, of everything in it."""
     found = {
         path: None
         for side in (difference.before, difference.after)
@@ -92,12 +92,12 @@ def list_leaves(difference: Difference) -> Iterator[tuple[str, ...]]:
 
 
 def list_paths(found: Iterable[Difference]) -> tuple[str, ...]:
-    """Where the differences are, so that each path belongs to one VO at most."""
+    """The paths of the differences, split so that each belongs to one VO at most."""
     return tuple(each.path for difference in found for each in split_by_vo(difference))
 
 
 def split_by_vo(difference: Difference) -> Iterator[Difference]:
-    """It, or the differences that it consists of, so that each concerns one VO at most."""
+    """The difference, or its parts, so that each concerns one VO at most."""
     sides = (difference.before, difference.after)
     sections = [side for side in sides if isinstance(side, dict)]
     if difference.names[-1] not in _OF_VOS or not any(sections):

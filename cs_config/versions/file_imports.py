@@ -1,4 +1,4 @@
-"""Files that become versions of the configuration: each once, until it changes.
+"""Import of files as versions of the configuration: once per content.
 
 The caller owns the transaction.
 """
@@ -13,7 +13,7 @@ from cs_config.errors import VersionConflict
 from cs_config.versions import store
 from cs_config.versions.tables import config_imports, config_versions
 
-#: Tries of an import while others store versions too.
+#: Attempts of an import while others store versions too.
 _TRIES = 10
 
 LAST_IMPORT = select(config_imports.c.digest).where(config_imports.c.file == bindparam("of_file"))
@@ -22,7 +22,7 @@ _LATER_THAN_ITS_IMPORT = config_versions.c.version > (
     .where(config_imports.c.file == bindparam("of_file"))
     .scalar_subquery()
 )
-#: The version that somebody made of a file with `config apply` since it was imported.
+#: The version made of a file by `config apply` since its last import.
 APPLIED = select(func.max(config_versions.c.version)).where(
     config_versions.c.digest == bindparam("of_digest"),
     config_versions.c.source == bindparam("of_source"),
@@ -37,16 +37,17 @@ ADD_IMPORT = insert(config_imports)
 
 
 def import_changed(conn: Connection, path: Path, *, author: str, now: datetime) -> int | None:
-    """Make a file the current version, unless it is what was imported from there or applied last.
+    """Make a file the current version, unless its content was imported from there or applied last.
 
-    So later edits over HTTP are not undone by a restart.
+    So a restart does not undo later edits over HTTP.
 
     Returns:
         The number of the new version; None if the file did not change.
 
+
     Raises:
         ConfigError: The file cannot be read or is wrong; nothing is stored.
-        VersionConflict: Others store version after version.
+        VersionConflict: Others keep storing versions.
     """
     text = validate.parse(validate.read_bytes(path), path.name).source
     for left in reversed(range(_TRIES)):
@@ -59,7 +60,7 @@ def import_changed(conn: Connection, path: Path, *, author: str, now: datetime) 
 
 
 def _import(conn: Connection, path: Path, text: str, *, author: str, now: datetime) -> int | None:
-    # The version is read first: whoever imports the same file after that has made a new one.
+    # The version is read first: a concurrent import of the same file would have stored a newer one.
     current = store.current_version(conn)
     file = str(path.resolve())
     new_digest = store.text_digest(text)

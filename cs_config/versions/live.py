@@ -1,4 +1,4 @@
-"""The configuration that a process runs with, kept up to date."""
+"""The configuration of a running process, kept up to date."""
 
 import logging
 import threading
@@ -14,14 +14,14 @@ from cs_config.versions import store
 
 log = logging.getLogger(__name__)
 
-#: What holds before anybody configured anything.
+#: The configuration before the first version is stored.
 NOTHING = validate.parse("Resources: {}", "nothing")
 
 
 class LiveConfiguration:
-    """The current version of the configuration; one that cannot be read leaves the running one in place.
+    """The current version of the configuration; if a newer one cannot be read, the running one stays.
 
-    Safe to use from several threads; readers never wait.
+    Thread-safe; readers never wait.
     """
 
     def __init__(
@@ -33,27 +33,25 @@ class LiveConfiguration:
         self._load = load
         self._running = first
         self._clock = clock
-        #: Number and digest of the running version, and of one that cannot be read: after a loss of commits
-        #: another text may have a number that is known.
-        self._taken = (first.version, store.text_digest(first.source))
-        self._broken: tuple[int, str] | None = None
+        #: Number and digest of the running version, and of one that cannot be read. The digest is needed
+        #: because after a loss of commits another text may get a known number.
+        self._running_key = (first.version, store.text_digest(first.source))
+        self._unreadable_key: tuple[int, str] | None = None
         self._problem: str | None = None
         self._refreshing = threading.Lock()
 
     @property
     def current(self) -> Configuration:
-        """What holds now, without what has expired. Take it once for what belongs together."""
+        """The current version without expired values. Read it once for values that belong together."""
         return self._running.at_moment(self._clock())
 
     @property
     def problem(self) -> str | None:
-        """Why a newer version is not the running one; None if the newest is."""
+        """Why the newest version is not the running one, if so."""
         return self._problem
 
     def refresh(self, conn: Connection) -> bool:
-        """Look whether there is another version, and take it.
-
-        Costs one small statement while there is none.
+        """Load the newest version if there is another one; costs one small statement otherwise.
 
         Returns:
             Whether `current` changed.
@@ -61,16 +59,16 @@ class LiveConfiguration:
         with self._refreshing:
             newest = store.current_digest(conn)
             number, _ = newest
-            if not number or newest in (self._taken, self._broken):
+            if not number or newest in (self._running_key, self._unreadable_key):
                 return False
             try:
                 self._running = self._load(conn, number)
             except ConfigError as error:
-                self._broken, self._problem = newest, str(error)
+                self._unreadable_key, self._problem = newest, str(error)
                 log.warning(
                     "configuration %d cannot be read, %d stays: %s", number, self.current.version, error
                 )
                 return False
-            self._taken = newest
-            self._broken = self._problem = None
+            self._running_key = newest
+            self._unreadable_key = self._problem = None
             return True

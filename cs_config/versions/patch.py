@@ -1,41 +1,45 @@
-"""Edits of single paths, which merge with edits of other paths that somebody else made meanwhile."""
+"""Edits of single paths, merged with concurrent edits of other paths; edits from the text of one section."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cs_config.errors import EditConflict, PathNotFound, one_problem
-from cs_config.source.sections import Tree
+from cs_config.errors import ConfigError, EditConflict, PathNotFound, one_problem
+from cs_config.source import yaml_reader, yaml_writer
+from cs_config.source.sections import Section, Tree, find_line, to_plain
 from cs_config.versions import diff
 from cs_config.versions.diff import ABSENT, Difference, Entry, is_equal
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from requirements.values import fold
 
-#: Sections of VOs: one that becomes empty goes with its last entry.
+#: VO sections: removed together with their last entry.
 _VOS = "VOs"
+#: Name of a section's text in messages.
+_TEXT_FILE = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """What one path shall say."""
+    """The new value of one path."""
 
     names: tuple[str, ...]  #: from the top
-    value: Entry  #: a scalar, a list or a section; ABSENT: it shall be removed
+    value: Entry  #: a scalar, a list or a section; ABSENT: remove the path
 
     @property
     def path(self) -> str:
-        """The names as one text."""
+        """The names joined by `/`."""
         return "/".join(self.names)
 
 
 def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tuple[Edit, ...]:
-    """The edits that are asked for.
+    """The edits of a request.
 
     Args:
-        values: By path, from the top; a leading `/` makes no difference.
+        values: By path, from the top; a leading `/` is ignored.
         removed: Paths.
 
+
     Raises:
-        InvalidRequest: There is no edit, a path is none, or two edits concern the same place.
+        InvalidRequest: There is no edit, a path is invalid, or two edits concern the same place.
     """
     edits = [Edit(names=_names(path), value=value) for path, value in values.items()]
     edits += [Edit(names=_names(path), value=ABSENT) for path in removed]
@@ -48,9 +52,9 @@ def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tup
 
 
 def edits_from_differences(found: Iterable[Difference]) -> tuple[dict[str, Entry], list[str]]:
-    """What `read` takes, so that the one tree becomes the other: values by path, and paths removed.
+    """Convert differences to arguments of `read_edits`: values by path, and removed paths.
 
-    No path concerns several VOs: who may change one of them is not refused for the others.
+    No path concerns several VOs, so that permission for one of them is checked independently.
     """
     found = [each for difference in found for each in diff.split_by_vo(difference)]
     values = {each.path: each.after for each in found if each.after is not ABSENT}
@@ -72,7 +76,7 @@ def _overlapping(edits: Sequence[Edit]) -> Iterator[Problem]:
     before: Edit | None = None
     for edit in sorted(edits, key=lambda each: tuple(map(fold, each.names))):
         if before is not None and _is_within(edit.names, before.names):
-            yield Problem(path=edit.path, message=f"{before.path} is edited as well, say it once")
+            yield Problem(path=edit.path, message=f"{before.path} is edited too; edit only one of them")
         else:
             before = edit
 
@@ -82,7 +86,7 @@ def _is_within(names: tuple[str, ...], outer: tuple[str, ...]) -> bool:
 
 
 def respell_edits(tree: Tree, edits: Sequence[Edit]) -> tuple[Edit, ...]:
-    """The edits with the names that a tree has already spelled as they are there."""
+    """The edits with existing names spelled as in the tree."""
     return tuple(replace(edit, names=_respell(tree, edit.names)) for edit in edits)
 
 
@@ -99,17 +103,18 @@ def _respell(tree: Tree, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def apply_edits(base: Tree, current: Tree, edits: Sequence[Edit], *, versions: tuple[int, int]) -> Tree:
-    """The current tree with edits that were made for another.
+    """Apply edits that were made for another version to the current tree.
 
     Args:
-        base: What the edits start from.
-        current: What is in force now.
+        base: The tree that the edits are based on.
+        current: The current tree.
         edits: Spelled as in `base`.
         versions: Of `base` and `current`, for the message.
 
+
     Raises:
-        ConfigError: There is nothing to be removed, or the path goes on below a value.
-        EditConflict: The same paths were changed meanwhile.
+        ConfigError: A path to remove does not exist, or a path continues below a value.
+        EditConflict: The same paths were changed in the meantime.
     """
     for edit in edits:
         _check(base, edit)
@@ -123,7 +128,7 @@ def apply_edits(base: Tree, current: Tree, edits: Sequence[Edit], *, versions: t
 
 
 def find_entry(tree: Tree, names: Sequence[str]) -> Entry:
-    """What stands at a path; ABSENT: nothing."""
+    """The entry at a path; ABSENT if there is none."""
     here: Entry = tree
     for name in names:
         if not isinstance(here, dict) or name not in here:
@@ -140,7 +145,7 @@ def _check(base: Tree, edit: Edit) -> None:
             continue
         if not isinstance(here, dict) and here is not None:
             path = "/".join(edit.names[:depth])
-            raise one_problem(edit.path, f"{path} is a value, {here!r:.60}, nothing stands below it")
+            raise one_problem(edit.path, f"{path} is a value, {here!r:.60}, and cannot have entries below it")
         if edit.value is ABSENT:
             of_others = edit.names[depth - 1 : depth] == (_VOS,)
             meant = did_you_mean(name, here if isinstance(here, dict) and not of_others else ())
@@ -149,12 +154,12 @@ def _check(base: Tree, edit: Edit) -> None:
 
 
 def _conflict(base: Tree, current: Tree, edit: Edit) -> Difference | None:
-    """The shortest part of an edit's path that is another meanwhile."""
+    """The shortest part of an edit's path that changed in the meantime."""
     for depth in range(1, len(edit.names)):
         names = edit.names[:depth]
         before, now = find_entry(base, names), find_entry(current, names)
         if isinstance(before, dict) and not isinstance(now, dict):
-            return Difference(names=names, before={}, after=now)  # what was in it may not be the editor's
+            return Difference(names=names, before={}, after=now)  # its content may be hidden from the editor
     before, now = find_entry(base, edit.names), find_entry(current, edit.names)
     changed = not is_equal(before, now) and not is_equal(now, edit.value)
     return Difference(names=edit.names, before=before, after=now) if changed else None
@@ -163,17 +168,63 @@ def _conflict(base: Tree, current: Tree, edit: Edit) -> Difference | None:
 def _set_entry(
     tree: Tree, names: tuple[str, ...], value: Entry, *, within_vos: bool = False
 ) -> dict[str, object]:
-    """A tree in which one path says something else; what is not on the way is shared."""
+    """Copy of a tree with one path changed; unchanged subtrees are shared."""
     name, *rest = names
     copy = dict(tree)
     below = copy.get(name)
     if rest:
         is_vos = name == _VOS
         inner = _set_entry(below if isinstance(below, dict) else {}, tuple(rest), value, within_vos=is_vos)
-        # Nothing is left of what a VO had to say here.
+        # The VO has no values left here.
         value = ABSENT if not inner and (is_vos or within_vos) else inner
     if value is ABSENT:
         copy.pop(name, None)
     else:
         copy[name] = value
     return copy
+
+
+def section_text(tree: Tree, names: Sequence[str]) -> str:
+    """The text of the section at a path; empty if the section is missing or empty."""
+    entry = find_entry(tree, names)
+    return yaml_writer.to_yaml(entry) if isinstance(entry, dict) and entry else ""
+
+
+def edits_from_text(tree: Tree, names: tuple[str, ...], text: str) -> tuple[Edit, ...]:
+    """The edits that make the section equal to a text; an empty text removes the section.
+
+    Raises:
+        ConfigError: The text cannot be read; lines are those of the text.
+    """
+    before = find_entry(tree, names)
+    after = to_plain(_read_section(names, text))
+    if after == {}:
+        return (Edit(names=names, value=ABSENT),) if before is not ABSENT else ()
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return (Edit(names=names, value=after),)
+    found = diff.compare(before, after)
+    return tuple(Edit(names=(*names, *each.names), value=each.after) for each in found)
+
+
+def _read_section(names: tuple[str, ...], text: str) -> Section:
+    if not text.strip():
+        return Section(1)
+    reading = yaml_reader.read_yaml(text, _TEXT_FILE)
+    if reading.problems:
+        raise ConfigError(tuple(_place_below(names, each) for each in reading.problems))
+    return reading.root
+
+
+def _place_below(names: tuple[str, ...], problem: Problem) -> Problem:
+    path = "/".join(filter(None, (*names, problem.path.strip("/"))))
+    return replace(problem, path=path)
+
+
+def with_lines(problems: Iterable[Problem], names: tuple[str, ...], text: str) -> Iterator[Problem]:
+    """The problems with lines of the section's own text; without lines if they are about other sections."""
+    root = yaml_reader.read_yaml(text, _TEXT_FILE).root
+    for problem in problems:
+        path = tuple(problem.path.split("/"))
+        is_within = path[: len(names)] == names
+        line = find_line(root, path[len(names) :]) if is_within else None
+        yield replace(problem, line=line, file=None, column=None, excerpt=None)

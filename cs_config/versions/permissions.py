@@ -1,6 +1,6 @@
-"""Who may see and who may change which part of the tree.
+"""Permissions: which parts of the tree a caller may see and change.
 
-What of the configuration somebody may see: nothing that belongs to other VOs.
+Sections of other VOs are invisible.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,15 +19,17 @@ from requirements.values import fold
 
 _VO_SECTION: Final = "VOs"
 _SITES: Final = ("Resources", "Sites")
-#: How many names lead to a site, a CE, a queue, with the name that stands between.
+#: Path length of a site, a CE and a queue, with the name of the section of its children.
 _NODES: Final = ((3, "CEs"), (5, "Queues"), (7, ""))
-#: With these a site says who may run there, also in `VOs/<vo>`: a VO does not let itself in.
-_DOORS: Final = frozenset({"vo", admission.REQUIREMENTS, admission.CHECKS, *admission.DEFAULT_CHECKS})
+#: Parameters by which a site decides on access, also in `VOs/<vo>`: a VO cannot admit itself.
+_ACCESS_PARAMETERS: Final = frozenset(
+    {"vo", admission.REQUIREMENTS, admission.CHECKS, *admission.DEFAULT_CHECKS}
+)
 _ENABLED: Final = "enabled"
-#: Below `Operations/<vo>`, folded: what the installation itself grants or reads on its own machines.
+#: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
-#: Paths that a message names.
-_TOLD: Final = 5
+#: Maximum number of paths in a message.
+_MAX_PATHS: Final = 5
 
 
 class EditNotAllowed(NotAllowed):
@@ -36,8 +38,8 @@ class EditNotAllowed(NotAllowed):
     code = "not_allowed"
 
     def __init__(self, paths: Collection[str], allowed: str) -> None:
-        more = f" and {len(paths) - _TOLD} more" if len(paths) > _TOLD else ""
-        super().__init__(f"{', '.join(list(paths)[:_TOLD])}{more}: not yours to change; {allowed}")
+        more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
+        super().__init__(f"{', '.join(list(paths)[:_MAX_PATHS])}{more}: not yours to change; {allowed}")
         self.paths = tuple(paths)
 
     @property
@@ -48,32 +50,32 @@ class EditNotAllowed(NotAllowed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What somebody may do with the configuration."""
+    """The permissions of a caller on the configuration."""
 
     everything: bool = False
-    sees: frozenset[str] = frozenset()  #: VOs whose parts are shown, lower case
+    sees: frozenset[str] = frozenset()  #: VOs whose parts are visible, lower case
     vos: frozenset[str] = frozenset()  #: VOs whose parts may be changed, lower case
-    sites: frozenset[str] = frozenset()  #: sites that may be changed outside `VOs`, and are shown whole
+    sites: frozenset[str] = frozenset()  #: sites that may be changed outside `VOs`, and are fully visible
 
     @property
     def edits(self) -> bool:
-        """Whether there is anything that may be changed."""
+        """Whether any part may be changed."""
         return self.everything or bool(self.vos or self.sites)
 
     @property
     def allowed(self) -> str:
-        """What may be changed, for a person."""
+        """The changeable sections as a sentence."""
         return f"allowed is {', '.join(self.sections) or 'nothing'}"
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """What may be changed, one by one, if it is not everything."""
+        """The changeable sections, if not all are."""
         of_vos = (f"Operations/{vo} and VOs/{vo} of sites, CEs and queues" for vo in sorted(self.vos))
         of_sites = (f"Resources/Sites/{site} outside VOs" for site in sorted(self.sites))
         return (*of_vos, *of_sites)
 
     def may_change(self, names: tuple[str, ...]) -> bool:
-        """Whether what stands at a path may be changed, wherever it is in the tree."""
+        """Whether a path may be changed, whether or not it exists."""
         return self.everything or self._may_change_vo(names) or self._may_change_site(names)
 
     def _may_change_vo(self, names: tuple[str, ...]) -> bool:
@@ -81,13 +83,13 @@ class Rights:
             below = tuple(map(fold, names[2:]))
             return not any(below[: len(kept)] == kept for kept in _INSTALLATION_PATHS)
         vo, rest = _values_of_vo(names)
-        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _DOORS)
+        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _ACCESS_PARAMETERS)
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
         return names[:2] == _SITES and names[2:3] != () and names[2] in self.sites and not _has_vos(names)
 
     def sees_path(self, config: Configuration, names: tuple[str, ...]) -> bool:
-        """Whether a path is shown: nothing that belongs to other VOs is."""
+        """Whether a path is visible: paths of other VOs are not."""
         if self.everything or len(names) < 2:
             return True
         if names[0] == "Operations":
@@ -109,7 +111,7 @@ class Rights:
 
 
 def _values_of_vo(names: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The VO below whose section at a site, CE or queue a path is, and what follows; None: no VO's."""
+    """The VO to whose section below a site, CE or queue a path belongs, if any, and the rest of it."""
     if names[:2] != _SITES:
         return None, ()
     for depth, below in _NODES:
@@ -121,7 +123,7 @@ def _values_of_vo(names: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _has_vos(names: tuple[str, ...]) -> bool:
-    """Whether a path below a site is of single VOs."""
+    """Whether a path below a site belongs to a single VO."""
     for depth, below in _NODES:
         if fold("".join(names[depth : depth + 1])) == fold(_VO_SECTION):
             return True
@@ -131,7 +133,7 @@ def _has_vos(names: tuple[str, ...]) -> bool:
 
 
 def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:
-    """Refuse edits of others' sections, before anything is looked at that they might tell of.
+    """Refuse edits of others' sections, before any check whose result could reveal their content.
 
     Raises:
         EditNotAllowed: With all their paths.
@@ -140,12 +142,13 @@ def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:
 
 
 def check_differences(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> None:
-    """Refuse what would change more than somebody may.
+    """Refuse differences beyond the permissions.
 
     Args:
-        config: What is in force: a VO's values stand at sites, CEs and queues that are there.
-        rights: Of who wants it.
-        differences: Between what is in force and what is wanted.
+        config: The current configuration: a VO may set values only at existing sites, CEs and queues.
+        rights: Of the author.
+        differences: Between the current and the proposed configuration.
+
 
     Raises:
         EditNotAllowed: With every path that is not allowed.
@@ -162,14 +165,14 @@ def _list_refused(config: Configuration, rights: Rights, differences: Iterable[D
 
 
 def _is_there(config: Configuration, names: tuple[str, ...]) -> bool:
-    """Whether the site, CE or queue is there that a VO's value is of."""
+    """Whether the site, CE or queue of a VO's value exists."""
     vo, _ = _values_of_vo(names)
     depth = next((depth for depth, _ in _NODES if names[depth : depth + 1] == (_VO_SECTION,)), 0)
     return vo is None or "/".join(names[:depth]) in config.nodes
 
 
 def _reopens(names: tuple[str, ...], difference: Difference) -> bool:
-    """Whether a VO would switch on for itself what may be off for everybody."""
+    """Whether a VO would enable for itself a node that may be disabled for all."""
     vo, rest = _values_of_vo(names)
     if vo is None or not rest or fold(rest[0]) != _ENABLED:
         return False
@@ -188,10 +191,10 @@ _VOS = "VOs"
 
 
 def visible_tree(config: Configuration, rights: Rights) -> Mapping[str, object]:
-    """The tree without what other VOs own.
+    """The tree without the parts of other VOs.
 
-    Left out are their `VOs/<vo>` values at every level, their `Operations`, and in the `Registry` they
-    themselves and their groups.
+    Omitted are their `VOs/<vo>` values at every level, their `Operations`, and in the `Registry` their
+    entries and groups.
     """
     if rights.everything:
         return config.tree
@@ -213,5 +216,5 @@ def _visible_section(
 
 
 def _is_emptied(entry: Leaf | Section, shown: Leaf | Section) -> bool:
-    """Whether all that stands in a section is others': that it is there would tell that they have values."""
+    """Whether all entries of a section are hidden: showing the empty section would reveal that they exist."""
     return isinstance(shown, Section) and not shown.entries and entry != shown

@@ -1,4 +1,4 @@
-"""A configuration that somebody wants beside the one that is in force."""
+"""A proposed configuration compared with the current one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from cs_config.versions.patch import Edit
 from cs_config.versions.permissions import Rights
 from requirements.errors import Problem
 
-#: Where versions come from that were not read from a file.
+#: Source of versions that were not read from a file.
 API = "api"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What would be in force, checked, and how it differs from what is."""
+    """A validated candidate for the next version, with its differences from the current one."""
 
     before: Configuration
     after: Configuration  #: with the version of `before` until it is stored
@@ -27,35 +27,36 @@ class Proposal:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All that differs."""
+        """The paths of all differences."""
         return diff.list_paths(self.differences)
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """What is probably not meant so, and was not said before."""
+        """Warnings that the current version does not have."""
         known = {(each.path, each.message) for each in self.before.warnings}
         return tuple(each for each in self.after.warnings if (each.path, each.message) not in known)
 
 
 def propose_edits(
-    base: Configuration, current: Configuration, asked: Sequence[Edit], allowed: Rights
+    base: Configuration, current: Configuration, edits: Sequence[Edit], allowed: Rights
 ) -> Proposal:
-    """What is in force with edits that were made for an earlier version.
+    """Apply edits that were made for an earlier version to the current configuration.
 
     Args:
-        base: The version that the edits start from.
-        current: What is in force.
-        asked: The edits.
-        allowed: What their author may do.
+        base: The version that the edits are based on.
+        current: The current configuration.
+        edits: The edits.
+        allowed: Permissions of their author.
+
 
     Raises:
-        EditNotAllowed: They change more than their author may.
-        PathNotFound: What is to be removed is not there.
-        EditConflict: Others changed the same paths meanwhile.
-        ConfigError: What comes out is wrong.
+        EditNotAllowed: The author may not make these changes.
+        PathNotFound: A path to remove does not exist.
+        EditConflict: Others changed the same paths in the meantime.
+        ConfigError: The result is wrong.
     """
-    permissions.check_edits(allowed, asked)
-    named = patch.respell_edits(base.tree, asked)
+    permissions.check_edits(allowed, edits)
+    named = patch.respell_edits(base.tree, edits)
     permissions.check_edits(allowed, named)
     versions = (base.version, current.version)
     return _propose_tree(
@@ -64,21 +65,21 @@ def propose_edits(
 
 
 def propose_text(current: Configuration, text: str, file: str = API) -> Proposal:
-    """A whole text in place of what is in force.
+    """Replace the current configuration by a whole text.
 
     Raises:
-        ConfigError: It is wrong.
+        ConfigError: The text is wrong.
     """
     after = validate.parse(text, file, current.version)
     return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
 
 
 def propose_rollback(current: Configuration, older: Configuration, allowed: Rights) -> Proposal:
-    """What an earlier version said, of all that somebody may change.
+    """Restore an earlier version, limited to the parts that the author may change.
 
     Raises:
-        EditNotAllowed: Their sections cannot be as they were without changing others.
-        ConfigError: What comes out is wrong.
+        EditNotAllowed: Restoring these parts would change others.
+        ConfigError: The result is wrong.
     """
     if allowed.everything:
         return propose_text(current, older.source)

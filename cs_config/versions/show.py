@@ -1,4 +1,4 @@
-"""What `config show` tells: the tree below a path, or what holds there for a VO, with where it comes from."""
+"""Content of `config show`: the tree below a path, or the effective values of a VO with their origins."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,32 +15,32 @@ from requirements.errors import did_you_mean
 from requirements.values import Value, fold
 
 _SITES = ("Resources", "Sites")
-#: What stands before the name of a site, a CE, a queue.
+#: Section names before the name of a site, a CE, a queue.
 _KINDS = ("Sites", "CEs", "Queues")
-#: Length of the path of a site, a CE, a queue.
+#: Path length of a site, a CE, a queue.
 _DEPTHS = (3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLine:
-    """One value to be shown."""
+    """One displayed value."""
 
-    path: str  #: below the path that was asked for
+    path: str  #: below the requested path
     value: Value | LeafValue
     origin: str  #: level and place: `CE VOs/cms, resources.yaml:41`
-    places: tuple[str, ...] = ()  #: the paths from the top where it is written; several for a united set
+    places: tuple[str, ...] = ()  #: paths from the top where it is written; several for a united set
 
     def __str__(self) -> str:
         return f"{self.path} = {format_value(self.value)}"
 
     def as_json(self) -> Mapping[str, object]:
-        """The same for machines."""
+        """The line as JSON."""
         value = list(self.value) if isinstance(self.value, tuple) else self.value
         return {"path": self.path, "value": value, "origin": self.origin}
 
 
 def format_value(value: Value | LeafValue) -> str:
-    """A value as a person would write it in the file."""
+    """A value as written in the file."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(format_value(item) for item in value)}]"
     if value is None:
@@ -54,13 +54,14 @@ def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> 
     """The values at and below a path.
 
     Args:
-        config: Where to look.
+        config: The configuration.
         path: From the top, as in `Resources/Sites/LCG.CERN.ch`, or the address of a site, CE or queue.
-        vo: With it, what holds for this VO (empty: for nobody in particular): the effective parameters of a
-            site, CE or queue; the options of the VO over those for everybody under `Operations`.
+        vo: If given, show effective values for this VO (empty: for no VO in particular): the parameters of a
+            site, CE or queue; under `Operations` the options of the VO over the defaults.
+
 
     Raises:
-        PathNotFound: There is nothing.
+        PathNotFound: There is nothing at the path.
     """
     names = split_path(config, path)
     if vo is not None:
@@ -72,7 +73,7 @@ def list_lines(config: Configuration, path: str = "", vo: str | None = None) -> 
 
 
 def split_path(config: Configuration, path: str) -> tuple[str, ...]:
-    """The names of a path from the top; the address of a site, CE or queue is one as well."""
+    """The names of a path from the top, also for the address of a site, CE or queue."""
     names = tuple(name for name in path.split("/") if name)
     if 0 < len(names) <= len(_KINDS) and names[0] not in config.root.entries and names[0] in config.sites:
         return ("Resources", *(each for pair in zip(_KINDS, names, strict=False) for each in pair))
@@ -111,7 +112,7 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
     if "/".join(names) not in config.nodes:
         _entry(config.root, names)
         raise PathNotFound("/".join(names))
-    levels = _levels_of(config, names)
+    levels = _list_levels(config, names)
     parameters = inheritance.effective_parameters(levels, fold(vo))
     for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
         places = tuple(part.path for part in parameter.parts or (parameter,))
@@ -120,13 +121,13 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
         yield ShownLine(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
 
 
-def _levels_of(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
+def _list_levels(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
     """The levels from the site to the named node."""
     return tuple(config.nodes["/".join(names[:depth])] for depth in _DEPTHS if depth <= len(names))
 
 
 def describe_origin(parameter: Parameter) -> str:
-    """Where a parameter comes from; of a united set, every place."""
+    """The origin of a parameter; of a united set, all origins."""
     parts = parameter.parts or (parameter,)
     return "; ".join(f"{part.level}, {part.file}:{part.line}" for part in parts)
 
@@ -141,7 +142,7 @@ def _options(config: Configuration, names: tuple[str, ...], vo: str) -> Iterator
 
 
 def _place(config: Configuration, tops: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Where an option is written: what the VO says itself is over what is said for everybody."""
+    """Where an option is written: the VO's own value takes precedence over the default."""
     paths = [("Operations", top, *names) for top in tops]
     written = [path for path in paths if find_entry(config.tree, path) is not ABSENT]
     return ("/".join(written[-1]),) if written else ()

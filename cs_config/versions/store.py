@@ -1,10 +1,8 @@
-"""The versions of the configuration in the database: immutable, the highest is the current one.
+"""The versions of the configuration in the database: immutable; the highest number is the current one.
 
-There are gaps only where commits were lost.
-
-The caller owns the transaction. Of two who store the same number the primary key lets one through.
-
-Which version made a path what it is: who, when, and from which file.
+The caller owns the transaction. If two callers store the same number, the primary key rejects one of them.
+Numbers have gaps only where commits were lost. A path can be traced to the version (author, time, file) that
+last changed it.
 """
 
 import json
@@ -22,9 +20,9 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff
 from cs_config.versions.tables import config_versions
 
-#: Paths that are noted with a version; what changes more is compared when somebody asks.
-_MOST_NOTED = 1000
-#: Versions that are read at once.
+#: Maximum number of changed paths stored with a version; otherwise versions are compared on demand.
+_MAX_CHANGED_PATHS = 1000
+#: Versions per query.
 _PAGE = 200
 
 _ABOUT = (
@@ -55,7 +53,7 @@ STORE = insert(config_versions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """What is known about a version, without its text."""
+    """A version without its text."""
 
     version: int
     digest: str  #: SHA-256 of the text
@@ -77,7 +75,7 @@ def current_version(conn: Connection) -> int:
 
 
 def load_version(conn: Connection, version: int | None = None) -> Configuration:
-    """A version as a value; the current one if no number is given.
+    """Load a version; the current one if no number is given.
 
     Raises:
         VersionNotFound: There is no such version.
@@ -88,7 +86,7 @@ def load_version(conn: Connection, version: int | None = None) -> Configuration:
 
 
 def read_text(conn: Connection, version: int) -> str:
-    """The text of a version as it was written.
+    """The original text of a version.
 
     Raises:
         VersionNotFound: There is no such version.
@@ -117,15 +115,17 @@ def store_text(
 
     Args:
         conn: In a transaction of the caller.
-        text: The source, as it will be kept.
-        author: Who wants it.
-        message: Why.
+        text: Stored unchanged.
+        author: Stored with the version.
+        message: Reason of the change.
         source: Name of the file, or `api`.
-        expected: The version that the text was made from; None: whichever is current.
+        expected: The version that the text is based on; None: any.
         now: Aware time.
+
 
     Returns:
         The number of the new version.
+
 
     Raises:
         ConfigError: The text is wrong; nothing is stored.
@@ -145,19 +145,21 @@ def store_checked(
     now: datetime,
     changed: Sequence[str] | None = None,
 ) -> int:
-    """Make a configuration that was read already the current version.
+    """Make a validated configuration the current version.
 
     Args:
         conn: In a transaction of the caller.
-        config: Its text and the name of its file are kept.
-        author: Who wants it.
-        message: Why.
-        expected: The version that it was made from; None: whichever is current.
+        config: Its text and the name of its file are stored.
+        author: Stored with the version.
+        message: Reason of the change.
+        expected: The version that it is based on; None: any.
         now: Aware time.
-        changed: Paths that differ from `expected`; None: they are found when somebody asks.
+        changed: Paths that differ from `expected`; None: to be computed on demand.
+
 
     Returns:
         The number of the new version.
+
 
     Raises:
         VersionConflict: Another version came first; nothing is stored.
@@ -173,7 +175,9 @@ def store_checked(
         "author": author,
         "message": message,
         "created_at": now,
-        "changed": None if changed is None or len(changed) > _MOST_NOTED else json.dumps(list(changed)),
+        "changed": None
+        if changed is None or len(changed) > _MAX_CHANGED_PATHS
+        else json.dumps(list(changed)),
     }
     try:
         with conn.begin_nested():
@@ -185,7 +189,7 @@ def store_checked(
 
 
 def skip_numbers(conn: Connection, count: int, *, now: datetime) -> int:
-    """Store the current version once more under a number beyond so many, which may have been given out.
+    """Store the current version again, its number raised by `count`: lost numbers may have been used.
 
     Returns:
         Its new number; 0 if there is no version.
@@ -213,7 +217,7 @@ def list_versions(conn: Connection, limit: int = 100) -> list[Version]:
 
 
 def read_version(conn: Connection, version: int) -> Version:
-    """What is known about one version.
+    """The metadata of one version.
 
     Raises:
         VersionNotFound: There is no such version.
@@ -224,11 +228,11 @@ def read_version(conn: Connection, version: int) -> Version:
 
 
 def list_changes(conn: Connection, version: int) -> tuple[str, ...]:
-    """The paths in which a version differs from the one before; a section that is new or gone is one.
+    """The paths in which a version differs from the one before; an added or removed section is one path.
 
     Raises:
         VersionNotFound: There is no such version.
-        ConfigError: It was not noted, and one of the two cannot be read by this release.
+        ConfigError: The paths were not stored, and one of the two cannot be read by this release.
     """
     noted = conn.execute(CHANGED, {"wanted": version}).scalar_one_or_none()
     if noted is not None:
@@ -241,10 +245,7 @@ def list_changes(conn: Connection, version: int) -> tuple[str, ...]:
 def list_changes_between(
     conn: Connection, newest: int, *, oldest: int = 1
 ) -> Iterator[tuple[int, tuple[str, ...] | None]]:
-    """The same of every version from one down to another; None where it cannot be told.
-
-    That is so where this release cannot read one of the two versions.
-    """
+    """`list_changes` of every version from one down to another; None if one of the two cannot be read."""
     while rows := conn.execute(CHANGED_UP_TO, {"newest": newest, "most": _PAGE}).all():
         for row in rows:
             if row.version < oldest:
@@ -273,12 +274,12 @@ _FIRST = 1
 
 
 def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mapping[str, Version]:
-    """For each path the latest version that changed it or a section around it.
+    """The latest version that changed each path or a section around it.
 
     Args:
         conn: Any connection.
-        paths: From the top, spelled as they are.
-        newest: The version that the paths are of.
+        paths: From the top, in the spelling of the tree.
+        newest: The version of the paths.
     """
     left = {path: _enclosing_paths(path) for path in paths}
     found: dict[str, Version] = {}
@@ -290,13 +291,13 @@ def find_blame(conn: Connection, paths: Iterable[str], *, newest: int) -> Mappin
         if made:
             found |= dict.fromkeys(made, read_version(conn, number))
             left = {path: around for path, around in left.items() if path not in found}
-    # The first version made all that there was; to compare it with nothing would take longer than all else.
+    # The first version created all remaining paths; comparing it with nothing would take longest of all.
     if left and _FIRST <= newest <= current_version(conn):
         found |= dict.fromkeys(left, read_version(conn, _FIRST))
     return found
 
 
 def _enclosing_paths(path: str) -> frozenset[str]:
-    """The path and the sections that it stands in."""
+    """The path and its enclosing sections."""
     names = path.split("/")
     return frozenset("/".join(names[:length]) for length in range(1, len(names) + 1))

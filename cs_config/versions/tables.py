@@ -1,6 +1,6 @@
-"""The tables of the configuration: its versions and where they were imported from.
+"""Tables of the configuration: its versions and file imports.
 
-The metadata made here is the one of the whole database; `taskqueue.schema.tables` adds to it.
+This metadata is that of the whole database; `taskqueue.schema.tables` adds to it.
 """
 
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Column, DateTime, Dialect, Integer, MetaData, String, Table, Text
 from sqlalchemy.types import TypeDecorator
 
-#: Named constraints, so that migrations and error handling can speak of them.
+#: Named constraints, so that migrations and error handling can refer to them.
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -21,13 +21,13 @@ metadata = MetaData(
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """An aware time in UTC, also on SQLite, which knows no time zones."""
+    """An aware time in UTC, also on SQLite, which has no time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a naive time: nobody could tell what it means."""
+        """Refuse a naive time: its meaning is unknown."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -36,7 +36,7 @@ class UtcTime(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  (SQLAlchemy names it)
-        """Give the time back with its zone."""
+        """Restore the time zone."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -46,17 +46,17 @@ class UtcTime(TypeDecorator[datetime]):
 config_versions = Table(
     "config_versions",
     metadata,
-    Column("version", Integer, primary_key=True, autoincrement=False),  # gapless: the writer states it
-    Column("text", Text, nullable=False),  # the source as it was written, YAML
+    Column("version", Integer, primary_key=True, autoincrement=False),  # the writer assigns the number
+    Column("text", Text, nullable=False),  # the original text, YAML
     Column("digest", String(64), nullable=False),  # SHA-256 of the text
-    Column("source", Text, nullable=False),  # file or "api"
+    Column("source", Text, nullable=False),  # file name or "api"
     Column("author", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
-    Column("changed", Text),  # JSON list: paths that the version before has otherwise; null: not noted
+    Column("changed", Text),  # JSON list: paths that differ from the version before; null: not stored
 )
 
-#: The last digest imported from each file: an unchanged file is not imported again over later edits.
+#: The last digest imported from each file: importing an unchanged file again would undo later edits.
 config_imports = Table(
     "config_imports",
     metadata,

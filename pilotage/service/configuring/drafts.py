@@ -11,7 +11,7 @@ from cs_config import validate
 from cs_config.errors import VersionConflict
 from cs_config.source import yaml_writer
 from cs_config.source.sections import Tree
-from cs_config.versions import diff, patch, permissions, section_patch
+from cs_config.versions import diff, patch, permissions
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.patch import Edit
 from cs_config.versions.permissions import EditNotAllowed
@@ -52,7 +52,7 @@ def text_of(parts: Services, caller: Caller, names: tuple[str, ...]) -> str:
     current = in_force.readable(parts)
     if not names:
         return current.source if caller.is_operator else ""
-    return section_patch.section_text(permissions.visible_tree(current, in_force.rights_of(caller)), names)
+    return patch.section_text(permissions.visible_tree(current, in_force.rights_of(caller)), names)
 
 
 def build_proposal(parts: Services, caller: Caller, draft: ConfigDraft) -> Proposal:
@@ -101,7 +101,7 @@ def edits_of(parts: Services, caller: Caller, draft: ConfigDraft) -> tuple[Edit,
     if draft.text is None:
         return _edits_of_rows(draft.rows)
     base = in_force.version(parts, draft.version, in_force.newest(parts))
-    return section_patch.edits_from_text(
+    return patch.edits_from_text(
         permissions.visible_tree(base, in_force.rights_of(caller)), draft.names, draft.text
     )
 
@@ -135,7 +135,7 @@ def rebased(parts: Services, caller: Caller, draft: ConfigDraft) -> ConfigDraft:
     tree = _applied(
         permissions.visible_tree(current, in_force.rights_of(caller)), edits_of(parts, caller, draft)
     )
-    return replace(draft, version=current.version, text=section_patch.section_text(tree, draft.names))
+    return replace(draft, version=current.version, text=patch.section_text(tree, draft.names))
 
 
 def _applied(tree: Tree, asked: Sequence[Edit]) -> Tree:
@@ -184,4 +184,4 @@ def format_problems(error: PilotageError, draft: ConfigDraft) -> tuple[Problem, 
 def _placed(problems: Iterable[Problem], draft: ConfigDraft) -> tuple[Problem, ...]:
     if draft.text is None or draft.is_whole:
         return tuple(problems)
-    return tuple(section_patch.with_lines(problems, draft.names, draft.text))
+    return tuple(patch.with_lines(problems, draft.names, draft.text))

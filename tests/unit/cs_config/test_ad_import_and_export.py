@@ -158,7 +158,7 @@ def test_what_was_true_earlier_does_not_replace_what_was_true_later(milano: Conf
     proposal = propose(milano, stale)
     assert proposal.changes == ()
     [note] = proposal.notes
-    assert "left out: the tree has what was true later (update_time 1128351882)" in str(note)
+    assert "left out: the tree has newer values (update_time 1128351882)" in str(note)
 
 
 def test_a_dynamic_attribute_that_the_ad_no_longer_has_goes() -> None:
@@ -185,7 +185,7 @@ def test_what_somebody_wrote_stays_where_an_ad_only_implies_something_else() -> 
     proposal = propose(parse(TREE), '[id = "ce/q"; GlueHostMainMemoryRAMSize = 1000; FreeCPUs = 3]')
     assert changes(proposal) == {"GlueHostMainMemoryRAMSize": 1000}
     [note] = proposal.notes
-    assert str(note) == "A/ce/q: MaxRAM stays 4000, as CE says; from the ad follows 1000 (ces.ad:1)"
+    assert str(note) == "A/ce/q: MaxRAM stays 4000, set at CE; the ad implies 1000 (ces.ad:1)"
 
 
 def test_what_followed_from_the_ad_before_follows_from_the_next() -> None:
@@ -209,12 +209,12 @@ def test_a_ce_that_is_in_the_tree_stays_at_its_site() -> None:
 @pytest.mark.parametrize(
     ("text", "site", "said"),
     [
-        ('[id = "x/q"]', None, r"CE ad x/q: it names no site .*say --site SITE \(ces.ad:1\)"),
+        ('[id = "x/q"]', None, r"CE ad x/q: it names no site .*use --site SITE \(ces.ad:1\)"),
         ('[id = "x/q"]', "a b", r"'a b' is no name of a site"),
         (
             '[id = "x/q"]\n[id = "x/q"; Site = "A"]',
             "A",
-            r"stands twice, the first time in ces.ad:1 \(ces.ad:2\)",
+            r"defined twice, the first time in ces.ad:1 \(ces.ad:2\)",
         ),
     ],
 )

@@ -75,10 +75,10 @@ def test_the_site_is_the_one_that_the_ad_names(said: str, site: str | None) -> N
         ('[id = "ce/a/b"]', r"'a/b' is no name"),
         ('[id = "cé/b"]', r"'cé' is no name"),
         ('[id = "ce/q"; info = 7]', r"info is 7, it has to be an ad"),
-        ('[id = "ce/q"; a = 1; info = [A = 2]]', r"a stands in info and beside it"),
+        ('[id = "ce/q"; a = 1; info = [A = 2]]', r"a is both in info and outside it"),
         ('[id = "ce/q"; update_time = "now"]', r'update_time is "now", allowed is a number of seconds'),
         ('[id = "ce/q"; expiry_time = -1]', r"expiry_time is -1, allowed is a number of seconds, 0 or more"),
-        ('[id = "ce/q"]\n[id = "CE/q"]', r"CE ad CE/q: stands twice, the first time in line 1 \(ces.ad:2\)"),
+        ('[id = "ce/q"]\n[id = "CE/q"]', r"CE ad CE/q: defined twice, the first time in line 1 \(ces.ad:2\)"),
     ],
 )
 def test_what_is_no_ce_ad_is_refused_with_its_line(text: str, said: str) -> None:

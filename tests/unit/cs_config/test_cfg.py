@@ -48,10 +48,10 @@ def test_a_section_opens_on_its_line_or_on_the_next_and_values_are_lines():
         ("A\n{\n x = 1\n", "x.cfg:1"),
         ("}\n", "closes nothing"),
         ("{\n}\n", "without the name"),
-        ("A {\n}\nA {\n}\n", "A is there twice, the first time in line 1"),
+        ("A {\n}\nA {\n}\n", "A is defined twice, the first time in line 1"),
         ("A {\n}\nA = 1\n", "A is a section already, in line 1"),
-        ("word\nx = 1\n", "'word' is no option and no section"),
-        ("word", "'word' is no option and no section"),
+        ("word\nx = 1\n", "'word' is neither an option nor a section"),
+        ("word", "'word' is neither an option nor a section"),
         (" = 1", "an option has a name"),
         ("A {" * 60, "nested more than 50 deep"),
     ],
@@ -310,7 +310,7 @@ SITES = st.dictionaries(
 def test_what_the_text_can_say_comes_back_and_the_rest_is_told(sites):
     whole = {"Resources": {"Sites": sites}}
     exported = dirac_export.export_dirac(whole)
-    back = DiracLayout(file="x").ours(dirac_text.read_text(exported.text, "x"))
+    back = DiracLayout(file="x").to_our_layout(dirac_text.read_text(exported.text, "x"))
     assert diff.compare(without(whole, exported.left_out), back) == ()
 
 

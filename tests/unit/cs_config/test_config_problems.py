@@ -62,7 +62,7 @@ def test_a_name_that_is_only_like_a_known_one_is_a_warning_once() -> None:
     report = validate.report(text, "resources.yaml")
     assert report.configuration is not None
     (warning,) = report.warnings
-    said = "not a parameter that the system knows (kept as the site's own), did you mean CEType?"
+    said = "not a parameter of the system (kept as the site's own), did you mean CEType?"
     assert str(warning) == f"{CE}/CPUType: {said} (resources.yaml:6)"
 
 

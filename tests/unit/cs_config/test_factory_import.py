@@ -60,7 +60,7 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
     assert {note.path: note.message.partition(":")[0] for note in found.notes} == {
         "entry CMSHTPC_T3_TW_TIDC": "not carried over",
         "entry 'LIGO_TW'": "not carried over",
-        "entry Second": "it names no VO in GLIDEIN_Supported_VOs",
+        "entry Second": "no VO in GLIDEIN_Supported_VOs",
     }
     again = glidein_factory.propose_factory(config, FACTORY, "factory.xml")
     assert again.proposal.differences == ()

@@ -140,7 +140,7 @@ def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
             "NodeAttributes: {MaxRamm: unknown}",
             "NodeAttributes/MaxRamm: unknown parameter, did you mean MaxRAM?",
         ),
-        ("NodeAttributes: {VO: [cms]}", "VO is no matter of single nodes"),
+        ("NodeAttributes: {VO: [cms]}", "VO is an access rule and cannot differ between nodes"),
         ("nodeattributes: {OS: [a]}", "unknown level, did you mean NodeAttributes?"),
         ("VOs: {cms: {nodeattributes: {OS: [a]}}}", "NodeAttributes and Forwarding only, did you mean NodeA"),
         ("Forwarding: Slurm", "Forwarding: 'Slurm' is a value, a section is needed here"),

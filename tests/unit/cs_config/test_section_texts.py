@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from cs_config.errors import ConfigError
 from cs_config.source import yaml_writer
-from cs_config.versions import diff, patch, section_patch
+from cs_config.versions import diff, patch
 from cs_config.versions.patch import Edit
 from requirements.errors import InvalidRequest, Problem
 
@@ -13,26 +13,26 @@ CMS = ("Operations", "cms")
 
 
 def test_a_text_that_was_not_changed_edits_nothing():
-    assert section_patch.edits_from_text(TREE, CMS, section_patch.section_text(TREE, CMS)) == ()
+    assert patch.edits_from_text(TREE, CMS, patch.section_text(TREE, CMS)) == ()
 
 
 def test_each_value_that_is_another_is_one_edit_and_the_section_goes_with_an_empty_text():
-    found = section_patch.edits_from_text(TREE, CMS, "Pools: {GraceTime: 6}\nLeases: {Time: 1}\n")
+    found = patch.edits_from_text(TREE, CMS, "Pools: {GraceTime: 6}\nLeases: {Time: 1}\n")
     assert {(each.path, repr(each.value)) for each in found} == {
         ("Operations/cms/Pools/GraceTime", "6"),
         ("Operations/cms/Leases", "{'Time': 1}"),
         ("Operations/cms/JobPath", "ABSENT"),
     }
-    assert section_patch.edits_from_text(TREE, CMS, " \n") == (Edit(names=CMS, value=diff.ABSENT),)
-    assert section_patch.edits_from_text(TREE, ("Operations", "dune"), "") == ()
-    assert section_patch.edits_from_text(TREE, ("Operations", "dune"), "a: 1") == (
+    assert patch.edits_from_text(TREE, CMS, " \n") == (Edit(names=CMS, value=diff.ABSENT),)
+    assert patch.edits_from_text(TREE, ("Operations", "dune"), "") == ()
+    assert patch.edits_from_text(TREE, ("Operations", "dune"), "a: 1") == (
         Edit(names=("Operations", "dune"), value={"a": 1}),
     )
 
 
 def test_what_cannot_be_read_is_told_with_the_line_of_the_text():
     with pytest.raises(ConfigError) as caught:
-        section_patch.edits_from_text(TREE, CMS, "Pools:\n  GraceTime: 1\n  gracetime: 2\n")
+        patch.edits_from_text(TREE, CMS, "Pools:\n  GraceTime: 1\n  gracetime: 2\n")
     [problem] = caught.value.problems
     assert (problem.path, problem.line) == ("Operations/cms/Pools/gracetime", 3)
 
@@ -43,7 +43,7 @@ def test_problems_of_the_tree_get_the_lines_of_the_text():
         Problem(path="Operations/cms/Pools/GraceTime", message="is no number", file="api", line=77),
         Problem(path="Operations/dune", message="elsewhere", line=78),
     ]
-    found = [(each.path, each.line) for each in section_patch.with_lines(problems, CMS, text)]
+    found = [(each.path, each.line) for each in patch.with_lines(problems, CMS, text)]
     assert found == [("Operations/cms/Pools/GraceTime", 2), ("Operations/dune", None)]
 
 
