@@ -1,4 +1,4 @@
-"""A pilot from its command line to its exit status."""
+"""The pilot's main function: from the command line to the exit status."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The service's word when another process has exchanged the secret.
+#: The service's error code when another process has exchanged the secret.
 _TWIN = "secret_used"
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a pilot; its exit status.
+    """Run a pilot; return its exit status.
 
     Args:
         words: The command line without the program.
@@ -50,7 +50,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         settings = arguments.read_settings(said, environment)
         transport = _transport(settings, environment)
-        # Last: a secret whose file was removed is lost if we cannot even start.
+        # Last: removes the secret's file, which would be lost if something else failed before.
         credential = _credential(said, environment)
         transport.speak_with(credential.text)
     except (ValueError, OSError, credentials.NoToken) as error:
@@ -67,7 +67,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 class Pilot:
-    """One pilot: asks what it is to offer, works, and says why it ends."""
+    """One pilot: exchanges its secret, makes its offer, runs jobs, and reports its end."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class Pilot:
         credential: Credential,
     ) -> None:
         self._began = time.monotonic()
-        self.orders = PilotControl(settings.ends.drain_file)  #: by which others end it
-        self.jobs: list[dict[str, object]] = []  #: what became of each job
+        self.orders = PilotControl(settings.ends.drain_file)
+        self.jobs: list[dict[str, object]] = []  #: outcome of each job
         self._settings = settings
         self._service = service
         self._environment = environment
         self._credential = credential
-        self._claims: Mapping[str, object] = {}  #: what the token says, as soon as there is one
-        self._why_empty: str | None = None  #: the service's last word, if it gave us no job
+        self._claims: Mapping[str, object] = {}  #: claims of the token, once there is one
+        self._why_empty: str | None = None  #: the service's last reason, if it sent no job
         self._slot = settings.slot
-        self._life: float | None = None  #: seconds that the token is good, if it can be renewed
+        self._life: float | None = None  #: seconds until the token expires, if it can be renewed
 
     def run(self) -> Ending:
-        """Work until there is a reason to end; the reason."""
+        """Work until there is a reason to end; return the reason."""
         try:
             self._introduce()
             care = self._settings.care
@@ -111,7 +111,7 @@ class Pilot:
         return ending
 
     def _introduce(self) -> None:
-        """Exchange the secret, if we have one, for a token, and see what the token says."""
+        """Exchange the secret, if any, for a token, and read the token's claims."""
         shown, stamp = self._credential.text, self._credential.stamp
         if stamp is None:
             self._claims = credentials.read_claims(shown)
@@ -165,7 +165,7 @@ class Pilot:
             self._why_empty = agent.why_empty
 
     def _tell(self, ending: Ending) -> None:
-        """Tell the service, if it knows us by a stamp; it learns it from our silence otherwise."""
+        """Report the end to the service, if the pilot has a stamp; else its leases expire."""
         stamp = self._claims.get("stamp")
         if not isinstance(stamp, str) or ending.exit_status == AWAY:
             return
@@ -175,14 +175,14 @@ class Pilot:
                 stamp, status=status, reason=ending.reason, empty_reason=self._why_empty
             )
         except (Away, Refused) as error:
-            log.info("could not say that we end: %s", error)
+            log.info("could not report the end of the pilot: %s", error)
 
 
 def _call_first(request: Callable[[], T]) -> T:
-    """Make the first request with a token or a secret: one that is not accepted is wrong.
+    """Make the first request with a token or a secret: if it is not accepted now, it is wrong.
 
     Raises:
-        Refused: Also by any 401.
+        Refused: Also for any 401.
     """
     try:
         return request()
