@@ -86,7 +86,7 @@ class LocalJob:
         self._phases: tuple[progress.Progress, ...] = ()
 
     def run(self, area: WorkArea) -> int:
-        """Run the job in a new area and write its status files; return the exit status for the batch system."""
+        """Run the job in a new area and write its status files; return the exit status of the batch job."""
         try:
             end = self._ended(area)
             self._persistently(lambda: self._marks.end(end))
