@@ -2,7 +2,8 @@
 
 One per request, since the parameters of a queue describe one node, and jobs of one request would have to
 share it. Request ids are stored on disk before the request and removed once its jobs are recorded: a gateway
-that was killed repeats the request under the same id and gets the same jobs, so a lost response costs nothing.
+that was killed repeats the request under the same id and gets the same jobs, so no job is lost with a
+response.
 """
 
 import json

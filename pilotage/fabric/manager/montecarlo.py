@@ -69,7 +69,7 @@ class MonteCarlo:
         return {PART: json.dumps(content).encode()}
 
     def command(self, job: HandledJob, n: int) -> LocalCommand:
-        """Command of the user with `{events}`, `{first_event}`, `{seed}`, `{local_job}`, `{local_jobs}` filled in."""
+        """Fill `{events}`, `{first_event}`, `{seed}`, `{local_job}` and `{local_jobs}` into the command."""
         part = event_range(job, n)
         values = {
             "events": part.events,
