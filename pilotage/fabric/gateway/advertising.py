@@ -43,7 +43,7 @@ class GatewayAdvertising:
         throttles: list[ThrottleLimits] = []
         for site in sorted(sites):
             try:
-                self._of_site(site, summary)
+                self._advertise_site(site, summary)
                 throttles += self.service.throttles(site)
             except Refused as error:
                 summary.problems.append(f"{site} is not advertised: {error}")
@@ -51,7 +51,7 @@ class GatewayAdvertising:
                     return
         self.permits.limit(_limits(throttles))
 
-    def _of_site(self, site: str, summary: GatewaySummary) -> None:
+    def _advertise_site(self, site: str, summary: GatewaySummary) -> None:
         scopes = [scope for scope in self.scopes if scope.partition("/")[0] == site]
         if not scopes:
             return
@@ -61,7 +61,7 @@ class GatewayAdvertising:
             there = [each for each in grid_jobs if scope in scopes_of_queue(each.taken.queue)]
             try:
                 self.service.advertise(
-                    scope, {**count_by_state(there), "as_of": watermark, **_seen_attempts(there)}
+                    scope, {**count_by_state(there), "as_of": watermark, **_list_attempts(there)}
                 )
             except Refused as error:
                 summary.problems.append(f"{scope} is not advertised: {error}")
@@ -89,7 +89,7 @@ def _is_pending(grid_job: GridJob) -> bool:
     return waits and {state for state, number in grid_job.local.items() if number} <= _PENDING
 
 
-def _seen_attempts(grid_jobs: Iterable[GridJob]) -> Mapping[str, object]:
+def _list_attempts(grid_jobs: Iterable[GridJob]) -> Mapping[str, object]:
     seen = [{"job_id": each.taken.job_id, "epoch": each.taken.epoch} for each in grid_jobs]
     return {"attempts_seen": seen}
 

@@ -35,31 +35,31 @@ class OutputDelivery:
             Away: The service does not respond; the rest has to wait.
             StateUnusable: The journal cannot be read.
         """
-        told, away = 0, None
+        delivered, away = 0, None
         for each in self.manager.grid_jobs():
             try:
-                told += each.phase is ManagerPhase.ENDED and self._one(each)
+                delivered += each.phase is ManagerPhase.ENDED and self._one(each)
             except Away as error:  # perhaps only this output cannot be sent
                 away = error
         if away is not None:
             raise away
-        return told
+        return delivered
 
     def _one(self, grid_job: GridJob) -> bool:
-        lease = self.leases.of(grid_job.taken)
+        lease = self.leases.get_lease(grid_job.taken)
         try:
-            self._tell(lease, grid_job)
+            self._report(lease, grid_job)
         except Refused as error:
             if not error.ends_attempt:
                 log.error("job %d cannot be finished: %s", grid_job.taken.job_id, error)  # noqa: TRY400 - theirs
                 return False
             log.warning("job %d: the attempt is over: %s", grid_job.taken.job_id, error)
         self.manager.forget(grid_job.taken.job_id, grid_job.taken.epoch)
-        self.permits.left(grid_job.taken)
+        self.permits.remove(grid_job.taken)
         self.leases.forget(grid_job.taken)
         return True
 
-    def _tell(self, lease: GridJobLease, grid_job: GridJob) -> None:
+    def _report(self, lease: GridJobLease, grid_job: GridJob) -> None:
         report = grid_job.outcome
         if report is None or lease.closed:
             return

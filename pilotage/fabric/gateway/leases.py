@@ -81,7 +81,7 @@ class GatewayLeases:
     _held: dict[Key, GridJobLease] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, taken: PulledGridJob) -> GridJobLease:
+    def get_lease(self, taken: PulledGridJob) -> GridJobLease:
         """The lease of a grid job."""
         with self._turn:
             return self._held.setdefault(permit_key(taken), GridJobLease(taken))
@@ -109,7 +109,7 @@ class GatewayLeases:
                 summary.problems.append(f"job {each.taken.job_id}: {error}")
 
     def _keep(self, grid_job: GridJob, summary: GatewaySummary) -> None:
-        lease = self.of(grid_job.taken)
+        lease = self.get_lease(grid_job.taken)
         with lease.turn:
             if not lease.closed:
                 self._tell(lease, grid_job, summary)
@@ -117,7 +117,7 @@ class GatewayLeases:
     def begin(self, taken: Sequence[PulledGridJob], summary: GatewaySummary) -> None:
         """Start the leases of grid jobs that were just recorded."""
         for each in taken:
-            lease = self.of(each)
+            lease = self.get_lease(each)
             with lease.turn:
                 self._tell(lease, GridJob(taken=each, phase=FIRST), summary)
 

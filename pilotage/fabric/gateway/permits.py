@@ -101,7 +101,7 @@ class Permits:
             self._here |= {permit_key(each): each.queue for each in taken}
             self._coming.pop(request_id, None)
 
-    def left(self, taken: PulledGridJob) -> None:
+    def remove(self, taken: PulledGridJob) -> None:
         """Remove a grid job that has left."""
         with self._turn:
             for counted in (self._here, self._granted, self._refused):

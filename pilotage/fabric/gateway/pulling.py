@@ -125,7 +125,7 @@ class GridJobPulling:
         for gate in self.gates:
             for vo in _turned(gate.vos, self._turn):
                 try:
-                    for taken in self._for(gate, vo, here, summary):
+                    for taken in self._pull_for(gate, vo, here, summary):
                         here[gate.outlet.queue] += 1
                         found.append(taken)
                 except Refused as error:
@@ -133,7 +133,7 @@ class GridJobPulling:
         summary.taken += len(found)
         return found
 
-    def _for(
+    def _pull_for(
         self, gate: PullQueue, vo: str, here: Mapping[str, int], summary: GatewaySummary
     ) -> Iterator[PulledGridJob]:
         """Pull jobs of one VO for one queue, one after the other."""

@@ -85,8 +85,8 @@ class ManagerCycle:
             StateUnusable: The rest has to wait for the next round.
         """
         troubles = CycleTroubles()
-        self._each(self._live(), self._to_the_batch_system, troubles)
-        for name, entries in self._by_system():
+        self._each(self._live(), self._submit_or_cancel, troubles)
+        for name, entries in self._group_by_system():
             troubles.attempt(partial(self.polling.poll, self.station.farms[name], entries), name, *entries)
         self._each(self._live(), self._gather, troubles)
         self._each(self.book.entries(), self._clean, troubles)
@@ -102,7 +102,7 @@ class ManagerCycle:
         outlet = self.station.outlets.get(entry.taken.queue)
         return "" if outlet is None else outlet.system
 
-    def _to_the_batch_system(self, entry: GridJobEntry) -> None:
+    def _submit_or_cancel(self, entry: GridJobEntry) -> None:
         farm = self.station.farm_of(entry)
         if entry.cancelled:
             self._cancelling.advance(entry, farm)
@@ -112,7 +112,7 @@ class ManagerCycle:
     def _live(self) -> list[GridJobEntry]:
         return [each for each in self.book.entries() if each.outcome is None]
 
-    def _by_system(self) -> list[tuple[str, list[GridJobEntry]]]:
+    def _group_by_system(self) -> list[tuple[str, list[GridJobEntry]]]:
         found: dict[str, list[GridJobEntry]] = defaultdict(list)
         for entry in self._live():
             if (name := self._system(entry)) and not entry.gathering:

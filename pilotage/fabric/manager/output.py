@@ -51,7 +51,7 @@ class OutputStore:
             OSError: There is no space.
         """
         if len(archive) > self.limit:
-            return self._added(job, [f"its output is left out: more than {self.limit} bytes"])
+            return self._mark_added(job, [f"its output is left out: more than {self.limit} bytes"])
         self._make()
         shutil.rmtree(self._aside, ignore_errors=True)
         self._aside.mkdir()
@@ -59,14 +59,14 @@ class OutputStore:
             archives.unpack(io.BytesIO(archive), self._aside, limit=self.limit)
         except archives.UnsafeArchive as error:
             # Files before the error are kept, like any partial output.
-            return self._added(job, [f"its output {error}", *self._taken(job)])
-        return self._added(job, self._taken(job))
+            return self._mark_added(job, [f"its output {error}", *self._move_unpacked(job)])
+        return self._mark_added(job, self._move_unpacked(job))
 
     def add_files(self, job: LocalJob, files: Mapping[str, bytes]) -> list[str]:
         """Add files of a local job without an output archive."""
         for name, content in files.items():
             self.write(f"{name}.{job.number}", content)
-        return self._added(job, ["it left no output"])
+        return self._mark_added(job, ["it left no output"])
 
     def write(self, name: str, content: bytes) -> None:
         """Add a file."""
@@ -117,12 +117,12 @@ class OutputStore:
     def _mark(self, job: LocalJob) -> Path:
         return self.directory / "fetched" / str(job.number)
 
-    def _added(self, job: LocalJob, log: list[str]) -> list[str]:
+    def _mark_added(self, job: LocalJob, log: list[str]) -> list[str]:
         self._mark(job).parent.mkdir(parents=True, exist_ok=True)
         self._mark(job).write_text(_boot_id())
         return [f"local job {job.number}: {line}" for line in log]
 
-    def _taken(self, job: LocalJob) -> list[str]:
+    def _move_unpacked(self, job: LocalJob) -> list[str]:
         """Move unpacked files to the others; return a log line for each that is refused."""
         refused = []
         for name in _regular(self._aside):

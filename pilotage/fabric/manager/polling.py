@@ -69,11 +69,11 @@ def next_state(seen: PolledJob, entry: GridJobEntry, habits: ManagerOptions) -> 
     if state is State.UNKNOWN or (state is State.MISSING and not seen.end):
         return job, ""
     if state is State.WAITING:
-        return _alive(job, LocalState.WAITING)
+        return _mark_alive(job, LocalState.WAITING)
     if state is State.RUNNING:
-        return _alive(job, LocalState.RUNNING)
+        return _mark_alive(job, LocalState.RUNNING)
     if state is State.GONE and not seen.end and job.state is LocalState.INTENDED:
-        return _never_there(job, entry)
+        return _mark_unsubmitted(job, entry)
     return _ended(seen, job, entry, habits)
 
 
@@ -87,14 +87,14 @@ def _update_news(seen: PolledJob) -> LocalJob:
     return replace(job, progress=progress or job.progress, tail=tail)
 
 
-def _alive(job: LocalJob, state: LocalState) -> tuple[LocalJob, str]:
+def _mark_alive(job: LocalJob, state: LocalState) -> tuple[LocalJob, str]:
     if job.state is LocalState.INTENDED:
         found = replace(job, state=state, was_submitted=True)
         return found, f"local job {job.number}: found as {job.reference}, {job.stamp}"
     return replace(job, state=state), ""
 
 
-def _never_there(job: LocalJob, entry: GridJobEntry) -> tuple[LocalJob, str]:
+def _mark_unsubmitted(job: LocalJob, entry: GridJobEntry) -> tuple[LocalJob, str]:
     line = f"local job {job.number}: its submission came to nothing ({job.stamp})"
     return replace(job, state=LocalState.KILLED if entry.cancelled else LocalState.UNSUBMITTED), line
 
@@ -148,7 +148,7 @@ class Polling:
         # Read status files after the batch system's answer: a job reported as ended has written them.
         said = self._marks(farm, [(job, areas[job.key]) for job in jobs if _may_have_marks(job, lookups)])
         for entry in entries:
-            self._take_up(
+            self._update_jobs(
                 farm,
                 areas[entry.key],
                 entry,
@@ -161,7 +161,7 @@ class Polling:
         names = [area.mark(job, name) for job, area in jobs for name in (status_files.NEWS, status_files.END)]
         return shared_area.read_first_lines(farm, names)
 
-    def _take_up(
+    def _update_jobs(
         self, farm: SharedBatchSystem, area: SharedArea, entry: GridJobEntry, seen: Sequence[PolledJob]
     ) -> None:
         changed: list[LocalJob] = []
@@ -172,7 +172,7 @@ class Polling:
             self._ended_at.pop(each.job.stamp, None)
             job, line = next_state(each, entry, self.habits)
             if each.lookup.state is State.GONE:
-                job, line = self._disarmed(farm, each.job, job, line)
+                job, line = self._disarm(farm, each.job, job, line)
             if job != each.job:
                 changed.append(job)
             log += [line] * bool(line)
@@ -190,7 +190,7 @@ class Polling:
             return True
         return not entry.cancelled and not area.is_there
 
-    def _disarmed(
+    def _disarm(
         self, farm: SharedBatchSystem, before: LocalJob, after: LocalJob, line: str
     ) -> tuple[LocalJob, str]:
         """Before resubmission, make sure that an earlier try that seems gone cannot run any more."""

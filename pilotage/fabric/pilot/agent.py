@@ -179,19 +179,21 @@ class Agent:
         self._orders = orders
         self._refusal = refusal
         self._clock = clock
-        self._crew = RunningAttempts(around, room, seconds_left=self._seconds_left, ended=self._payload_ended)
+        self._attempts = RunningAttempts(
+            around, room, seconds_left=self._seconds_left, ended=self._payload_ended
+        )
         self._ask_at = self._busy_until = self._whole_at = clock()
         self._began = self._ask_at if began is None else began
         self._begun = 0  #: number of jobs
         self._freed = 0  #: number of times that resources became free
-        self._vain = 0  #: empty responses in a row, while nothing ran
+        self._empty_responses = 0  #: empty responses in a row, while nothing ran
         self._last_reason = ""
         self._given_up: Ending | None = None  #: after a refusal, or no response
 
     @property
     def outcomes(self) -> list[AttemptOutcome]:
         """Outcomes of the jobs that have ended."""
-        return self._crew.outcomes
+        return self._attempts.outcomes
 
     @property
     def why_empty(self) -> str | None:
@@ -201,13 +203,13 @@ class Agent:
     def run(self) -> Ending:
         """Work until there is a reason to end, wait for the running jobs, and return the reason."""
         while (ending := self._reason_to_end()) is None:
-            self._look_at_room()
+            self._note_room()
             if self._may_ask():
                 self._ask()
             else:
                 self._orders.pause(self._pause())
         log.info("no more jobs: %s", ending.reason)
-        self._crew.wait()
+        self._attempts.wait()
         return self._ordered() or self._trouble() or ending
 
     def _seconds_left(self) -> float | None:
@@ -218,7 +220,7 @@ class Agent:
         self._ask_at = self._busy_until = self._clock()
         self._orders.wake()
 
-    def _look_at_room(self) -> None:
+    def _note_room(self) -> None:
         if self._room.is_empty:
             self._whole_at = self._clock()
         else:
@@ -234,8 +236,8 @@ class Agent:
         return Ending(FINE, "told to take no more work") if self._orders.drain else None
 
     def _trouble(self) -> Ending | None:
-        if self._crew.trouble is not None:
-            return Ending(HOST, f"trouble with this host: {self._crew.trouble}")
+        if self._attempts.trouble is not None:
+            return Ending(HOST, f"trouble with this host: {self._attempts.trouble}")
         if refusal := self._refusal():
             return Ending(REFUSED, f"the service does not renew our token: {refusal}")
         return None
@@ -246,8 +248,10 @@ class Agent:
             return Ending(FINE, f"ran {self._begun} jobs, as many as it was told to")
         if left is not None and self._around.offer.is_over(left):
             return Ending(FINE, f"{left:.0f} s of the slot are left")
-        if ends.max_empty and self._vain >= ends.max_empty:
-            return Ending(FINE, f"no work: {self._vain} answers in a row without a job ({self._last_reason})")
+        if ends.max_empty and self._empty_responses >= ends.max_empty:
+            return Ending(
+                FINE, f"no work: {self._empty_responses} answers in a row without a job ({self._last_reason})"
+            )
         if ends.max_idle is not None and self._idle_for() >= ends.max_idle:
             return Ending(FINE, f"no work for {ends.max_idle:g} s")
         return None
@@ -309,11 +313,11 @@ class Agent:
         Only an empty response to an offer of the whole slot counts as empty.
         """
         if work.matches:
-            self._vain = 0
+            self._empty_responses = 0
             self._begun += len(work.matches)
-            self._crew.begin(work)
+            self._attempts.begin(work)
             return
-        self._vain += alone
+        self._empty_responses += alone
         self._last_reason = work.reason
         pause = max(_SHORTEST_POLL, _POLL if work.retry_after is None else work.retry_after)
         self._ask_at = self._clock() + pause * random.uniform(0.9, 1.2)

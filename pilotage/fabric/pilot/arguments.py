@@ -265,7 +265,7 @@ def _seconds(text: str) -> float:
     return number
 
 
-class _Doubting(argparse.ArgumentParser):
+class _RaisingParser(argparse.ArgumentParser):
     """Raises ValueError where its parent ends the process."""
 
     def error(self, message: str) -> NoReturn:
@@ -282,7 +282,7 @@ def check_words(words: Sequence[str]) -> None:
     Raises:
         ValueError: An option is unknown or invalid.
     """
-    parser(_Doubting).parse_args(words)
+    parser(_RaisingParser).parse_args(words)
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -307,71 +307,75 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     return made
 
 
-def read_settings(said: argparse.Namespace, environment: Mapping[str, str]) -> PilotSettings:
+def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> PilotSettings:
     """Make the settings from the parsed command line.
 
     Raises:
         ValueError: Options contradict each other or are incomplete.
     """
-    url = said.url or environment.get("PILOTAGE_URL")
+    url = options.url or environment.get("PILOTAGE_URL")
     if not url:
         raise ValueError("no service known: give --url or set PILOTAGE_URL")
-    if (said.secret_file is None) != (said.stamp is None):
+    if (options.secret_file is None) != (options.stamp is None):
         raise ValueError("--secret-file and --stamp need each other")
     return PilotSettings(
         url=url,
-        authorities=said.authorities or _path(environment.get("PILOTAGE_AUTHORITIES")),
-        proxy=said.proxy,
-        place=_place(said, environment),
+        authorities=options.authorities or _path(environment.get("PILOTAGE_AUTHORITIES")),
+        proxy=options.proxy,
+        place=_place(options, environment),
         wishes=JobFilters(
-            vo=said.vo,
-            pools=_pools(said.pools),
-            owner_groups=tuple(said.owner_group),
-            job_types=tuple(said.job_type),
-            reference=said.reference,
+            vo=options.vo,
+            pools=_pools(options.pools),
+            owner_groups=tuple(options.owner_group),
+            job_types=tuple(options.job_type),
+            reference=options.reference,
         ),
         slot=Slot(
-            cpu_time=said.cpu_time,
-            lifetime=said.lifetime,
-            max_ram=said.max_ram,
-            processors=said.processors,
-            gpus=said.gpus,
-            platform=said.platform,
-            tags=tuple(said.tag),
-            required_tags=tuple(said.required_tag),
-            facts=facts.read_facts(_expand_file(said.facts, environment)) if said.facts else {},
-            probes=said.probes,
-            cpu_power=None if said.cpu_power == MEASURE else said.cpu_power,
-            measures_cpu=said.cpu_power == MEASURE,
-            whole_node=said.whole_node,
+            cpu_time=options.cpu_time,
+            lifetime=options.lifetime,
+            max_ram=options.max_ram,
+            processors=options.processors,
+            gpus=options.gpus,
+            platform=options.platform,
+            tags=tuple(options.tag),
+            required_tags=tuple(options.required_tag),
+            facts=facts.read_facts(_expand_file(options.facts, environment)) if options.facts else {},
+            probes=options.probes,
+            cpu_power=None if options.cpu_power == MEASURE else options.cpu_power,
+            measures_cpu=options.cpu_power == MEASURE,
+            whole_node=options.whole_node,
         ),
         ends=StopConditions(
-            max_jobs=said.max_jobs,
-            max_empty=said.max_empty,
-            max_idle=said.max_idle,
-            whole_every=said.whole_every,
-            drain_file=said.drain_file,
-            patience=said.patience,
+            max_jobs=options.max_jobs,
+            max_empty=options.max_empty,
+            max_idle=options.max_idle,
+            whole_every=options.whole_every,
+            drain_file=options.drain_file,
+            patience=options.patience,
         ),
         care=PayloadOptions(
-            work_dir=(said.work_dir or Path(tempfile.gettempdir())).absolute(),
-            keep_work=said.keep_work,
-            heartbeat=said.heartbeat,
-            grace=said.grace,
-            report_patience=said.report_patience,
-            sandbox_limit=said.sandbox_limit,
-            output_limit=said.output_limit,
-            passed_on=tuple(said.pass_env),
-            isolation=_isolation(said, environment),
+            work_dir=(options.work_dir or Path(tempfile.gettempdir())).absolute(),
+            keep_work=options.keep_work,
+            heartbeat=options.heartbeat,
+            grace=options.grace,
+            report_patience=options.report_patience,
+            sandbox_limit=options.sandbox_limit,
+            output_limit=options.output_limit,
+            passed_on=tuple(options.pass_env),
+            isolation=_isolation(options, environment),
         ),
     )
 
 
-def _isolation(said: argparse.Namespace, environment: Mapping[str, str]) -> Isolation:
-    token = None if said.token_file in (None, "-") else Path(said.token_file)
-    hidden = isolation.private_paths(environment, said.work_dir, token, *said.hide)
+def _isolation(options: argparse.Namespace, environment: Mapping[str, str]) -> Isolation:
+    token = None if options.token_file in (None, "-") else Path(options.token_file)
+    hidden = isolation.private_paths(environment, options.work_dir, token, *options.hide)
     return isolation.choose_isolation(
-        said.isolation, command=said.isolation_command, image=said.image, hidden=hidden, own=environment
+        options.isolation,
+        command=options.isolation_command,
+        image=options.image,
+        hidden=hidden,
+        own=environment,
     )
 
 
@@ -380,26 +384,28 @@ def _expand_file(file: str, environment: Mapping[str, str]) -> Path:
     return Path(Template(file).safe_substitute(environment))
 
 
-def _place(said: argparse.Namespace, environment: Mapping[str, str]) -> QueuePlace:
+def _place(options: argparse.Namespace, environment: Mapping[str, str]) -> QueuePlace:
     """The queue on the command line, else found out from the environment."""
-    stated = (said.site, said.ce, said.queue)
+    stated = (options.site, options.ce, options.queue)
     if all(stated):
         return QueuePlace(*stated)
     if any(stated):
         raise ValueError("--site, --ce and --queue need each other")
-    return offer.find_place({} if said.landings is None else offer.read_landings(said.landings), environment)
+    return offer.find_place(
+        {} if options.landings is None else offer.read_landings(options.landings), environment
+    )
 
 
-def _path(said: str | None) -> Path | None:
-    return Path(said) if said else None
+def _path(stated: str | None) -> Path | None:
+    return Path(stated) if stated else None
 
 
-def _pools(said: str | None) -> tuple[str, ...]:
+def _pools(stated: str | None) -> tuple[str, ...]:
     """Pool ids separated by commas, white space or lines, given directly or in a file."""
-    if said is None:
+    if stated is None:
         return ()
     try:
-        text = Path(said[1:]).read_text(encoding="ascii") if said.startswith("@") else said
+        text = Path(stated[1:]).read_text(encoding="ascii") if stated.startswith("@") else stated
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--pools: {error}") from None
     pools = text.replace(",", " ").split()

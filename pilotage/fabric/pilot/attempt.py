@@ -59,10 +59,10 @@ T = TypeVar("T")
 #: Outcomes of an attempt besides Done and Failed.
 RELEASED, LOST = "Released", "Lost"
 
-_TOLD_TO_END = "the pilot has to end"
+_HAS_TO_END = "the pilot has to end"
 
 #: Seconds to retry the last requests of a pilot that has to end.
-_LAST_WORDS = 5.0
+_LAST_TRIES = 5.0
 #: Minimum seconds to retry the input sandbox, however short the lease seems by the local clock.
 _LEAST_PATIENCE = 10.0
 #: Minimum number of heartbeats in the duration of a lease.
@@ -153,13 +153,13 @@ class _Attempt:
         try:
             ready = self._prepare(area)
             if self._around.stop.is_set():
-                return self.try_to_release(_TOLD_TO_END)
+                return self.try_to_release(_HAS_TO_END)
             if too_late := self._too_late(ready):
                 return self.try_to_release(too_late)
             news = self._start()
         except Away:
             if self._around.stop.is_set():
-                return self.try_to_release(_TOLD_TO_END)
+                return self.try_to_release(_HAS_TO_END)
             raise
         if KILL in news.commands:
             return self._finish(payload.failure_report(payload.KILLED))
@@ -206,13 +206,13 @@ class _Attempt:
         except NotStarted as error:
             return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
         # Heartbeats go on while the output is sent, which may take long when the service is away.
-        heart = self._heart(execution)
+        heart = self._make_heartbeat(execution)
         heart.obey(news)
         with execution, heart.beating():
             watched = execution.until_end(heart, self._around.stop, grace=self._care.grace)
             return self._settle(watched, ready, area)
 
-    def _heart(self, execution: Execution) -> Heartbeat:
+    def _make_heartbeat(self, execution: Execution) -> Heartbeat:
         every = min(self._care.heartbeat, max(1.0, self._match.lease_seconds / _BEATS_IN_LEASE))
         return Heartbeat(self._service, self._match.lease, every=every, news=execution.news)
 
@@ -220,12 +220,12 @@ class _Attempt:
         if watched.why == monitor.STALE:
             return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
         if watched.why == monitor.STOPPED:
-            return self.try_to_release(f"{_TOLD_TO_END}; the payload was ended")
+            return self.try_to_release(f"{_HAS_TO_END}; the payload was ended")
         if watched.why is None and payload.asks_for_reschedule(watched.end):
             return self._reschedule(watched, ready, area)
-        said = self._deliver(judge(watched), ready, area)
+        report = self._deliver(judge(watched), ready, area)
         return self._finish(
-            said.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
+            report.having_used(watched.end.cpu_seconds, cpu_power=self._around.offer.measured_power)
         )
 
     def _reschedule(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
@@ -235,27 +235,27 @@ class _Attempt:
         self._persistently(lambda: self._service.release(self._match.lease, reason))
         return self.outcome(RELEASED, reason)
 
-    def _deliver(self, said: Report, ready: Prepared, area: WorkArea) -> Report:
+    def _deliver(self, report: Report, ready: Prepared, area: WorkArea) -> Report:
         """Send the output; return the report with any problem added."""
         packed = pack_output(ready.description, area, limit=self._care.output_limit)
-        said = with_shortcomings(said, packed)
+        report = with_shortcomings(report, packed)
         try:
             self._persistently(lambda: self._send_output(area))
         except Refused as error:
             if error.ends_attempt:
                 raise
-            said = said.without_output(str(error))
-        return said
+            report = report.without_output(str(error))
+        return report
 
     def _send_output(self, area: WorkArea) -> None:
         with area.output.open("rb") as archive:
             size = os.fstat(archive.fileno()).st_size
             self._service.deliver_output(self._match.lease, archive, size=size)
 
-    def _finish(self, said: Report) -> AttemptOutcome:
-        said = self._persistently(lambda: self._service.finish(self._match.lease, said))
+    def _finish(self, report: Report) -> AttemptOutcome:
+        report = self._persistently(lambda: self._service.finish(self._match.lease, report))
         return self.outcome(
-            said.status, ": ".join(filter(None, (said.minor_status, said.application_status)))
+            report.status, ": ".join(filter(None, (report.minor_status, report.application_status)))
         )
 
     def _patiently(self, request: Callable[[], T], patience: float) -> T:
@@ -263,7 +263,7 @@ class _Attempt:
 
     def _insistently(self, request: Callable[[], T]) -> T:
         """Retry for a short time, even if the pilot has to end."""
-        return service_client.retry_while_away(request, patience=_LAST_WORDS, stop=threading.Event())
+        return service_client.retry_while_away(request, patience=_LAST_TRIES, stop=threading.Event())
 
     def _persistently(self, request: Callable[[], T]) -> T:
         """Retry as long as a result is kept, and a little longer when the pilot has to end."""

@@ -40,7 +40,7 @@ def read_end(directory: str, name: str, *, last: int) -> bytes:
     Raises:
         OSError: The directory cannot be read.
     """
-    with _trusted(directory) as place, _found(place, name) as file:
+    with _open_trusted(directory) as place, _open_file(place, name) as file:
         return b"" if file is None else _read(file, max(0, os.fstat(file).st_size - last), last)
 
 
@@ -51,9 +51,9 @@ def read_small(directory: str, names: Sequence[str], *, most: int) -> dict[str, 
         OSError: The directory cannot be read.
     """
     contents = {}
-    with _trusted(directory) as place:
+    with _open_trusted(directory) as place:
         for name in names:
-            with _found(place, name) as file:
+            with _open_file(place, name) as file:
                 if file is not None and len(content := _read(file, 0, most + 1)) <= most:
                     contents[name] = content
     return contents
@@ -70,14 +70,14 @@ def write(directory: str, name: str, content: bytes, *, executable: bool = False
     parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
-            parent = _entered(parent, part, make=True)
+            parent = _enter(parent, part, make=True)
         _write(parent, parts[-1], content, 0o700 if executable else 0o600)
     finally:
         os.close(parent)
 
 
 @contextmanager
-def _trusted(directory: str) -> Iterator[int | None]:
+def _open_trusted(directory: str) -> Iterator[int | None]:
     """Open a directory, following links; None if there is none."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -91,12 +91,12 @@ def _trusted(directory: str) -> Iterator[int | None]:
 
 
 @contextmanager
-def _found(place: int | None, name: str) -> Iterator[int | None]:
+def _open_file(place: int | None, name: str) -> Iterator[int | None]:
     """Open a regular file below a directory; None if there is no such file."""
     descriptor = None
     try:
         try:
-            descriptor = None if place is None else _opened(place, name)
+            descriptor = None if place is None else _open_path(place, name)
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
@@ -106,12 +106,12 @@ def _found(place: int | None, name: str) -> Iterator[int | None]:
             os.close(descriptor)
 
 
-def _opened(place: int, name: str) -> int:
+def _open_path(place: int, name: str) -> int:
     parts = _parts(name)
     parent = os.dup(place)
     try:
         for part in parts[:-1]:
-            parent = _entered(parent, part)
+            parent = _enter(parent, part)
         return os.open(parts[-1], _FILE, dir_fd=parent)
     finally:
         os.close(parent)
@@ -124,7 +124,7 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-def _entered(parent: int, name: str, *, make: bool = False) -> int:
+def _enter(parent: int, name: str, *, make: bool = False) -> int:
     """Open a subdirectory and close its parent."""
     if make:
         with suppress(FileExistsError):

@@ -45,14 +45,14 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     linux.keep_private()
     parser = arguments.parser()
-    said = parser.parse_args(words)
-    _log_to_stderr(verbose=said.verbose)
+    options = parser.parse_args(words)
+    _log_to_stderr(verbose=options.verbose)
     try:
-        settings = arguments.read_settings(said, environment)
+        settings = arguments.read_settings(options, environment)
         transport = _transport(settings, environment)
         # Last: removes the secret's file, which would be lost if something else failed before.
-        credential = _credential(said, environment)
-        transport.speak_with(credential.text)
+        credential = _credential(options, environment)
+        transport.use_token(credential.text)
     except (ValueError, OSError, credentials.NoToken) as error:
         parser.print_usage(sys.stderr)
         sys.stderr.write(f"{parser.prog}: {error}\n")
@@ -62,7 +62,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     pilot = Pilot(settings, Service(transport), environment, credential)
     pilot.orders.listen()
     ending = pilot.run()
-    _say(ending, pilot, said)
+    _print_summary(ending, pilot, options)
     return ending.exit_status
 
 
@@ -107,7 +107,7 @@ class Pilot:
             )
         else:
             ending = self._work(offered)
-        self._tell(ending)
+        self._report_end(ending)
         return ending
 
     def _introduce(self) -> None:
@@ -164,7 +164,7 @@ class Pilot:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
             self._why_empty = agent.why_empty
 
-    def _tell(self, ending: Ending) -> None:
+    def _report_end(self, ending: Ending) -> None:
         """Report the end to the service, if the pilot has a stamp; else its leases expire."""
         stamp = self._claims.get("stamp")
         if not isinstance(stamp, str) or ending.exit_status == AWAY:
@@ -190,10 +190,10 @@ def _call_first(request: Callable[[], T]) -> T:
         raise error.as_refusal() from None
 
 
-def _credential(said: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
-    if said.secret_file is not None:
-        return credentials.read_secret(said.secret_file, stamp=said.stamp)
-    return credentials.read_token(said.token_file, environment)
+def _credential(options: argparse.Namespace, environment: Mapping[str, str]) -> Credential:
+    if options.secret_file is not None:
+        return credentials.read_secret(options.secret_file, stamp=options.stamp)
+    return credentials.read_token(options.token_file, environment)
 
 
 def _refused(error: Refused) -> Ending:
@@ -203,9 +203,9 @@ def _refused(error: Refused) -> Ending:
 
 
 def _format_offer(offered: Offer) -> dict[str, object]:
-    said = offered.at(0)
-    pools = said.pop("SubmitPool", ())
-    return {**said, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
+    request = offered.at(0)
+    pools = request.pop("SubmitPool", ())
+    return {**request, "SubmitPools": len(pools) if isinstance(pools, list) else 0}
 
 
 def _transport(settings: PilotSettings, environment: Mapping[str, str]) -> Transport:
@@ -222,8 +222,8 @@ def _log_to_stderr(*, verbose: bool) -> None:
     )
 
 
-def _say(ending: Ending, pilot: Pilot, said: argparse.Namespace) -> None:
+def _print_summary(ending: Ending, pilot: Pilot, options: argparse.Namespace) -> None:
     log.info("the pilot ends: %s (%d jobs)", ending.reason, len(pilot.jobs))
-    if said.json:
+    if options.json:
         summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
         sys.stdout.write(json.dumps(summary) + "\n")

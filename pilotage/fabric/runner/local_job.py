@@ -88,7 +88,7 @@ class LocalJob:
     def run(self, area: WorkArea) -> int:
         """Run the job in a new area and write its status files; return the exit status of the batch job."""
         try:
-            end = self._ended(area)
+            end = self._run_to_end(area)
             self._persistently(lambda: self._marks.end(end))
         except Away as error:
             log.error("%s: the end of this job cannot be reported", error)  # noqa: TRY400 - not ours
@@ -97,9 +97,9 @@ class LocalJob:
             return HOST
         return end.report.exit_code or int(end.report.status != payload.DONE)
 
-    def _ended(self, area: WorkArea) -> LocalJobEnd:
+    def _run_to_end(self, area: WorkArea) -> LocalJobEnd:
         try:
-            return self._executed(self._prepared(area), area)
+            return self._execute(self._prepare(area), area)
         except CannotRun as error:
             return LocalJobEnd(JOB, error.report)
         except (UnfitDescription, NotStarted) as error:
@@ -107,7 +107,7 @@ class LocalJob:
         except (HostTrouble, OSError) as error:
             return LocalJobEnd(SITE, payload.failure_report("trouble with the host", str(error)))
 
-    def _prepared(self, area: WorkArea) -> Prepared:
+    def _prepare(self, area: WorkArea) -> Prepared:
         order = self._order
         for name, content in order.files.items():
             (area.home / Path(name).name).write_bytes(content)
@@ -129,7 +129,7 @@ class LocalJob:
         ready = preparer.prepare(job, area, slot)
         return replace(ready, environment=_with_command(ready.environment, area))
 
-    def _executed(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
+    def _execute(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order
         allowed = monitor.job_limits(ready.description, seconds_left=order.wall_time, max_ram=order.memory)
         with Execution(ready, area, allowed, SlotMemory(order.memory).account(order.memory)) as execution:

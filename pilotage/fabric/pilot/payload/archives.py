@@ -390,7 +390,7 @@ def remove_tree(top: Path) -> None:
     """
     if top.is_symlink():
         return
-    place = _opened(str(top))
+    place = _open_directory(str(top))
     if place is None:
         _unlink(str(top))
         return
@@ -398,7 +398,7 @@ def remove_tree(top: Path) -> None:
         found: list[str] = []
         _clear(place, place, found)
         for name in found:  # which grows
-            directory = _opened(name, place)
+            directory = _open_directory(name, place)
             if directory is not None:
                 _clear(directory, place, found)
                 os.close(directory)
@@ -412,7 +412,7 @@ def remove_tree(top: Path) -> None:
         top.rmdir()
 
 
-def _opened(name: str, parent: int | None = None) -> int | None:
+def _open_directory(name: str, parent: int | None = None) -> int | None:
     """Open a directory after making it accessible; None if it is not a directory, or not ours."""
     with contextlib.suppress(OSError):
         handle = os.open(name, _HANDLE, dir_fd=parent)
@@ -430,7 +430,7 @@ def _clear(directory: int, place: int, found: list[str]) -> None:
     for entry in _entries(directory):
         if not entry.is_dir(follow_symlinks=False):
             _unlink(entry.name, directory)
-        elif (child := _opened(entry.name, directory)) is not None:
+        elif (child := _open_directory(entry.name, directory)) is not None:
             os.close(child)  # opened to make it writable: renaming a directory changes its `..`
             aside = f".{secrets.token_hex(8)}"
             with contextlib.suppress(OSError):

@@ -81,8 +81,8 @@ class Payload:
             "error": error,
             "area": str(area),
         }
-        self._said = b""
-        self._tell(order)
+        self._received = b""
+        self._send(order)
         self._session = self._first_news()
         news = self._news()
         if news is not None and "problem" in news:
@@ -107,7 +107,7 @@ class Payload:
 
     def end(self, grace: float) -> None:
         """Send TERM to all processes now, and KILL after `grace` seconds to those left."""
-        self._tell({"end": grace})
+        self._send({"end": grace})
 
     def usage(self) -> Usage:
         """Current resource usage of all its processes."""
@@ -133,7 +133,7 @@ class Payload:
             raise HostTrouble("the supervisor of the payload ended at once")
         return int(news["pid"])
 
-    def _tell(self, news: Mapping[str, Any]) -> None:
+    def _send(self, news: Mapping[str, Any]) -> None:
         stdin = self._supervisor.stdin
         if stdin is None or stdin.closed:
             return
@@ -145,7 +145,7 @@ class Payload:
 
     def _has_news(self, timeout: float) -> bool:
         stdout = self._supervisor.stdout
-        if stdout is None or b"\n" in self._said:
+        if stdout is None or b"\n" in self._received:
             return True
         ready, _, _ = select.select([stdout], [], [], timeout)
         return bool(ready)
@@ -153,12 +153,12 @@ class Payload:
     def _news(self) -> dict[str, Any] | None:
         """The next line from the supervisor; None: it has ended."""
         stdout = self._supervisor.stdout
-        while stdout is not None and b"\n" not in self._said:
+        while stdout is not None and b"\n" not in self._received:
             piece = os.read(stdout.fileno(), 4096)
             if not piece:
                 return None
-            self._said += piece
-        line, _, self._said = self._said.partition(b"\n")
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
         news: dict[str, Any] = json.loads(line)
         return news
 

@@ -52,29 +52,29 @@ def main() -> int:
     linux.adopt_orphans()
     line, rest = _first_line()
     raw = json.loads(line)
-    return _Supervisor(SupervisorOrder(**{**raw, "words": tuple(raw["words"])}), heard=rest).run()
+    return _Supervisor(SupervisorOrder(**{**raw, "words": tuple(raw["words"])}), received=rest).run()
 
 
 def _first_line() -> tuple[bytes, bytes]:
     """The first line of the input, and what follows it: a buffer would hide that from select."""
-    heard = b""
-    while b"\n" not in heard:
+    received = b""
+    while b"\n" not in received:
         piece = os.read(_INPUT, 65536)
         if not piece:
             sys.exit(0)  # the pilot died before its first line
-        heard += piece
-    line, _, rest = heard.partition(b"\n")
+        received += piece
+    line, _, rest = received.partition(b"\n")
     return line, rest
 
 
 class _Supervisor:
-    def __init__(self, order: SupervisorOrder, *, heard: bytes) -> None:
+    def __init__(self, order: SupervisorOrder, *, received: bytes) -> None:
         self._order = order
         self._woken, write = os.pipe()
         os.set_blocking(write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self._heard = heard
+        self._received = received
         self._pilot_lives = True
         self._ended: dict[str, Any] | None = None  #: how the payload itself ended
         self._kill_at: float | None = None
@@ -88,7 +88,7 @@ class _Supervisor:
             self._kill_if_due()
             self._reap()  # last: once the end is noted nothing would wake `_listen` any more
         self._end_the_rest()
-        self._tell({"ended": {**self._ended, "cpu_seconds": _cpu_seconds()}})
+        self._send({"ended": {**self._ended, "cpu_seconds": _cpu_seconds()}})
         if not self._pilot_lives:
             archives.remove_tree(Path(self._order.area))
         return 0
@@ -105,31 +105,31 @@ class _Supervisor:
             _become(self._order, failure)
         for each in {go, failure, self._order.output, self._order.error}:
             os.close(each)
-        self._tell({"pid": self._payload})
+        self._send({"pid": self._payload})
         os.write(release, b"1")
         os.close(release)
         with os.fdopen(read, "rb") as said:
             problem = said.read().decode("utf-8", "replace")
-        self._tell({"problem": problem} if problem else {"started": True})
+        self._send({"problem": problem} if problem else {"started": True})
 
     def _patience(self) -> float | None:
         return None if self._kill_at is None else _ROUND
 
     def _listen(self, timeout: float | None) -> None:
         """Wait for the pilot or for the end of a child."""
-        ears = [_INPUT, self._woken] if self._pilot_lives else [self._woken]
-        ready, _, _ = select.select(ears, [], [], timeout)
+        inputs = [_INPUT, self._woken] if self._pilot_lives else [self._woken]
+        ready, _, _ = select.select(inputs, [], [], timeout)
         if self._woken in ready:
             os.read(self._woken, 4096)
         if _INPUT in ready:
-            self._hear(os.read(_INPUT, 4096))
+            self._receive(os.read(_INPUT, 4096))
 
-    def _hear(self, said: bytes) -> None:
+    def _receive(self, said: bytes) -> None:
         if not said:
             self._pilot_lives = False
             self._end(_GRACE_OF_ORPHANS)
             return
-        *lines, self._heard = (self._heard + said).split(b"\n")
+        *lines, self._received = (self._received + said).split(b"\n")
         for line in lines:
             self._end(float(json.loads(line)["end"]))
 
@@ -168,7 +168,7 @@ class _Supervisor:
             if pid == self._payload:
                 self._ended = _as_end(status)
 
-    def _tell(self, news: Mapping[str, object]) -> None:
+    def _send(self, news: Mapping[str, object]) -> None:
         try:
             os.write(_OUTPUT, json.dumps(news).encode() + b"\n")
         except BrokenPipeError:

@@ -73,11 +73,11 @@ class Service:
         The same `request_id` again gets a token again, so a lost response costs nothing.
         """
         path = f"/pilots/{quote(stamp, safe='')}/token"
-        return self._taken(self._transport.call("POST", path, {"request_id": request_id}))
+        return self._use_token(self._transport.call("POST", path, {"request_id": request_id}))
 
     def renew_token(self) -> Token:
         """Exchange the token for one that expires later; the transport uses it from then on."""
-        return self._taken(self._transport.call("POST", "/tokens/renew"))
+        return self._use_token(self._transport.call("POST", "/tokens/renew"))
 
     def queue_parameters(self, place: QueuePlace, vo: str | None) -> dict[str, Any]:
         """The effective parameters of a queue."""
@@ -172,9 +172,9 @@ class Service:
             body["empty_reason"] = empty_reason
         self._transport.call("POST", f"/pilots/{quote(stamp, safe='')}/status", body, timeout=_WAIT_FOR_NEWS)
 
-    def _taken(self, answer: Answer) -> Token:
+    def _use_token(self, answer: Answer) -> Token:
         token = _token(answer)
-        self._transport.speak_with(token.text)
+        self._transport.use_token(token.text)
         return token
 
 

@@ -177,7 +177,7 @@ class Transport:
         self._context = context
         self._proxy = proxy
 
-    def speak_with(self, token: str) -> None:
+    def use_token(self, token: str) -> None:
         """Use this token from now on; requests under way keep theirs."""
         self._token = token
 
