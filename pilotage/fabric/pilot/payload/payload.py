@@ -23,7 +23,7 @@ from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.node.linux import Usage
 
 #: Directory or zip file that contains the package `pilotage`.
-_ROOT = str(Path(__file__).parents[3])
+_ROOT = str(Path(__file__).parents[4])
 #: Variables without which some installations of Python do not start.
 _NEEDED = ("PATH", "LD_LIBRARY_PATH")
 _BOOT = (
